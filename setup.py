@@ -1,0 +1,108 @@
+"""Builds the compiled modules of `_core`. All else about the distribution is in pyproject.toml.
+
+    python setup.py build_ext --inplace                      build what changed
+    python setup.py build_ext --inplace --only _core.NAME    build one module
+
+Every `_core/*.pyx` becomes the module of that name. `LATERMQ_DEBUG=1` adds bounds checks, C
+assertions and debugger symbols; switching to and fro rebuilds what was built the other way.
+"""
+
+import glob
+import hashlib
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from Cython import __version__ as cython_version
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import OptionError
+
+IS_DEBUG = os.environ.get("LATERMQ_DEBUG", "0") not in {"", "0"}
+
+CYTHON_DIRECTIVES = {
+    "language_level": 3,
+    "binding": True,
+    "embedsignature": True,
+    # Without these two, mypy's stubtest reports members that Cython adds by itself.
+    "auto_pickle": False,
+    "autotestdict": False,
+    "boundscheck": IS_DEBUG,
+    "initializedcheck": IS_DEBUG,
+    # The same in both builds: these change what an expression means, not only what is checked.
+    "wraparound": False,
+    "cdivision": True,
+}
+COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG"] if IS_DEBUG else ["-O3", "-g1"]
+
+BUILD_DIR = Path("build")
+C_DIR = BUILD_DIR / "cython"  # the generated C stays out of the source tree
+LIB_DIR = BUILD_DIR / "lib"
+STAMP_DIR = BUILD_DIR / "stamps"
+
+
+def find_extensions() -> list[Extension]:
+    """Return one extension for each .pyx file, sorted by name."""
+    return [
+        Extension(
+            path.removesuffix(".pyx").replace(os.sep, "."),
+            [path],
+            include_dirs=["."],
+            extra_compile_args=COMPILE_ARGS,
+        )
+        for path in sorted(glob.glob("_core/*.pyx"))
+    ]
+
+
+def build_fingerprint() -> str:
+    """Return a text that differs whenever the same source would be compiled differently."""
+    facts = (cython_version, sorted(CYTHON_DIRECTIVES.items()), COMPILE_ARGS)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+class BuildCore(build_ext):
+    """build_ext with `--only`, all by-products under build/, and a memory of the last options."""
+
+    user_options: ClassVar = [*build_ext.user_options, ("only=", None, "build this module alone")]
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.only = None
+
+    def finalize_options(self) -> None:
+        chosen = [e for e in self.distribution.ext_modules if self.only in {None, e.name}]
+        if not chosen:
+            names = ", ".join(e.name for e in self.distribution.ext_modules)
+            raise OptionError(f"--only {self.only}: no such module; there are: {names}")
+        for extension in chosen:
+            self.discard_if_built_differently(extension.name)
+        self.distribution.ext_modules = cythonize(
+            chosen,
+            build_dir=str(C_DIR),
+            include_path=["."],
+            compiler_directives=CYTHON_DIRECTIVES,
+            show_all_warnings=IS_DEBUG,
+        )
+        if self.parallel is None:
+            self.parallel = len(os.sched_getaffinity(0))
+        super().finalize_options()
+        if self.inplace or self.editable_mode:
+            # pip offers temporary directories here and would compile everything anew each time.
+            self.build_temp = str(BUILD_DIR / "temp")
+            self.build_lib = str(LIB_DIR)
+
+    def discard_if_built_differently(self, name: str) -> None:
+        """Remove a module's outputs if other options made them: time stamps alone cannot tell."""
+        stamp = STAMP_DIR / name
+        if stamp.exists() and stamp.read_text() == build_fingerprint():
+            return
+        stem = name.replace(".", os.sep)
+        outputs = [C_DIR / f"{stem}.c", *LIB_DIR.glob(f"{stem}.*.so"), *Path().glob(f"{stem}.*.so")]
+        for path in outputs:
+            path.unlink(missing_ok=True)
+        STAMP_DIR.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(build_fingerprint())
+
+
+setup(ext_modules=find_extensions(), cmdclass={"build_ext": BuildCore})
