@@ -1,0 +1,50 @@
+# Everything runs in .venv, which is made from the pinned requirements-dev.txt on first use.
+# `make test LATERMQ_DEBUG=1` does the same with bounds checks and C assertions compiled in.
+
+PYTHON ?= python3
+ROUNDS ?= 100
+PY := .venv/bin/python
+STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test soak lint lock clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: .venv/installed  ## compile what changed (the first time: set up .venv as well)
+	@$(PY) setup.py --quiet build_ext --inplace
+
+demo: build  ## delayed messages through a broker that is killed half-way, with a live view
+	@$(PY) perf/demo.py
+
+test: build  ## all tests (ARGS="..." goes to pytest)
+	@$(PY) -m pytest -q $(ARGS)
+
+soak: build  ## kill -9 under load, ROUNDS=n times
+	@$(PY) -m pytest -q tests/kill9 --rounds $(ROUNDS) --timeout 0
+
+lint: build  ## style, layers and types alone
+	@$(PY) -m pytest -q $(STYLE_TESTS)
+
+lock: .venv/locked  ## pin the newest versions that requirements*.in allow
+	.venv/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
+		--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+		--no-emit-options --output-file requirements-dev.txt requirements-dev.in
+
+clean:  ## remove what the build made, except .venv
+	rm -rf build dist latermq.egg-info _core/*.so
+	find appliance compat _core tests perf -name __pycache__ -exec rm -rf {} +
+
+.venv/locked: requirements-dev.txt
+	@command -v $(PYTHON) >/dev/null || { echo "missing: Python 3.11 or newer; apt-get install python3" >&2; exit 1; }
+	@$(PYTHON) .ci/preflight.py
+	@echo "installing the pinned tools and libraries into .venv (once, about a minute)"
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@
+
+.venv/installed: .venv/locked pyproject.toml requirements.in
+	@echo "compiling (about a minute the first time)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
