@@ -1,0 +1,1 @@
+"""Tools that tests share: a virtual clock, a simulated file system, small configurations."""

@@ -1,0 +1,155 @@
+"""Every error that latermq raises on purpose, split by who must act.
+
+The operator acts on ConfigError, DataDirectoryLockedError and StorageError, the caller on
+RequestError, the peer's author on RemoteProtocolError, whoever owns the disk on CorruptionError;
+for NotReadyError one waits. An exception of any other type that leaves the broker is a bug.
+Layer 1; does no I/O.
+"""
+
+import errno as errno_names
+from pathlib import Path
+from typing import ClassVar
+
+
+class LatermqError(Exception):
+    """The base of all errors here; it is never raised itself."""
+
+    def __init__(self, message: str) -> None:
+        if type(self) is LatermqError:
+            raise TypeError(
+                "LatermqError is a base class: raise the subclass that says who must act"
+            )
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigError(LatermqError):
+    """A setting is wrong; the message names it, its value and what is allowed."""
+
+
+class RequestError(LatermqError):
+    """A request is refused and its caller can mend it; nothing of it was stored.
+
+    Args:
+        message: a sentence for the caller that says what is wrong; of a limit, also which setting.
+        code: the Kafka error code to answer; subclasses have their own, only the base needs it.
+    """
+
+    default_code: ClassVar[int | None] = None
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        chosen = self.default_code if code is None else code
+        if chosen is None:
+            raise TypeError("RequestError itself has no Kafka error code: pass one")
+        self.code: int = chosen
+
+
+class UnknownTopicError(RequestError):
+    """The topic or partition does not exist (UNKNOWN_TOPIC_OR_PARTITION)."""
+
+    default_code = 3
+
+
+class InvalidTopicError(RequestError):
+    """The topic's name is not allowed (INVALID_TOPIC_EXCEPTION)."""
+
+    default_code = 17
+
+
+class TopicExistsError(RequestError):
+    """A topic of that name exists already (TOPIC_ALREADY_EXISTS)."""
+
+    default_code = 36
+
+
+class InvalidPartitionsError(RequestError):
+    """The partition count is not allowed (INVALID_PARTITIONS)."""
+
+    default_code = 37
+
+
+class InvalidSettingError(RequestError):
+    """A topic setting is unknown, not supported or has a bad value (INVALID_CONFIG)."""
+
+    default_code = 40
+
+
+class PolicyError(RequestError):
+    """A limit of this broker forbids it (POLICY_VIOLATION)."""
+
+    default_code = 44
+
+
+class RemoteProtocolError(LatermqError):
+    """The peer sent bytes that are no request: answer nothing and close the connection."""
+
+
+class CorruptionError(LatermqError):
+    """Bytes read from a file are not the ones that were written.
+
+    Args:
+        path: the file.
+        offset: position in the file, in bytes, of the first thing that is wrong.
+        expected: what should be there, in words or as the value.
+        found: what is there.
+    """
+
+    def __init__(self, path: Path, offset: int, expected: object, found: object) -> None:
+        super().__init__(f"{path} is damaged at byte {offset}: expected {expected}, found {found}")
+        self.path = path
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+
+
+class StorageError(LatermqError):
+    """The operating system refused a file operation.
+
+    Args:
+        path: the file or directory.
+        operation: the system call, such as `pwritev`.
+        errno: its error number.
+        reason: the error in words, as strerror gives it.
+    """
+
+    def __init__(self, path: Path, operation: str, errno: int, reason: str) -> None:
+        name = errno_names.errorcode.get(errno, "unknown")
+        super().__init__(f"{operation} of {path} failed: {reason} ({name}, errno {errno})")
+        self.path = path
+        self.operation = operation
+        self.errno = errno
+
+    @property
+    def is_fatal(self) -> bool:
+        """A sync failed. Never retry it: the kernel may have dropped the pages and the error."""
+        return self.operation in ("fdatasync", "fsync")
+
+    @property
+    def is_missing(self) -> bool:
+        """The file or directory, or a parent of it, does not exist."""
+        return self.errno in (errno_names.ENOENT, errno_names.ENOTDIR)
+
+    @property
+    def is_disk_full(self) -> bool:
+        """There is no room left: new messages are refused with an error that clients retry."""
+        return self.errno in (errno_names.ENOSPC, errno_names.EDQUOT)
+
+
+class DataDirectoryLockedError(LatermqError):
+    """Another broker runs on the data directory.
+
+    Args:
+        directory: the data directory.
+        pid: process id of its holder, None if it has not written it yet.
+    """
+
+    def __init__(self, directory: Path, pid: int | None) -> None:
+        holder = "another latermq" if pid is None else f"another latermq (pid {pid})"
+        super().__init__(f"{holder} holds {directory}; stop it or use another --data-dir")
+        self.directory = directory
+        self.pid = pid
+
+
+class NotReadyError(LatermqError):
+    """The broker is starting or stopping; the same call works later."""

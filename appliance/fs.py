@@ -1,0 +1,492 @@
+"""Files: the only module that touches the operating system's files.
+
+All others are handed a `FileSystem`, so that a test can count the calls, fail any of them and drop
+what was not synced (`tests.support.sim_fs`). What is durable when:
+
+- the bytes and the size of a file: after `fdatasync` of the file;
+- that a name exists, is gone or was changed: after `sync_dir` of the directory that holds it;
+- `make_dirs` has synced what it made.
+
+Every failure of the operating system is a `StorageError`. Layer 1.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
+
+from appliance.errors import DataDirectoryLockedError, StorageError
+from appliance.units import MIB
+
+Buffer = bytes | bytearray | memoryview
+"""What can be written. A memoryview has one-byte items."""
+
+LOCK_NAME: Final = "lock"
+
+IOV_COUNT_MAX: Final = 1024
+"""Buffers per pwritev call: Linux' UIO_MAXIOV."""
+
+# Messages belong to the service alone; its group may read them (backups, the Spark reader).
+_FILE_MODE: Final = 0o640
+_DIR_MODE: Final = 0o750
+
+
+class File(Protocol):
+    """An open file, read and written at explicit positions only."""
+
+    @property
+    def path(self) -> Path:
+        """The path it was opened by; a later rename does not change it."""
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write all buffers, one after the other, from `offset` on, and return their total size.
+
+        Not atomic: it may take several system calls, and after an error any part may be written.
+
+        Raises:
+            StorageError: not everything could be written.
+        """
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes from `offset` on; fewer only where the file ends."""
+
+    def fdatasync(self) -> None:
+        """Make all that was written durable, with the size. A failure is fatal: never retry it."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or extend it by a hole, to exactly `size` bytes."""
+
+    def allocate(self, size: int) -> None:
+        """Extend the file to `size` bytes of reserved zeros; a longer file keeps its size."""
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+
+    def map(self) -> memoryview:
+        """Return a read-only view of the whole file at its current size.
+
+        It sees what is written into that range later, outlives `close`, and must not be read
+        beyond where the file is cut later (SIGBUS). To read cold pages through it blocks.
+        """
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        """Say whether all pages of the range are in memory, so that reading the map cannot block.
+
+        A range that passes the end of the file is not. Costs one system call.
+        """
+
+    def drop_cache(self) -> None:
+        """Forget clean cached pages, so that the next pread comes from the disk; advice only."""
+
+    def will_need(self, offset: int, size: int) -> None:
+        """Start to read a range into memory; advice only."""
+
+    def next_data(self, offset: int) -> int | None:
+        """Return the first position from `offset` on that may hold written bytes, None if none do.
+
+        Holes and allocated but never written blocks are skipped where the file system can tell.
+        """
+
+    def close(self) -> None:
+        """Give the descriptor back; views from `map` stay valid. May be called twice."""
+
+
+class Lock(Protocol):
+    """A data directory that this process holds."""
+
+    def release(self) -> None:
+        """Let go of it; may be called twice. The end of the process does it as well."""
+
+
+class FileSystem(Protocol):
+    """What the broker asks of the operating system's files. Each call may raise StorageError."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
+        """Open a file; with `create`, make it, empty, if it is missing (and `sync_dir` it)."""
+
+    def make_dirs(self, path: Path) -> None:
+        """Make the directory and its missing parents, and make each that is new durable."""
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+
+    def exists(self, path: Path) -> bool:
+        """Say whether something has that path."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file or directory another path; a file that has the path is replaced."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove the name of a file that exists."""
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it, following no symlink; a missing one is no error."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Make durable which names the directory holds."""
+
+    def lock(self, path: Path) -> Lock:
+        """Take a data directory for this process, through the file `lock` in it.
+
+        Raises:
+            DataDirectoryLockedError: another process, or this one, holds it.
+        """
+
+    def free_bytes(self, path: Path) -> int:
+        """Return how many bytes can still be written to the file system that holds `path`."""
+
+
+class OsFile:
+    """A `File` of Linux. A file that was mapped takes two descriptors.
+
+    Any thread may call it, but `map` and `is_resident` belong to one thread.
+    """
+
+    __slots__ = ("_fd", "_mapping", "_path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self._mapping: _Mapping | None = None
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        total = sum(map(len, buffers))
+        done = 0
+        try:
+            if len(buffers) <= IOV_COUNT_MAX:
+                done = os.pwritev(self._fd, buffers, offset) if total else 0
+            if done < total:
+                self._write_rest(buffers, offset, done)
+        except OSError as error:
+            self._fail("pwritev", error)
+        return total
+
+    def _write_rest(self, buffers: Sequence[Buffer], offset: int, done: int) -> None:
+        """Write what one call could not: more buffers than it takes, or a short write's rest."""
+        offset += done
+        rest: list[memoryview] = []
+        for buffer in buffers:
+            skipped = min(done, len(buffer))
+            done -= skipped
+            if skipped < len(buffer):
+                rest.append(memoryview(buffer)[skipped:])
+        start = 0
+        while start < len(rest):
+            written = os.pwritev(self._fd, rest[start : start + IOV_COUNT_MAX], offset)
+            if written == 0:
+                raise OSError(errno.EIO, "nothing was written")
+            offset += written
+            while start < len(rest) and written >= len(rest[start]):
+                written -= len(rest[start])
+                start += 1
+            if written:
+                rest[start] = rest[start][written:]
+
+    def pread(self, size: int, offset: int) -> bytes:
+        try:
+            found = os.pread(self._fd, size, offset)
+            if len(found) < size:
+                found = self._read_rest(found, size, offset)
+        except OSError as error:
+            self._fail("pread", error)
+        return found
+
+    def _read_rest(self, found: bytes, size: int, offset: int) -> bytes:
+        """Read on after a short read, which is the end of the file or Linux' limit of 2 GiB."""
+        parts = [found]
+        done = len(found)
+        while done < size and parts[-1]:
+            parts.append(os.pread(self._fd, size - done, offset + done))
+            done += len(parts[-1])
+        return b"".join(parts)
+
+    def fdatasync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._fail("fdatasync", error)
+
+    def truncate(self, size: int) -> None:
+        # A later map must not hand out a view that is longer than the file: reading it is SIGBUS.
+        self._mapping = None
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            self._fail("ftruncate", error)
+
+    def allocate(self, size: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                self._fail("posix_fallocate", error)
+            if size > self.size():
+                self.truncate(size)
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as error:
+            self._fail("fstat", error)
+
+    def map(self) -> memoryview:
+        mapping = self._whole_mapping(self.size())
+        return memoryview(b"") if mapping is None else mapping.view
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        mapping = self._mapping
+        if mapping is None or offset + size > len(mapping.view):
+            mapping = self._whole_mapping(self.size())
+            if mapping is None or offset + size > len(mapping.view):
+                return False
+        return mapping.is_resident(offset, size)
+
+    def _whole_mapping(self, size: int) -> "_Mapping | None":
+        """Return the mapping of the first `size` bytes, which is kept until the size changes."""
+        if size == 0:
+            return None
+        mapping = self._mapping
+        if mapping is None or len(mapping.view) != size:
+            try:
+                mapping = self._mapping = _Mapping(self._fd, size)
+            except OSError as error:
+                self._fail("mmap", error)
+        return mapping
+
+    def drop_cache(self) -> None:
+        try:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            self._fail("posix_fadvise", error)
+
+    def will_need(self, offset: int, size: int) -> None:
+        try:
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
+        except OSError as error:
+            self._fail("posix_fadvise", error)
+
+    def next_data(self, offset: int) -> int | None:
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return offset if offset < self.size() else None
+            self._fail("lseek", error)
+
+    def close(self) -> None:
+        self._mapping = None
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            try:
+                os.close(fd)
+            except OSError as error:
+                self._fail("close", error)
+
+    def _fail(self, operation: str, error: OSError) -> NoReturn:
+        _fail(self._path, operation, error)
+
+
+class _PyBuffer(ctypes.Structure):
+    """CPython's Py_buffer, part of its stable ABI since 3.11."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("owner", ctypes.c_void_p),
+        ("size", ctypes.c_ssize_t),
+        ("item_size", ctypes.c_ssize_t),
+        ("is_read_only", ctypes.c_int),
+        ("dimension_count", ctypes.c_int),
+        ("format", ctypes.c_void_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("sub_offsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+# PyDLL keeps the GIL: mincore never waits, and to give the GIL up and get it back costs more.
+_mincore = ctypes.PyDLL(None).mincore
+_mincore.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
+_mincore.restype = ctypes.c_int
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = (ctypes.POINTER(_PyBuffer),)
+_release_buffer.restype = None
+
+_PAGE_SIZE: Final = mmap.PAGESIZE
+_RESIDENCE_CHUNK_BYTES: Final = 64 * MIB
+"""How much of a file one mincore call is asked about: one byte of answer for each page."""
+
+
+class _Mapping:
+    """A file mapped for reading. Unmapped when the last view of it is gone."""
+
+    __slots__ = ("_address", "_answer", "_answer_address", "view")
+
+    def __init__(self, fd: int, size: int) -> None:
+        mapped = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self.view = memoryview(mapped)
+        # ctypes cannot take the address of read-only memory by itself, the buffer protocol can.
+        buffer = _PyBuffer()
+        _get_buffer(mapped, ctypes.byref(buffer), 0)
+        self._address: int = buffer.address
+        _release_buffer(ctypes.byref(buffer))
+        self._answer = bytearray(min(size, _RESIDENCE_CHUNK_BYTES) // _PAGE_SIZE + 2)
+        answer = (ctypes.c_char * len(self._answer)).from_buffer(self._answer)
+        self._answer_address = ctypes.addressof(answer)
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        """Ask mincore. REQUIRES: 0 <= offset, 0 <= size, offset + size <= the mapped size."""
+        assert offset >= 0
+        assert offset + size <= len(self.view)
+        answer = self._answer
+        end = offset + size
+        start = offset - offset % _PAGE_SIZE
+        while start < end:
+            length = min(end - start, _RESIDENCE_CHUNK_BYTES)
+            if _mincore(self._address + start, length, self._answer_address) != 0:
+                return False
+            page_count = (length + _PAGE_SIZE - 1) // _PAGE_SIZE
+            # Only bit 0 is defined; anything but exactly 1 is taken for cold, which is safe.
+            if answer.count(1, 0, page_count) != page_count:
+                return False
+            start += length
+        return True
+
+
+class OsLock:
+    """A flock on the lock file of a data directory; the kernel frees it when the process ends."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsFileSystem:
+    """The files of Linux."""
+
+    __slots__ = ()
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT
+        try:
+            fd = os.open(path, flags, _FILE_MODE)
+        except OSError as error:
+            _fail(path, "open", error)
+        return OsFile(path, fd)
+
+    def make_dirs(self, path: Path) -> None:
+        missing: list[Path] = []
+        while not self.exists(path):
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            try:
+                os.mkdir(directory, _DIR_MODE)
+            except OSError as error:
+                _fail(directory, "mkdir", error)
+            self.sync_dir(directory.parent)
+
+    def list_dir(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            _fail(path, "listdir", error)
+
+    def exists(self, path: Path) -> bool:
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            _fail(path, "stat", error)
+        return True
+
+    def rename(self, old: Path, new: Path) -> None:
+        try:
+            os.rename(old, new)
+        except OSError as error:
+            _fail(old, "rename", error)
+
+    def unlink(self, path: Path) -> None:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            _fail(path, "unlink", error)
+
+    def remove_tree(self, path: Path) -> None:
+        # rmtree works through directory descriptors, so nobody can slip a symlink in meanwhile.
+        assert shutil.rmtree.avoids_symlink_attacks
+        try:
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            _fail(path, "rmtree", error)
+
+    def sync_dir(self, path: Path) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            _fail(path, "open", error)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            _fail(path, "fsync", error)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: Path) -> Lock:
+        lock_path = path / LOCK_NAME
+        try:
+            fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        except OSError as error:
+            _fail(lock_path, "open", error)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(fd, 32, 0).strip()
+            os.close(fd)
+            pid = int(holder) if holder.isdigit() else None
+            raise DataDirectoryLockedError(path, pid) from None
+        except OSError as error:
+            os.close(fd)
+            _fail(lock_path, "flock", error)
+        return OsLock(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        try:
+            found = os.statvfs(path)
+        except OSError as error:
+            _fail(path, "statvfs", error)
+        return found.f_bavail * found.f_frsize
+
+
+def _fail(path: Path, operation: str, error: OSError) -> NoReturn:
+    code = error.errno or errno.EIO
+    raise StorageError(path, operation, code, error.strerror or os.strerror(code)) from error
