@@ -1,0 +1,1 @@
+"""Benchmarks: how fast the broker is beside what the client and the machine allow (README.md)."""
