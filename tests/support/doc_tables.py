@@ -1,0 +1,93 @@
+"""Tables of the documentation that the code determines.
+
+`python -m tests.support.doc_tables` writes them anew between their marks; a test compares them.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from appliance.config import Config, settings
+from appliance.metrics import METRICS
+from appliance.units import format_duration_ms
+
+DOCS: Final = Path(__file__).parents[2] / "docs"
+BEGIN: Final = "<!-- table: written by tests/support/doc_tables.py -->\n"
+END: Final = "<!-- end of table -->\n"
+
+
+def settings_table() -> str:
+    """Return docs/CONFIGURATION.md's table, one row for each setting."""
+    defaults = Config()
+    rows = [("setting", "flag", "default", "allowed", "what it does")]
+    for name, setting in settings().items():
+        allowed = f"{setting.allowed} {setting.unit}".rstrip()
+        flag = f"`{setting.flag}`" if setting.flag else ""
+        rows.append(
+            (
+                f"`{setting.key}`",
+                flag,
+                _show_default(getattr(defaults, name)),
+                allowed,
+                setting.reason,
+            )
+        )
+    return _table(rows)
+
+
+def _show_default(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return f"`{value}`".lower()
+        case int():
+            return f"`{value:_}`"
+        case tuple() if all(isinstance(part, int) for part in value):
+            return f"`{' '.join(format_duration_ms(part) for part in value)}`"
+        case _:
+            return f"`{value}`"
+
+
+def metrics_table() -> str:
+    """Return docs/METRICS.md's table, one row for each metric."""
+    rows = [("metric", "kind", "label", "what it says")]
+    for info in METRICS:
+        rows.append(
+            (f"`{info.name}`", info.kind, f"`{info.label}`" if info.label else "", info.help)
+        )
+    return _table(rows)
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    head, *body = rows
+    return "".join(_row(row) for row in (head, ["---"] * len(head), *body))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+TABLES: Final[dict[str, Callable[[], str]]] = {
+    "CONFIGURATION.md": settings_table,
+    "METRICS.md": metrics_table,
+}
+
+
+def split(text: str) -> tuple[str, str, str]:
+    """Return what stands before the table's mark, the table, and what stands after its end."""
+    before, found_begin, rest = text.partition(BEGIN)
+    table, found_end, after = rest.partition(END)
+    assert found_begin, "the mark that begins the table is missing"
+    assert found_end, "the mark that ends the table is missing"
+    return before, table, after
+
+
+def main() -> None:
+    for name, table in TABLES.items():
+        before, _, after = split((DOCS / name).read_text())
+        (DOCS / name).write_text(before + BEGIN + table() + END + after)
+
+
+if __name__ == "__main__":
+    main()
