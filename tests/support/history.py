@@ -260,7 +260,7 @@ def _check_order(deliveries: Deliveries) -> Iterator[Violation]:
             partitions[delivery.place.topic, delivery.place.partition].append(delivery)
     for partition in partitions.values():
         partition.sort(key=lambda delivery: delivery.place.offset)
-        yield from _check_immediate_order(one for one in partition if one.due_ms == one.accepted_ms)
+        yield from _check_immediate_order(one for one in partition if one.due_ms <= one.accepted_ms)
         yield from _check_timer_order(one for one in partition if one.due_ms > one.accepted_ms)
 
 
