@@ -110,7 +110,7 @@ def number(
     low, high = bounds
     read = partial(_read_number, low, high)
     words = key.rpartition("_")[2] if unit is None else unit
-    setting = Setting(key, words, f"{low} to {high}", reason, read)
+    setting = Setting(key, words, f"{low:_} to {high:_}", reason, read)
     return field(default=default, metadata={"setting": setting})
 
 

@@ -3,7 +3,7 @@
 `python -m tests.support.doc_tables` writes them anew between their marks; a test compares them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +59,7 @@ def metrics_table() -> str:
     return _table(rows)
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
     head, *body = rows
     return "".join(_row(row) for row in (head, ["---"] * len(head), *body))
 

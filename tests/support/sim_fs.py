@@ -1,0 +1,454 @@
+"""A file system in memory that counts, fails and crashes as a test says.
+
+It keeps the rules of `appliance.fs` about what is durable, and no others: what is not synced may be
+lost in any combination, as on a disk that reorders. `tests/ground/test_fs_contract.py` runs the
+same tests on it and on the real file system.
+
+    disk = SimFileSystem()
+    disk.fail_at(7, SimCrash())          # its seventh call never happens, nor any later one
+    ... run until SimCrash ...
+    found = disk.crashed("torn", rng)    # what a restart may find
+
+Calls are counted, from 1, where they reach the disk: open, pwritev (once for 1,024 buffers),
+fdatasync, ftruncate, posix_fallocate, mkdir, rename, unlink, rmdir, fsync (of a directory), flock.
+Reads are not: a crash before a read is the same as one before the next write.
+"""
+
+import errno
+import os
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from appliance.errors import DataDirectoryLockedError, StorageError
+from appliance.fs import IOV_COUNT_MAX, LOCK_NAME, Buffer, File, Lock
+from appliance.units import PAGE_SIZE_BYTES
+from tests.support.sim_file import CrashMode, Resize, SimNode, Write, pages
+
+__all__ = ["CrashMode", "SimCrash", "SimFile", "SimFileSystem"]
+
+TRACE_LENGTH_MAX: Final = 1_000
+
+
+class SimCrash(BaseException):
+    """The machine stops here; no `except Exception` goes on after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    call_number: int
+    error: BaseException
+    is_sticky: bool
+    is_short_write: bool
+
+
+class _Dir:
+    """A directory: its names now, and those that a power cut leaves."""
+
+    __slots__ = ("durable", "entries", "lock")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Entry] = {}
+        self.durable: dict[str, _Entry] = {}
+        self.lock: SimLock | None = None
+
+
+_Entry = SimNode | _Dir
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Link:
+    """One change of names, which happens whole or not at all; None takes a name away."""
+
+    changes: tuple[tuple[_Dir, str, _Entry | None], ...]
+
+    def places(self) -> set[tuple[int, str]]:
+        return {(id(directory), name) for directory, name, _ in self.changes}
+
+
+def _set_entry(entries: dict[str, _Entry], name: str, entry: _Entry | None) -> None:
+    if entry is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = entry
+
+
+class SimLock:
+    """The lock of a directory."""
+
+    def __init__(self, directory: _Dir) -> None:
+        self._directory = directory
+
+    def release(self) -> None:
+        if self._directory.lock is self:
+            self._directory.lock = None
+
+
+class SimFile:
+    """A `File` in memory."""
+
+    def __init__(self, disk: "SimFileSystem", path: Path, node: SimNode, *, writable: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._is_writable = writable
+        self._is_open = True
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        self._check("pwritev", writes=True)
+        start = offset
+        for first in range(0, len(buffers), IOV_COUNT_MAX):
+            data = b"".join(buffers[first : first + IOV_COUNT_MAX])
+            if data:
+                self._write(data, offset)
+                offset += len(data)
+        return offset - start
+
+    def _write(self, data: bytes, offset: int) -> None:
+        fault = self._disk.reach("pwritev", self._path, f"{len(data)} bytes at {offset}")
+        if fault is not None:
+            data = data[: len(data) // 2]
+        self._disk.take_space("pwritev", self._path, max(offset + len(data) - self.size(), 0))
+        self._node.do(Write(offset, data))
+        self._node.cold.difference_update(pages(offset, len(data)))
+        if fault is not None:
+            self._disk.fail(fault, "pwritev", self._path)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._check("pread")
+        for start, length in self._node.bad:
+            if offset < start + length and start < offset + size:
+                _refuse(self._path, "pread", errno.EIO)
+        self._node.cold.difference_update(pages(offset, size))
+        return bytes(self._node.content.data[offset : offset + size])
+
+    def fdatasync(self) -> None:
+        self._check("fdatasync")
+        try:
+            self._disk.reach("fdatasync", self._path)
+        except Exception:
+            self._node.lose_pending()
+            raise
+        self._node.sync()
+
+    def truncate(self, size: int) -> None:
+        self._check("ftruncate", writes=True)
+        self._disk.reach("ftruncate", self._path, f"to {size}")
+        self._disk.take_space("ftruncate", self._path, min(size - self.size(), 0))
+        self._node.do(Resize(size, only_grows=False))
+
+    def allocate(self, size: int) -> None:
+        self._check("posix_fallocate", writes=True)
+        self._disk.reach("posix_fallocate", self._path, f"to {size}")
+        self._disk.take_space("posix_fallocate", self._path, max(size - self.size(), 0))
+        self._node.do(Resize(size, only_grows=True))
+
+    def size(self) -> int:
+        self._check("fstat")
+        return len(self._node.content.data)
+
+    def map(self) -> memoryview:
+        self._check("mmap")
+        return memoryview(self._node.content.data).toreadonly()
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        return offset + size <= self.size() and self._node.cold.isdisjoint(pages(offset, size))
+
+    def drop_cache(self) -> None:
+        self._check("posix_fadvise")
+        self._node.drop_cache()
+
+    def will_need(self, offset: int, size: int) -> None:
+        self._check("posix_fadvise")
+        self._node.cold.difference_update(pages(offset, size))
+
+    def next_data(self, offset: int) -> int | None:
+        self._check("lseek")
+        size = len(self._node.content.data)
+        for page in pages(offset, max(size - offset, 0)):
+            if page in self._node.content.written:
+                return max(offset, page * PAGE_SIZE_BYTES)
+        return None
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _check(self, operation: str, *, writes: bool = False) -> None:
+        if not self._is_open or (writes and not self._is_writable):
+            _refuse(self._path, operation, errno.EBADF)
+
+
+class SimFileSystem:
+    """A `FileSystem` in memory. Belongs to one thread; a fault hits the call of any."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        """How many calls reached the disk so far."""
+        self.free = 1 << 40
+        """Bytes by which files can still grow."""
+        self.is_dead = False
+        """A SimCrash was raised: from then on every call raises it."""
+        self._trace: deque[tuple[int, str, Path, str]] = deque(maxlen=TRACE_LENGTH_MAX)
+        self._faults: list[_Fault] = []
+        self._root = _Dir()
+        self._pending: list[_Link] = []
+
+    # What the broker calls.
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
+        parent, name = self._parent(path, "open")
+        entry = parent.entries.get(name)
+        self.reach("open", path, "new" if entry is None and create else "")
+        if isinstance(entry, _Dir):
+            _refuse(path, "open", errno.EISDIR)
+        if entry is None:
+            if not create:
+                _refuse(path, "open", errno.ENOENT)
+            entry = SimNode()
+            self._link((parent, name, entry))
+        return SimFile(self, path, entry, writable=writable)
+
+    def make_dirs(self, path: Path) -> None:
+        directory = self._root
+        done = Path(path.anchor)
+        for name in _names(path):
+            parent, done = directory, done / name
+            entry = parent.entries.get(name)
+            if isinstance(entry, SimNode):
+                _refuse(done, "mkdir", errno.ENOTDIR)
+            if entry is None:
+                self.reach("mkdir", done)
+                entry = _Dir()
+                self._link((parent, name, entry))
+                self.sync_dir(done.parent)
+            directory = entry
+
+    def list_dir(self, path: Path) -> list[str]:
+        return sorted(self._dir(path, "listdir").entries)
+
+    def exists(self, path: Path) -> bool:
+        return self._find(path) is not None
+
+    def rename(self, old: Path, new: Path) -> None:
+        old_parent, old_name = self._parent(old, "rename")
+        new_parent, new_name = self._parent(new, "rename")
+        self.reach("rename", old, f"to {new}")
+        entry = old_parent.entries.get(old_name)
+        if entry is None:
+            _refuse(old, "rename", errno.ENOENT)
+        replaced = new_parent.entries.get(new_name)
+        if replaced is not entry:
+            if isinstance(replaced, _Dir):
+                _refuse(old, "rename", errno.ENOTEMPTY if replaced.entries else errno.EISDIR)
+            self._give_space(replaced)
+            self._link((new_parent, new_name, entry), (old_parent, old_name, None))
+
+    def unlink(self, path: Path) -> None:
+        parent, name = self._parent(path, "unlink")
+        self.reach("unlink", path)
+        entry = parent.entries.get(name)
+        if not isinstance(entry, SimNode):
+            _refuse(path, "unlink", errno.ENOENT if entry is None else errno.EISDIR)
+        self._give_space(entry)
+        self._link((parent, name, None))
+
+    def remove_tree(self, path: Path) -> None:
+        entry = self._find(path)
+        if entry is None:
+            return
+        if isinstance(entry, SimNode):
+            _refuse(path, "rmtree", errno.ENOTDIR)
+        for name in sorted(entry.entries):
+            remove = self.remove_tree if isinstance(entry.entries[name], _Dir) else self.unlink
+            remove(path / name)
+        parent, name = self._parent(path, "rmtree")
+        self.reach("rmdir", path)
+        self._link((parent, name, None))
+
+    def sync_dir(self, path: Path) -> None:
+        directory = self._dir(path, "open")
+        self.reach("fsync", path)
+        # With a change goes every earlier one of the same names, also of other directories.
+        places: set[tuple[int, str]] = set()
+        synced: list[_Link] = []
+        for link in reversed(self._pending):
+            is_here = any(changed is directory for changed, _, _ in link.changes)
+            if is_here or not places.isdisjoint(link.places()):
+                places |= link.places()
+                synced.append(link)
+        for link in reversed(synced):
+            self._pending.remove(link)
+            for changed, name, entry in link.changes:
+                _set_entry(changed.durable, name, entry)
+
+    def lock(self, path: Path) -> Lock:
+        directory = self._dir(path, "open")
+        self.open(path / LOCK_NAME, create=True)
+        self.reach("flock", path / LOCK_NAME)
+        if directory.lock is not None:
+            raise DataDirectoryLockedError(path, os.getpid())
+        directory.lock = SimLock(directory)
+        return directory.lock
+
+    def free_bytes(self, path: Path) -> int:
+        self._dir(path, "statvfs")
+        return self.free
+
+    # What a test calls.
+
+    def fail_at(
+        self,
+        call_number: int,
+        error: BaseException,
+        *,
+        sticky: bool = False,
+        short_write: bool = False,
+    ) -> None:
+        """Let a call fail instead of doing anything.
+
+        Args:
+            call_number: 1 is the first call since this file system was made; see `calls`.
+            error: an OSError becomes the StorageError that the real file system raises; all else is
+                raised as it is. After a SimCrash nothing works any more.
+            sticky: all later calls fail too.
+            short_write: if it is a pwritev, half of it is written before it fails.
+        """
+        self._faults.append(_Fault(call_number, error, sticky, short_write))
+
+    def heal(self) -> None:
+        """Take back every `fail_at`."""
+        self._faults.clear()
+
+    def crashed(self, mode: CrashMode, rng: random.Random) -> "SimFileSystem":
+        """Return a disk as a restart may find it; this one stays as it is."""
+        kept: dict[int, dict[str, _Entry]] = {}
+        dropped_places: set[tuple[int, str]] = set()
+        for link in self._pending if mode == "torn" else ():
+            # A change of a name cannot be there when an earlier one of the same name is not.
+            if rng.random() < 0.5 or not dropped_places.isdisjoint(link.places()):
+                dropped_places |= link.places()
+                continue
+            for changed, name, entry in link.changes:
+                _set_entry(kept.setdefault(id(changed), dict(changed.durable)), name, entry)
+
+        def copy(directory: _Dir) -> _Dir:
+            entries = directory.entries
+            if mode != "kept":
+                entries = kept.get(id(directory), directory.durable)
+            found = _Dir()
+            for name in sorted(entries):
+                entry = entries[name]
+                found.entries[name] = (
+                    copy(entry) if isinstance(entry, _Dir) else entry.crashed(mode, rng)
+                )
+            found.durable = dict(found.entries)
+            return found
+
+        disk = SimFileSystem()
+        disk.free = self.free
+        disk._root = copy(self._root)
+        return disk
+
+    def files(self) -> dict[Path, bytes]:
+        """Return what every file holds."""
+
+        def walk(directory: _Dir, path: Path) -> Iterator[tuple[Path, bytes]]:
+            for name, entry in directory.entries.items():
+                if isinstance(entry, _Dir):
+                    yield from walk(entry, path / name)
+                else:
+                    yield path / name, bytes(entry.content.data)
+
+        return dict(walk(self._root, Path("/")))
+
+    def evict(self, path: Path) -> None:
+        """Make a file cold: no page of it is resident until it is read with pread or written."""
+        node = self._node(path)
+        node.cold.update(pages(0, len(node.content.data)))
+
+    def flip(self, path: Path, offset: int, mask: int) -> None:
+        """Let bits rot: those of `mask` (1 to 255) in one byte, in memory and on the disk."""
+        self._node(path).flip(offset, mask)
+
+    def spoil(self, path: Path, offset: int, size: int) -> None:
+        """Make a range unreadable: a pread that touches it fails with EIO."""
+        self._node(path).bad.append((offset, size))
+
+    def trace(self) -> str:
+        """Return the latest calls, one a line, for the message of a failed test."""
+        return "\n".join(f"{number:5} {name} {path} {it}" for number, name, path, it in self._trace)
+
+    # What files and the calls above share.
+
+    def reach(self, operation: str, path: Path, detail: str = "") -> _Fault | None:
+        """Count a call and let it fail if it shall; a fault that is returned is a short write."""
+        if self.is_dead:
+            raise SimCrash
+        self.calls += 1
+        self._trace.append((self.calls, operation, path, detail))
+        for fault in self._faults:
+            number = fault.call_number
+            if self.calls == number or (fault.is_sticky and self.calls > number):
+                if fault.is_short_write and operation == "pwritev":
+                    return fault
+                self.fail(fault, operation, path)
+        return None
+
+    def fail(self, fault: _Fault, operation: str, path: Path) -> NoReturn:
+        if isinstance(fault.error, OSError):
+            _refuse(path, operation, fault.error.errno or errno.EIO)
+        self.is_dead = isinstance(fault.error, SimCrash)
+        raise fault.error
+
+    def take_space(self, operation: str, path: Path, growth: int) -> None:
+        """Let a file grow by `growth` bytes, or shrink if it is negative."""
+        if growth > self.free:
+            _refuse(path, operation, errno.ENOSPC)
+        self.free -= growth
+
+    def _give_space(self, entry: SimNode | None) -> None:
+        self.free += 0 if entry is None else len(entry.content.data)
+
+    def _link(self, *changes: tuple[_Dir, str, _Entry | None]) -> None:
+        self._pending.append(_Link(changes))
+        for directory, name, entry in changes:
+            _set_entry(directory.entries, name, entry)
+
+    def _find(self, path: Path) -> _Entry | None:
+        found: _Entry | None = self._root
+        for name in _names(path):
+            found = found.entries.get(name) if isinstance(found, _Dir) else None
+        return found
+
+    def _dir(self, path: Path, operation: str) -> _Dir:
+        found = self._find(path)
+        if not isinstance(found, _Dir):
+            _refuse(path, operation, errno.ENOENT if found is None else errno.ENOTDIR)
+        return found
+
+    def _node(self, path: Path) -> SimNode:
+        found = self._find(path)
+        assert isinstance(found, SimNode), f"{path} is no file"
+        return found
+
+    def _parent(self, path: Path, operation: str) -> tuple[_Dir, str]:
+        parent = self._find(path.parent)
+        if not isinstance(parent, _Dir):
+            _refuse(path, operation, errno.ENOENT if parent is None else errno.ENOTDIR)
+        return parent, path.name
+
+
+def _names(path: Path) -> Sequence[str]:
+    """Return the names on the way; a relative path begins at the root."""
+    return path.parts[1:] if path.is_absolute() else path.parts
+
+
+def _refuse(path: Path, operation: str, code: int) -> NoReturn:
+    raise StorageError(path, operation, code, os.strerror(code))
