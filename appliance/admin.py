@@ -23,7 +23,9 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
+from appliance.config import Address, is_loopback, is_wildcard
 from appliance.errors import ConfigError, NotReadyError
+from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from appliance.model import TimerState
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
@@ -38,7 +40,6 @@ _SHUTDOWN_S: Final = 1.0  # no handler waits for anything, so what is in flight 
 
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
-_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _COMMON_HEADERS: Final = {
     "Server": "latermq",
     "Cache-Control": "no-store",
@@ -93,7 +94,7 @@ class AdminServer:
     """
 
     def __init__(
-        self, status: StatusSource, address: tuple[str, int], host_names: Iterable[str] = ()
+        self, status: StatusSource, address: Address, host_names: Iterable[str] = ()
     ) -> None:
         self._status = status
         self._address = address
@@ -117,24 +118,22 @@ class AdminServer:
             max_headers=_HEADERS_SIZE_MAX_BYTES,
         )
 
-    async def start(self) -> tuple[str, int]:
-        """Listen, and return the bound host and port.
+    async def start(self) -> Address:
+        """Listen, and return the bound address.
 
         Raises:
             ConfigError: the address cannot be listened on.
         """
-        host, port = self._address
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(self._runner, *self._address).start()
         except OSError as error:
             await self._runner.cleanup()
             reason = error.strerror or str(error)
             raise ConfigError(
-                f"cannot listen on the admin address {host}:{port}: {reason}; use another --admin"
+                f"cannot listen on the admin address {self._address}: {reason}; use another --admin"
             ) from error
-        bound_host, bound_port = self._runner.addresses[0][:2]
-        return bound_host, bound_port
+        return Address(*self._runner.addresses[0][:2])
 
     async def stop(self) -> None:
         """Stop listening and close all connections; may be called twice, or without a start."""
@@ -148,7 +147,7 @@ class AdminServer:
 
     async def _get_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(
-            body=self._status.metrics_text(), headers={"Content-Type": _METRICS_TYPE}
+            body=self._status.metrics_text(), headers={"Content-Type": METRICS_CONTENT_TYPE}
         )
 
     async def _get_timer(self, request: web.Request) -> web.Response:
@@ -212,15 +211,19 @@ class AdminServer:
 
     def _is_own_name(self, host_header: str) -> bool:
         host = _plain_host(re.sub(r":[0-9]*$", "", host_header))
-        if host == "localhost" or host in self._host_names:
+        if host in self._host_names or is_loopback(host):
             return True
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False
         # Rebinding needs a name of the attacker's, so where every address of the machine is
         # listened on, any address in figures will do.
-        return address.is_loopback or not self._host_names.isdisjoint(("0.0.0.0", "::"))
+        return is_wildcard(self._address.host) and _is_in_figures(host)
+
+
+def _is_in_figures(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _plain_host(name: str) -> str:

@@ -15,6 +15,7 @@ import uvloop
 from yarl import URL
 
 from appliance.admin import AdminServer, Progress
+from appliance.config import Address
 from appliance.errors import ConfigError, NotReadyError
 from appliance.model import TimerState
 
@@ -89,7 +90,7 @@ class Client:
 async def serving(
     status: Status, host: str = "127.0.0.1", host_names: tuple[str, ...] = ()
 ) -> AsyncIterator[Client]:
-    server = AdminServer(status, (host, 0), host_names)
+    server = AdminServer(status, Address(host, 0), host_names)
     _, port = await server.start()
     try:
         async with aiohttp.ClientSession() as session:
@@ -320,7 +321,7 @@ def test_an_address_in_use_is_a_setting_to_change(run: Run) -> None:
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
-            server = AdminServer(Status(), ("127.0.0.1", port))
+            server = AdminServer(Status(), Address("127.0.0.1", port))
             with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}.*in use.*--admin"):
                 await server.start()
             await server.stop()
@@ -330,7 +331,7 @@ def test_an_address_in_use_is_a_setting_to_change(run: Run) -> None:
 
 def test_after_stop_nothing_listens_and_a_second_stop_is_harmless(run: Run) -> None:
     async def scenario() -> None:
-        server = AdminServer(Status(), ("127.0.0.1", 0))
+        server = AdminServer(Status(), Address("127.0.0.1", 0))
         address = await server.start()
         await server.stop()
         await server.stop()
