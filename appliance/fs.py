@@ -37,6 +37,10 @@ _FILE_MODE: Final = 0o640
 _DIR_MODE: Final = 0o750
 
 
+# A descriptor that no process can have, so that the kernel answers EBADF; to Python -1 is a mistake.
+_CLOSED: Final = 2**31 - 1
+
+
 class File(Protocol):
     """An open file, read and written at explicit positions only."""
 
@@ -287,8 +291,8 @@ class OsFile:
 
     def close(self) -> None:
         self._mapping = None
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
+        if self._fd != _CLOSED:
+            fd, self._fd = self._fd, _CLOSED
             try:
                 os.close(fd)
             except OSError as error:

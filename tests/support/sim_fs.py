@@ -383,7 +383,10 @@ class SimFileSystem:
 
     def trace(self) -> str:
         """Return the latest calls, one a line, for the message of a failed test."""
-        return "\n".join(f"{number:5} {name} {path} {it}" for number, name, path, it in self._trace)
+        return "\n".join(
+            f"{number:5} {operation} {path} {detail}".rstrip()
+            for number, operation, path, detail in self._trace
+        )
 
     # What files and the calls above share.
 

@@ -1,0 +1,168 @@
+"""What only the real file system can show: other processes, symlinks, limits, the page cache."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance import fs as fs_module
+from appliance.errors import DataDirectoryLockedError, StorageError
+from appliance.fs import OsFile, OsFileSystem
+from appliance.units import MIB
+
+
+def test_a_short_write_is_continued_where_it_stopped(tmp_path: Path) -> None:
+    # Which byte a kernel stops at cannot be asked for, so each is tried with what comes after it.
+    buffers = [b"abc", b"", bytearray(b"de"), memoryview(b"fghij")]
+    whole = b"abcdefghij"
+    for done in range(len(whole) + 1):
+        file = OsFileSystem().open(tmp_path / f"stopped-at-{done}", create=True)
+        assert isinstance(file, OsFile)
+        file.pwritev([whole[:done]], 7)
+        file._write_rest(buffers, 7, done)
+        assert file.pread(100, 7) == whole, done
+
+
+def test_a_write_that_the_kernel_cuts_short_fails_with_its_reason(tmp_path: Path) -> None:
+    file = OsFileSystem().open(tmp_path / "log", create=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Only this process' files are bounded, and only for two calls.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(StorageError, match="EFBIG"):
+            file.pwritev([b"a" * 6_000, b"b" * 6_000], 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.pread(20_000, 0) == b"a" * 6_000 + b"b" * 4_000
+
+
+def test_a_full_disk_is_told_from_other_errors() -> None:
+    with pytest.raises(StorageError) as caught:
+        OsFileSystem().open(Path("/dev/full")).pwritev([b"x"], 0)
+    assert caught.value.is_disk_full
+    assert not caught.value.is_fatal
+    assert str(caught.value) == (
+        "pwritev of /dev/full failed: No space left on device (ENOSPC, errno 28)"
+    )
+
+
+def test_a_failed_sync_is_fatal() -> None:
+    with pytest.raises(StorageError) as caught:
+        OsFileSystem().open(Path("/dev/full")).fdatasync()
+    assert caught.value.is_fatal
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_another_process_is_named_as_the_holder_until_it_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, sys, time; from appliance.fs import OsFileSystem;"
+        "held = OsFileSystem().lock(pathlib.Path(sys.argv[1])); print('held', flush=True);"
+        "sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(fs_module.__file__).parents[1],
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(DataDirectoryLockedError, match=f"pid {holder.pid}"):
+            OsFileSystem().lock(tmp_path)
+        holder.kill()
+    OsFileSystem().lock(tmp_path).release()
+
+
+def test_a_lock_is_not_inherited(tmp_path: Path) -> None:
+    lock = OsFileSystem().lock(tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            lock.release()
+            OsFileSystem().lock(tmp_path).release()
+        finally:
+            child.kill()
+
+
+def test_remove_tree_removes_a_symlink_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "link").symlink_to(precious)
+    (tmp_path / "link").symlink_to(precious)
+    OsFileSystem().remove_tree(tmp_path / "tree")
+    with pytest.raises(StorageError, match="ENOTDIR"):
+        OsFileSystem().remove_tree(tmp_path / "link")
+    assert not (tmp_path / "tree").exists()
+    assert (precious / "file").read_text() == "kept"
+
+
+def test_make_dirs_syncs_the_parent_of_each_new_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    OsFileSystem().make_dirs(tmp_path / "a" / "b")
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+
+
+def test_files_and_directories_are_closed_to_others(tmp_path: Path) -> None:
+    fs = OsFileSystem()
+    fs.make_dirs(tmp_path / "dir")
+    fs.open(tmp_path / "dir" / "file", create=True)
+    assert (tmp_path / "dir").stat().st_mode & 0o007 == 0
+    assert (tmp_path / "dir" / "file").stat().st_mode & 0o117 == 0
+
+
+def test_what_left_the_cache_is_cold_and_a_read_warms_it(tmp_path: Path) -> None:
+    file = OsFileSystem().open(tmp_path / "log", create=True)
+    file.pwritev([b"x" * (16 * MIB)], 0)
+    file.fdatasync()
+    file.drop_cache()
+    if file.is_resident(0, 1):
+        pytest.skip("this file system does not drop cached pages")
+    file.pread(1, 0)
+    assert file.is_resident(0, 1)
+    # Read-ahead reaches over less than a MiB.
+    assert not file.is_resident(12 * MIB + 5, 1)
+    assert not file.is_resident(0, 16 * MIB)
+    file.pread(16 * MIB, 0)
+    assert file.is_resident(0, 16 * MIB)
+
+
+def test_residence_of_a_range_larger_than_one_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fs_module, "_RESIDENCE_CHUNK_BYTES", 8 * 4096)
+    file = OsFileSystem().open(tmp_path / "log", create=True)
+    # Holes are not in the cache until somebody reads them.
+    file.truncate(20 * 4096)
+    file.pwritev([b"x" * 4096 * 12], 0)
+    assert file.is_resident(100, 12 * 4096 - 100)
+    assert not file.is_resident(100, 12 * 4096)
+    file.pwritev([b"x" * 4096 * 8], 12 * 4096)
+    assert file.is_resident(0, 20 * 4096)
+
+
+def test_an_unmapped_file_takes_one_descriptor_and_gives_it_back(tmp_path: Path) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    file = OsFileSystem().open(tmp_path / "log", create=True)
+    assert count() == before + 1
+    file.pwritev([b"x"], 0)
+    view = file.map()
+    file.close()
+    view.release()
+    assert count() == before
