@@ -1,0 +1,108 @@
+"""The door to the control plane: one request in, one response out.
+
+All APIs are listed here, also the two that compiled code answers, so that what is advertised and
+what is served come from one table. Layer 4; does no I/O.
+"""
+
+from typing import Final, TypeAlias
+
+from appliance.errors import RemoteProtocolError
+from compat.kafka import api_18_api_versions, messages
+from compat.kafka.api_02_list_offsets import list_offsets
+from compat.kafka.api_03_metadata import metadata
+from compat.kafka.api_10_find_coordinator import find_coordinator
+from compat.kafka.api_19_create_topics import create_topics
+from compat.kafka.api_20_delete_topics import delete_topics
+from compat.kafka.api_22_init_producer_id import init_producer_id
+from compat.kafka.node import Node
+from compat.kafka.registry import FETCH, PRODUCE, Api, Registry
+from compat.kafka.wire import (
+    API_VERSIONS_KEY,
+    RequestHeader,
+    read_key_and_version,
+    read_request_header,
+    response_header,
+)
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_OTHERS: Final = (
+    PRODUCE,
+    FETCH,
+    list_offsets,
+    metadata,
+    find_coordinator,
+    create_topics,
+    delete_topics,
+    init_producer_id,
+)
+
+REGISTRY: Final = Registry((*_OTHERS, api_18_api_versions.make_api(_OTHERS)))
+"""Every API of this broker."""
+
+
+def answer(node: Node, frame: Buffer) -> bytes:
+    """Answer one request of the control plane.
+
+    Requests that change something (CreateTopics, DeleteTopics, Metadata that makes a topic,
+    InitProducerId) have changed it when this returns; the response must be held back until the
+    log is flushed up to where it is then written.
+
+    Args:
+        node: the broker and where clients reach it.
+        frame: the request without the int32 size in front of it.
+
+    Returns:
+        The response without the int32 size in front of it. Requests of the control plane always
+        have one.
+
+    Raises:
+        RemoteProtocolError: the request is malformed, or of an API or version that is not served
+            here; the connection must be closed, as Kafka does.
+        StorageError: of a change that could not be written.
+    """
+    key, version, correlation_id = read_key_and_version(frame)
+    api = REGISTRY.find(key, version)
+    if api is None and key == API_VERSIONS_KEY:
+        # The one version that a client may get wrong: it asks in order to find out.
+        return response_header(
+            key, correlation_id, is_flexible=False
+        ) + api_18_api_versions.encode_unsupported(REGISTRY.apis)
+    header, body_pos = read_header(frame)
+    assert api is not None  # read_header refuses what is not served
+    return _answer_body(node, api, header, memoryview(frame)[body_pos:])
+
+
+def read_header(frame: Buffer) -> tuple[RequestHeader, int]:
+    """Read the header of a request of any API that is served.
+
+    Args:
+        frame: the request without the int32 size in front of it.
+
+    Returns:
+        The header, and the position of the body in the frame.
+
+    Raises:
+        RemoteProtocolError: no header, or an API or version that is not served.
+    """
+    key, version, _ = read_key_and_version(frame)
+    api = REGISTRY.find(key, version)
+    if api is None:
+        known = REGISTRY.find_key(key)
+        name = f"API key {key}" if known is None else known.name
+        raise RemoteProtocolError(f"{name} version {version} is not served here")
+    return read_request_header(frame, is_flexible=api.is_flexible(version))
+
+
+def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> bytes:
+    version = header.api_version
+    if api.handler is None:
+        raise RemoteProtocolError(f"{api.name} does not belong to the control plane")
+    request = messages.decode_request(api.key, version, body)
+    response = api.handler(node, version, request)
+    if not isinstance(response, bytes):
+        response = messages.encode_response(api.key, version, response)
+    return (
+        response_header(api.key, header.correlation_id, is_flexible=api.is_flexible(version))
+        + response
+    )

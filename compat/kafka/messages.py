@@ -1,0 +1,230 @@
+"""Control-plane messages between bytes and plain values, by the schemas that kio brings along.
+
+kio knows the fields of every API version, generated from Kafka's own definitions. Only its
+dataclasses are used: its reader allocates for a compact array as many places as the request
+claims, so that ten bytes end the process, and it fails on tagged fields that it does not know,
+which the protocol says to skip. Here the field list of a dataclass is compiled once into a
+Schema, which reads and writes over the checked Reader and Writer of compat.kafka.wire.
+
+What is simpler than on the wire: times are integers in ms, error codes are integers, a zero topic
+id is None; unknown tagged fields of requests are skipped, and no tagged field is ever written
+(librdkafka before 2.2.0 cannot skip one). Bytes behind the last field are ignored.
+Layer 3; does no I/O.
+"""
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from kio.index import load_request_schema, load_response_schema
+
+from compat.kafka.registry import Fields
+from compat.kafka.wire import Reader, Writer
+
+_ReadValue: TypeAlias = Callable[[Reader], Any]
+_WriteValue: TypeAlias = Callable[[Writer, Any], None]
+_Codec: TypeAlias = tuple[_ReadValue, _WriteValue]
+
+_FIXED_SIZE: Final[dict[str, _Codec]] = {
+    "bool": (Reader.boolean, Writer.boolean),
+    "int8": (Reader.int8, Writer.int8),
+    "int16": (Reader.int16, Writer.int16),
+    "int32": (Reader.int32, Writer.int32),
+    "int64": (Reader.int64, Writer.int64),
+    "uuid": (Reader.uuid, Writer.uuid),
+    "error_code": (Reader.int16, Writer.int16),
+    "timedelta_i32": (Reader.int32, Writer.int32),
+    "timedelta_i64": (Reader.int64, Writer.int64),
+}
+"""How kio names the types whose size does not depend on the version, and what they are here."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a structure.
+
+    Args:
+        name: as in kio's dataclass.
+        read: takes the value from a Reader.
+        write: gives the value to a Writer.
+        default: what is written if no value is given, or dataclasses.MISSING.
+        items: the schema of the items if the field is an array of structures.
+    """
+
+    name: str
+    read: _ReadValue
+    write: _WriteValue
+    default: Any
+    items: "Schema | None"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Schema:
+    """The fields of one structure in one version, in the order of the wire."""
+
+    fields: tuple[Field, ...]
+    is_flexible: bool
+
+    def read(self, reader: Reader) -> Fields:
+        """Read one structure. Raises RemoteProtocolError."""
+        values = {field.name: field.read(reader) for field in self.fields}
+        if self.is_flexible:
+            reader.skip_tags()
+        return values
+
+    def write(self, writer: Writer, values: Fields | bytes) -> None:
+        """Write one structure, given as values or encoded already.
+
+        A value that this version has no field for is left out. One that is missing is written as
+        Kafka's definition says, and if that has no default it is a programming error: KeyError.
+        """
+        if isinstance(values, bytes):
+            writer.raw(values)
+            return
+        for field in self.fields:
+            if field.default is dataclasses.MISSING:
+                value = values[field.name]
+            else:
+                value = values.get(field.name, field.default)
+            field.write(writer, value)
+        if self.is_flexible:
+            writer.no_tags()
+
+
+def decode_request(key: int, version: int, body: bytes | bytearray | memoryview) -> Fields:
+    """Decode the body of a request.
+
+    Args:
+        key: API key.
+        version: one that kio knows; the registry's served versions are.
+        body: what follows the request header.
+
+    Returns:
+        The fields of this version and no others.
+
+    Raises:
+        RemoteProtocolError: the body is no such request. Time and memory are bounded by its size
+            and by compat.kafka.wire.ITEM_COUNT_MAX.
+    """
+    return _request_schema(key, version).read(Reader(body))
+
+
+def encode_response(key: int, version: int, response: Fields) -> bytes:
+    """Encode the body of a response; see Schema.write for what may be left out."""
+    writer = Writer()
+    _response_schema(key, version).write(writer, response)
+    return writer.finish()
+
+
+def encode_response_item(key: int, version: int, path: str, item: Fields) -> bytes:
+    """Encode one item of an array in a response, to be put in its place when that is encoded.
+
+    Args:
+        key: API key.
+        version: one that kio knows.
+        path: names of the arrays from the outermost to the item's own, with dots:
+            `topics.partitions`.
+        item: the fields of the item.
+    """
+    schema = _response_schema(key, version)
+    for array in path.split("."):
+        (items,) = (field.items for field in schema.fields if field.name == array)
+        assert items is not None, f"{array} is no array of structures"
+        schema = items
+    writer = Writer()
+    schema.write(writer, item)
+    return writer.finish()
+
+
+@functools.cache
+def _request_schema(key: int, version: int) -> Schema:
+    # kio loads the module of one version only when it is asked for: all of them take seconds.
+    return _compile(load_request_schema(key, version))
+
+
+@functools.cache
+def _response_schema(key: int, version: int) -> Schema:
+    return _compile(load_response_schema(key, version))
+
+
+def _compile(structure: type[Any]) -> Schema:
+    is_flexible: bool = structure.__flexible__
+    fields = []
+    for field in dataclasses.fields(structure):
+        if "tag" in field.metadata:
+            # Written never and skipped in a request; the control-plane requests have none.
+            continue
+        fields.append(_compile_field(field, is_flexible))
+    return Schema(fields=tuple(fields), is_flexible=is_flexible)
+
+
+def _compile_field(field: "dataclasses.Field[Any]", is_flexible: bool) -> Field:
+    inner, is_nullable = _strip_none(field.type)
+    is_array = typing.get_origin(inner) is tuple
+    items: Schema | None = None
+    if is_array:
+        inner = typing.get_args(inner)[0]
+        if dataclasses.is_dataclass(inner):
+            assert isinstance(inner, type)
+            items = _compile(inner)
+            codec: _Codec = (items.read, items.write)
+        else:
+            codec = _primitive(field.metadata["kafka_type"], is_flexible, is_nullable=False)
+        codec = _array(codec, is_flexible, is_nullable)
+    else:
+        codec = _primitive(field.metadata["kafka_type"], is_flexible, is_nullable)
+    read, write = codec
+    return Field(name=field.name, read=read, write=write, default=_default(field), items=items)
+
+
+def _strip_none(annotation: Any) -> tuple[Any, bool]:
+    """Split `T | None` into T and whether None was there."""
+    if not isinstance(annotation, types.UnionType):
+        return annotation, False
+    (inner,) = (part for part in typing.get_args(annotation) if part is not types.NoneType)
+    return inner, True
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.name == "throttle_time":
+        return 0  # This broker never asks a client to wait.
+    if isinstance(field.default, timedelta):
+        return field.default // timedelta(milliseconds=1)
+    return field.default
+
+
+def _primitive(kafka_type: str, is_flexible: bool, is_nullable: bool) -> _Codec:
+    kind = {"is_compact": is_flexible, "is_nullable": is_nullable}
+    match kafka_type:
+        case "string":
+            return (
+                lambda reader: reader.string(**kind),
+                lambda writer, value: writer.string(value, **kind),
+            )
+        case "bytes":
+            return (
+                lambda reader: reader.octets(**kind),
+                lambda writer, value: writer.octets(value, **kind),
+            )
+        case _:
+            return _FIXED_SIZE[kafka_type]
+
+
+def _array(item: _Codec, is_flexible: bool, is_nullable: bool) -> _Codec:
+    read_item, write_item = item
+    kind = {"is_compact": is_flexible, "is_nullable": is_nullable}
+
+    def read(reader: Reader) -> list[Any] | None:
+        count = reader.array_count(**kind)
+        return None if count is None else [read_item(reader) for _ in range(count)]
+
+    def write(writer: Writer, values: typing.Sequence[Any] | None) -> None:
+        writer.array_count(None if values is None else len(values), **kind)
+        for value in values or ():
+            write_item(writer, value)
+
+    return read, write

@@ -1,0 +1,112 @@
+"""What the control-plane handlers know of the broker behind them, as interfaces.
+
+The broker satisfies them by its shape, so that handlers import nothing above them and tests can put
+a small broker in memory in its place. Layer 3; does no I/O.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from appliance.config import Config
+
+
+class PartitionView(Protocol):
+    """The offsets of one partition: start_offset <= visible_offset <= next_offset."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def start_offset(self) -> int:
+        """The first record that can be fetched."""
+
+    @property
+    def visible_offset(self) -> int:
+        """One past the last record that may be fetched: Kafka's high watermark."""
+
+
+class TopicView(Protocol):
+    """One topic; `partitions[i].index == i`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uuid(self) -> UUID: ...
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Only the settings that were given when the topic was made."""
+
+    @property
+    def partitions(self) -> Sequence[PartitionView]: ...
+
+
+class ControlBroker(Protocol):
+    """The part of the broker that answers control-plane requests.
+
+    Topics that go into a method are ones that came out of it, hence Any: a broker asks for its own
+    class.
+    """
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of every partition."""
+
+    @property
+    def config(self) -> Config: ...
+
+    def topics(self) -> Sequence[TopicView]: ...
+
+    def find_topic(self, name: str) -> TopicView | None: ...
+
+    def find_topic_by_uuid(self, uuid: UUID) -> TopicView | None: ...
+
+    def check_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str | None]
+    ) -> None:
+        """Raise the RequestError that create_topic would raise, and create nothing."""
+
+    def create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str | None]
+    ) -> TopicView: ...
+
+    def delete_topic(self, name: str) -> None: ...
+
+    def allocate_producer_id(self) -> int: ...
+
+    def offset_for_time(
+        self, topic: Any, partition: int, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        """Find the first record from which the running maximum of timestamps reaches a time.
+
+        Returns:
+            Its offset and timestamp in epoch ms, None if there is none.
+        """
+
+    def offset_of_max_timestamp(self, topic: Any, partition: int) -> tuple[int, int] | None:
+        """Find the record with the highest timestamp: offset and epoch ms, None if none is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One broker and where clients reach it.
+
+    Args:
+        broker: the broker.
+        host: the advertised host; an IPv4 literal, unless the user chose a name: "localhost" leads
+            librdkafka to ::1 first.
+        port: the advertised port, 1 to 65535.
+    """
+
+    broker: ControlBroker
+    host: str
+    port: int

@@ -1,0 +1,138 @@
+"""Whatever bytes arrive: an answer with the right correlation id, or RemoteProtocolError."""
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.errors import RemoteProtocolError
+from compat.kafka import control
+from compat.kafka.registry import Api
+from tests.support.configs import small_config
+from tests.support.kafka_oracle import (
+    ApiVersionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    encode_request,
+)
+from tests.support.memory_broker import MemoryBroker, memory_node
+
+CONTROL_APIS = [api for api in control.REGISTRY.apis if api.handler is not None]
+MUTATION_COUNT = 150
+
+NewTopic = CreateTopicsRequest.CreatableTopic
+OffsetTopic = ListOffsetsRequest.ListOffsetsTopic
+SAMPLES: dict[int, Callable[[], object]] = {
+    2: lambda: ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[
+            OffsetTopic(
+                name="t",
+                partitions=[OffsetTopic.ListOffsetsPartition(partition_index=0, timestamp=-1)],
+            )
+        ],
+    ),
+    3: lambda: MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", "u")],
+        allow_auto_topic_creation=True,
+    ),
+    10: lambda: FindCoordinatorRequest(key="k", key_type=0, coordinator_keys=["k", "l"]),
+    18: lambda: ApiVersionsRequest(client_software_name="a", client_software_version="1"),
+    19: lambda: CreateTopicsRequest(
+        topics=[
+            NewTopic(
+                name="n",
+                num_partitions=2,
+                replication_factor=1,
+                configs=[NewTopic.CreatableTopicConfig(name="delay.headers", value="off")],
+            ),
+            NewTopic(
+                name="m",
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[
+                    NewTopic.CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
+                ],
+            ),
+        ],
+        timeout_ms=1,
+        validate_only=False,
+    ),
+    20: lambda: DeleteTopicsRequest(
+        topic_names=["t", "u"],
+        topics=[DeleteTopicsRequest.DeleteTopicState(name="t", topic_id=None)],
+        timeout_ms=1,
+    ),
+    22: lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1),
+}
+
+
+def try_frame(frame: bytes) -> bool:
+    """Send a frame to a small broker; tell whether it was answered."""
+    broker = MemoryBroker(small_config(topic_count_max=5))
+    broker.create_topic("t", 2, {}).partitions[0].append(1, 2, 3)
+    try:
+        payload = control.answer(memory_node(broker), frame)
+    except RemoteProtocolError:
+        return False
+    assert payload[:4] == frame[4:8]
+    return True
+
+
+def samples(api: Api) -> Iterator[bytes]:
+    """Yield one good request for every version."""
+    for version in range(api.versions[0], api.versions[1] + 1):
+        yield encode_request(SAMPLES[api.key](), version)
+
+
+@pytest.mark.parametrize("api", CONTROL_APIS, ids=lambda api: api.name)
+def test_every_truncated_request_is_refused(api: Api) -> None:
+    for frame in samples(api):
+        assert try_frame(frame)
+        for size in range(len(frame)):
+            assert not try_frame(frame[:size]), f"answered {frame[:size]!r} of {frame!r}"
+
+
+@pytest.mark.parametrize("api", CONTROL_APIS, ids=lambda api: api.name)
+def test_damaged_requests_do_no_harm(api: Api) -> None:
+    seed = 18_000 + api.key
+    chance = random.Random(seed)
+    for frame in samples(api):
+        for _ in range(MUTATION_COUNT):
+            damaged = bytearray(frame)
+            for _ in range(chance.randrange(1, 4)):
+                pos = chance.randrange(4, len(damaged))
+                match chance.randrange(3):
+                    case 0:
+                        damaged[pos] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+                    case 1:
+                        damaged[pos] ^= 1 << chance.randrange(8)
+                    case _:
+                        damaged[pos:pos] = chance.randbytes(chance.randrange(1, 6))
+            try:
+                try_frame(bytes(damaged))
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, frame {bytes(damaged).hex()}") from error
+
+
+@given(
+    api=st.sampled_from(CONTROL_APIS),
+    version=st.integers(0, 12),
+    client_id=st.binary(max_size=3),
+    body=st.binary(max_size=80),
+)
+def test_random_bodies_do_no_harm(api: Api, version: int, client_id: bytes, body: bytes) -> None:
+    header = api.key.to_bytes(2) + version.to_bytes(2) + b"\x00\x00\x00\x05"
+    try_frame(header + len(client_id).to_bytes(2) + client_id + body)
+
+
+@given(frame=st.binary(max_size=60))
+def test_random_frames_do_no_harm(frame: bytes) -> None:
+    try_frame(frame)

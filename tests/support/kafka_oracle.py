@@ -1,0 +1,90 @@
+"""kafka-python as the other end of the wire: it encodes requests and decodes responses.
+
+Its codec is generated from Kafka's own message definitions and shares no code with ours.
+"""
+
+import warnings
+from typing import Any, Final
+
+from compat.kafka import control
+from compat.kafka.node import Node
+
+with warnings.catch_warnings():
+    # It reads its definitions with a function that Python wants to retire.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.admin import (  # type: ignore[import-untyped]
+        CreateTopicsRequest,
+        CreateTopicsResponse,
+        DeleteTopicsRequest,
+        DeleteTopicsResponse,
+    )
+    from kafka.protocol.consumer import (  # type: ignore[import-untyped]
+        ListOffsetsRequest,
+        ListOffsetsResponse,
+    )
+    from kafka.protocol.metadata import (  # type: ignore[import-untyped]
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+        MetadataRequest,
+        MetadataResponse,
+    )
+    from kafka.protocol.producer import (  # type: ignore[import-untyped]
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+    )
+
+__all__ = [
+    "ApiVersionsRequest",
+    "ApiVersionsResponse",
+    "CreateTopicsRequest",
+    "CreateTopicsResponse",
+    "DeleteTopicsRequest",
+    "DeleteTopicsResponse",
+    "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "ListOffsetsRequest",
+    "ListOffsetsResponse",
+    "MetadataRequest",
+    "MetadataResponse",
+    "ask",
+    "decode_response",
+    "encode_request",
+]
+
+CLIENT_ID: Final = "the-oracle"
+
+
+def encode_request(request: Any, version: int, correlation_id: int = 7) -> bytes:
+    """Return the frame, without the size in front of it.
+
+    Args:
+        request: an instance of one of kafka-python's request classes.
+        version: of the request.
+        correlation_id: int32.
+    """
+    request.API_VERSION = version
+    request.with_header(correlation_id=correlation_id, client_id=CLIENT_ID)
+    frame: bytes = bytes(request.encode(version=version, header=True))
+    return frame
+
+
+def decode_response(response_class: Any, version: int, payload: bytes) -> Any:
+    """Decode a response with its header, and check that every byte of it was understood."""
+    response = response_class.decode(payload, version=version, header=True)
+    is_flexible = response_class.flexible_version_q(version)
+    # The class with its version was bound when the response was decoded.
+    again = response.encode_header(flexible=is_flexible) + response.encode()
+    assert bytes(again) == payload, "the response has bytes that the oracle does not know"
+    return response
+
+
+def ask(node: Node, request: Any, version: int, response_class: Any) -> Any:
+    """Send a request through the control plane and return kafka-python's view of the response."""
+    payload = control.answer(node, encode_request(request, version, correlation_id=12345))
+    response = decode_response(response_class, version, payload)
+    assert response.header.correlation_id == 12345
+    return response

@@ -1,0 +1,116 @@
+"""The part of the broker that the control plane uses, as plain lists in memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from appliance.config import Config
+from appliance.errors import InvalidPartitionsError, PolicyError, RequestError, TopicExistsError
+from compat.kafka.error_codes import ErrorCode
+from compat.kafka.node import Node
+
+
+@dataclass
+class MemoryPartition:
+    """A partition of which only the timestamps of its visible records are kept."""
+
+    index: int
+    start_offset: int = 0
+    visible_offset: int = 0
+    next_offset: int = 0
+    timestamps: list[int] = field(default_factory=list)
+    """Of the records from start_offset to visible_offset - 1."""
+
+    def append(self, *timestamps: int) -> None:
+        self.timestamps += timestamps
+        self.visible_offset += len(timestamps)
+        self.next_offset = self.visible_offset
+
+
+@dataclass
+class MemoryTopic:
+    name: str
+    uuid: UUID
+    settings: dict[str, str]
+    partitions: list[MemoryPartition]
+
+
+class MemoryBroker:
+    """Satisfies compat.kafka.node.ControlBroker; topic n has the id UUID(int=n), n from 1."""
+
+    cluster_id = "memory-cluster"
+    node_id = 1
+
+    def __init__(self, config: Config | None = None, *, epoch: int = 0) -> None:
+        self.config = Config() if config is None else config
+        self.epoch = epoch
+        self.change_count = 0
+        self.is_full = False
+        self._topics: dict[str, MemoryTopic] = {}
+        self._topic_count_ever = 0
+        self._next_producer_id = 1000
+
+    def topics(self) -> list[MemoryTopic]:
+        return list(self._topics.values())
+
+    def find_topic(self, name: str) -> MemoryTopic | None:
+        return self._topics.get(name)
+
+    def find_topic_by_uuid(self, uuid: UUID) -> MemoryTopic | None:
+        return next((topic for topic in self.topics() if topic.uuid == uuid), None)
+
+    def check_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str | None]
+    ) -> None:
+        if name in self._topics:
+            raise TopicExistsError(f"topic {name} exists")
+        if not 1 <= partition_count <= self.config.partition_count_max_per_topic:
+            raise InvalidPartitionsError(f"{partition_count} partitions")
+        if len(self._topics) >= self.config.topic_count_max:
+            raise PolicyError("topics.topic_count_max")
+
+    def create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str | None]
+    ) -> MemoryTopic:
+        self.check_topic(name, partition_count, settings)
+        self._topic_count_ever += 1
+        self.change_count += 1
+        self._topics[name] = MemoryTopic(
+            name=name,
+            uuid=UUID(int=self._topic_count_ever),
+            settings={key: str(value) for key, value in settings.items()},
+            partitions=[MemoryPartition(index) for index in range(partition_count)],
+        )
+        return self._topics[name]
+
+    def delete_topic(self, name: str) -> None:
+        self.change_count += 1
+        del self._topics[name]
+
+    def allocate_producer_id(self) -> int:
+        if self.is_full:
+            raise RequestError("there is no room left", ErrorCode.KAFKA_STORAGE_ERROR)
+        self._next_producer_id += 1
+        return self._next_producer_id
+
+    def offset_for_time(
+        self, topic: Any, partition: int, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        log: MemoryPartition = topic.partitions[partition]
+        for index, timestamp in enumerate(log.timestamps):
+            if timestamp >= timestamp_ms:
+                return log.start_offset + index, timestamp
+        return None
+
+    def offset_of_max_timestamp(self, topic: Any, partition: int) -> tuple[int, int] | None:
+        log: MemoryPartition = topic.partitions[partition]
+        if not log.timestamps:
+            return None
+        latest = max(log.timestamps)
+        return log.start_offset + log.timestamps.index(latest), latest
+
+
+def memory_node(broker: MemoryBroker) -> Node:
+    """Return a node on which clients reach the broker at 127.0.0.1:9092."""
+    return Node(broker=broker, host="127.0.0.1", port=9092)
