@@ -37,7 +37,8 @@ clean:  ## remove what the build made, except .venv
 	find appliance compat _core tests perf -name __pycache__ -exec rm -rf {} +
 
 .venv/locked: requirements-dev.txt
-	@command -v $(PYTHON) >/dev/null || { echo "missing: Python 3.11 or newer; apt-get install python3" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "missing: Python 3.11 or newer; apt-get install python3" >&2; exit 1; }
 	@$(PYTHON) .ci/preflight.py
 	@echo "installing the pinned tools and libraries into .venv (once, about a minute)"
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv

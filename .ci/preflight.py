@@ -19,9 +19,9 @@ OLDEST_PYTHON = (3, 11)
 def find_missing():
     """Return (what, package) for each thing that is missing, the most basic first."""
     missing = []
-    version = "%d.%d" % sys.version_info[:2]  # noqa: UP031 (must parse under old versions)
     if sys.version_info < OLDEST_PYTHON:
-        what = "Python 3.11 or newer (this is %s; choose by make PYTHON=...)" % version  # noqa: UP031
+        version = ".".join(str(part) for part in sys.version_info[:2])
+        what = "Python 3.11 or newer (this is " + version + "; choose by make PYTHON=...)"
         return [(what, "python3.11")]
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         missing.append(("Python's venv module", "python3-venv"))
@@ -40,7 +40,7 @@ def main(arguments):
         sys.stdout.write("".join(package + "\n" for package in packages))
     elif missing:
         whats = " and ".join(what for what, _ in missing)
-        sys.stderr.write("missing: %s; apt-get install %s\n" % (whats, " ".join(packages)))  # noqa: UP031
+        sys.stderr.write("missing: " + whats + "; apt-get install " + " ".join(packages) + "\n")
         return 1
     return 0
 

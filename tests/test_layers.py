@@ -1,0 +1,284 @@
+"""Imports point down or within a layer, never up, never in a circle (docs/ARCHITECTURE.md)."""
+
+import ast
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from tests.support.source_files import PACKAGES, SourceFile, package_files
+
+LAYERS: Final[dict[str, int]] = {
+    # 6: the composition root, the only place that knows every part
+    "appliance.main": 6,
+    "appliance.cli": 6,
+    # 5: asyncio lives here and only here
+    "appliance.pump": 5,
+    "appliance.admin": 5,
+    "appliance.sd_notify": 5,
+    "compat.kafka.server": 5,
+    # 4: synchronous, take the broker and a clock
+    "appliance.broker": 4,
+    "compat.kafka.api_*": 4,
+    "compat.kafka.control": 4,
+    # 3: sans-IO
+    "appliance.schedule": 3,
+    "appliance.schedule.*": 3,
+    "compat": 3,
+    "compat.kafka": 3,
+    "compat.kafka.*": 3,
+    # 2: files, through fs only
+    "appliance.store": 2,
+    "appliance.store.*": 2,
+    # 1: what all share
+    "appliance": 1,
+    "appliance.units": 1,
+    "appliance.errors": 1,
+    "appliance.model": 1,
+    "appliance.clock": 1,
+    "appliance.fs": 1,
+    "appliance.setting": 1,
+    "appliance.config": 1,
+    "appliance.metrics": 1,
+    # 0: compiled; no I/O, no clock, nothing of ours
+    "_core": 0,
+    "_core.*": 0,
+}
+"""Layer by module; the first pattern that fits counts."""
+
+LOOP_LAYER: Final = 5
+LOOP_MODULES: Final = frozenset(
+    [
+        "aiohttp",
+        "asyncio",
+        "concurrent",
+        "http",
+        "multiprocessing",
+        "select",
+        "selectors",
+        "signal",
+        "socket",
+        "socketserver",
+        "ssl",
+        "uvloop",
+    ]
+)
+
+# The broker knows nothing of the protocols in front of it: the composition root joins them.
+FACADE_IMPORTERS: Final = frozenset({"appliance.main"})
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """That one module names another, in any of its files."""
+
+    importer: str
+    imported: str
+    place: str
+
+    @property
+    def top(self) -> str:
+        return self.imported.split(".")[0]
+
+
+def find_layer(module: str) -> int | None:
+    return next(
+        (layer for pattern, layer in LAYERS.items() if fnmatch.fnmatchcase(module, pattern)), None
+    )
+
+
+def find_imports(files: Iterable[SourceFile]) -> list[Import]:
+    """Return what the files import; a name imported from a package counts as its module if it is.
+
+    A .pxd is part of its module. Imports in functions and for type checking count as well.
+    """
+    files = list(files)
+    modules = {file.module for file in files}
+    found = []
+    for file in files:
+        names = python_imports(file) if file.suffix == ".py" else cython_imports(file)
+        for number, module, name in names:
+            inner = f"{module}.{name}"
+            imported = inner if inner in modules else module
+            if imported != file.module:
+                found.append(Import(file.module, imported, f"{file.path}:{number}"))
+    return found
+
+
+def python_imports(file: SourceFile) -> Iterator[tuple[int, str, str]]:
+    """Yield line, module, and name imported from it (empty if it is the module itself)."""
+    package = file.module if file.path.endswith("__init__.py") else file.module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = [*parents, node.module] if node.level else [node.module]
+            module = ".".join(part for part in base if part)
+            for alias in node.names:
+                yield node.lineno, module, alias.name
+
+
+def cython_imports(file: SourceFile) -> Iterator[tuple[int, str, str]]:
+    """As `python_imports`, of the statements that a regular expression can find."""
+    # A list of names may be broken over lines by parentheses.
+    text = re.sub(r"\(([^()]*)\)", lambda match: " ".join(match[1].split("\n")), file.text)
+    offset_lines = file.text.splitlines()
+    for line in text.splitlines():
+        statement = line.split("#")[0].strip()
+        if match := re.fullmatch(r"from\s+([\w.]+)\s+c?import\s+(.*)", statement):
+            names = [name.split()[0] for name in match[2].split(",") if name.strip()]
+            module = match[1]
+        elif match := re.fullmatch(r"c?import\s+([\w.]+)(?:\s+as\s+\w+)?", statement):
+            names, module = [""], match[1]
+        else:
+            continue
+        number = next(
+            (n for n, source in enumerate(offset_lines, 1) if source.startswith(line[:12])), 0
+        )
+        for name in names:
+            yield number, module, name
+
+
+def check_known(modules: Iterable[str]) -> Iterator[str]:
+    for module in sorted(set(modules)):
+        if find_layer(module) is None:
+            yield f"{module} has no layer; say in LAYERS (tests/test_layers.py) where it belongs"
+
+
+def check_rise(imports: Iterable[Import]) -> Iterator[str]:
+    for each in imports:
+        lower, upper = find_layer(each.importer), find_layer(each.imported)
+        if each.top in PACKAGES and lower is not None and upper is not None and upper > lower:
+            yield (
+                f"{each.place}: {each.importer} (layer {lower}) imports {each.imported} "
+                f"(layer {upper}); pass what it needs as an argument, or move the shared part down"
+            )
+
+
+def check_loop(imports: Iterable[Import]) -> Iterator[str]:
+    for each in imports:
+        layer = find_layer(each.importer)
+        if each.top in LOOP_MODULES and layer is not None and layer < LOOP_LAYER:
+            yield (
+                f"{each.place}: {each.importer} (layer {layer}) imports {each.imported}; what "
+                f"waits for others belongs into layer {LOOP_LAYER}"
+            )
+
+
+def check_facade(imports: Iterable[Import]) -> Iterator[str]:
+    for each in imports:
+        is_broker = each.importer.split(".")[0] == "appliance"
+        if is_broker and each.top == "compat" and each.importer not in FACADE_IMPORTERS:
+            yield (
+                f"{each.place}: {each.importer} imports {each.imported}; only "
+                f"{', '.join(FACADE_IMPORTERS)} may know the facade"
+            )
+
+
+def check_circles(imports: Iterable[Import]) -> Iterator[str]:
+    graph: dict[str, list[str]] = {}
+    for each in imports:
+        if each.top in PACKAGES:
+            graph.setdefault(each.importer, []).append(each.imported)
+    done: set[str] = set()
+    for module in sorted(graph):
+        circle = find_circle(graph, module, [], done)
+        if circle:
+            yield f"{' imports '.join(circle)}; move what they share into a module of its own"
+
+
+def find_circle(
+    graph: Mapping[str, list[str]], module: str, path: list[str], done: set[str]
+) -> list[str]:
+    """Return a circle that can be reached from `module`, [] if there is none not yet `done`."""
+    if module in path:
+        return [*path[path.index(module) :], module]
+    if module in done:
+        return []
+    done.add(module)
+    for imported in graph.get(module, []):
+        circle = find_circle(graph, imported, [*path, module], done)
+        if circle:
+            return circle
+    return []
+
+
+def all_problems(files: list[SourceFile]) -> list[str]:
+    imports = find_imports(files)
+    return [
+        *check_known(file.module for file in files),
+        *check_rise(imports),
+        *check_loop(imports),
+        *check_facade(imports),
+        *check_circles(imports),
+    ]
+
+
+def test_imports_never_rise_and_never_run_in_circles() -> None:
+    problems = all_problems(package_files((".py", ".pyx", ".pxd")))
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_the_imports_of_the_project_are_seen() -> None:
+    found = {(i.importer, i.imported) for i in find_imports(package_files((".py", ".pyx", ".pxd")))}
+    assert ("appliance.cli", "appliance.config") in found
+    assert ("appliance.admin", "aiohttp") in found
+    assert any(importer.startswith("_core.") for importer, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("files", "fact"),
+    [
+        ({"appliance/stray.py": ""}, "appliance.stray has no layer"),
+        ({"appliance/store/a.py": "import appliance.broker\n"}, "(layer 2) imports"),
+        ({"appliance/store/a.py": "from appliance import broker\n"}, "appliance.broker (layer 4)"),
+        ({"appliance/fs.py": "from .store import log\n"}, "appliance.store (layer 2)"),
+        ({"appliance/store/a.py": "def f():\n    import appliance.broker\n"}, "a.py:2"),
+        ({"_core/a.pyx": "from appliance.units import KIB\n"}, "_core.a (layer 0) imports"),
+        ({"_core/a.pxd": "cimport appliance.units\n"}, "_core.a (layer 0) imports"),
+        ({"appliance/broker.py": "import asyncio\n"}, "layer 5"),
+        ({"compat/kafka/wire.py": "from socket import socket\n"}, "layer 5"),
+        ({"_core/a.pyx": "cimport numpy\nimport socket\n"}, "a.pyx:2"),
+        ({"appliance/pump.py": "import compat.kafka.wire\n"}, "only appliance.main"),
+        (
+            {
+                "_core/a.pyx": "from _core.b cimport (\n    B,\n    C,\n)\n",
+                "_core/b.pxd": "from _core cimport a as other\n",
+            },
+            "_core.a imports _core.b imports _core.a",
+        ),
+        (
+            {
+                "appliance/store/a.py": "from appliance.store import b\n",
+                "appliance/store/b.py": "from . import c\n",
+                "appliance/store/c.py": "from .a import f\n",
+            },
+            "imports appliance.store.c imports appliance.store.a",
+        ),
+    ],
+)
+def test_each_check_finds_what_it_is_for(files: dict[str, str], fact: str) -> None:
+    # What is imported has to exist for `from package import module` to be told from a name.
+    known = {"appliance/broker.py": ""} | files
+    problems = all_problems([SourceFile(path, text) for path, text in known.items()])
+    assert len(problems) == 1, problems
+    assert fact in problems[0]
+
+
+def test_imports_that_point_down_are_fine() -> None:
+    files = {
+        "_core/a.pyx": "from libc.stdint cimport int64_t\nfrom _core.b cimport B\nimport cython\n",
+        "_core/a.pxd": "from _core.b cimport B\n",
+        "_core/b.pyx": "x = 1\n",
+        "appliance/store/a.py": "import _core.a\nfrom appliance.units import KIB\n",
+        "appliance/main.py": "import asyncio\nimport compat.kafka.server\n",
+        "compat/kafka/server.py": "import appliance.broker\nimport asyncio\n",
+        "appliance/broker.py": "from appliance.store.a import x\n",
+        "appliance/units.py": "",
+    }
+    assert all_problems([SourceFile(path, text) for path, text in files.items()]) == []
