@@ -71,7 +71,11 @@ def test_durations_are_read(text: str, duration_ms: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1" * 16 + "s", "5s\n", *"|5|s|5 s| 5s|5s |-5s|+5s|1.5s|5S|5w|1h30m|५s".split("|")],
+    [
+        "1" * 16 + "s",
+        "5s\n",
+        *["", "5", "s", "5 s", " 5s", "5s ", "-5s", "+5s", "1.5s", "5S", "5w", "1h30m", "५s"],
+    ],
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):

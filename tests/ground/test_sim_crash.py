@@ -293,8 +293,9 @@ def test_a_sync_that_is_repeated_after_it_failed_saves_nothing(disk: SimFileSyst
     file.fdatasync()
     assert file.pread(10, 0) == b"new"
     assert found(disk, "dropped") == {"a": b"old"}
-    file.pwritev([b"+" * 100], 3)
-    file.fdatasync()
+    for _ in range(3):
+        file.pwritev([b"+" * 100], 3)
+        file.fdatasync()
     assert found(disk, "dropped") == {"a": b"old" + b"+" * 100}
 
 
@@ -309,6 +310,9 @@ def test_a_full_disk_takes_what_fits_and_gets_room_back(disk: SimFileSystem) -> 
     assert disk.free_bytes(ROOT) == 0
     file.truncate(1_000)
     assert disk.free_bytes(ROOT) == 9_000
+    put(disk, "b", b"x" * 500)
+    disk.rename(ROOT / "b", ROOT / "a")
+    assert disk.free_bytes(ROOT) == 9_500
     disk.unlink(ROOT / "a")
     assert disk.free_bytes(ROOT) == 10_000
 
