@@ -37,7 +37,7 @@ _FILE_MODE: Final = 0o640
 _DIR_MODE: Final = 0o750
 
 
-# A descriptor that no process can have, so that the kernel answers EBADF; to Python -1 is a mistake.
+# No process can have this descriptor, so the kernel answers EBADF; Python refuses -1 by itself.
 _CLOSED: Final = 2**31 - 1
 
 
