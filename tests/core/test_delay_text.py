@@ -166,6 +166,7 @@ ACCEPTED = [
     (DELIVER_AT, b"1767225600000", NEW_YEAR),
     (DELIVER_AT, b"100000000000", 100_000_000_000),
     (DELIVER_AT, b"0001767225600000", NEW_YEAR),
+    (DELIVER_AT, b"0" * 20 + b"100000000000", 100_000_000_000),
     (DELIVER_AT, long(NEW_YEAR), NEW_YEAR),
     (DELIVER_AT, long(100_000_000_000), 100_000_000_000),
     (DELIVER_AT, b"2026-01-01T00:00:00Z", NEW_YEAR),
@@ -246,6 +247,7 @@ REFUSED = [
     *((header, b"tomorrow", "is malformed") for header in HEADERS),
     *((header, b"15\n", "neither ASCII text") for header in HEADERS),
     *((header, b"15\x00", "neither ASCII text") for header in HEADERS),
+    *((header, b"15\x7f", "neither ASCII text") for header in HEADERS),
     *((header, "\u0661\u0665".encode(), "neither ASCII text") for header in HEADERS),  # Arabic 15
     *((header, (5).to_bytes(4, "big"), "neither ASCII text") for header in HEADERS),
     *((header, b"\x20" + bytes(7), "neither ASCII text") for header in HEADERS),
