@@ -1,0 +1,42 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.buffer cimport Buf
+from _core.frames cimport FrameHeader
+from _core.pointers cimport Pointers
+
+# A run of bytes to write: staged (offset into the staging buffer) or outside (a caller's buffer, alive until `taken`).
+cdef struct Part:
+    const uint8_t* outside
+    Py_ssize_t offset
+    Py_ssize_t size
+
+# What a frame is made of. `visible_patch` bytes replace the start of the visible batch.
+cdef struct FrameBody:
+    const uint8_t* tables
+    int32_t tables_size
+    const uint8_t* visible
+    int32_t visible_size
+    const uint8_t* visible_patch
+    int32_t visible_patch_size
+    bint visible_stays        # the visible bytes stay in place until `taken`, so that they need no copy
+    const uint8_t* held
+    int32_t held_size
+
+cdef class LogTail:
+    cdef readonly Pointers pointers
+    cdef readonly int64_t segment_end
+    cdef readonly int64_t reserve_bytes
+    cdef public int32_t epoch
+    cdef public object roll
+    cdef public object prepare_spare
+    cdef public bint has_spare
+    cdef Buf staging
+    cdef Part* parts
+    cdef Py_ssize_t part_count
+    cdef Py_ssize_t part_capacity
+    cdef Py_ssize_t staged_from   # start of the staged part that is still growing
+    cdef int room_for(self, int64_t size, bint reserved) except -1
+    cdef int _push_part(self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size) except -1 nogil
+    cdef int _close_staged(self) except -1 nogil
+    # Appends a frame; returns where its header and tables lie in the staging buffer.
+    cdef Py_ssize_t append(self, FrameHeader* h, const FrameBody* body) except -1

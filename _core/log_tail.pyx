@@ -1,0 +1,205 @@
+"""The growing end of the CommitLog: encodes frames and hands out what is to be written.
+
+Frames are encoded into a staging buffer; the body of a large batch stays where the socket put it and becomes a part of
+its own, so that it is copied once, by pwritev. The store takes the parts with `take`, writes them in one pwritev and
+says so with `taken`. A frame never crosses a segment: when it does not fit, `roll` (the store's) writes what is
+pending, ends the segment with a blank frame and opens the next.
+
+Layer 0: no I/O; `prepare_spare` and `roll` are the store's, called once per segment.
+"""
+
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.buffer cimport PyBUF_READ
+from libc.stdlib cimport free, realloc
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy, memset
+
+from _core.buffer cimport Buf, append as buf_append, extend_zero, release, reserve, shrink
+from _core.crc32c cimport extend
+from _core.frames cimport FrameHeader, encode_header, frame_size, blank_header
+from _core.layout cimport *
+from _core.octets cimport store_u32
+
+# Below this a copy costs less than one more entry of the iovec.
+cdef enum:
+    COPY_MAX_BYTES = 4096
+    STAGING_KEEP_BYTES = 1 << 20
+
+
+cdef class LogTail:
+    """Where the next frame goes.
+
+    Attributes:
+        pointers: wrote, committed, flushed.
+        segment_end: log position at which the present segment ends.
+        epoch: epoch that new frames carry.
+        roll: function of a frame size: opens the next segment; False if there is none to be had.
+        prepare_spare: has the next segment at hand; False if the disk is full.
+        has_spare: the next segment is at hand.
+    """
+
+    def __cinit__(self, Pointers pointers not None, *, int64_t reserve_bytes):
+        """Begin at `pointers.wrote`; the store sets the segment with `enter_segment` before the first frame.
+
+        Args:
+            pointers: the log's pointers.
+            reserve_bytes: the end of each segment that only deliveries may use while the next segment is not at
+                hand.
+        """
+        self.pointers = pointers
+        self.reserve_bytes = reserve_bytes
+
+    def __dealloc__(self):
+        release(&self.staging)
+        free(self.parts)
+
+    def enter_segment(self, int64_t end):
+        """From here on frames go into a segment that ends at log position `end`."""
+        assert end > self.pointers.wrote
+        self.segment_end = end
+
+    cdef int room_for(self, int64_t size, bint reserved) except -1:
+        """Make room for a frame of `size` bytes: 1 when there is, 0 when the disk is full.
+
+        A frame that only fits the reserve is let in if `reserved` (deliveries), so due messages still go out.
+        """
+        cdef int64_t rest = self.segment_end - self.pointers.wrote
+        # What remains after the frame must hold a blank frame or nothing.
+        if size <= rest and (size == rest or rest - size >= FRAME_HEADER_SIZE):
+            if reserved or self.has_spare or rest - size >= self.reserve_bytes:
+                return 1
+            return 1 if self.prepare_spare() else 0
+        return 1 if self.roll(size) else 0
+
+    cdef int _push_part(self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size) except -1 nogil:
+        cdef Part* moved
+        if self.part_count == self.part_capacity:
+            moved = <Part*>realloc(self.parts, (self.part_capacity * 2 + 64) * sizeof(Part))
+            if moved == NULL:
+                with gil:
+                    raise MemoryError("no memory for the list of parts to write")
+            self.parts = moved
+            self.part_capacity = self.part_capacity * 2 + 64
+        self.parts[self.part_count] = Part(outside, offset, size)
+        self.part_count += 1
+        return 0
+
+    cdef int _close_staged(self) except -1 nogil:
+        if self.staging.size > self.staged_from:
+            self._push_part(NULL, self.staged_from, self.staging.size - self.staged_from)
+            self.staged_from = self.staging.size
+        return 0
+
+    cdef Py_ssize_t append(self, FrameHeader* h, const FrameBody* body) except -1:
+        cdef Py_ssize_t start = self.staging.size
+        cdef Py_ssize_t patch = body.visible_patch_size
+        cdef const uint8_t* rest = body.visible + patch
+        cdef Py_ssize_t rest_size = body.visible_size - patch
+        cdef int64_t size = frame_size(body.tables_size, body.visible_size, body.held_size)
+        cdef Py_ssize_t padding = size - FRAME_HEADER_SIZE - body.tables_size - body.visible_size - body.held_size
+        cdef uint8_t* p
+        cdef uint32_t crc
+        assert size <= self.segment_end - self.pointers.wrote
+        assert body.visible_size == 0 or patch >= BATCH_CRC_START
+        h.size = <int32_t>size
+        h.epoch = self.epoch
+        h.phys_offset = self.pointers.wrote
+        h.flushed = self.pointers.flushed
+        h.tables_size = body.tables_size
+        h.visible_size = body.visible_size
+        h.held_size = body.held_size
+        p = reserve(&self.staging, FRAME_HEADER_SIZE + body.tables_size + patch)
+        encode_header(h, p)
+        memcpy(p + FRAME_HEADER_SIZE, body.tables, body.tables_size)
+        memcpy(p + FRAME_HEADER_SIZE + body.tables_size, body.visible_patch, patch)
+        crc = extend(extend(0, p, AT_CRC), p + FRAME_HEADER_SIZE, body.tables_size)
+        if body.visible_size:
+            crc = extend(crc, body.visible_patch, BATCH_CRC_START)
+        if body.held_size:
+            crc = extend(crc, body.held, BATCH_CRC_START)
+        store_u32(p + AT_CRC, crc)
+        self.staging.size += FRAME_HEADER_SIZE + body.tables_size + patch
+        if body.visible_stays and rest_size > COPY_MAX_BYTES:
+            self._close_staged()
+            self._push_part(rest, 0, rest_size)
+        else:
+            buf_append(&self.staging, rest, rest_size)
+        buf_append(&self.staging, body.held, body.held_size)
+        extend_zero(&self.staging, padding)
+        self.pointers.wrote += size
+        return start
+
+    def append_control(self, int kind, *, int topic_id, int64_t store_time_ms, bytes payload not None):
+        """Append a frame that holds control state (topic, offset, producer, group, txn, epoch).
+
+        Args:
+            kind: KIND_* of `_core.layout`.
+            topic_id: the topic that it is about; 0 for none.
+            store_time_ms: now, epoch ms.
+            payload: the encoded state.
+
+        Returns:
+            The log position of the frame, or -1 when the disk is full.
+        """
+        cdef FrameHeader h
+        cdef FrameBody body
+        cdef Buf tables
+        memset(&body, 0, sizeof(body))
+        memset(&tables, 0, sizeof(tables))
+        blank_header(&h, kind)
+        h.topic_id = topic_id
+        h.store_time_ms = store_time_ms
+        try:
+            buf_append(&tables, <const char*>payload, len(payload))
+            extend_zero(&tables, -len(payload) & (FRAME_ALIGNMENT - 1))
+            body.tables = tables.data
+            body.tables_size = <int32_t>tables.size
+            if not self.room_for(frame_size(tables.size, 0, 0), True):
+                return -1
+            self.append(&h, &body)
+        finally:
+            release(&tables)
+        return h.phys_offset
+
+    def append_blank(self):
+        """End the segment: a blank frame fills what is left of it (nothing, if it is full)."""
+        cdef FrameHeader h
+        cdef uint8_t* p
+        cdef int64_t rest = self.segment_end - self.pointers.wrote
+        if rest == 0:
+            return
+        blank_header(&h, KIND_BLANK)
+        h.size = <int32_t>rest
+        h.epoch = self.epoch
+        h.phys_offset = self.pointers.wrote
+        h.flushed = self.pointers.flushed
+        p = reserve(&self.staging, FRAME_HEADER_SIZE)
+        encode_header(&h, p)
+        store_u32(p + AT_CRC, extend(0, p, AT_CRC))
+        self.staging.size += FRAME_HEADER_SIZE
+        self.pointers.wrote += rest
+
+    def take(self):
+        """What is to be written at `pointers.committed`, in order, without a copy; valid until `taken`."""
+        cdef Py_ssize_t i
+        cdef Part* part
+        cdef const uint8_t* start
+        self._close_staged()
+        result = []
+        for i in range(self.part_count):
+            part = &self.parts[i]
+            start = part.outside if part.outside != NULL else self.staging.data + part.offset
+            result.append(PyMemoryView_FromMemory(<char*>start, part.size, PyBUF_READ))
+        return result
+
+    def taken(self):
+        """What `take` gave is written: all up to `pointers.wrote` is committed."""
+        self.part_count = 0
+        self.staged_from = 0
+        shrink(&self.staging, STAGING_KEEP_BYTES)
+        self.pointers.advance_committed(self.pointers.wrote)
+
+    @property
+    def has_pending(self):
+        """True while something is encoded and not yet written."""
+        return self.staging.size > 0 or self.part_count > 0

@@ -1,0 +1,24 @@
+from libc.stdint cimport int64_t, uint8_t
+
+cdef struct MappedSegment:
+    int64_t base
+    int64_t size
+    const uint8_t* data
+    uint8_t* resident         # one flag per granule: known to be in the page cache
+
+cdef enum:
+    GRANULE = 1 << 18         # bytes that are asked about, and read, at a time
+
+cdef class LogView:
+    cdef MappedSegment* segments
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+    cdef list buffers         # keeps the mappings alive, in the order of `segments`
+    cdef public object probe
+    cdef public int64_t hot_from
+    cdef list damaged
+    cdef MappedSegment* segment_of(self, int64_t pos, int64_t size) noexcept nogil
+    cdef bint is_resident(self, int64_t pos, int64_t size) except -1
+    cdef bint is_damaged(self, int64_t pos) except -1
+    cdef const uint8_t* at(self, int64_t pos, int64_t size) noexcept nogil
+    cdef object slice(self, int64_t pos, int64_t size)
