@@ -1,0 +1,26 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.frames cimport FrameHeader
+from _core.projections cimport Projections
+
+cdef class LogScan:
+    cdef readonly Projections projections
+    cdef readonly int64_t pos           # everything before it is dealt with
+    cdef readonly int32_t epoch
+    cdef readonly int64_t frames
+    cdef readonly list damage           # (from, to, what is wrong)
+    cdef readonly str tail_fault        # what is wrong at `pos`, once done
+    cdef readonly bint done
+    cdef readonly bint newer_version
+    cdef object control
+    cdef list segments                  # (base, memory), ascending
+    cdef Py_ssize_t segment
+    cdef int64_t known_flushed          # highest flushed mark of all that follows; -1 = not looked for yet
+    cdef const uint8_t* data
+    cdef int64_t base
+    cdef int64_t size
+    cdef int _enter(self, Py_ssize_t segment) except -1
+    cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1
+    cdef int _at_fault(self, str fault) except -1
+    cdef bint _seek_valid(self, FrameHeader* h) except -1
+    cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2

@@ -1,0 +1,187 @@
+"""Replays the log at start: checks every frame, tells damage from a torn tail, and applies what is whole.
+
+ invalid bytes below the highest flushed mark of any valid frame    damage: reported, and what follows is kept
+ invalid bytes above it                                             a torn tail: the log ends at the first invalid frame
+
+A frame carries the flushed position of the moment when it was appended, so a valid frame behind invalid bytes tells
+whether those bytes had once been safe on the disk. An epoch never falls along the log; a frame that breaks this rule is
+left over from before a cut.
+
+Layer 0: no I/O; the segments are buffers.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from _core.frames cimport FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame
+from _core.frames import FAULTS
+from _core.layout cimport *
+from _core.octets cimport load_u16
+from _core.partition cimport Partition, Topic
+from _core.projections cimport Projections
+
+EPOCH_FELL = "frame of an earlier epoch"
+
+
+cdef int64_t _next_valid(const uint8_t* data, int64_t at, int64_t size, int64_t base, FrameHeader* h) noexcept nogil:
+    """Offset of the first valid frame at or behind `at`, or -1. Zeros, the usual case, pass at memory speed."""
+    cdef uint64_t word
+    while at + FRAME_HEADER_SIZE <= size:
+        memcpy(&word, data + at, 8)
+        if word and load_u16(data + at) == FRAME_MAGIC and check_frame(data + at, size - at, base + at, h, True) == FRAME_OK:
+            return at
+        at += FRAME_ALIGNMENT
+    return -1
+
+
+cdef class LogScan:
+    """One pass over the log.
+
+    Attributes:
+        pos: log position reached; when done, the end of the log.
+        epoch: epoch of the last frame.
+        frames: valid frames so far.
+        damage: (from, to, fault) of each damaged part.
+        tail_fault: when done, what was wrong at `pos`; None at a segment's very end.
+        newer_version: the log was written by a newer format version: it must not be opened.
+    """
+
+    def __cinit__(self, Projections projections not None, list segments not None, control not None, *,
+                  int64_t known_flushed=-1):
+        """Begin at the first segment.
+
+        Args:
+            projections: what the frames are applied to.
+            segments: (base position, buffer) of each segment, ascending.
+            control: function (kind, topic id, payload, epoch) for frames of control state.
+            known_flushed: a log position known to have been flushed, -1 if none is.
+        """
+        self.projections = projections
+        self.segments = segments
+        self.control = control
+        self.known_flushed = known_flushed
+        self.damage = []
+        self.epoch = 0
+        if segments:
+            self._enter(0)
+            self.pos = self.base
+        else:
+            self.done = True
+
+    cdef int _enter(self, Py_ssize_t segment) except -1:
+        cdef Py_buffer view
+        base, memory = self.segments[segment]
+        PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+        self.segment = segment
+        self.base = base
+        self.size = view.len
+        self.data = <const uint8_t*>view.buf
+        PyBuffer_Release(&view)  # the list keeps the memory alive
+        return 0
+
+    def step(self, int64_t budget):
+        """Go on for about `budget` bytes.
+
+        Returns:
+            True when the end of the log is found.
+        """
+        cdef FrameHeader h
+        cdef int64_t stop = self.pos + budget, at
+        cdef int fault
+        while not self.done and self.pos < stop:
+            at = self.pos - self.base
+            if at == self.size:
+                if self.segment + 1 == len(self.segments):
+                    self.done = True
+                elif self.segments[self.segment + 1][0] == self.pos:
+                    self._enter(self.segment + 1)
+                else:
+                    self._at_fault("a segment is missing")
+                continue
+            with nogil:
+                fault = check_frame(self.data + at, self.size - at, self.pos, &h, True)
+            if fault != FRAME_OK:
+                self.newer_version = self.newer_version or fault == FRAME_NEWER_VERSION
+                self._at_fault(FAULTS[fault])
+            elif h.epoch < self.epoch:
+                self._at_fault(EPOCH_FELL)
+            else:
+                self.epoch = h.epoch
+                self.frames += 1
+                self._apply(&h, self.data + at)
+                self.pos += h.size
+        return self.done
+
+    cdef int _at_fault(self, str fault) except -1:
+        """Invalid bytes at `pos`: jump over them if they are damage, else the log ends here."""
+        cdef FrameHeader h
+        cdef int64_t start = self.pos, mark
+        cdef Py_ssize_t segment = self.segment
+        if self._seek_valid(&h):
+            mark = max(self._highest_mark(self.segment, self.pos), self.known_flushed)
+            if start < mark:
+                self.damage.append((start, self.pos, fault))
+                self.projections.set_lost_ranges([(start_, end) for start_, end, _ in self.damage])
+                return 0
+        elif start < self.known_flushed:
+            self.damage.append((start, self.known_flushed, fault))
+        self._enter(segment)
+        self.pos = start
+        self.tail_fault = fault
+        self.done = True
+        return 0
+
+    cdef bint _seek_valid(self, FrameHeader* h) except -1:
+        """Move to the next valid frame of this epoch or a later one behind `pos`."""
+        cdef int64_t at = self.pos - self.base + FRAME_ALIGNMENT
+        while True:
+            with nogil:
+                at = _next_valid(self.data, at, self.size, self.base, h)
+            if at >= 0 and h.epoch >= self.epoch:
+                self.pos = self.base + at
+                return True
+            if at >= 0:
+                at += FRAME_ALIGNMENT
+                continue
+            if self.segment + 1 == len(self.segments):
+                return False
+            self._enter(self.segment + 1)
+            at = 0
+
+    cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2:
+        """Highest flushed mark of all valid frames from `pos` on. Looked for at the first fault only, for it can only
+        fall behind that."""
+        cdef FrameHeader h
+        cdef int64_t mark = -1, at
+        cdef const uint8_t* data
+        cdef const uint8_t[::1] memory
+        for i in range(segment, len(self.segments)):
+            base, buffer = self.segments[i]
+            memory = buffer
+            at = pos - base if i == segment else 0
+            while True:
+                at = _next_valid(&memory[0], at, memory.shape[0], base, &h)
+                if at < 0:
+                    break
+                if h.epoch >= self.epoch and h.flushed > mark:
+                    mark = h.flushed
+                at += h.size
+        return mark
+
+    cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1:
+        cdef Topic topic
+        if h.kind == KIND_BLANK:
+            return 0
+        if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
+            topic = <Topic>self.projections.topics_by_id.get(h.topic_id)
+            if topic is None or not 0 <= h.partition < len(topic.partitions):
+                # Its topic frame lies in a damaged part: the records cannot be told apart.
+                self.damage.append((h.phys_offset, h.phys_offset + h.size, "frame of an unknown topic"))
+                return 0
+            return self.projections.apply(<Partition>topic.partitions[h.partition], h, p, False)
+        self.control(
+            h.kind, h.topic_id, PyBytes_FromStringAndSize(<const char*>p + FRAME_HEADER_SIZE, h.tables_size), h.epoch
+        )
+        return 0

@@ -1,0 +1,68 @@
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from _core.buffer cimport Buf
+
+cdef enum:
+    REMEMBERED_BATCHES = 5    # Kafka's max.in.flight bound: a retry can be this far behind
+
+cdef struct Sequenced:
+    int32_t first
+    int32_t last
+    int64_t answer            # base offset that was answered, -1 if the batch was split
+    int64_t end_pos           # log position behind its frame: a retry waits for this flush too
+
+cdef class ProducerState:
+    cdef readonly int16_t epoch
+    cdef readonly int64_t last_ms
+    cdef Sequenced batches[REMEMBERED_BATCHES]
+    cdef int count
+    cdef int newest
+
+cdef enum SequenceVerdict:
+    SEQUENCE_NEXT = 0
+    SEQUENCE_DUPLICATE
+    SEQUENCE_OUT_OF_ORDER
+    SEQUENCE_OLD_EPOCH
+
+cdef struct UnitFile:
+    int64_t first_offset
+    const uint8_t* units
+
+cdef class Topic:
+    cdef readonly str name
+    cdef readonly bytes name_bytes
+    cdef readonly object uuid
+    cdef readonly int32_t topic_id
+    cdef readonly list partitions
+    cdef readonly dict settings
+    cdef readonly bint deleted
+    cdef bint reads_delay_headers
+    cdef bint log_append_time
+    cdef bint due_timestamp
+    cdef int64_t batch_size_max
+    cdef int64_t delay_max_ms
+    cdef public int64_t declared_in   # end of the segment that holds its last topic frame
+
+cdef class Partition:
+    cdef readonly Topic topic
+    cdef readonly int32_t index
+    cdef readonly int32_t handle
+    cdef readonly int64_t start_offset
+    cdef readonly int64_t next_offset
+    cdef readonly int64_t visible_offset
+    cdef readonly int64_t running_max
+    cdef public list waiters
+    cdef readonly dict producers
+    cdef readonly bint units_dirty
+    cdef Buf units
+    cdef int64_t units_base       # queue offset of the first unit in memory
+    cdef readonly int64_t units_saved       # queue offset up to which units are in the file
+    cdef UnitFile* files
+    cdef Py_ssize_t file_count
+    cdef list file_buffers
+    cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1
+    cdef const uint8_t* unit_of(self, int64_t offset) noexcept nogil
+    cdef int check_sequence(self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found)
+    cdef int note_sequence(
+        self, int64_t producer_id, int16_t epoch, const Sequenced* batch, int64_t now_ms
+    ) except -1

@@ -1,0 +1,52 @@
+from typing import Any
+from uuid import UUID
+
+from typing_extensions import Buffer
+
+class ProducerState:
+    epoch: int
+    last_ms: int
+
+class Topic:
+    name: str
+    name_bytes: bytes
+    uuid: UUID
+    topic_id: int
+    partitions: list[Partition]
+    settings: dict[str, str]
+    deleted: bool
+    declared_in: int
+    def __init__(self, name: str, uuid: UUID, topic_id: int, settings: dict[str, str]) -> None: ...
+    def configure(
+        self,
+        *,
+        reads_delay_headers: bool,
+        log_append_time: bool,
+        due_timestamp: bool,
+        batch_size_max: int,
+        delay_max_ms: int,
+    ) -> None: ...
+    def mark_deleted(self) -> None: ...
+
+class Partition:
+    topic: Topic
+    index: int
+    handle: int
+    start_offset: int
+    next_offset: int
+    visible_offset: int
+    running_max: int
+    waiters: list[Any]
+    producers: dict[int, ProducerState]
+    units_dirty: bool
+    units_saved: int
+    def __init__(
+        self, topic: Topic, index: int, handle: int, start_offset: int, next_offset: int
+    ) -> None: ...
+    def attach_units(self, first_offset: int, memory: Buffer) -> None: ...
+    def unsaved_units(self) -> tuple[int, memoryview]: ...
+    def units_are_saved(self, up_to: int) -> None: ...
+    @property
+    def unsaved_count(self) -> int: ...
+    def unit_position(self, offset: int) -> int: ...
+    def forget_producers(self, idle_since_ms: int) -> int: ...

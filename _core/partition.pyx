@@ -1,0 +1,224 @@
+"""What the broker knows of a topic and of each of its partitions, beside the records themselves.
+
+All of it is a projection of the log: offsets, ConsumeQueue units, and the last batches of each idempotent producer.
+ConsumeQueue units (i64 position, i32 size, i64 tags_code) grow in memory; the store saves them to files and attaches
+these as read-only buffers, after which only a short tail stays in memory.
+
+Layer 0: no I/O.
+"""
+
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memmove
+
+from _core.buffer cimport Buf, release, reserve
+from _core.layout cimport *
+from _core.octets cimport load_i64, store_u32, store_u64
+
+# Units that stay in memory behind the saved ones: the tail that live consumers read.
+cdef enum:
+    UNITS_KEPT = 512
+
+
+cdef class ProducerState:
+    """The last batches of one producer on one partition (Kafka's rule for idempotence)."""
+
+
+cdef class Topic:
+    """A topic: its identity, settings and partitions. Made by `Projections.add_topic`."""
+
+    def __init__(self, str name not None, uuid, int topic_id, dict settings not None):
+        """Describe a topic without partitions.
+
+        Args:
+            name: 1 to 249 characters of [a-zA-Z0-9._-].
+            uuid: the id that Kafka clients see.
+            topic_id: the id that frames carry; never used again after a delete.
+            settings: topic settings by Kafka's names, all text.
+        """
+        self.name = name
+        self.name_bytes = name.encode("ascii")
+        self.uuid = uuid
+        self.topic_id = topic_id
+        self.settings = settings
+        self.partitions = []
+        self.declared_in = -1
+
+    def configure(
+        self, *, bint reads_delay_headers, bint log_append_time, bint due_timestamp, int64_t batch_size_max,
+        int64_t delay_max_ms
+    ):
+        """Set what the hot paths read of the settings.
+
+        Args:
+            reads_delay_headers: False: delay headers pass through unread.
+            log_append_time: timestamps are the broker's, not the producer's.
+            due_timestamp: a delivered record carries its due time instead of its own timestamp.
+            batch_size_max: largest batch as received, bytes.
+            delay_max_ms: longest delay, ms.
+        """
+        self.reads_delay_headers = reads_delay_headers
+        self.log_append_time = log_append_time
+        self.due_timestamp = due_timestamp
+        self.batch_size_max = batch_size_max
+        self.delay_max_ms = delay_max_ms
+
+    def mark_deleted(self):
+        """Nothing is accepted or delivered any more."""
+        self.deleted = True
+
+
+cdef class Partition:
+    """One queue of a topic.
+
+    Attributes:
+        start_offset: first offset that can be fetched.
+        next_offset: offset that the next visible record gets.
+        visible_offset: records below it may be fetched (Kafka's high watermark).
+        running_max: highest timestamp so far, -1 while there is none.
+        waiters: parked fetches to look at again when `visible_offset` grows.
+    """
+
+    def __cinit__(self, Topic topic not None, int index, int handle, int64_t start_offset, int64_t next_offset):
+        self.topic = topic
+        self.index = index
+        self.handle = handle
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+        self.visible_offset = next_offset
+        self.units_base = next_offset
+        self.units_saved = next_offset
+        self.running_max = -1
+        self.waiters = []
+        self.producers = {}
+        self.file_buffers = []
+
+    def __dealloc__(self):
+        release(&self.units)
+        free(self.files)
+
+    cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1:
+        """One unit for each of `count` records of the frame at `pos`."""
+        cdef uint8_t* p = reserve(&self.units, count * UNIT_SIZE)
+        cdef int64_t i
+        for i in range(count):
+            store_u64(p + UNIT_AT_POSITION, pos)
+            store_u32(p + UNIT_AT_SIZE, size)
+            store_u64(p + UNIT_AT_TAGS_CODE, 0)
+            p += UNIT_SIZE
+        self.units.size += count * UNIT_SIZE
+        self.next_offset += count
+        self.units_dirty = True
+        return 0
+
+    cdef const uint8_t* unit_of(self, int64_t offset) noexcept nogil:
+        """The unit of `offset`, or NULL if there is no such record."""
+        cdef Py_ssize_t i
+        if offset < self.start_offset or offset >= self.next_offset:
+            return NULL
+        if offset >= self.units_base:
+            return self.units.data + (offset - self.units_base) * UNIT_SIZE
+        for i in range(self.file_count - 1, -1, -1):
+            if offset >= self.files[i].first_offset:
+                return self.files[i].units + (offset - self.files[i].first_offset) * UNIT_SIZE
+        return NULL
+
+    def attach_units(self, int64_t first_offset, memory not None):
+        """Read the units from `first_offset` on out of `memory`, a buffer of a whole ConsumeQueue file."""
+        cdef Py_buffer view
+        cdef UnitFile* moved
+        moved = <UnitFile*>realloc(self.files, (self.file_count + 1) * sizeof(UnitFile))
+        if moved == NULL:
+            raise MemoryError("no memory for the table of ConsumeQueue files")
+        self.files = moved
+        PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+        self.files[self.file_count] = UnitFile(first_offset, <const uint8_t*>view.buf)
+        PyBuffer_Release(&view)
+        self.file_buffers.append(memory)
+        self.file_count += 1
+
+    def unsaved_units(self):
+        """Offset of the first unit that is not in a file yet, and the bytes of all such units.
+
+        The buffer is valid until the next call into this partition.
+        """
+        cdef Py_ssize_t skip = (self.units_saved - self.units_base) * UNIT_SIZE
+        return self.units_saved, PyMemoryView_FromMemory(
+            <char*>self.units.data + skip, self.units.size - skip, PyBUF_READ
+        )
+
+    def units_are_saved(self, int64_t up_to):
+        """Units below offset `up_to` are in attached files; all but a short tail of them leave memory."""
+        cdef int64_t drop = up_to - UNITS_KEPT - self.units_base
+        assert self.units_saved <= up_to <= self.next_offset
+        self.units_saved = up_to
+        self.units_dirty = up_to < self.next_offset
+        if drop > UNITS_KEPT:
+            self.units.size -= drop * UNIT_SIZE
+            memmove(self.units.data, self.units.data + drop * UNIT_SIZE, self.units.size)
+            self.units_base += drop
+
+    @property
+    def unsaved_count(self):
+        """Units that are only in memory."""
+        return self.next_offset - self.units_saved
+
+    def unit_position(self, int64_t offset):
+        """Log position of the frame that holds `offset`; -1 if there is none."""
+        cdef const uint8_t* unit = self.unit_of(offset)
+        return -1 if unit == NULL else load_i64(unit + UNIT_AT_POSITION)
+
+    cdef int check_sequence(self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found):
+        """Whether a batch of an idempotent producer comes next, came before, or does not fit.
+
+        Source: the behaviour of Apache Kafka's ProducerStateManager. A producer that is not known may begin anywhere.
+        """
+        cdef ProducerState state = <ProducerState>self.producers.get(producer_id)
+        cdef int i
+        cdef Sequenced* newest
+        if state is None:
+            return SEQUENCE_NEXT
+        if epoch < state.epoch:
+            return SEQUENCE_OLD_EPOCH
+        if epoch > state.epoch:
+            return SEQUENCE_NEXT if first == 0 else SEQUENCE_OUT_OF_ORDER
+        for i in range(state.count):
+            if state.batches[i].first == first and state.batches[i].last == last:
+                found[0] = state.batches[i]
+                return SEQUENCE_DUPLICATE
+        newest = &state.batches[state.newest]
+        if first == ((<int64_t>newest.last + 1) & 0x7FFFFFFF):
+            return SEQUENCE_NEXT
+        return SEQUENCE_OUT_OF_ORDER
+
+    cdef int note_sequence(
+        self, int64_t producer_id, int16_t epoch, const Sequenced* batch, int64_t now_ms
+    ) except -1:
+        cdef ProducerState state = <ProducerState>self.producers.get(producer_id)
+        if state is None:
+            state = ProducerState()
+            state.epoch = epoch
+            state.newest = -1
+            self.producers[producer_id] = state
+        elif epoch != state.epoch:
+            state.epoch = epoch
+            state.count = 0
+            state.newest = -1
+        state.newest = (state.newest + 1) % REMEMBERED_BATCHES
+        state.batches[state.newest] = batch[0]
+        if state.count < REMEMBERED_BATCHES:
+            state.count += 1
+        state.last_ms = now_ms
+        return 0
+
+    def forget_producers(self, int64_t idle_since_ms):
+        """Forget producers whose last batch is older than `idle_since_ms` (epoch ms); how many."""
+        idle = [
+            producer_id for producer_id, state in self.producers.items()
+            if (<ProducerState>state).last_ms < idle_since_ms
+        ]
+        for producer_id in idle:
+            del self.producers[producer_id]
+        return len(idle)

@@ -1,0 +1,46 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.due_queue cimport DueQueue
+from _core.frames cimport FrameHeader
+from _core.id_index cimport IdIndex
+from _core.partition cimport Partition, Topic
+
+# Records up to next_offset become visible once the log is visible up to end_pos.
+cdef struct VisibleMark:
+    int64_t end_pos
+    int64_t next_offset
+    int32_t handle
+
+cdef class Projections:
+    cdef readonly DueQueue due
+    cdef readonly IdIndex ids
+    cdef readonly dict topics_by_name
+    cdef readonly dict topics_by_id
+    cdef readonly list partitions
+    cdef readonly int64_t accepted_records
+    cdef readonly int64_t accepted_frames
+    cdef readonly int64_t timers_accepted
+    cdef readonly int64_t timers_cancelled
+    cdef readonly int64_t timers_replaced
+    cdef readonly int64_t timers_delivered
+    cdef int64_t fired_id_memory_ms
+    cdef list lost_ranges
+    cdef VisibleMark* marks
+    cdef Py_ssize_t mark_head
+    cdef Py_ssize_t mark_count
+    cdef Py_ssize_t mark_capacity
+    cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1
+    cdef bint _is_lost(self, int64_t pos)
+    # Applies a frame whose header and tables lie at p in one piece. `live`: its timers were popped, not just read.
+    cdef int apply(self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live) except -1
+    cdef int _apply_records(self, Partition partition, const FrameHeader* h) except -1
+    cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1
+    cdef int _apply_timers(self, Partition partition, const FrameHeader* h, const uint8_t* p) except -1
+    cdef int _apply_timer(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1
+    cdef int _apply_withdrawal(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1
+    cdef int _withdraw_pending(self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms) except -1
+    cdef int _apply_settled(self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live) except -1

@@ -1,0 +1,26 @@
+from _core.due_queue import DueQueue
+from _core.id_index import IdIndex
+from _core.partition import Partition, Topic
+
+STATES: dict[int, str]
+
+class Projections:
+    due: DueQueue
+    ids: IdIndex
+    topics_by_name: dict[bytes, Topic]
+    topics_by_id: dict[int, Topic]
+    partitions: list[Partition | None]
+    accepted_records: int
+    accepted_frames: int
+    timers_accepted: int
+    timers_cancelled: int
+    timers_replaced: int
+    timers_delivered: int
+    def __init__(self, *, level_count: int, id_key: bytes, fired_id_memory_ms: int) -> None: ...
+    def add_topic(self, topic: Topic, offsets: list[tuple[int, int, int]]) -> None: ...
+    def remove_topic(self, topic: Topic) -> None: ...
+    def advance_visible(self, pos: int) -> list[Partition]: ...
+    def set_lost_ranges(self, ranges: list[tuple[int, int]]) -> None: ...
+    def timer_state(
+        self, topic: Topic, user_id: bytes, now_ms: int
+    ) -> tuple[str, int, int] | None: ...

@@ -1,0 +1,298 @@
+"""Everything that the log means: topics, offsets, producers, timers, ids.
+
+One function applies a frame, `apply`, both to a frame that was appended a moment ago and to one that is replayed from
+the disk at start, so that the two cannot differ. It reads the frame's header and tables, never its records.
+
+Layer 0: no I/O, no clock: the times are those in the frames.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from _core.due_queue cimport DueQueue, Timer
+from _core.frames cimport FrameHeader
+from _core.id_index cimport CANCELLED, DELIVERED, PENDING, IdIndex, NamedTimer
+from _core.layout cimport *
+from _core.octets cimport load_i32, load_i64, load_u32
+from _core.partition cimport Partition, Sequenced, Topic
+
+STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
+
+
+cdef class Projections:
+    """The state that follows from the log.
+
+    Attributes:
+        due: pending timers, by due time and arrival.
+        ids: users' timer ids.
+        topics_by_name, topics_by_id: live topics.
+        partitions: every partition by its handle, an in-process number that timers carry; None when deleted.
+        accepted_records, timers_accepted, ...: totals since the start of the replay.
+    """
+
+    def __cinit__(self, *, int level_count, bytes id_key not None, int64_t fired_id_memory_ms):
+        """Begin empty.
+
+        Args:
+            level_count: number of delay levels.
+            id_key: 16 random bytes that key the hash of the id index.
+            fired_id_memory_ms: how long a fired or cancelled id is remembered, ms.
+        """
+        self.due = DueQueue(level_count)
+        self.ids = IdIndex(id_key)
+        self.fired_id_memory_ms = fired_id_memory_ms
+        self.topics_by_name = {}
+        self.topics_by_id = {}
+        self.partitions = []
+        self.lost_ranges = []
+
+    def __dealloc__(self):
+        free(self.marks)
+
+    # Topics
+
+    def add_topic(self, Topic topic not None, list offsets not None):
+        """Add a topic, or the partitions that a known one lacks.
+
+        Args:
+            topic: the topic; it becomes the one with its name and id.
+            offsets: (start offset, next offset, highest timestamp) of each partition, by index.
+        """
+        cdef Partition partition
+        self.topics_by_name[topic.name_bytes] = topic
+        self.topics_by_id[topic.topic_id] = topic
+        for index in range(len(topic.partitions), len(offsets)):
+            start, following, running_max = offsets[index]
+            partition = Partition(topic, index, len(self.partitions), start, following)
+            partition.running_max = running_max
+            topic.partitions.append(partition)
+            self.partitions.append(partition)
+
+    def remove_topic(self, Topic topic not None):
+        """Forget a topic: its timers never fire, its ids are unknown, its offsets are gone."""
+        cdef Partition partition
+        topic.mark_deleted()
+        for partition in topic.partitions:
+            self.due.forget_partition(partition.handle)
+            self.partitions[partition.handle] = None
+        self.ids.forget_topic(topic.topic_id)
+        del self.topics_by_name[topic.name_bytes]
+        del self.topics_by_id[topic.topic_id]
+
+    # Visibility
+
+    cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1:
+        cdef VisibleMark* grown
+        cdef Py_ssize_t i, capacity
+        if self.mark_count == self.mark_capacity:
+            capacity = self.mark_capacity * 2 if self.mark_capacity else 256
+            grown = <VisibleMark*>malloc(capacity * sizeof(VisibleMark))
+            if grown == NULL:
+                raise MemoryError("no memory for the list of records that wait to become visible")
+            for i in range(self.mark_count):
+                grown[i] = self.marks[(self.mark_head + i) % self.mark_capacity]
+            free(self.marks)
+            self.marks = grown
+            self.mark_head = 0
+            self.mark_capacity = capacity
+        self.marks[(self.mark_head + self.mark_count) % self.mark_capacity] = VisibleMark(end_pos, next_offset, handle)
+        self.mark_count += 1
+        return 0
+
+    def advance_visible(self, int64_t pos):
+        """The log is visible up to `pos`: let the records below it be fetched.
+
+        Returns:
+            The partitions that have more to fetch and somebody waiting for it.
+        """
+        cdef Partition partition
+        cdef VisibleMark* mark
+        woken = []
+        while self.mark_count:
+            mark = &self.marks[self.mark_head]
+            if mark.end_pos > pos:
+                break
+            partition = <Partition>self.partitions[mark.handle]
+            if partition is not None:
+                partition.visible_offset = mark.next_offset
+                if partition.waiters and partition not in woken:
+                    woken.append(partition)
+            self.mark_head = (self.mark_head + 1) % self.mark_capacity
+            self.mark_count -= 1
+        return woken
+
+    # Frames
+
+    def set_lost_ranges(self, list ranges not None):
+        """Damaged parts of the log, as (from, to) positions: timers accepted there are not known."""
+        self.lost_ranges = ranges
+
+    cdef bint _is_lost(self, int64_t pos):
+        for start, end in self.lost_ranges:
+            if start <= pos < end:
+                return True
+        return False
+
+    cdef int apply(self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live) except -1:
+        if h.kind == KIND_ACCEPT:
+            self.accepted_frames += 1
+            self.accepted_records += h.record_count
+            if h.record_count:
+                self._apply_records(partition, h)
+            if h.producer_id >= 0:
+                self._apply_producer(partition, h)
+            if h.timer_count or h.cancel_count:
+                self._apply_timers(partition, h, p)
+        elif h.kind == KIND_DELIVER:
+            self._apply_records(partition, h)
+            self._apply_settled(partition, h, p, live)
+        else:
+            assert h.kind == KIND_CANCEL
+            self._apply_settled(partition, h, p, live)
+        return 0
+
+    cdef int _apply_records(self, Partition partition, const FrameHeader* h) except -1:
+        # After damage the frame's own offset is ahead: the offsets between stay unused.
+        assert h.base_offset >= partition.next_offset
+        if h.base_offset > partition.next_offset:
+            partition.add_units(h.base_offset - partition.next_offset, h.phys_offset, h.size)
+        partition.add_units(h.record_count, h.phys_offset, h.size)
+        partition.running_max = h.running_max
+        self._add_mark(h.phys_offset + h.size, partition.next_offset, partition.handle)
+        return 0
+
+    cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1:
+        cdef Sequenced batch
+        cdef int64_t received = ((<int64_t>h.last_sequence - h.first_sequence) & 0x7FFFFFFF) + 1
+        batch.first = h.first_sequence
+        batch.last = h.last_sequence
+        batch.answer = h.base_offset if h.record_count == received else -1
+        batch.end_pos = h.phys_offset + h.size
+        return partition.note_sequence(h.producer_id, h.producer_epoch, &batch, h.store_time_ms)
+
+    cdef int _apply_timers(self, Partition partition, const FrameHeader* h, const uint8_t* p) except -1:
+        """Schedules, replaces and cancels of a batch, in the order of its records."""
+        cdef const uint8_t* timer = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* cancel = timer + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
+        cdef int32_t timers = h.timer_count, cancels = h.cancel_count
+        if h.flags & FRAME_FLAG_TRANSACTIONAL:
+            return 0  # takes effect with the commit
+        while timers or cancels:
+            if timers and (
+                not cancels or load_i32(timer + TIMER_AT_INDEX) < load_i32(cancel + CANCEL_AT_INDEX)
+            ):
+                self._apply_timer(partition, h, p, timer)
+                timer += TIMER_ENTRY_SIZE
+                timers -= 1
+            else:
+                self._apply_withdrawal(partition, h, p, cancel)
+                cancel += CANCEL_ENTRY_SIZE
+                cancels -= 1
+        return 0
+
+    cdef int _withdraw_pending(self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms) except -1:
+        """Cancel the pending timer of that id; 1 if there was one."""
+        cdef NamedTimer known
+        if not self.ids.find(topic_id, name, size, now_ms, &known) or known.state != PENDING:
+            return 0
+        self.due.cancel(known.phys_offset, known.record_index, known.partition)
+        return 1
+
+    cdef int _apply_timer(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1:
+        cdef Timer timer
+        cdef NamedTimer named
+        cdef int size = entry[TIMER_AT_ID_SIZE]
+        cdef const uint8_t* name = p + load_u32(entry + TIMER_AT_ID_POS)
+        timer.due_ms = load_i64(entry + TIMER_AT_DUE)
+        timer.phys_offset = load_i64(entry + TIMER_AT_ACCEPT_POS)
+        timer.record_index = load_i32(entry + TIMER_AT_INDEX)
+        timer.partition = partition.handle
+        if size:
+            if self._withdraw_pending(h.topic_id, name, size, h.store_time_ms):
+                self.timers_replaced += 1
+            named.phys_offset = timer.phys_offset
+            named.record_index = timer.record_index
+            named.partition = timer.partition
+            named.due_ms = timer.due_ms
+            named.forget_at_ms = 0
+            named.state = PENDING
+            self.ids.put(h.topic_id, name, size, &named)
+        self.due.push(&timer, entry[TIMER_AT_LEVEL], load_i64(entry + TIMER_AT_LEVEL_OFFSET))
+        self.timers_accepted += 1
+        return 0
+
+    cdef int _apply_withdrawal(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1:
+        cdef NamedTimer known
+        cdef int size = entry[CANCEL_AT_ID_SIZE]
+        cdef const uint8_t* name = p + load_u32(entry + CANCEL_AT_ID_POS)
+        cdef bint pending = self._withdraw_pending(h.topic_id, name, size, h.store_time_ms)
+        if entry[CANCEL_AT_KIND] == WITHDRAW_CANCEL:
+            if not pending:
+                return 0  # too late, or it names nothing: no error
+            self.ids.find(h.topic_id, name, size, h.store_time_ms, &known)
+            known.state = CANCELLED
+            self.timers_cancelled += 1
+        else:
+            memset(&known, 0, sizeof(known))
+            known.phys_offset = h.phys_offset
+            known.record_index = load_i32(entry + CANCEL_AT_INDEX)
+            known.partition = partition.handle
+            known.due_ms = load_i64(entry + CANCEL_AT_DUE)
+            known.state = DELIVERED
+            self.timers_replaced += pending
+        known.forget_at_ms = h.store_time_ms + self.fired_id_memory_ms
+        return self.ids.put(h.topic_id, name, size, &known)
+
+    cdef int _apply_settled(self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live) except -1:
+        """Timers that a deliver or cancel frame settles: they are no longer pending."""
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* name = entry + <int64_t>h.timer_count * SETTLED_ENTRY_SIZE
+        cdef int state = DELIVERED if h.kind == KIND_DELIVER else CANCELLED
+        cdef int64_t accept_pos
+        cdef int32_t i, index
+        cdef int size
+        for i in range(h.timer_count):
+            accept_pos = load_i64(entry + SETTLED_AT_ACCEPT_POS)
+            index = load_i32(entry + SETTLED_AT_INDEX)
+            size = entry[SETTLED_AT_ID_SIZE]
+            if not live and not (self.lost_ranges and self._is_lost(accept_pos)):
+                self.due.cancel(accept_pos, index, partition.handle)
+            if size:
+                self.ids.settle(
+                    h.topic_id, name, size, accept_pos, index, state, h.store_time_ms + self.fired_id_memory_ms
+                )
+            name += size
+            entry += SETTLED_ENTRY_SIZE
+        if state == DELIVERED:
+            self.timers_delivered += h.timer_count
+        else:
+            self.timers_cancelled += h.timer_count
+        return 0
+
+    def timer_state(self, Topic topic not None, bytes user_id not None, int64_t now_ms):
+        """What became of the timer with that id.
+
+        Args:
+            topic: its topic.
+            user_id: 1 to 255 bytes.
+            now_ms: epoch ms; ids settled longer than a day ago are forgotten.
+
+        Returns:
+            (state, due in epoch ms, partition), or None if the id is unknown. The state is "pending", "cancelled" or
+            "delivered".
+        """
+        cdef NamedTimer known
+        cdef Partition partition
+        if not self.ids.find(
+            topic.topic_id, <const uint8_t*><const char*>user_id, len(user_id), now_ms, &known
+        ):
+            return None
+        partition = <Partition>self.partitions[known.partition]
+        if partition is None:
+            return None
+        return STATES[known.state], known.due_ms, partition.index
