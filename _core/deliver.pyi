@@ -1,0 +1,19 @@
+from _core.log_view import LogView
+from _core.log_writer import LogWriter
+
+LATENESS_BOUNDS_MS: tuple[float, ...]
+
+class DeliverPath:
+    writer: LogWriter
+    view: LogView
+    cold: list[int]
+    disk_full: bool
+    damaged_timers: int
+    frames: int
+    lateness_sum_ms: int
+    def __init__(
+        self, writer: LogWriter, view: LogView, *, chunk_max: int, batch_size_max: int
+    ) -> None: ...
+    def deliver(self, now_ms: int, limit: int) -> int: ...
+    @property
+    def lateness(self) -> list[int]: ...
