@@ -1,0 +1,58 @@
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from _core.buffer cimport Buf
+from _core.log_view cimport LogView
+from _core.octets cimport Cursor
+from _core.partition cimport Partition
+from _core.pointers cimport Pointers
+from _core.projections cimport Projections
+
+# A batch to be served: its place in the log.
+cdef struct Extent:
+    int64_t pos
+    int32_t size
+
+# A slice of the log that goes into the answer between two runs of the answer's own bytes.
+cdef struct Insert:
+    Py_ssize_t at
+    int64_t pos
+    int64_t size
+
+cdef enum FetchResult:
+    FETCH_ANSWERED = 0
+    FETCH_TOO_LITTLE = 1      # fewer bytes than asked for, and the client is willing to wait
+    FETCH_COLD = 2            # frames must be read by a thread first: `cold`
+    FETCH_MALFORMED = 3
+
+cdef struct FetchAsk:
+    int32_t max_wait_ms
+    int32_t min_bytes
+    int32_t max_bytes
+    int32_t session_id
+    int32_t session_epoch
+
+cdef class FetchPath:
+    cdef readonly Projections projections
+    cdef readonly LogView view
+    cdef public int32_t epoch
+    cdef int64_t size_max
+    cdef readonly list cold
+    cdef readonly list watched
+    cdef readonly int64_t sent_bytes
+    cdef Extent* extents
+    cdef Py_ssize_t extent_count
+    cdef Py_ssize_t extent_capacity
+    cdef Insert* inserts
+    cdef Py_ssize_t insert_count
+    cdef Py_ssize_t insert_capacity
+    cdef int64_t answered_bytes
+    cdef bint any_error
+    # Writes the answer's body into out. `patient`: too little data is not an answer.
+    cdef int handle(self, Cursor* c, int version, bint patient, Buf* out, FetchAsk* ask) except -1
+    cdef int _partition(
+        self, Cursor* c, int version, const uint8_t* name, int64_t name_size, Buf* out, int64_t room
+    ) except -1
+    cdef int _check_position(self, Partition partition, int32_t leader_epoch, int64_t offset) except -1
+    cdef int64_t _collect(self, Partition partition, int64_t offset, int64_t limit, bint at_least_one) except -1
+    cdef int _put_records(self, Buf* out, bint flexible, int64_t size) except -1
+    cdef list pieces(self, Buf* out, Py_ssize_t start)

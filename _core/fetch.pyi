@@ -1,0 +1,12 @@
+from _core.log_view import LogView
+from _core.partition import Partition
+from _core.projections import Projections
+
+class FetchPath:
+    projections: Projections
+    view: LogView
+    epoch: int
+    cold: list[int]
+    watched: list[Partition]
+    sent_bytes: int
+    def __init__(self, projections: Projections, view: LogView, *, size_max: int) -> None: ...

@@ -1,0 +1,17 @@
+from collections.abc import Callable
+
+from _core.delay_split import BatchSplitter
+from _core.log_writer import LogWriter
+
+class ProducePath:
+    writer: LogWriter
+    splitter: BatchSplitter
+    batches: int
+    refused_batches: int
+    received_bytes: int
+    def __init__(
+        self,
+        writer: LogWriter,
+        splitter: BatchSplitter,
+        decompress: Callable[[int, memoryview], bytes],
+    ) -> None: ...

@@ -1,0 +1,396 @@
+"""Produce, versions 3 to 11: from the bytes of a request to frames in the log and the bytes of its answer.
+
+Behaviour. One batch per partition and request, magic 2, accepted whole or not at all. A batch without delay headers is
+stored verbatim; one with them is split by `delay_split`. An answer carries base offset -1 if any record of the batch is
+not visible at once. A retry of an idempotent producer gets its first answer.
+
+Versions. 3: transactional id; 5: log start offset; 7: zstd; 8: record errors and message; 9: flexible encoding.
+
+Layer 0: no I/O, no clock. Runs on the event loop; one request at a time.
+"""
+
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy, memset
+
+from _core.batch cimport (
+    ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, Batch, decode_batch,
+)
+from _core.buffer cimport Buf
+from _core.crc32c cimport extend
+from _core.delay_split cimport (
+    SPLIT_OFFSET_DELTA, SPLIT_OK, SPLIT_RECORD_NOT_WHOLE, SPLIT_TRAILING_BYTES, BatchSplitter,
+)
+from _core.frames cimport FrameHeader, blank_header, frame_size
+from _core.kafka_wire cimport (
+    put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
+)
+from _core.layout cimport *
+from _core.log_tail cimport FrameBody
+from _core.log_writer cimport LogWriter
+from _core.octets cimport Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint
+from _core.partition cimport (
+    SEQUENCE_DUPLICATE, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Sequenced, Topic,
+)
+
+# Kafka's error codes that this path answers.
+cdef enum:
+    NONE = 0
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    MESSAGE_TOO_LARGE = 10
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+
+cdef enum:
+    FIRST_FLEXIBLE = 9
+    CODEC_ZSTD = 4
+
+
+cdef class ProducePath:
+    """Handles Produce requests of all connections.
+
+    Attributes:
+        batches, refused_batches, received_bytes: totals since start.
+    """
+
+    def __cinit__(self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None):
+        """Join the path's parts.
+
+        Args:
+            writer: appends frames.
+            splitter: reads delay headers.
+            decompress: function (codec, bytes) -> bytes of a compressed record section; raises an exception with the
+                Kafka error code in `code` and a sentence.
+        """
+        self.writer = writer
+        self.splitter = splitter
+        self.decompress = decompress
+
+    cdef int handle(self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos) except -1:
+        """Answer the request body at `c` into `out`, from the topic array on. A ProduceResult.
+
+        `end_pos` is raised to the log position that must be durable before the answer goes out.
+        """
+        cdef bint flexible = version >= FIRST_FLEXIBLE, failed = False
+        cdef int64_t topics, partitions, i, k, size
+        cdef const uint8_t* name
+        cdef int acks
+        cdef Topic topic
+        take_string(c, flexible, &size)
+        self.transactional = size >= 0
+        acks = take_i16(c)
+        take_i32(c)  # the client's timeout: flushes are bounded by the broker's own
+        topics = take_array(c, flexible, 2)
+        put_array(out, flexible, topics)
+        for i in range(topics):
+            name = take_string(c, flexible, &size)
+            if c.failed or size < 0:
+                return PRODUCE_MALFORMED
+            topic = self.writer.projections.topics_by_name.get((<const char*>name)[:size])
+            put_string(out, flexible, name, size)
+            partitions = take_array(c, flexible, 5)
+            put_array(out, flexible, partitions)
+            for k in range(partitions):
+                self._partition(c, version, topic, acks, now_ms, out, end_pos, &failed)
+                if c.failed:
+                    return PRODUCE_MALFORMED
+            skip_tags(c, flexible)
+            if flexible:
+                put_i8(out, 0)
+        skip_tags(c, flexible)
+        put_i32(out, 0)  # throttle time
+        if flexible:
+            put_i8(out, 0)
+        if c.failed:
+            return PRODUCE_MALFORMED
+        if acks == 0:
+            return PRODUCE_CLOSE if failed else PRODUCE_SILENT
+        return PRODUCE_ANSWERED
+
+    cdef int _partition(
+        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out, int64_t* end_pos, bint* failed
+    ) except -1:
+        cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef int32_t index = take_i32(c)
+        cdef int64_t size = <int64_t>take_uvarint(c) - 1 if flexible else take_i32(c)
+        cdef const uint8_t* data = take(c, size) if size > 0 else c.p
+        cdef Partition partition = None
+        cdef Outcome o
+        skip_tags(c, flexible)
+        if c.failed:
+            return 0
+        memset(&o, 0, sizeof(o))
+        o.base_offset = o.log_append_time = -1
+        o.fault_record = -1
+        self.message = None
+        self.batches += 1
+        self.received_bytes += max(size, 0)
+        if acks < -1 or acks > 1:
+            o.error = INVALID_REQUIRED_ACKS
+            self.message = f"acks must be 0, 1 or all, not {acks}"
+        elif self.transactional:
+            o.error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            self.message = "transactions are not supported yet"
+        elif topic is None or not 0 <= index < len(topic.partitions):
+            o.error = UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            partition = <Partition>topic.partitions[index]
+            self._accept(partition, version, data, size, now_ms, &o)
+        if o.error:
+            failed[0] = True
+            self.refused_batches += 1
+        elif o.end_pos > end_pos[0]:
+            end_pos[0] = o.end_pos
+        return self._write_outcome(out, version, index, &o, partition)
+
+    cdef int _write_outcome(self, Buf* out, int version, int32_t index, const Outcome* o, Partition p) except -1:
+        cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef bytes text
+        put_i32(out, index)
+        put_i16(out, o.error)
+        put_i64(out, -1 if o.error else o.base_offset)
+        put_i64(out, o.log_append_time)
+        if version >= 5:
+            put_i64(out, -1 if p is None else p.start_offset)
+        if version >= 8:
+            text = None if self.message is None else self.message.encode()
+            if o.fault_record >= 0:
+                put_array(out, flexible, 1)
+                put_i32(out, o.fault_record)
+                put_string(out, flexible, <const uint8_t*><const char*>text, len(text))
+                if flexible:
+                    put_i8(out, 0)
+            else:
+                put_array(out, flexible, 0)
+            if text is None:
+                put_string(out, flexible, NULL, -1)
+            else:
+                put_string(out, flexible, <const uint8_t*><const char*>text, len(text))
+        if flexible:
+            put_i8(out, 0)
+        return 0
+
+    cdef int _check_batch(
+        self, Topic topic, int version, const uint8_t* data, int64_t size, Batch* b
+    ) except -1:
+        """The checks that Kafka makes of a batch, before its records are looked at. An error code."""
+        if size < BATCH_HEADER_SIZE:
+            self.message = f"a record batch has at least {BATCH_HEADER_SIZE} bytes, here are {max(size, 0)}"
+            return CORRUPT_MESSAGE
+        decode_batch(data, b)
+        if size > topic.batch_size_max:
+            self.message = f"the batch has {size} bytes; max.message.bytes is {topic.batch_size_max}"
+            return MESSAGE_TOO_LARGE
+        if b.magic != 2:
+            self.message = f"message format {b.magic} is not supported, only 2 (Kafka 0.11 and later)"
+            return UNSUPPORTED_FOR_MESSAGE_FORMAT
+        if b.length != size - 12:
+            self.message = "exactly one record batch is expected for a partition"
+            return INVALID_RECORD if 0 < b.length < size - 12 else CORRUPT_MESSAGE
+        if b.crc != extend(0, data + BATCH_CRC_START, size - BATCH_CRC_START):
+            self.message = "the CRC of the batch does not match its content"
+            return CORRUPT_MESSAGE
+        if b.count <= 0 or b.last_delta != b.count - 1:
+            self.message = f"record count {b.count} and last offset delta {b.last_delta} do not fit"
+            return INVALID_RECORD
+        if b.attributes & ATTRIBUTE_TRANSACTIONAL:
+            self.message = "transactions are not supported yet"
+            return INVALID_RECORD
+        if b.attributes & ATTRIBUTE_CONTROL:
+            self.message = "clients cannot write control batches"
+            return INVALID_RECORD
+        if b.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+            self.message = "a producer cannot set the timestamp type LogAppendTime"
+            return INVALID_TIMESTAMP
+        if (b.attributes & ATTRIBUTE_CODEC) > CODEC_ZSTD:
+            self.message = f"compression type {b.attributes & ATTRIBUTE_CODEC} is unknown"
+            return UNSUPPORTED_COMPRESSION_TYPE
+        if (b.attributes & ATTRIBUTE_CODEC) == CODEC_ZSTD and version < 7:
+            self.message = "zstd needs Produce version 7"
+            return UNSUPPORTED_COMPRESSION_TYPE
+        return NONE
+
+    cdef int _check_producer(self, Partition partition, const Batch* b, Outcome* o, bint* duplicate) except -1:
+        """Idempotence, on the batch as received. An error code; `duplicate`: answer as the first time."""
+        cdef Sequenced known
+        cdef int32_t last
+        cdef int verdict
+        duplicate[0] = False
+        if b.producer_id < 0:
+            return NONE
+        if b.base_sequence < 0 or b.producer_epoch < 0:
+            self.message = "an idempotent batch needs a producer epoch and a sequence number"
+            return INVALID_RECORD
+        last = <int32_t>((<int64_t>b.base_sequence + b.last_delta) & 0x7FFFFFFF)
+        verdict = partition.check_sequence(b.producer_id, b.producer_epoch, b.base_sequence, last, &known)
+        if verdict == SEQUENCE_NEXT:
+            return NONE
+        if verdict == SEQUENCE_DUPLICATE:
+            duplicate[0] = True
+            o.base_offset = known.answer
+            o.end_pos = known.end_pos
+            return NONE
+        if verdict == SEQUENCE_OLD_EPOCH:
+            self.message = f"producer {b.producer_id} has a newer epoch than {b.producer_epoch}"
+            return INVALID_PRODUCER_EPOCH
+        self.message = f"sequence {b.base_sequence} of producer {b.producer_id} does not come next"
+        return OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    cdef int _accept(
+        self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms, Outcome* o
+    ) except -1:
+        cdef Topic topic = partition.topic
+        cdef Batch b
+        cdef bint duplicate
+        cdef const uint8_t* records
+        cdef int64_t records_size
+        cdef int fault = SPLIT_OK, codec
+        cdef bytes plain
+        o.error = self._check_batch(topic, version, data, size, &b)
+        if o.error:
+            return 0
+        o.error = self._check_producer(partition, &b, o, &duplicate)
+        if o.error or duplicate:
+            return 0
+        records = data + BATCH_HEADER_SIZE
+        records_size = size - BATCH_HEADER_SIZE
+        codec = b.attributes & ATTRIBUTE_CODEC
+        self.splitter.has_delay_headers = False
+        if codec and topic.reads_delay_headers:
+            try:
+                plain = self.decompress(codec, PyMemoryView_FromMemory(<char*>records, records_size, PyBUF_READ))
+            except Exception as error:
+                code = getattr(error, "code", None)
+                if code is None:
+                    raise
+                self.message = str(error)
+                o.error = code
+                return 0
+            records = <const uint8_t*><const char*>plain
+            records_size = len(plain)
+        if not codec or topic.reads_delay_headers:
+            with nogil:
+                fault = self.splitter.inspect(&b, records, records_size, topic.reads_delay_headers)
+            if fault == SPLIT_OK and self.splitter.has_delay_headers:
+                with nogil:
+                    fault = self.splitter.split(
+                        &b, records, records_size, now_ms, topic.delay_max_ms, topic.log_append_time,
+                        self.writer.projections.due,
+                    )
+                if fault == SPLIT_OK:
+                    return self._accept_split(partition, &b, now_ms, o)
+            if fault != SPLIT_OK:
+                return self._refuse_split(fault, o)
+        else:
+            self.splitter.min_timestamp = INT64_MIN
+            self.splitter.max_timestamp = b.max_timestamp
+        return self._accept_verbatim(partition, &b, data, size, now_ms, o)
+
+    cdef int _refuse_split(self, int fault, Outcome* o) except -1:
+        self.message = self.splitter.describe_fault(fault)
+        o.error = INVALID_RECORD
+        if fault == SPLIT_RECORD_NOT_WHOLE or fault == SPLIT_OFFSET_DELTA or fault == SPLIT_TRAILING_BYTES:
+            o.error = CORRUPT_MESSAGE if fault == SPLIT_TRAILING_BYTES else INVALID_RECORD
+        o.fault_record = self.splitter.fault_record
+        return 0
+
+    cdef bint _prepare(self, Topic topic, int64_t size, int64_t now_ms, Outcome* o) except -1:
+        """Room for a frame of `size` bytes, or the error that says why not."""
+        if size > self.writer.frame_size_max:
+            self.message = f"the batch takes {size} bytes uncompressed; the largest frame has {self.writer.frame_size_max}"
+            o.error = MESSAGE_TOO_LARGE
+        elif not self.writer.prepare(topic, size, False, now_ms):
+            self.message = "the disk is full"
+            o.error = KAFKA_STORAGE_ERROR
+        return o.error == NONE
+
+    cdef int _accept_verbatim(
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size, int64_t now_ms, Outcome* o
+    ) except -1:
+        """Pass-through: only base offset and leader epoch change (and what LogAppendTime asks for)."""
+        cdef Topic topic = partition.topic
+        cdef FrameHeader h
+        cdef FrameBody body
+        cdef uint8_t patch[BATCH_HEADER_SIZE]
+        cdef uint32_t crc
+        if not self._prepare(topic, frame_size(0, size, 0), now_ms, o):
+            return 0
+        memcpy(patch, data, BATCH_HEADER_SIZE)
+        store_u64(patch + BATCH_AT_BASE_OFFSET, partition.next_offset)
+        store_u32(patch + BATCH_AT_LEADER_EPOCH, self.writer.tail.epoch)
+        if topic.log_append_time:
+            store_u16(patch + BATCH_AT_ATTRIBUTES, b.attributes | ATTRIBUTE_LOG_APPEND_TIME)
+            store_u64(patch + BATCH_AT_MAX_TIMESTAMP, now_ms)
+            crc = extend(0, patch + BATCH_CRC_START, BATCH_HEADER_SIZE - BATCH_CRC_START)
+            store_u32(patch + BATCH_AT_CRC, extend(crc, data + BATCH_HEADER_SIZE, size - BATCH_HEADER_SIZE))
+            self.splitter.min_timestamp = self.splitter.max_timestamp = now_ms
+            o.log_append_time = now_ms
+        blank_header(&h, KIND_ACCEPT)
+        memset(&body, 0, sizeof(body))
+        h.record_count = b.count
+        body.visible = data
+        body.visible_size = <int32_t>size
+        body.visible_patch = patch
+        body.visible_patch_size = BATCH_HEADER_SIZE
+        body.visible_stays = True
+        return self._append(partition, b, &h, &body, now_ms, o)
+
+    cdef int _accept_split(self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o) except -1:
+        """Visible batch, held batch and tables in one frame."""
+        cdef Topic topic = partition.topic
+        cdef BatchSplitter s = self.splitter
+        cdef FrameHeader h
+        cdef FrameBody body
+        cdef int64_t size = frame_size(s.tables_size(), s.visible.size, s.held.size)
+        if not self._prepare(topic, size, now_ms, o):
+            return 0
+        s.assemble(
+            b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch, topic.log_append_time
+        )
+        blank_header(&h, KIND_ACCEPT)
+        memset(&body, 0, sizeof(body))
+        h.record_count = s.visible_count
+        h.timer_count = s.timer_count
+        h.cancel_count = s.cancel_count
+        h.min_deliver_ms = s.min_due
+        h.max_deliver_ms = s.max_due
+        body.tables = s.tables.data
+        body.tables_size = <int32_t>s.tables.size
+        body.visible = s.visible.data
+        body.visible_size = <int32_t>s.visible.size
+        body.visible_patch = s.visible.data
+        body.visible_patch_size = BATCH_HEADER_SIZE if s.visible_count else 0
+        body.held = s.held.data
+        body.held_size = <int32_t>s.held.size
+        if topic.log_append_time:
+            o.log_append_time = now_ms
+        return self._append(partition, b, &h, &body, now_ms, o)
+
+    cdef int _append(
+        self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body, int64_t now_ms, Outcome* o
+    ) except -1:
+        """What both ways of accepting have in common."""
+        h.store_time_ms = now_ms
+        h.min_timestamp = self.splitter.min_timestamp
+        h.max_timestamp = self.splitter.max_timestamp
+        h.running_max = max(partition.running_max, h.max_timestamp)
+        if h.record_count:
+            h.base_offset = partition.next_offset
+        if b.producer_id >= 0:
+            h.producer_id = b.producer_id
+            h.producer_epoch = b.producer_epoch
+            h.first_sequence = b.base_sequence
+            h.last_sequence = <int32_t>((<int64_t>b.base_sequence + b.last_delta) & 0x7FFFFFFF)
+        self.writer.append(partition, h, body)
+        o.base_offset = h.base_offset if h.record_count == b.count else -1
+        o.end_pos = h.phys_offset + h.size
+        return 0

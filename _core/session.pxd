@@ -1,0 +1,49 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.buffer cimport Buf
+from _core.fetch cimport FetchPath
+from _core.octets cimport Cursor
+from _core.produce cimport ProducePath
+
+# An answer in the order of its request; it leaves when it is the first one and the log is durable up to end_pos.
+cdef class Answer:
+    cdef int64_t end_pos
+    cdef bint parked
+    cdef list pieces
+
+cdef class ParkedFetch:
+    cdef readonly Session session
+    cdef readonly int32_t wait_ms
+    cdef readonly list cold
+    cdef readonly bint answered
+    cdef public object timer
+    cdef Answer answer
+    cdef bytes request
+    cdef int version
+    cdef int32_t correlation
+    cdef list partitions
+
+cdef class Session:
+    cdef readonly ProducePath produce
+    cdef readonly FetchPath fetch
+    cdef readonly str close_reason
+    cdef readonly bint paused
+    cdef readonly list new_parked
+    cdef readonly int64_t requests
+    cdef object rare
+    cdef object answers          # deque of Answer
+    cdef int64_t request_size_max
+    cdef Buf input
+    cdef Py_ssize_t consumed     # bytes of `input` that are dealt with
+    cdef Buf merged              # answers of this round that leave together
+    cdef int64_t merged_end_pos
+    cdef Buf out                 # a fetch answer under construction
+    cdef int _process(self, int64_t now_ms) except -1
+    cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
+    cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1
+    cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1
+    cdef int _rare(self, const uint8_t* p, Py_ssize_t size) except -1
+    cdef int _park(self, ParkedFetch parked, int result) except -1
+    cdef int _end_round(self) except -1
+    cdef int _close(self, str reason) except -1
+    cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1

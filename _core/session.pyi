@@ -1,0 +1,42 @@
+from collections.abc import Callable
+from typing import Any
+
+from _core.fetch import FetchPath
+from _core.produce import ProducePath
+
+class Answer: ...
+
+class ParkedFetch:
+    session: Session
+    wait_ms: int
+    cold: list[int]
+    answered: bool
+    timer: Any
+    def unpark(self) -> None: ...
+
+class Session:
+    produce: ProducePath
+    fetch: FetchPath
+    close_reason: str | None
+    paused: bool
+    new_parked: list[ParkedFetch]
+    requests: int
+    def __init__(
+        self,
+        produce: ProducePath,
+        fetch: FetchPath,
+        rare: Callable[[bytes], tuple[bytes | None, int]],
+        *,
+        request_size_max: int,
+    ) -> None: ...
+    def get_buffer(self) -> memoryview: ...
+    def received(self, count: int, now_ms: int) -> None: ...
+    def resume(self, now_ms: int) -> None: ...
+    def compact(self) -> None: ...
+    def retry(self, parked: ParkedFetch, patient: bool) -> bool: ...
+    def output(self, durable_pos: int) -> list[bytes | memoryview]: ...
+    @property
+    def is_waiting(self) -> bool: ...
+    @property
+    def awaits_flush(self) -> bool: ...
+    def close(self) -> None: ...

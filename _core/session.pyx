@@ -1,0 +1,338 @@
+"""One Kafka connection without its socket: bytes in, answers out, in order.
+
+Produce and Fetch are handled here from bytes to bytes; what is rare goes to `rare`. Answers leave in the order of their
+requests: one that waits for a flush, or a fetch that waits for data, holds those behind it. All answers to produce
+requests of one read are joined into one buffer.
+
+The owner (compat.kafka.server) calls, for each read: `received`, then the store's commit, then `compact` - slices of the
+input buffer are part of what the commit writes - and sends what `output` gives. Layer 0: no I/O, no clock.
+"""
+
+from collections import deque
+
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport realloc
+from libc.string cimport memmove
+
+from _core.buffer cimport Buf, append, release, reserve, shrink
+from _core.fetch cimport (
+    FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LITTLE, FetchAsk, FetchPath,
+)
+from _core.kafka_wire cimport put_i32, put_i8, skip_tags, take_string
+from _core.octets cimport Cursor, cursor_of, load_i16, load_i32, store_u32, take_i16, take_i32
+from _core.partition cimport Partition
+from _core.produce cimport (
+    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, ProducePath,
+)
+
+cdef enum:
+    KEY_PRODUCE = 0
+    KEY_FETCH = 1
+    PRODUCE_MIN = 3
+    PRODUCE_MAX = 11
+    PRODUCE_FLEXIBLE = 9
+    FETCH_MIN = 4
+    FETCH_MAX = 12
+    FETCH_FLEXIBLE = 12
+
+cdef enum:
+    INPUT_MIN_BYTES = 16 << 10
+    INPUT_KEEP_BYTES = 1 << 20
+    KEEP_BYTES = 64 << 10
+    # A client that sends requests and does not read answers is not read any further.
+    ANSWERS_MAX = 256
+
+
+cdef class Answer:
+    """A place in the order of answers."""
+
+
+cdef class ParkedFetch:
+    """A fetch that waits: for more data, or for frames to be read from the disk.
+
+    Attributes:
+        session: the connection.
+        wait_ms: how long the client is willing to wait.
+        cold: positions of frames that a thread must read first; empty if it waits for data.
+        answered: True when it is over.
+        timer: the owner's handle of the time-out.
+    """
+
+    def unpark(self):
+        """Stop watching its partitions."""
+        cdef Partition partition
+        for partition in self.partitions:
+            if self in partition.waiters:
+                partition.waiters.remove(self)
+        self.partitions = []
+
+
+cdef class Session:
+    """State of one connection.
+
+    Attributes:
+        close_reason: why the connection must be closed once its output is sent, or None.
+        paused: True while input is not looked at, because too many answers wait.
+        new_parked: fetches parked by the last `received`, to be timed by the owner.
+        requests: requests seen.
+    """
+
+    def __cinit__(self, ProducePath produce not None, FetchPath fetch not None, rare not None, *,
+                  int64_t request_size_max):
+        """Begin a connection.
+
+        Args:
+            produce, fetch: the shared hot paths.
+            rare: function of a request's bytes -> (answer without size prefix or None, log position that must be
+                durable first); an exception closes the connection.
+            request_size_max: largest request, bytes.
+        """
+        self.produce = produce
+        self.fetch = fetch
+        self.rare = rare
+        self.request_size_max = request_size_max
+        self.answers = deque()
+        self.new_parked = []
+        self.merged_end_pos = 0
+
+    def __dealloc__(self):
+        release(&self.input)
+        release(&self.merged)
+        release(&self.out)
+
+    # Input
+
+    def get_buffer(self):
+        """Where the next bytes from the socket go: a writable buffer, valid until `received` or `compact`."""
+        cdef Py_ssize_t room = self.input.capacity - self.input.size
+        # Grows as bytes arrive, not by what a size field claims.
+        if room < INPUT_MIN_BYTES // 2:
+            reserve(&self.input, self.input.capacity if self.input.capacity else INPUT_MIN_BYTES)
+            room = self.input.capacity - self.input.size
+        return PyMemoryView_FromMemory(<char*>self.input.data + self.input.size, room, PyBUF_WRITE)
+
+    def received(self, Py_ssize_t count, int64_t now_ms):
+        """`count` bytes were put into the buffer: handle every whole request.
+
+        Args:
+            count: bytes, at most the size of the last `get_buffer`.
+            now_ms: epoch ms, the receive time of these requests.
+        """
+        assert 0 <= count <= self.input.capacity - self.input.size
+        self.input.size += count
+        self.new_parked = []
+        self._process(now_ms)
+
+    def resume(self, int64_t now_ms):
+        """Handle requests that were left while `paused`."""
+        self.new_parked = []
+        self.paused = False
+        self._process(now_ms)
+
+    cdef int _process(self, int64_t now_ms) except -1:
+        cdef Py_ssize_t rest
+        cdef int32_t size
+        while self.close_reason is None:
+            if len(self.answers) >= ANSWERS_MAX:
+                self.paused = True
+                break
+            rest = self.input.size - self.consumed
+            if rest < 4:
+                break
+            size = load_i32(self.input.data + self.consumed)
+            if size < 8 or size > self.request_size_max:
+                self._close(f"a request of {size} bytes; request_size_max_bytes is {self.request_size_max}")
+                break
+            if rest - 4 < size:
+                break
+            self.consumed += 4 + size
+            self.requests += 1
+            self._request(self.input.data + self.consumed - size, size, now_ms)
+        return self._end_round()
+
+    def compact(self):
+        """Drop what is dealt with. Call after the commit: until then frames refer to the input buffer."""
+        cdef Py_ssize_t rest = self.input.size - self.consumed
+        cdef uint8_t* smaller
+        if rest and self.consumed:
+            memmove(self.input.data, self.input.data + self.consumed, rest)
+        self.input.size = rest
+        self.consumed = 0
+        if rest == 0:
+            shrink(&self.input, INPUT_KEEP_BYTES)
+
+    cdef int _close(self, str reason) except -1:
+        self.close_reason = reason
+        return 0
+
+    # Requests
+
+    cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1:
+        cdef Cursor c = cursor_of(p, size)
+        cdef int64_t client_id_size
+        cdef int key = take_i16(&c)
+        cdef int version = take_i16(&c)
+        cdef int32_t correlation = take_i32(&c)
+        if key == KEY_PRODUCE and PRODUCE_MIN <= version <= PRODUCE_MAX:
+            take_string(&c, False, &client_id_size)
+            skip_tags(&c, version >= PRODUCE_FLEXIBLE)
+            return self._produce(&c, version, correlation, now_ms)
+        if key == KEY_FETCH and FETCH_MIN <= version <= FETCH_MAX:
+            take_string(&c, False, &client_id_size)
+            skip_tags(&c, version >= FETCH_FLEXIBLE)
+            return self._fetch(&c, version, correlation)
+        return self._rare(p, size)
+
+    cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1:
+        put_i32(out, 0)  # size, filled in at the end
+        put_i32(out, correlation)
+        if flexible:
+            put_i8(out, 0)
+        return 0
+
+    cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1:
+        cdef Py_ssize_t start = self.merged.size
+        cdef int result
+        self._begin_answer(&self.merged, correlation, version >= PRODUCE_FLEXIBLE)
+        result = self.produce.handle(c, version, now_ms, &self.merged, &self.merged_end_pos)
+        if result == PRODUCE_ANSWERED:
+            store_u32(self.merged.data + start, <uint32_t>(self.merged.size - start - 4))
+            return 0
+        self.merged.size = start
+        if result == PRODUCE_MALFORMED:
+            return self._close("malformed Produce request")
+        if result == PRODUCE_CLOSE:
+            # Nobody waits for an answer, so this is how a producer with acks=0 learns of it.
+            return self._close("a batch sent with acks=0 was refused")
+        return 0
+
+    cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1:
+        cdef const uint8_t* body = c.p
+        cdef Py_ssize_t size = c.end - c.p
+        cdef FetchAsk ask
+        cdef ParkedFetch parked
+        cdef Answer answer = Answer()
+        cdef int result
+        self._end_round()
+        shrink(&self.out, KEEP_BYTES)
+        self._begin_answer(&self.out, correlation, version >= FETCH_FLEXIBLE)
+        result = self.fetch.handle(c, version, True, &self.out, &ask)
+        if result == FETCH_MALFORMED:
+            return self._close("malformed Fetch request")
+        self.answers.append(answer)
+        if result == FETCH_ANSWERED:
+            answer.pieces = self.fetch.pieces(&self.out, 0)
+            return 0
+        parked = ParkedFetch()
+        parked.session = self
+        parked.answer = answer
+        parked.request = PyBytes_FromStringAndSize(<const char*>body, size)
+        parked.version = version
+        parked.correlation = correlation
+        parked.wait_ms = ask.max_wait_ms
+        answer.parked = True
+        self._park(parked, result)
+        self.new_parked.append(parked)
+        return 0
+
+    cdef int _park(self, ParkedFetch parked, int result) except -1:
+        cdef Partition partition
+        parked.cold = self.fetch.cold if result == FETCH_COLD else []
+        parked.partitions = []
+        if result == FETCH_TOO_LITTLE:
+            parked.partitions = self.fetch.watched
+            for partition in parked.partitions:
+                partition.waiters.append(parked)
+        return 0
+
+    def retry(self, ParkedFetch parked not None, bint patient):
+        """Look at a parked fetch again.
+
+        Args:
+            parked: one of this session's.
+            patient: False: its time is over, answer with what there is.
+
+        Returns:
+            True when it is answered; False when it waits on, see `parked.cold`.
+        """
+        cdef Cursor c
+        cdef FetchAsk ask
+        cdef int result
+        if parked.answered:
+            return True
+        parked.unpark()
+        c = cursor_of(<const uint8_t*><const char*>parked.request, len(parked.request))
+        shrink(&self.out, KEEP_BYTES)
+        self._begin_answer(&self.out, parked.correlation, parked.version >= FETCH_FLEXIBLE)
+        result = self.fetch.handle(&c, parked.version, patient, &self.out, &ask)
+        if result != FETCH_ANSWERED:
+            self._park(parked, result)
+            return False
+        parked.answer.pieces = self.fetch.pieces(&self.out, 0)
+        parked.answer.parked = False
+        parked.answered = True
+        return True
+
+    cdef int _rare(self, const uint8_t* p, Py_ssize_t size) except -1:
+        cdef Answer answer
+        cdef bytes head
+        self._end_round()
+        payload, end_pos = self.rare(PyBytes_FromStringAndSize(<const char*>p, size))
+        if payload is None:
+            return 0
+        answer = Answer()
+        answer.end_pos = end_pos
+        head = len(payload).to_bytes(4, "big")
+        answer.pieces = [head + payload]
+        self.answers.append(answer)
+        return 0
+
+    # Output
+
+    cdef int _end_round(self) except -1:
+        """What was merged becomes an answer of its own."""
+        cdef Answer answer
+        if self.merged.size:
+            answer = Answer()
+            answer.end_pos = self.merged_end_pos
+            answer.pieces = [PyBytes_FromStringAndSize(<char*>self.merged.data, self.merged.size)]
+            self.answers.append(answer)
+            shrink(&self.merged, KEEP_BYTES)
+        self.merged_end_pos = 0
+        return 0
+
+    def output(self, int64_t durable_pos):
+        """Answers that may leave now, as buffers to send in order.
+
+        Args:
+            durable_pos: log position up to which acknowledgements are allowed.
+        """
+        cdef Answer answer
+        result = []
+        while self.answers:
+            answer = <Answer>self.answers[0]
+            if answer.parked or answer.end_pos > durable_pos:
+                break
+            result.extend(answer.pieces)
+            self.answers.popleft()
+        return result
+
+    @property
+    def is_waiting(self):
+        """True while an answer waits for a flush, for data or for the disk."""
+        return bool(self.answers)
+
+    @property
+    def awaits_flush(self):
+        """True while the first answer waits for the log to become durable."""
+        return bool(self.answers) and not (<Answer>self.answers[0]).parked
+
+    def close(self):
+        """The connection is gone. Its owner unparks its fetches."""
+        self.close_reason = self.close_reason or "closed"
+        self.answers.clear()
+        release(&self.input)
+        self.consumed = 0
