@@ -1,0 +1,298 @@
+"""The CommitLog: one contiguous range of frames in segment files of a fixed size.
+
+ [ segment 0 ][ segment 1 ] ... [ last segment: frames | zeros ][ spare, once the last is nearly full ]
+
+Frames are encoded by `_core.log_tail`; this module writes them (`commit`: one pwritev), makes them durable (`begin_flush`
+on the loop, `FlushJob.run` on a thread, `end_flush` on the loop again), opens the next segment when one is full, and
+maps all segments read-only for `_core.log_view`.
+
+Durable order: a segment is allocated, synced and its name synced before the first frame goes into it; a segment that
+was left is synced before, or together with, what follows it. Layer 2: files through FileSystem only.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from _core.log_tail import LogTail
+from _core.log_view import LogView
+from _core.pointers import Pointers
+from appliance.clock import Clock
+from appliance.errors import CorruptionError, StorageError
+from appliance.fs import File, FileSystem
+from appliance.store.paths import parse_segment_name, segment_name
+from appliance.units import MIB, NS_PER_MS
+
+HOT_BYTES: Final = 16 * MIB
+"""What was written last is taken to be in the page cache without asking the kernel."""
+
+RESERVE_FRACTION: Final = 16
+"""1/16 of a segment is kept for deliveries while no further segment can be allocated."""
+
+SPARE_RETRY_NS: Final = 200 * NS_PER_MS
+"""A full disk is asked for room again at most this often."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file of the log."""
+
+    base: int
+    size: int
+    file: File
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class FlushJob:
+    """What one flush makes durable: everything up to `target`."""
+
+    target: int
+    files: tuple[File, ...]
+
+    def run(self) -> None:
+        """Sync the files; may run on any thread.
+
+        Raises:
+            StorageError: a sync failed. It must never be tried again: the kernel has dropped the error.
+        """
+        for file in self.files:
+            file.fdatasync()
+
+
+class CommitLog:
+    """The log's files. `open_segments`, then `recover_to`, come before the first append.
+
+    Attributes:
+        view: every segment, mapped.
+        pointers, tail: set once the end of the log is known.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        fs: FileSystem,
+        directory: Path,
+        *,
+        segment_size_bytes: int,
+        is_sync_flush: bool,
+    ) -> None:
+        self._clock = clock
+        self._fs = fs
+        self._directory = directory
+        self._segment_size_bytes = segment_size_bytes
+        self._is_sync_flush = is_sync_flush
+        self._segments: list[Segment] = []
+        self._spare: Segment | None = None
+        self._unsynced: list[File] = []
+        self._spare_failed_ns: int | None = None
+        self._position = 0
+        self.view = LogView()
+        self.view.probe = self._is_resident
+        self.pointers = Pointers(0, sync_flush=is_sync_flush)
+        self.tail = LogTail(self.pointers, reserve_bytes=0)
+
+    # Start
+
+    def open_segments(self, *, drop_cache: bool) -> list[tuple[int, memoryview]]:
+        """Open and map all segments that exist.
+
+        Args:
+            drop_cache: forget cached pages first, so that what is read is what the disk holds.
+
+        Returns:
+            (base position, content) of each, ascending.
+        """
+        mapped = []
+        for name in self._fs.list_dir(self._directory):
+            base = parse_segment_name(name)
+            if base is None:
+                raise CorruptionError(
+                    self._directory / name, 0, "a segment named by 20 digits", f"the name {name!r}"
+                )
+            file = self._fs.open(self._directory / name)
+            size = file.size()
+            if size == 0:  # a crash came between its creation and its allocation
+                file.close()
+                self._fs.unlink(self._directory / name)
+                continue
+            if drop_cache:
+                file.drop_cache()
+            self._segments.append(Segment(base, size, file))
+            mapped.append((base, file.map()))
+        return mapped
+
+    def recover_to(self, end: int, *, is_cut: bool) -> int:
+        """The log ends at `end`: forget what lies behind, and be ready to append there.
+
+        Args:
+            end: log position behind the last whole frame; 0 for an empty log.
+            is_cut: True after an unclean stop: bytes behind `end` are zeroed and all segments synced.
+
+        Returns:
+            About how many bytes behind `end` held something.
+
+        Raises:
+            StorageError: also when the disk has no room for the first segment.
+        """
+        dropped = 0
+        while self._segments and self._segments[-1].base >= end:
+            # A spare, or left over from before a cut: made anew when it is needed.
+            segment = self._segments.pop()
+            if segment.file.next_data(0) is not None:
+                dropped += segment.size
+            segment.file.close()
+            self._fs.unlink(segment.file.path)
+        if is_cut and self._segments:
+            dropped += self._cut(self._segments[-1], end)
+        if not self._segments or self._segments[-1].end == end:
+            self._segments.append(self._allocate(end))
+        self.pointers = Pointers(end, sync_flush=self._is_sync_flush)
+        self.tail = LogTail(
+            self.pointers, reserve_bytes=self._segment_size_bytes // RESERVE_FRACTION
+        )
+        self.tail.roll = self._roll
+        self.tail.prepare_spare = self._prepare_spare
+        for segment in self._segments[:-1]:
+            self.view.attach(segment.base, segment.file.map())
+        self._enter(self._segments[-1])
+        return dropped
+
+    def _cut(self, segment: Segment, end: int) -> int:
+        """Zero what follows `end`, and make all that precedes it durable."""
+        behind = segment.file.next_data(end - segment.base) if end < segment.end else None
+        if behind is not None:
+            segment.file.truncate(end - segment.base)
+            segment.file.allocate(segment.size)
+        for each in self._segments:
+            each.file.fdatasync()
+        self._fs.sync_dir(self._directory)
+        return 0 if behind is None else segment.size - behind
+
+    def _enter(self, segment: Segment) -> None:
+        self.view.attach(segment.base, segment.file.map())
+        self.tail.enter_segment(segment.end)
+        self._unsynced.append(segment.file)
+
+    # Segments
+
+    def _allocate(self, base: int) -> Segment:
+        """Make a segment of reserved zeros, durable with its name."""
+        path = self._directory / segment_name(base)
+        file = self._fs.open(path, create=True)
+        try:
+            file.allocate(self._segment_size_bytes)
+            file.fdatasync()
+            self._fs.sync_dir(self._directory)
+        except StorageError:
+            file.close()
+            self._fs.unlink(path)
+            raise
+        return Segment(base, self._segment_size_bytes, file)
+
+    def _prepare_spare(self) -> bool:
+        """Have the next segment at hand before it is needed; False if the disk is full."""
+        if self._spare is None:
+            now_ns = self._clock.monotonic_ns()
+            failed_ns = self._spare_failed_ns
+            if failed_ns is not None and now_ns - failed_ns < SPARE_RETRY_NS:
+                return False
+            try:
+                self._spare = self._allocate(self.tail.segment_end)
+            except StorageError as error:
+                if not error.is_disk_full:
+                    raise
+                self._spare_failed_ns = now_ns
+                return False
+        self.tail.has_spare = True
+        return True
+
+    def _roll(self, size: int) -> bool:
+        """Go on in the next segment; False if there is none to be had. Called by the tail."""
+        assert size <= self._segment_size_bytes
+        if not self._prepare_spare():
+            return False
+        self.tail.append_blank()
+        self.commit()
+        segment = self._spare
+        assert segment is not None
+        assert segment.base == self.pointers.wrote
+        self._spare = None
+        self.tail.has_spare = False
+        self._segments.append(segment)
+        self._enter(segment)
+        return True
+
+    # Write and flush
+
+    def commit(self) -> None:
+        """Write what is encoded.
+
+        Raises:
+            StorageError: the write failed; the process must stop, memory is ahead of the file now.
+        """
+        if not self.tail.has_pending:
+            return
+        segment = self._segments[-1]
+        segment.file.pwritev(self.tail.take(), self.pointers.committed - segment.base)
+        self.tail.taken()
+        self.view.hot_from = self.pointers.committed - HOT_BYTES
+
+    def begin_flush(self) -> FlushJob | None:
+        """What must be synced so that all that is committed becomes durable; None if nothing."""
+        if self.pointers.flushed == self.pointers.committed:
+            return None
+        return FlushJob(self.pointers.committed, tuple(self._unsynced))
+
+    def end_flush(self, job: FlushJob) -> None:
+        """A job has run: everything up to its target is durable."""
+        # Segments that were left before the job began are whole and synced now.
+        while len(self._unsynced) > 1 and self._unsynced[0] in job.files[:-1]:
+            del self._unsynced[0]
+        self.pointers.advance_flushed(job.target)
+
+    # Read
+
+    def _segment_at(self, pos: int) -> Segment:
+        for segment in reversed(self._segments):
+            if segment.base <= pos:
+                return segment
+        raise IndexError(f"log position {pos} is before the first segment")
+
+    def _is_resident(self, pos: int, size: int) -> bool:
+        segment = self._segment_at(pos)
+        return segment.file.is_resident(pos - segment.base, min(size, segment.end - pos))
+
+    def read_frame(self, pos: int, header_size: int) -> bytes:
+        """Read the frame at `pos` from the disk, unchecked; may run on any thread.
+
+        Args:
+            pos: log position of the frame.
+            header_size: bytes of a frame header.
+        """
+        segment = self._segment_at(pos)
+        header = segment.file.pread(header_size, pos - segment.base)
+        size = int.from_bytes(header[4:8], "big") if len(header) == header_size else 0
+        if not header_size <= size <= segment.end - pos:
+            return header
+        return segment.file.pread(size, pos - segment.base)
+
+    def path_of(self, pos: int) -> tuple[Path, int]:
+        """The file that holds a log position, and the offset in it."""
+        segment = self._segment_at(pos)
+        return segment.file.path, pos - segment.base
+
+    @property
+    def start_pos(self) -> int:
+        """Log position of the first byte that is kept."""
+        return self._segments[0].base
+
+    def close(self) -> None:
+        """Give the files back; what is not flushed stays so."""
+        for segment in self._segments:
+            segment.file.close()
+        if self._spare is not None:
+            self._spare.file.close()

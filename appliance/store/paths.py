@@ -1,0 +1,56 @@
+"""The names of all files and directories below the data directory.
+
+    commitlog/00000000000000000000          one segment, named by its base position
+    consumequeue/TOPIC/QUEUE/000...         units of one partition, named by the byte of its first unit
+    timer/ index/ control/                  projections that later versions keep on disk
+    abort                                   exists while a broker runs
+    lock                                    held while a broker runs
+
+Layer 2.
+"""
+
+from pathlib import Path
+from typing import Final
+
+NAME_DIGITS: Final = 20
+"""Enough for every i64, so that names sort as their numbers do."""
+
+
+def segment_name(base: int) -> str:
+    """The file name of the segment that begins at log position `base`, bytes, >= 0."""
+    return f"{base:0{NAME_DIGITS}d}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The base position that a file name stands for; None if it is not a segment's name."""
+    if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+        return None
+    return int(name)
+
+
+class DataPaths:
+    """Where things are in one data directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.commit_log = root / "commitlog"
+        self.consume_queue = root / "consumequeue"
+        self.timer = root / "timer"
+        self.index = root / "index"
+        self.control = root / "control"
+        self.abort = root / "abort"
+
+    def directories(self) -> tuple[Path, ...]:
+        """Every directory that a store has, parents first."""
+        return (
+            self.root,
+            self.commit_log,
+            self.consume_queue,
+            self.timer,
+            self.index,
+            self.control,
+        )
+
+    def queue(self, topic: str, partition: int) -> Path:
+        """The directory of one partition's ConsumeQueue."""
+        return self.consume_queue / topic / str(partition)
