@@ -27,6 +27,7 @@ from appliance.config import Address, is_loopback, is_wildcard
 from appliance.errors import ConfigError, NotReadyError
 from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from appliance.model import TimerState
+from appliance.store.recovery import Progress
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
 """As in the delay headers."""
@@ -51,15 +52,6 @@ _log = logging.getLogger(__name__)
 # aiohttp's own, which reports each malformed request with a traceback. Whoever can reach the port
 # could fill the disk with those; failures of handlers are logged by _answer_errors_as_json.
 _silent_log = logging.Logger("aiohttp", logging.CRITICAL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far the start is; `total_bytes` is 0 while it is not known."""
-
-    phase: str
-    recovered_bytes: int
-    total_bytes: int
 
 
 class StatusSource(Protocol):

@@ -1,0 +1,190 @@
+"""Puts the parts together and runs them until a signal or a failure: the only module that knows them all.
+
+Layer 6.
+"""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+
+import psutil
+
+from _core.partition import Topic
+from appliance.admin import AdminServer
+from appliance.broker import Broker, Facade
+from appliance.clock import SystemClock
+from appliance.config import Config
+from appliance.fs import OsFileSystem
+from appliance.metrics import render
+from appliance.model import TimerState
+from appliance.sd_notify import Notifier
+from appliance.store.recovery import Progress
+from compat.kafka.codecs import decompress
+from compat.kafka.server import KafkaServer
+from compat.kafka.topic_settings import read_topic_policy
+
+_log = logging.getLogger("latermq")
+
+
+def configure_topic(topic: Topic, config: Config) -> None:
+    """Set on a topic what its settings mean."""
+    policy = read_topic_policy(topic.settings, config)
+    topic.configure(
+        reads_delay_headers=policy.reads_delay_headers,
+        log_append_time=policy.uses_append_time,
+        due_timestamp=policy.uses_due_time,
+        batch_size_max=policy.batch_size_max_bytes,
+        delay_max_ms=policy.delay_max_ms,
+    )
+
+
+KAFKA_FACADE = Facade(decompress=decompress, configure_topic=configure_topic)
+
+
+class Service:
+    """One broker with its servers; also what the admin pages show (`appliance.admin.StatusSource`)."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._broker = Broker(SystemClock(), OsFileSystem(), config, KAFKA_FACADE)
+        self._kafka: KafkaServer | None = None
+        self._notifier = Notifier()
+        self._stop = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        return self._kafka is not None
+
+    def progress(self) -> Progress:
+        return self._broker.progress()
+
+    def timer_state(self, topic: str, user_id: bytes) -> TimerState | None:
+        found = self._broker.find_topic(topic)
+        return None if found is None else self._broker.timer_state(found, user_id)
+
+    def metrics_text(self) -> bytes:
+        connections = 0 if self._kafka is None else self._kafka.connection_count
+        return render(self._broker.collect_metrics(), self._broker.gauges(connections))
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            LatermqError: the start failed, or the broker had to end; what was acknowledged is safe.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        admin = AdminServer(self, self._config.admin)
+        admin_host, admin_port = await admin.start()
+        try:
+            if not await self._recover():
+                return
+            kafka = KafkaServer(self._broker)
+            await kafka.start()
+            self._kafka = kafka
+            # What is alive now stays: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            _set_priority(self._config.process_priority)
+            told = f"kafka={kafka.bound} admin={_address(admin_host, admin_port)}"
+            sys.stdout.write(f"latermq ready {told}\n")
+            sys.stdout.flush()
+            self._notifier.ready(told)
+            await self._serve(kafka)
+        finally:
+            await admin.stop()
+
+    async def _recover(self) -> bool:
+        """Open the store, a slice at a time; False if a signal came first."""
+        for progress in self._broker.recover():
+            self._notifier.extend_start(10_000)
+            self._notifier.status(f"{progress.phase} {progress.recovered_bytes} bytes")
+            await asyncio.sleep(0)
+            if self._stop.is_set():
+                self._broker.abandon()
+                return False
+        for damage in self._broker.report.damage:
+            _log.error("%s", damage)
+        _log.info("%s", self._broker.report)
+        if self._config.flush == "async":
+            _log.warning(
+                "flush = async: a power cut loses what was acknowledged in the last %d ms",
+                self._config.flush_bound_ms,
+            )
+        return True
+
+    async def _serve(self, kafka: KafkaServer) -> None:
+        stop = asyncio.ensure_future(self._stop.wait())
+        watchdog = asyncio.ensure_future(self._watch())
+        await asyncio.wait((stop, kafka.pump.failure), return_when=asyncio.FIRST_COMPLETED)
+        watchdog.cancel()
+        stop.cancel()
+        self._notifier.stopping("stopping")
+        self._kafka = None
+        await kafka.stop()
+        if kafka.pump.failure.done():
+            # No clean stop: memory and disk may differ, and the next start must look.
+            self._broker.abandon()
+            raise kafka.pump.failure.result()
+        self._broker.close()
+
+    async def _watch(self) -> None:
+        """Tell systemd that the loop turns."""
+        interval_ms = self._notifier.watchdog_interval_ms
+        while interval_ms is not None:
+            self._notifier.watchdog()
+            await asyncio.sleep(interval_ms / 1000)
+
+
+def _set_priority(nice: int) -> None:
+    """Ask for less waiting behind others on a busy machine: lateness is a matter of being scheduled."""
+    try:
+        psutil.Process().nice(nice)
+    except psutil.AccessDenied:
+        _log.info("process.priority = %d is not permitted here", nice)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def run(config: Config) -> int:
+    """Run the broker in the foreground.
+
+    Args:
+        config: valid settings.
+
+    Returns:
+        The exit status 0 after a clean stop.
+
+    Raises:
+        LatermqError: see `Service.run`.
+    """
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
+        runner.run(_serve(config))
+    return 0
+
+
+async def _serve(config: Config) -> None:
+    await Service(config).run()
+
+
+def _loop_factory(name: str) -> type[asyncio.AbstractEventLoop] | None:
+    """The event loop by its setting; "auto" takes uvloop, which halves the cost of Fetch, if it is there."""
+    if name == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if name == "uvloop":
+            raise
+        return None
+    return uvloop.Loop

@@ -1,0 +1,210 @@
+"""What turns the broker: group commit, delivery at the due millisecond, housekeeping.
+
+Every callback that may have changed the log ends with `end_turn`: what was encoded is written, a flush is started on a
+thread if one is wanted and none is in flight, the wake timer is armed, and whoever waits is told.
+
+Flush. sync: at once, whenever something is not flushed; while one fdatasync is in flight more requests gather for the
+next. async: every `flush_interval_ms`; if the oldest byte that is not flushed gets older than `flush_bound_ms`, no more
+is acknowledged until it is: so a power cut loses at most that much.
+
+Any StorageError, and any error that leaves memory and log apart, ends the process. Layer 5: runs on the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from _core.session import ParkedFetch
+from appliance.broker import Broker
+from appliance.clock import WakeTimer
+from appliance.store.commit_log import FlushJob
+from appliance.units import MS_PER_SECOND, NS_PER_MS
+
+HOUSEKEEPING_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+Progressed = Callable[[list[ParkedFetch]], None]
+
+
+class Pump:
+    """Drives one broker on the running event loop.
+
+    Attributes:
+        failure: completes with the error that ended the broker's work.
+    """
+
+    def __init__(self, broker: Broker, progressed: Progressed) -> None:
+        """Make a pump that stands still.
+
+        Args:
+            broker: a recovered broker.
+            progressed: called at the end of each turn with the parked fetches that have more to see; answers may
+                leave up to `durable_pos`.
+        """
+        self._broker = broker
+        self._progressed = progressed
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-disk")
+        self._timer = WakeTimer()
+        self._armed_ms: int | None = None
+        self._is_delivering = False
+        self._flushing: FlushJob | None = None
+        self._unflushed_since_ns: int | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._housekeeping: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        self.failure: asyncio.Future[BaseException] = self._loop.create_future()
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._loop.add_reader(self._timer.fileno(), self._guard, self._on_timer)
+        self._guard(self._housekeep)
+        self._guard(self.end_turn)
+
+    async def stop(self) -> None:
+        """Stand still; a flush in flight is waited for."""
+        self._is_stopped = True
+        self._loop.remove_reader(self._timer.fileno())
+        for handle in (self._flush_timer, self._housekeeping):
+            if handle is not None:
+                handle.cancel()
+        await asyncio.to_thread(self._threads.shutdown)
+        self._timer.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Something broke that cannot be mended in place: the process must end."""
+        self._is_stopped = True
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """Run a step of the pump; nobody above would see its error."""
+        if self._is_stopped:
+            return
+        try:
+            step()
+        except Exception as error:
+            self.fail(error)
+
+    # Turns
+
+    @property
+    def durable_pos(self) -> int:
+        """Log position up to which requests may be acknowledged."""
+        broker = self._broker
+        if broker.is_sync_flush or self._is_flush_overdue():
+            return broker.flushed_pos
+        return broker.committed_pos
+
+    def end_turn(self) -> None:
+        """Write, flush, arm and tell. Raises StorageError; the caller hands it to `fail`."""
+        woken = self._broker.commit()
+        self._want_flush()
+        self._arm()
+        self._progressed(woken)
+
+    def _arm(self) -> None:
+        wake_ms = self._broker.next_wake_ms()
+        if wake_ms != self._armed_ms:
+            self._armed_ms = wake_ms
+            self._timer.arm(wake_ms)
+
+    # Flush
+
+    def _is_flush_overdue(self) -> bool:
+        since_ns = self._unflushed_since_ns
+        if since_ns is None:
+            return False
+        age_ns = self._broker.clock.monotonic_ns() - since_ns
+        return age_ns > self._broker.config.flush_bound_ms * NS_PER_MS
+
+    def _want_flush(self) -> None:
+        broker = self._broker
+        if broker.flushed_pos == broker.committed_pos:
+            return
+        if self._unflushed_since_ns is None:
+            self._unflushed_since_ns = broker.clock.monotonic_ns()
+        if self._flushing is not None:
+            return
+        if broker.is_sync_flush or self._is_flush_overdue():
+            self._begin_flush()
+        elif self._flush_timer is None:
+            delay_s = broker.config.flush_interval_ms / MS_PER_SECOND
+            self._flush_timer = self._loop.call_later(delay_s, self._guard, self._begin_flush)
+
+    def _begin_flush(self) -> None:
+        self._flush_timer = None
+        job = self._broker.begin_flush()
+        if job is None or self._flushing is not None:
+            return
+        self._flushing = job
+        started_ns = self._broker.clock.monotonic_ns()
+        # Bytes committed from now on are younger than this.
+        self._next_unflushed_since_ns = started_ns
+        future = self._loop.run_in_executor(self._threads, job.run)
+        future.add_done_callback(lambda done: self._guard(lambda: self._end_flush(done, started_ns)))
+
+    def _end_flush(self, done: asyncio.Future[None], started_ns: int) -> None:
+        job = self._flushing
+        assert job is not None
+        done.result()  # a failed fdatasync is raised here and ends the process
+        self._flushing = None
+        broker = self._broker
+        broker.metrics.flush_seconds.observe((broker.clock.monotonic_ns() - started_ns) / 1e9)
+        woken = broker.end_flush(job)
+        is_behind = broker.flushed_pos < broker.committed_pos
+        self._unflushed_since_ns = self._next_unflushed_since_ns if is_behind else None
+        self._want_flush()
+        self._progressed(woken)
+
+    # Delivery
+
+    def _on_timer(self) -> None:
+        self._timer.drain()
+        self._armed_ms = None
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """One chunk of what is due; more of it after the loop had a turn for everybody else."""
+        if self._is_delivering:
+            return
+        delivery = self._broker.deliver_due()
+        if delivery.cold:
+            self._is_delivering = True
+            self.read_cold(delivery.cold, self._deliver_again)
+            return
+        self.end_turn()
+        if delivery.has_more:
+            self._is_delivering = True
+            self._loop.call_soon(self._guard, self._deliver_again)
+
+    def _deliver_again(self) -> None:
+        self._is_delivering = False
+        self._deliver()
+
+    # Cold reads
+
+    def read_cold(self, positions: list[int], then: Callable[[], None]) -> None:
+        """Read and check frames on a thread, then go on.
+
+        Args:
+            positions: log positions of frames.
+            then: called on the loop when they are in memory, or known to be damaged.
+        """
+        future = self._loop.run_in_executor(
+            self._threads, self._broker.verify_frames, list(positions)
+        )
+
+        def finish() -> None:
+            for damage in self._broker.note_verified(future.result()):
+                _log.error("%s; it is not served", damage)
+            then()
+
+        future.add_done_callback(lambda _: self._guard(finish))
+
+    def _housekeep(self) -> None:
+        self._broker.housekeep()
+        self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)

@@ -1,0 +1,268 @@
+"""The Kafka facade on sockets: asyncio around `_core.session`.
+
+One protocol object for each connection. For each read: the session handles every whole request, the pump ends the turn
+(one write to the log for all of them), and what may be answered goes out in one write. Strict order of answers, also past
+a long-polled fetch, is the session's.
+
+Memory is bounded: the size of a request is checked before memory is taken for it, a connection that does not read its
+answers is not read either, and fetched records are slices of the log that are not copied. Layer 5.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from typing import Final, cast
+
+from _core.session import ParkedFetch, Session
+from appliance.broker import Broker
+from appliance.config import Address, is_wildcard
+from appliance.errors import ConfigError, RemoteProtocolError
+from appliance.pump import Pump
+from appliance.units import KIB, MS_PER_SECOND
+from compat.kafka import control
+from compat.kafka.node import Node
+
+WRITE_BUFFER_BYTES: Final = 256 * KIB
+"""A connection with more unsent bytes than this is not read any further."""
+
+BACKLOG: Final = 1024
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """One client connection."""
+
+    def __init__(self, server: "KafkaServer") -> None:
+        self._server = server
+        self._session: Session
+        self._transport: asyncio.Transport
+        self._parked: set[ParkedFetch] = set()
+        self._is_write_paused = False
+        self._is_read_paused = False
+        self._is_lost = False
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._session = self._server.broker.open_session(self._server.answer_rare)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if not self._server.admit(self):
+            self._is_lost = True
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._server.forget(self)
+        for parked in self._parked:
+            self._cancel(parked)
+            parked.unpark()
+        self._parked.clear()
+        self._session.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._session.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            self._session.received(nbytes, self._server.broker.clock.wall_ms())
+            self._end_round(nbytes)
+        except RemoteProtocolError as error:
+            self._drop(str(error))
+        except Exception as error:
+            # Memory and log may be apart now; serving on could lose or double a message.
+            self._server.pump.fail(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self.send()
+
+    # Rounds
+
+    def _end_round(self, received_bytes: int) -> None:
+        self._server.broker.metrics.received_bytes += received_bytes
+        self._server.pump.end_turn()
+        self._session.compact()
+        for parked in self._session.new_parked:
+            self._watch(parked)
+        self.send()
+
+    def send(self) -> None:
+        """Send what may leave, and go on reading if that made room."""
+        if self._is_lost or self._is_write_paused:
+            return
+        session = self._session
+        pieces = session.output(self._server.pump.durable_pos)
+        if pieces:
+            self._server.broker.metrics.sent_bytes += sum(map(len, pieces))
+            if len(pieces) == 1:
+                self._transport.write(pieces[0])
+            else:
+                self._transport.writelines(pieces)
+        if session.close_reason is not None and not session.is_waiting:
+            self._drop(session.close_reason)
+            return
+        self._server.await_flush(self, session.awaits_flush)
+        if session.paused and not session.is_waiting:
+            session.resume(self._server.broker.clock.wall_ms())
+            self._end_round(0)
+        self._adjust_reading()
+
+    def _adjust_reading(self) -> None:
+        should_pause = self._is_write_paused or self._session.paused
+        if self._is_lost or should_pause == self._is_read_paused:
+            return
+        self._is_read_paused = should_pause
+        if should_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _drop(self, reason: str) -> None:
+        _log.info("closing %s: %s", self._transport.get_extra_info("peername"), reason)
+        self._transport.close()
+
+    # Parked fetches
+
+    def _watch(self, parked: ParkedFetch) -> None:
+        """Time a fetch that could not be answered at once."""
+        self._parked.add(parked)
+        wait_ms = min(max(parked.wait_ms, 0), self._server.broker.config.fetch_wait_max_ms)
+        parked.timer = self._server.loop.call_later(
+            wait_ms / MS_PER_SECOND, self._server.guard, partial(self._expire, parked)
+        )
+        self._read_cold(parked)
+
+    def _read_cold(self, parked: ParkedFetch) -> None:
+        if parked.cold:
+            self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked))
+
+    def look_again(self, parked: ParkedFetch, *, is_patient: bool = True) -> None:
+        """There may be more for a parked fetch."""
+        if parked.answered or self._is_lost:
+            return
+        if self._session.retry(parked, is_patient):
+            self._parked.discard(parked)
+            self._cancel(parked)
+            self.send()
+        else:
+            self._read_cold(parked)
+
+    def _expire(self, parked: ParkedFetch) -> None:
+        self.look_again(parked, is_patient=False)
+
+    @staticmethod
+    def _cancel(parked: ParkedFetch) -> None:
+        if parked.timer is not None:
+            parked.timer.cancel()
+            parked.timer = None
+
+
+class KafkaServer:
+    """Listens, and ties connections to the pump.
+
+    Attributes:
+        broker, pump, loop: what the connections use.
+        bound: the address that is listened on, once started.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.loop = asyncio.get_running_loop()
+        self.pump = Pump(broker, self._progressed)
+        self.bound = broker.config.listen
+        self._server: asyncio.Server | None = None
+        self._node: Node
+        self._connections: set[KafkaConnection] = set()
+        self._by_session: dict[Session, KafkaConnection] = {}
+        self._awaiting_flush: set[KafkaConnection] = set()
+
+    async def start(self) -> None:
+        """Listen and deliver.
+
+        Raises:
+            ConfigError: the address cannot be used.
+        """
+        config = self.broker.config
+        try:
+            self._server = await self.loop.create_server(
+                lambda: KafkaConnection(self),
+                config.listen.host,
+                config.listen.port,
+                backlog=BACKLOG,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {config.listen}: {error.strerror}") from error
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.bound = Address(host, port)
+        told = config.advertise or self.bound
+        assert not is_wildcard(told.host)
+        self._node = Node(self.broker, told.host, told.port or port)
+        self.pump.start()
+        await self._server.start_serving()
+
+    async def stop(self) -> None:
+        """Stop listening, drop the connections and stand still."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection._transport.abort()
+        await self.pump.stop()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def guard(self, step: partial[None]) -> None:
+        """Run a step outside of a connection's callbacks."""
+        try:
+            step()
+        except Exception as error:
+            self.pump.fail(error)
+
+    # What connections call
+
+    def admit(self, connection: KafkaConnection) -> bool:
+        """Take a new connection in, unless there are too many."""
+        if len(self._connections) >= self.broker.config.connection_count_max:
+            _log.warning("a connection is refused: network.connection_count_max is reached")
+            return False
+        self._connections.add(connection)
+        self._by_session[connection._session] = connection
+        return True
+
+    def forget(self, connection: KafkaConnection) -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+        self._awaiting_flush.discard(connection)
+        self._by_session.pop(connection._session, None)
+
+    def await_flush(self, connection: KafkaConnection, is_waiting: bool) -> None:
+        """Note whether a connection wants to be told of the next flush."""
+        if is_waiting:
+            self._awaiting_flush.add(connection)
+        else:
+            self._awaiting_flush.discard(connection)
+
+    def answer_rare(self, request: bytes) -> tuple[bytes | None, int]:
+        """Answer a request of the control plane. Raises RemoteProtocolError."""
+        answer = control.answer(self._node, request)
+        return answer, self.broker.control_pos
+
+    def _progressed(self, woken: list[ParkedFetch]) -> None:
+        for parked in woken:
+            connection = self._by_session.get(parked.session)
+            if connection is not None:
+                connection.look_again(parked)
+        if self._awaiting_flush:
+            for connection in list(self._awaiting_flush):
+                connection.send()
