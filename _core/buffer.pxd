@@ -1,0 +1,62 @@
+"""A growable run of bytes, reused from one request to the next so that the hot paths allocate nothing.
+
+`reserve` may move the bytes: hold offsets across it, never pointers. Layer 0: no I/O.
+"""
+
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+
+cdef struct Buf:
+    uint8_t* data
+    Py_ssize_t size
+    Py_ssize_t capacity
+
+
+cdef inline uint8_t* reserve(Buf* b, Py_ssize_t more) except NULL nogil:
+    """Room for `more` bytes after the present ones; where they go. Raises MemoryError."""
+    cdef Py_ssize_t need = b.size + more
+    cdef Py_ssize_t capacity
+    cdef uint8_t* moved
+    if need > b.capacity or b.data == NULL:
+        capacity = b.capacity * 2 if b.capacity else 256
+        if capacity < need:
+            capacity = need
+        moved = <uint8_t*>realloc(b.data, capacity)
+        if moved == NULL:
+            with gil:
+                raise MemoryError(f"no memory for a buffer of {capacity} bytes")
+        b.data = moved
+        b.capacity = capacity
+    return b.data + b.size
+
+
+cdef inline int append(Buf* b, const void* p, Py_ssize_t size) except -1 nogil:
+    memcpy(reserve(b, size), p, size)
+    b.size += size
+    return 0
+
+
+cdef inline uint8_t* extend_zero(Buf* b, Py_ssize_t size) except NULL nogil:
+    """Append `size` zero bytes; where they begin."""
+    cdef uint8_t* p = reserve(b, size)
+    memset(p, 0, size)
+    b.size += size
+    return p
+
+
+cdef inline void shrink(Buf* b, Py_ssize_t keep) noexcept nogil:
+    """Empty the buffer, and give memory back if one large request made it grow beyond `keep`."""
+    b.size = 0
+    if b.capacity > keep:
+        free(b.data)
+        b.data = NULL
+        b.capacity = 0
+
+
+cdef inline void release(Buf* b) noexcept nogil:
+    free(b.data)
+    b.data = NULL
+    b.size = 0
+    b.capacity = 0

@@ -1,0 +1,265 @@
+"""One frame of the CommitLog: encode its header, and check a frame that comes from the disk.
+
+docs/FORMAT.md draws the bytes. A frame is trusted only if `check_frame` says so: magic, version and kind are known, the
+sizes add up within the bytes at hand, the position is its own (a recycled or misplaced frame is not), the CRC covers
+header, tables and the start of each batch, each batch's own CRC covers the rest, every table entry points inside the
+frame, and the padding is zero.
+
+Layer 0: no I/O.
+"""
+
+from libc.stdint cimport INT64_MIN
+from libc.string cimport memset
+
+from _core.crc32c cimport extend
+from _core.layout cimport *
+from _core.octets cimport (
+    load_i16, load_i32, load_i64, load_u16, load_u32, store_u16, store_u32, store_u64,
+)
+
+
+cdef void blank_header(FrameHeader* h, int kind) noexcept nogil:
+    """Every field as it is when nothing is said."""
+    memset(h, 0, sizeof(FrameHeader))
+    h.kind = kind
+    h.base_offset = -1
+    h.partition = -1
+    h.min_timestamp = INT64_MIN
+    h.max_timestamp = -1
+    h.running_max = -1
+    h.min_deliver_ms = -1
+    h.max_deliver_ms = -1
+    h.producer_id = -1
+    h.first_sequence = -1
+    h.last_sequence = -1
+    h.producer_epoch = -1
+
+
+cdef int64_t frame_size(int64_t tables, int64_t visible, int64_t held) noexcept nogil:
+    """Bytes of a frame with such parts, padding included."""
+    return (FRAME_HEADER_SIZE + tables + visible + held + FRAME_ALIGNMENT - 1) & ~<int64_t>(FRAME_ALIGNMENT - 1)
+
+
+cdef void encode_header(const FrameHeader* h, uint8_t* out) noexcept nogil:
+    """All but the CRC. REQUIRES: FRAME_HEADER_SIZE bytes at `out`."""
+    store_u16(out + AT_MAGIC, FRAME_MAGIC)
+    out[AT_VERSION] = FORMAT_VERSION
+    out[AT_KIND] = <uint8_t>h.kind
+    store_u32(out + AT_SIZE, h.size)
+    store_u32(out + AT_EPOCH, h.epoch)
+    store_u32(out + AT_TOPIC_ID, h.topic_id)
+    store_u64(out + AT_PHYS_OFFSET, h.phys_offset)
+    store_u64(out + AT_FLUSHED, h.flushed)
+    store_u64(out + AT_STORE_TIME, h.store_time_ms)
+    store_u64(out + AT_BASE_OFFSET, h.base_offset)
+    store_u32(out + AT_PARTITION, h.partition)
+    store_u32(out + AT_RECORD_COUNT, h.record_count)
+    store_u32(out + AT_TIMER_COUNT, h.timer_count)
+    store_u32(out + AT_CANCEL_COUNT, h.cancel_count)
+    store_u32(out + AT_TABLES_SIZE, h.tables_size)
+    store_u32(out + AT_VISIBLE_SIZE, h.visible_size)
+    store_u32(out + AT_HELD_SIZE, h.held_size)
+    store_u64(out + AT_MIN_TIMESTAMP, h.min_timestamp)
+    store_u64(out + AT_MAX_TIMESTAMP, h.max_timestamp)
+    store_u64(out + AT_RUNNING_MAX, h.running_max)
+    store_u64(out + AT_MIN_DELIVER_TIME, h.min_deliver_ms)
+    store_u64(out + AT_MAX_DELIVER_TIME, h.max_deliver_ms)
+    store_u64(out + AT_PRODUCER_ID, h.producer_id)
+    store_u32(out + AT_FIRST_SEQUENCE, h.first_sequence)
+    store_u32(out + AT_LAST_SEQUENCE, h.last_sequence)
+    store_u16(out + AT_PRODUCER_EPOCH, h.producer_epoch)
+    store_u16(out + AT_FLAGS, h.flags)
+    store_u32(out + AT_RESERVED, 0)
+    store_u32(out + AT_CRC, 0)
+
+
+cdef void decode_header(const uint8_t* p, FrameHeader* h) noexcept nogil:
+    """REQUIRES: FRAME_HEADER_SIZE bytes at `p`."""
+    h.kind = p[AT_KIND]
+    h.size = load_i32(p + AT_SIZE)
+    h.epoch = load_i32(p + AT_EPOCH)
+    h.topic_id = load_i32(p + AT_TOPIC_ID)
+    h.phys_offset = load_i64(p + AT_PHYS_OFFSET)
+    h.flushed = load_i64(p + AT_FLUSHED)
+    h.store_time_ms = load_i64(p + AT_STORE_TIME)
+    h.base_offset = load_i64(p + AT_BASE_OFFSET)
+    h.partition = load_i32(p + AT_PARTITION)
+    h.record_count = load_i32(p + AT_RECORD_COUNT)
+    h.timer_count = load_i32(p + AT_TIMER_COUNT)
+    h.cancel_count = load_i32(p + AT_CANCEL_COUNT)
+    h.tables_size = load_i32(p + AT_TABLES_SIZE)
+    h.visible_size = load_i32(p + AT_VISIBLE_SIZE)
+    h.held_size = load_i32(p + AT_HELD_SIZE)
+    h.min_timestamp = load_i64(p + AT_MIN_TIMESTAMP)
+    h.max_timestamp = load_i64(p + AT_MAX_TIMESTAMP)
+    h.running_max = load_i64(p + AT_RUNNING_MAX)
+    h.min_deliver_ms = load_i64(p + AT_MIN_DELIVER_TIME)
+    h.max_deliver_ms = load_i64(p + AT_MAX_DELIVER_TIME)
+    h.producer_id = load_i64(p + AT_PRODUCER_ID)
+    h.first_sequence = load_i32(p + AT_FIRST_SEQUENCE)
+    h.last_sequence = load_i32(p + AT_LAST_SEQUENCE)
+    h.producer_epoch = load_i16(p + AT_PRODUCER_EPOCH)
+    h.flags = load_u16(p + AT_FLAGS)
+
+
+cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
+    cdef int64_t payload
+    if h.tables_size < 0 or h.visible_size < 0 or h.held_size < 0 or h.tables_size % FRAME_ALIGNMENT:
+        return False
+    if h.record_count < 0 or h.timer_count < 0 or h.cancel_count < 0:
+        return False
+    if h.kind == KIND_BLANK:
+        return h.tables_size == 0 and h.visible_size == 0 and h.held_size == 0
+    if frame_size(h.tables_size, h.visible_size, h.held_size) != h.size:
+        return False
+    payload = <int64_t>h.visible_size + h.held_size
+    if (h.visible_size and h.visible_size < BATCH_HEADER_SIZE) or (h.held_size and h.held_size < BATCH_HEADER_SIZE):
+        return False
+    return payload == 0 or h.kind in (KIND_ACCEPT, KIND_DELIVER, KIND_CARRY)
+
+
+cdef bint _batch_is_whole(const uint8_t* p, int32_t size) noexcept nogil:
+    """The batch's own length and CRC. The first 21 bytes are under the frame's CRC."""
+    if load_i32(p + BATCH_AT_LENGTH) != size - 12:
+        return False
+    return load_u32(p + BATCH_AT_CRC) == extend(0, p + BATCH_CRC_START, size - BATCH_CRC_START)
+
+
+cdef bint _id_is_inside(const FrameHeader* h, uint32_t pos, int size) noexcept nogil:
+    if size == 0:
+        return True
+    return pos >= FRAME_HEADER_SIZE and <int64_t>pos + size <= FRAME_HEADER_SIZE + <int64_t>h.tables_size
+
+
+cdef bint _timer_tables_are_sound(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    """Accept and carry frames: entries fit in the tables, and point into the frame."""
+    cdef int64_t need = <int64_t>h.timer_count * TIMER_ENTRY_SIZE + <int64_t>h.cancel_count * CANCEL_ENTRY_SIZE
+    cdef int64_t held_start = FRAME_HEADER_SIZE + <int64_t>h.tables_size + h.visible_size
+    cdef const uint8_t* e = p + FRAME_HEADER_SIZE
+    cdef int64_t pos, size
+    cdef int32_t i
+    if need > h.tables_size:
+        return False
+    for i in range(h.timer_count):
+        pos = load_u32(e + TIMER_AT_RECORD_POS)
+        size = load_u32(e + TIMER_AT_RECORD_SIZE)
+        if pos < held_start + BATCH_HEADER_SIZE or pos + size > held_start + h.held_size:
+            return False
+        if not _id_is_inside(h, load_u32(e + TIMER_AT_ID_POS), e[TIMER_AT_ID_SIZE]):
+            return False
+        e += TIMER_ENTRY_SIZE
+    for i in range(h.cancel_count):
+        if not _id_is_inside(h, load_u32(e + CANCEL_AT_ID_POS), e[CANCEL_AT_ID_SIZE]):
+            return False
+        e += CANCEL_ENTRY_SIZE
+    return True
+
+
+cdef bint _settled_table_is_sound(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    """Deliver and cancel frames: entries and the ids behind them fit in the tables."""
+    cdef int64_t need = <int64_t>h.timer_count * SETTLED_ENTRY_SIZE
+    cdef const uint8_t* e = p + FRAME_HEADER_SIZE
+    cdef int32_t i
+    if need > h.tables_size or h.cancel_count:
+        return False
+    for i in range(h.timer_count):
+        need += e[SETTLED_AT_ID_SIZE]
+        e += SETTLED_ENTRY_SIZE
+    return need <= h.tables_size
+
+
+cdef bint _tables_are_sound(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    if h.kind == KIND_ACCEPT or (h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL):
+        return _timer_tables_are_sound(p, h)
+    if h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
+        return _settled_table_is_sound(p, h)
+    return h.timer_count == 0 and h.cancel_count == 0
+
+
+cdef uint32_t frame_crc(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    """CRC32C of header[0:140], tables and the first 21 bytes of each batch of a frame that lies in one piece."""
+    cdef uint32_t crc = extend(0, p, AT_CRC)
+    cdef const uint8_t* q = p + FRAME_HEADER_SIZE
+    crc = extend(crc, q, h.tables_size)
+    q += h.tables_size
+    if h.visible_size:
+        crc = extend(crc, q, BATCH_CRC_START)
+    if h.held_size:
+        crc = extend(crc, q + h.visible_size, BATCH_CRC_START)
+    return crc
+
+
+cdef int check_frame(
+    const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches
+) noexcept nogil:
+    cdef const uint8_t* q
+    if available < FRAME_HEADER_SIZE or load_u16(p + AT_MAGIC) != FRAME_MAGIC:
+        return FRAME_NO_MAGIC
+    if p[AT_VERSION] != FORMAT_VERSION:
+        return FRAME_NEWER_VERSION if p[AT_VERSION] > FORMAT_VERSION else FRAME_NO_MAGIC
+    decode_header(p, h)
+    if h.kind < KIND_ACCEPT or h.kind > KIND_BLANK:
+        return FRAME_BAD_KIND
+    if h.size < FRAME_HEADER_SIZE or h.size > available or h.size % FRAME_ALIGNMENT or not _sizes_add_up(h):
+        return FRAME_BAD_SIZE
+    if h.phys_offset != pos:
+        return FRAME_MISPLACED
+    if load_u32(p + AT_CRC) != frame_crc(p, h):
+        return FRAME_BAD_CRC
+    if h.kind == KIND_BLANK:
+        return FRAME_OK
+    if not _tables_are_sound(p, h):
+        return FRAME_BAD_TABLE
+    q = p + FRAME_HEADER_SIZE + h.tables_size
+    if with_batches:
+        if h.visible_size and not _batch_is_whole(q, h.visible_size):
+            return FRAME_BAD_BATCH
+        if h.held_size and not _batch_is_whole(q + h.visible_size, h.held_size):
+            return FRAME_BAD_BATCH
+    q += <int64_t>h.visible_size + h.held_size
+    while q < p + h.size:
+        if q[0]:
+            return FRAME_BAD_PADDING
+        q += 1
+    return FRAME_OK
+
+
+FAULTS = {
+    FRAME_OK: "whole",
+    FRAME_NO_MAGIC: "no frame magic",
+    FRAME_NEWER_VERSION: "written by a newer format version",
+    FRAME_BAD_KIND: "unknown kind",
+    FRAME_BAD_SIZE: "sizes do not add up",
+    FRAME_MISPLACED: "frame of another position",
+    FRAME_BAD_CRC: "CRC of header and tables differs",
+    FRAME_BAD_BATCH: "length or CRC of a batch differs",
+    FRAME_BAD_PADDING: "padding is not zero",
+    FRAME_BAD_TABLE: "a table entry points outside the frame",
+}
+
+
+def read_header(const uint8_t[::1] data):
+    """The header fields of the frame at the start of `data`, unchecked.
+
+    Args:
+        data: at least FRAME_HEADER_SIZE bytes.
+
+    Returns:
+        A dict of field name to integer.
+
+    Raises:
+        ValueError: fewer bytes than a header.
+    """
+    cdef FrameHeader h
+    if data.shape[0] < FRAME_HEADER_SIZE:
+        raise ValueError(f"a frame header has {FRAME_HEADER_SIZE} bytes, here are {data.shape[0]}")
+    decode_header(&data[0], &h)
+    return h
+
+
+def check(const uint8_t[::1] data, int64_t phys_offset):
+    """What is wrong with the frame at the start of `data`, which lies at `phys_offset`; "whole" if nothing is."""
+    cdef FrameHeader h
+    if data.shape[0] == 0:
+        return FAULTS[FRAME_NO_MAGIC]
+    return FAULTS[check_frame(&data[0], data.shape[0], phys_offset, &h, True)]

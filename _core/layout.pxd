@@ -1,0 +1,130 @@
+"""Every on-disk width, offset and number. docs/FORMAT.md draws them; tests/core/test_format.py holds the two together.
+
+Ritual for changing the format. The bytes of released logs stay readable for ever, so:
+ 1. Add, never move: a field goes into reserved bytes that were written as zero, and zero keeps its old meaning.
+ 2. If that cannot do, raise FORMAT_VERSION and keep the reader of the old version beside the new one.
+ 3. Change docs/FORMAT.md, its worked example and the golden bytes in tests/golden/ in the same commit.
+ 4. Say in CHANGELOG.md whether an older latermq can still open the log (it refuses a version above its own).
+All integers are big-endian.
+"""
+
+cpdef enum:
+    FORMAT_VERSION = 1
+    FRAME_MAGIC = 0x4C4D          # "LM"
+    FRAME_HEADER_SIZE = 144
+    FRAME_ALIGNMENT = 8
+
+# Offsets in the frame header.
+cpdef enum:
+    AT_MAGIC = 0                  # u16
+    AT_VERSION = 2                # u8
+    AT_KIND = 3                   # u8
+    AT_SIZE = 4                   # i32, whole frame with padding, a multiple of 8
+    AT_EPOCH = 8                  # i32, never falls along the log
+    AT_TOPIC_ID = 12              # i32, 0 = none
+    AT_PHYS_OFFSET = 16           # i64, position of this frame in the log
+    AT_FLUSHED = 24               # i64, flushed position when this frame was appended
+    AT_STORE_TIME = 32            # i64, epoch ms
+    AT_BASE_OFFSET = 40           # i64, queue offset of the first visible record, -1 = none
+    AT_PARTITION = 48             # i32, -1 = none
+    AT_RECORD_COUNT = 52          # i32, visible records
+    AT_TIMER_COUNT = 56           # i32, entries of the timer table
+    AT_CANCEL_COUNT = 60          # i32, entries of the cancel table
+    AT_TABLES_SIZE = 64           # i32, bytes between header and batches, a multiple of 8
+    AT_VISIBLE_SIZE = 68          # i32, bytes of the visible batch
+    AT_HELD_SIZE = 72             # i32, bytes of the held batch
+    AT_MIN_TIMESTAMP = 76         # i64, lowest timestamp of the visible records, INT64_MIN = unknown
+    AT_MAX_TIMESTAMP = 84         # i64, highest timestamp of the visible records, -1 = none
+    AT_RUNNING_MAX = 92           # i64, highest timestamp of the partition up to here, -1 = none
+    AT_MIN_DELIVER_TIME = 100     # i64, earliest resolved due time in the timer table, -1 = none
+    AT_MAX_DELIVER_TIME = 108     # i64, latest
+    AT_PRODUCER_ID = 116          # i64, -1 = none
+    AT_FIRST_SEQUENCE = 124       # i32, as received
+    AT_LAST_SEQUENCE = 128        # i32, as received
+    AT_PRODUCER_EPOCH = 132       # i16
+    AT_FLAGS = 134                # u16, FRAME_FLAG_*
+    AT_RESERVED = 136             # u32, zero
+    AT_CRC = 140                  # u32, CRC32C of header[0:140], tables, first 21 bytes of each batch
+
+cpdef enum:
+    KIND_ACCEPT = 1
+    KIND_DELIVER = 2
+    KIND_CANCEL = 3
+    KIND_CARRY = 4
+    KIND_TOPIC = 5
+    KIND_OFFSET = 6
+    KIND_PRODUCER = 7
+    KIND_GROUP = 8
+    KIND_TXN = 9
+    KIND_EPOCH = 10
+    KIND_BLANK = 11
+
+cpdef enum:
+    FRAME_FLAG_TRANSACTIONAL = 1  # the accept belongs to an open transaction of its producer
+    FRAME_FLAG_CONTROL = 2        # a carry of control values instead of timers
+
+# One entry of the timer table of an accept or carry frame.
+cpdef enum:
+    TIMER_ENTRY_SIZE = 48
+    TIMER_AT_ACCEPT_POS = 0       # i64, position of the frame that accepted it: first half of the timer id
+    TIMER_AT_INDEX = 8            # i32, index of the record as received: second half
+    TIMER_AT_LEVEL = 12           # u8, 0 = arbitrary
+    TIMER_AT_KIND = 13            # u8, DUE_*
+    TIMER_AT_ID_SIZE = 14         # u8, 0 = unnamed; one zero byte follows
+    TIMER_AT_DUE = 16             # i64, due time in epoch ms, or the unresolved value
+    TIMER_AT_LEVEL_OFFSET = 24    # i64, offset in the level queue, -1 = in the wheel
+    TIMER_AT_RECORD_POS = 32      # u32, of the record in the held batch, from the start of the frame
+    TIMER_AT_RECORD_SIZE = 36     # u32, with its length prefix
+    TIMER_AT_ID_POS = 40          # u32, of the user's id, from the start of the frame; four zero bytes follow
+
+cpdef enum:
+    DUE_RESOLVED = 0              # an instant
+    DUE_AFTER_COMMIT = 1          # a delay in ms that counts from the commit of the transaction
+    DUE_AT = 2                    # an instant, held until the commit
+    DUE_LEVEL_AFTER_COMMIT = 3    # a level that counts from the commit
+
+# One entry of the cancel table of an accept frame.
+cpdef enum:
+    CANCEL_ENTRY_SIZE = 24
+    CANCEL_AT_INDEX = 0           # i32, index of the record as received
+    CANCEL_AT_KIND = 4            # u8, WITHDRAW_*
+    CANCEL_AT_ID_SIZE = 5         # u8; two zero bytes follow
+    CANCEL_AT_DUE = 8             # i64, due time of a record delivered at once, else 0
+    CANCEL_AT_ID_POS = 16         # u32, from the start of the frame; four zero bytes follow
+
+cpdef enum:
+    WITHDRAW_CANCEL = 1           # x-deliver-cancel
+    WITHDRAW_DELIVERED = 2        # a record with an id that was due at once: it withdraws the pending one
+
+# One entry of the table of a deliver or cancel frame; the ids of named ones follow the table, in its order.
+cpdef enum:
+    SETTLED_ENTRY_SIZE = 16
+    SETTLED_AT_ACCEPT_POS = 0     # i64
+    SETTLED_AT_INDEX = 8          # i32
+    SETTLED_AT_ID_SIZE = 12       # u8, 0 = unnamed; three zero bytes follow
+
+# ConsumeQueue units, RocketMQ's layout.
+cpdef enum:
+    UNIT_SIZE = 20
+    UNIT_AT_POSITION = 0          # i64, position of the frame
+    UNIT_AT_SIZE = 8              # i32, size of the frame
+    UNIT_AT_TAGS_CODE = 12        # i64, hash of the record's tag
+    UNITS_PER_FILE = 300000
+
+# Kafka's RecordBatch, version 2 (magic 2).
+cpdef enum:
+    BATCH_HEADER_SIZE = 61
+    BATCH_CRC_START = 21          # Kafka's CRC covers attributes .. end; what is before is under the frame's CRC
+    BATCH_AT_BASE_OFFSET = 0      # i64
+    BATCH_AT_LENGTH = 8           # i32, bytes after this field
+    BATCH_AT_LEADER_EPOCH = 12    # i32
+    BATCH_AT_MAGIC = 16           # i8
+    BATCH_AT_CRC = 17             # u32
+    BATCH_AT_ATTRIBUTES = 21      # i16
+    BATCH_AT_LAST_DELTA = 23      # i32
+    BATCH_AT_BASE_TIMESTAMP = 27  # i64
+    BATCH_AT_MAX_TIMESTAMP = 35   # i64
+    BATCH_AT_PRODUCER_ID = 43     # i64
+    BATCH_AT_PRODUCER_EPOCH = 51  # i16
+    BATCH_AT_BASE_SEQUENCE = 53   # i32
+    BATCH_AT_COUNT = 57           # i32

@@ -1,0 +1,11 @@
+"""The on-disk numbers for Python: the enumerations of layout.pxd, and the relations between them.
+
+Layer 0: no I/O.
+"""
+
+assert FRAME_HEADER_SIZE % FRAME_ALIGNMENT == 0
+assert AT_CRC + 4 == FRAME_HEADER_SIZE  # the CRC ends the header, so that one pass covers what is before it
+assert TIMER_ENTRY_SIZE % FRAME_ALIGNMENT == 0
+assert CANCEL_ENTRY_SIZE % FRAME_ALIGNMENT == 0
+assert SETTLED_ENTRY_SIZE % FRAME_ALIGNMENT == 0
+assert BATCH_CRC_START == BATCH_AT_ATTRIBUTES
