@@ -76,8 +76,7 @@ cdef inline bint read_two_digits(Cursor* c, int* value) noexcept nogil:
 
 cdef inline bint read_fraction(Cursor* c, int64_t* ms) noexcept nogil:
     """Read the digits after a dot, at least one, as milliseconds rounded up: 0 .. 1000."""
-    cdef int64_t total = 0
-    cdef int64_t scale = 100
+    cdef int64_t total = 0, scale = 100
     cdef bint is_finer = False
     if not is_digit(peek(c)):
         return False
@@ -228,23 +227,22 @@ cdef int days_in_month(int64_t year, int month) noexcept nogil:
 
 cdef int64_t days_since_epoch(int64_t year, int month, int day) noexcept nogil:
     """Days from 1970-01-01 to a Gregorian date. REQUIRES: year 0 .. 9999, a date that exists."""
-    # Counted in years that begin in March, so that the leap day is the last one. 400 years more
-    # keep the year positive; every 400 years have the same number of days.
+    # Counted in years from March on: the leap day is the last. 400 years more keep it positive.
     cdef int64_t from_march = year + 400 - (month <= 2)
     cdef int month_index = (month + 9) % 12
     cdef int64_t days = from_march * 365 + from_march // 4 - from_march // 100 + from_march // 400
     days += (153 * month_index + 2) // 5 + day - 1
-    return days - (719_468 + 146_097)  # from 0000-03-01 to 1970-01-01, and the 400 years
+    return days - (719_468 + 146_097)  # 0000-03-01 to 1970-01-01, and 400 years
 
 
 cdef int read_offset(Cursor* c, int64_t* minutes) noexcept nogil:
     """Read the offset from UTC, which ends the value."""
     cdef bint is_behind
     cdef int hour = 0, minute = 0
-    minutes[0] = 0
     if peek(c) < 0:
         return DELAY_NO_OFFSET
     if skip(c, c"Z", c"z"):
+        minutes[0] = 0
         return DELAY_OK if peek(c) < 0 else DELAY_INSTANT
     is_behind = peek(c) == c"-"
     if not (
@@ -257,9 +255,7 @@ cdef int read_offset(Cursor* c, int64_t* minutes) noexcept nogil:
         return DELAY_INSTANT
     if hour > 23 or minute > 59:
         return DELAY_NO_SUCH_OFFSET
-    minutes[0] = hour * 60 + minute
-    if is_behind:
-        minutes[0] = -minutes[0]
+    minutes[0] = (hour * 60 + minute) * (-1 if is_behind else 1)
     return DELAY_OK
 
 
@@ -401,7 +397,7 @@ cdef int parse_level(const uint8_t* p, Py_ssize_t n, int64_t* level) noexcept no
     return settle(p, n, error, value, level)
 
 
-# From here on Python
+# The sentences
 
 _FORMS = {
     "x-delay": (
@@ -416,21 +412,15 @@ _SENTENCES = {
     DELAY_NULL: "has a null value; {form}",
     DELAY_EMPTY: "is empty; {form}",
     DELAY_TOO_LONG: "is longer than 64 bytes; {form}",
-    DELAY_NOT_TEXT: (
-        "is neither ASCII text nor an 8-byte big-endian number that is not negative; {form}"
-    ),
+    DELAY_NOT_TEXT: "is neither ASCII text nor an 8-byte big-endian number from 0 up; {form}",
     DELAY_NEGATIVE: "is negative; {form}",
     DELAY_SIGN: "has a sign; {form}",
     DELAY_SPACE: "contains a space; {form}",
-    DELAY_FRACTION: (
-        "has a fraction, which only seconds may have and only after a dot (PT1.5S); {form}"
-    ),
+    DELAY_FRACTION: "has a fraction, which only seconds may have, after a dot (PT1.5S); {form}",
     DELAY_MALFORMED: "is malformed; {form}",
     DELAY_UNIT: "has an unknown unit; write one of ms s m h d, in lower case",
     DELAY_UNITS_MIXED: "has more than one unit; write one (90m) or an ISO 8601 duration (PT1H30M)",
-    DELAY_CALENDAR_UNIT: (
-        "has months or years, whose length varies; write days (P30D), or minutes as PT5M"
-    ),
+    DELAY_CALENDAR_UNIT: "has months or years, which vary; write days (P30D), or minutes as PT5M",
     DELAY_DURATION: (
         "is not an ISO 8601 duration; write days, hours, minutes and seconds in this order"
         " (P1DT2H3M4.5S), each at most once, or weeks alone (P2W)"
@@ -442,9 +432,7 @@ _SENTENCES = {
     DELAY_NO_SUCH_DATE: "names a date that does not exist; write one of the Gregorian calendar",
     DELAY_NO_SUCH_TIME: "names a time that does not exist; write 00:00:00 to 23:59:59",
     DELAY_NO_SUCH_OFFSET: "has an offset that does not exist; write -23:59 to +23:59",
-    DELAY_BEFORE_EPOCH: (
-        "lies before 1970-01-01T00:00:00Z, a negative epoch value; write a later instant"
-    ),
+    DELAY_BEFORE_EPOCH: "lies before 1970-01-01T00:00:00Z, a negative value; write a later one",
 }
 
 
