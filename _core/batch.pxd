@@ -41,14 +41,16 @@ cdef struct Record:
     int64_t value_size
 
 cdef void decode_batch(const uint8_t* p, Batch* b) noexcept nogil
-# Advances over one record; False (and a failed cursor) if it is not whole. Headers are not looked into.
+# Advances over one record; False (and a failed cursor) if it is not whole. Skips its headers.
 cdef bint next_record(Cursor* c, Record* r) noexcept nogil
 # Advances over one header of a record.
 cdef bint next_header(Cursor* c, Slice* key, Slice* value) noexcept nogil
 
-# Building a batch: begin, write records, finish. Positions are offsets into the buffer, which may move.
+# Building a batch: begin, write records, finish. Positions are offsets into the
+# buffer, which may move.
 cdef Py_ssize_t begin_batch(Buf* out) except -1 nogil
 cdef int write_record(
-    Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, const uint8_t* tail, Py_ssize_t tail_size
+    Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, const uint8_t* tail,
+    Py_ssize_t tail_size
 ) except -1 nogil
 cdef void finish_batch(Buf* out, Py_ssize_t start, Batch* b) noexcept nogil

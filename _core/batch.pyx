@@ -1,13 +1,16 @@
 """Kafka's RecordBatch, version 2: walk one, build one.
 
- baseOffset i64 | batchLength i32 | partitionLeaderEpoch i32 | magic i8 | crc u32 | attributes i16 | lastOffsetDelta i32
- | baseTimestamp i64 | maxTimestamp i64 | producerId i64 | producerEpoch i16 | baseSequence i32 | count i32 | records
+ baseOffset i64 | batchLength i32 | partitionLeaderEpoch i32 | magic i8 | crc u32
+ | attributes i16 | lastOffsetDelta i32 | baseTimestamp i64 | maxTimestamp i64
+ | producerId i64 | producerEpoch i16 | baseSequence i32 | count i32 | records
 
- record: length varint | attributes i8 | timestampDelta varint | offsetDelta varint | key | value | headers
- key, value: length varint (-1 = null), bytes; headers: count varint, then key (length, bytes) and value each
+ record: length varint | attributes i8 | timestampDelta varint | offsetDelta varint
+         | key | value | headers
+ key, value: length varint (-1 = null), bytes
+ headers: count varint, then key (length, bytes) and value of each
 
-The CRC (CRC32C) covers attributes .. end, so base offset and leader epoch can be set without touching it. Source: the
-message format chapter of Apache Kafka's documentation. Layer 0: no I/O.
+The CRC (CRC32C) covers attributes .. end, so base offset and leader epoch can be set without
+touching it. Source: the message format chapter of Apache Kafka's documentation. Layer 0: no I/O.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -17,8 +20,8 @@ from _core.buffer cimport Buf, append, extend_zero, reserve
 from _core.crc32c cimport extend
 from _core.layout cimport *
 from _core.octets cimport (
-    Cursor, cursor_of, load_i16, load_i32, load_i64, load_u32, store_u16, store_u32, store_u64, store_varint,
-    take, take_i8, take_varint, varint_size,
+    Cursor, cursor_of, load_i16, load_i32, load_i64, load_u32, store_u16, store_u32, store_u64,
+    store_varint, take, take_i8, take_varint, varint_size,
 )
 
 
@@ -95,7 +98,8 @@ cdef Py_ssize_t begin_batch(Buf* out) except -1 nogil:
 
 
 cdef int write_record(
-    Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, const uint8_t* tail, Py_ssize_t tail_size
+    Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, const uint8_t* tail,
+    Py_ssize_t tail_size
 ) except -1 nogil:
     cdef int64_t length = 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + tail_size
     cdef uint8_t* p = reserve(out, 32 + tail_size)
@@ -111,7 +115,7 @@ cdef int write_record(
 
 
 cdef void finish_batch(Buf* out, Py_ssize_t start, Batch* b) noexcept nogil:
-    """Fill in the header of the batch that began at `start`; `b.length` and `b.crc` are computed."""
+    """Fill in the header of the batch that began at `start`; computes `b.length` and `b.crc`."""
     cdef uint8_t* p = out.data + start
     cdef Py_ssize_t size = out.size - start
     b.length = <int32_t>(size - 12)

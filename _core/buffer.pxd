@@ -1,4 +1,4 @@
-"""A growable run of bytes, reused from one request to the next so that the hot paths allocate nothing.
+"""A growable run of bytes, reused for the next request so that the hot paths allocate nothing.
 
 `reserve` may move the bytes: hold offsets across it, never pointers. Layer 0: no I/O.
 """

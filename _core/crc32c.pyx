@@ -1,7 +1,7 @@
 """CRC32C, the checksum of Kafka's record batches and of our frames.
 
-Our own because the hot paths need it without the GIL and without a Python object per call; the tests compare it with
-the published vectors and with a bit-by-bit model. Layer 0: no I/O.
+Our own because the hot paths need it without the GIL and without a Python object per call; the
+tests compare it with the published vectors and with a bit-by-bit model. Layer 0: no I/O.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -38,7 +38,7 @@ def crc32c(const uint8_t[::1] data, uint32_t crc=0):
 
 
 def crc32c_portable(const uint8_t[::1] data, uint32_t crc=0):
-    """The same by the table-driven form, which serves where the processor has no CRC32C instruction."""
+    """The same by the table-driven form, for processors without a CRC32C instruction."""
     if data.shape[0]:
         return <uint32_t>~crc32c_software(~crc, &data[0], <size_t>data.shape[0])
     return crc

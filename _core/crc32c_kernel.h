@@ -1,8 +1,9 @@
 /* CRC32C (Castagnoli, reflected polynomial 0x82F63B78), as RFC 3720 appendix B.4 defines it.
  *
- * With SSE4.2 three independent streams hide the latency of the crc32 instruction; their remainders are joined by
- * multiplying with x^(8*LANE) through tables, which is linear algebra over GF(2) and therefore computed at start from
- * the plain table-driven form. Elsewhere the table-driven form (eight bytes a step) serves alone. */
+ * With SSE4.2 three independent streams hide the latency of the crc32 instruction; their remainders
+ * are joined by multiplying with x^(8*LANE) through tables, which is linear algebra over GF(2) and
+ * therefore computed at start from the plain table-driven form. Elsewhere the table-driven form
+ * (eight bytes a step) serves alone. */
 #ifndef LATERMQ_CRC32C_KERNEL_H
 #define LATERMQ_CRC32C_KERNEL_H
 #include <stddef.h>
@@ -44,7 +45,8 @@ static uint32_t crc32c_append_lane(uint32_t crc) {
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-__attribute__((target("sse4.2"))) static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *p, size_t n) {
+__attribute__((target("sse4.2")))
+static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *p, size_t n) {
     uint64_t a = crc, word;
     while (n >= 3 * CRC32C_LANE) {
         uint64_t b = 0, c = 0, word_b, word_c;
@@ -84,9 +86,11 @@ static void crc32c_setup(void) {
     }
     for (uint32_t i = 0; i < 256; i++)
         for (int k = 1; k < 8; k++)
-            crc32c_table[k][i] = (crc32c_table[k - 1][i] >> 8) ^ crc32c_table[0][crc32c_table[k - 1][i] & 0xFF];
+            crc32c_table[k][i] =
+                (crc32c_table[k - 1][i] >> 8) ^ crc32c_table[0][crc32c_table[k - 1][i] & 0xFF];
     for (int k = 0; k < 4; k++)
-        for (uint32_t i = 0; i < 256; i++) crc32c_shift[k][i] = crc32c_software(i << (8 * k), zeros, CRC32C_LANE);
+        for (uint32_t i = 0; i < 256; i++)
+            crc32c_shift[k][i] = crc32c_software(i << (8 * k), zeros, CRC32C_LANE);
 #if defined(__x86_64__)
     crc32c_has_hardware = __builtin_cpu_supports("sse4.2");
 #endif

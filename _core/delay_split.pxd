@@ -71,19 +71,24 @@ cdef class BatchSplitter:
     cdef Buf scratch
     cdef int32_t level_used[LEVELS_MAX + 1]
     # Pass one: is every record sound, and does one carry a delay header?
-    cdef int inspect(self, const Batch* b, const uint8_t* records, int64_t size, bint look_for_headers) noexcept nogil
+    cdef int inspect(
+        self, const Batch* b, const uint8_t* records, int64_t size, bint look_for_headers
+    ) noexcept nogil
     # Pass two: visible batch, held batch and tables of the frame.
     cdef int split(
-        self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms, int64_t delay_max_ms,
-        bint log_append_time, DueQueue due
+        self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
+        int64_t delay_max_ms, bint log_append_time, DueQueue due
     ) except -1 nogil
     cdef int32_t tables_size(self) noexcept nogil
     cdef int assemble(
-        self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch, bint log_append_time
+        self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch,
+        bint log_append_time
     ) except -1 nogil
     cdef int _fault(self, int fault, int32_t record, int header, int detail) noexcept nogil
     cdef int _check_headers(self, Record* r, int32_t i, bint look) noexcept nogil
-    cdef int _read_ask(self, Record* r, int32_t i, int64_t now_ms, int64_t delay_max_ms, DelayAsk* ask) noexcept nogil
+    cdef int _read_ask(
+        self, Record* r, int32_t i, int64_t now_ms, int64_t delay_max_ms, DelayAsk* ask
+    ) noexcept nogil
     cdef int _resolve_due(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms
     ) noexcept nogil
@@ -93,6 +98,8 @@ cdef class BatchSplitter:
     cdef int _add_timer(
         self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, DueQueue due
     ) except -1 nogil
-    cdef int _add_withdrawal(self, int32_t i, int kind, const Slice* name, int64_t due_ms) except -1 nogil
+    cdef int _add_withdrawal(
+        self, int32_t i, int kind, const Slice* name, int64_t due_ms
+    ) except -1 nogil
     cdef void _note_timestamp(self, int64_t timestamp) noexcept nogil
     cdef void _reset(self) noexcept nogil

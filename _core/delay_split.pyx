@@ -1,11 +1,13 @@
 """Splits a produced batch by its delay headers.
 
-Pass one (`inspect`) walks every record: is it sound, within the limits, and does any carry a delay header? Most batches
-do not, and are then stored as they came. Otherwise pass two (`split`) writes a visible batch, a held batch and the timer
-and cancel tables, which together become one accept frame: a crash keeps all of them or none.
+Pass one (`inspect`) walks every record: is it sound, within the limits, and does any carry a delay
+header? Most batches do not, and are then stored as they came. Otherwise pass two (`split`) writes a
+visible batch, a held batch and the timer and cancel tables, which together become one accept frame:
+a crash keeps all of them or none.
 
-The contract is docs/DELAY.md. A record that is held or was due at once loses its request headers and gains
-`x-accepted-at`, `x-due-at` and, if it has an id, `x-due-id`. It is rewritten here, once, so that a delivery only copies.
+The contract is docs/DELAY.md. A record that is held or was due at once loses its request headers
+and gains `x-accepted-at`, `x-due-at` and, if it has an id, `x-due-id`. It is rewritten here, once,
+so that a delivery only copies.
 
 Layer 0: no I/O, no clock.
 """
@@ -14,8 +16,8 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32
 from libc.string cimport memcmp, memset
 
 from _core.batch cimport (
-    ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice, begin_batch, finish_batch, next_header,
-    next_record, write_record,
+    ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice, begin_batch, finish_batch,
+    next_header, next_record, write_record,
 )
 from _core.buffer cimport Buf, append, extend_zero, release, reserve, shrink
 from _core.delay_text cimport DELAY_OK, parse_delay, parse_deliver_at, parse_level
@@ -78,8 +80,10 @@ cdef int _write_header(Buf* out, int name, const uint8_t* value, Py_ssize_t size
 cdef class BatchSplitter:
     """Scratch space and limits for one broker; used for one batch at a time."""
 
-    def __cinit__(self, list level_ms not None, *, int64_t record_size_max, int64_t header_count_max,
-                  int64_t header_size_max):
+    def __cinit__(
+        self, list level_ms not None, *, int64_t record_size_max, int64_t header_count_max,
+        int64_t header_size_max
+    ):
         """Set the levels and limits.
 
         Args:
@@ -117,7 +121,9 @@ cdef class BatchSplitter:
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
 
-    cdef int inspect(self, const Batch* b, const uint8_t* records, int64_t size, bint look_for_headers) noexcept nogil:
+    cdef int inspect(
+        self, const Batch* b, const uint8_t* records, int64_t size, bint look_for_headers
+    ) noexcept nogil:
         cdef Cursor c = cursor_of(records, size)
         cdef Record r
         cdef int32_t i
@@ -164,7 +170,9 @@ cdef class BatchSplitter:
             return self._fault(SPLIT_RECORD_NOT_WHOLE, i, 0, 0)
         return SPLIT_OK
 
-    cdef int _read_ask(self, Record* r, int32_t i, int64_t now_ms, int64_t delay_max_ms, DelayAsk* ask) noexcept nogil:
+    cdef int _read_ask(
+        self, Record* r, int32_t i, int64_t now_ms, int64_t delay_max_ms, DelayAsk* ask
+    ) noexcept nogil:
         """What record `i` asks for: the last header of each name counts."""
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
@@ -181,7 +189,9 @@ cdef class BatchSplitter:
                 ask.value[name] = value
         return self._resolve_due(ask, i, now_ms, delay_max_ms)
 
-    cdef int _resolve_due(self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms) noexcept nogil:
+    cdef int _resolve_due(
+        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms
+    ) noexcept nogil:
         cdef int64_t value = 0
         cdef int error = DELAY_OK, header, asked = 0
         for header in range(HEADER_LEVEL + 1):
@@ -246,7 +256,9 @@ cdef class BatchSplitter:
         _write_header(tail, HEADER_DUE_AT, digits, _decimal(ask.due_ms, digits))
         if ask.present[HEADER_ID]:
             _write_header(tail, HEADER_DUE_ID, ask.value[HEADER_ID].data, ask.value[HEADER_ID].size)
-        return write_record(out, r.attributes, r.timestamp_delta, offset_delta, tail.data, tail.size)
+        return write_record(
+            out, r.attributes, r.timestamp_delta, offset_delta, tail.data, tail.size
+        )
 
     cdef int _add_timer(
         self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, DueQueue due
@@ -279,7 +291,9 @@ cdef class BatchSplitter:
             self.max_due = ask.due_ms
         return 0
 
-    cdef int _add_withdrawal(self, int32_t i, int kind, const Slice* name, int64_t due_ms) except -1 nogil:
+    cdef int _add_withdrawal(
+        self, int32_t i, int kind, const Slice* name, int64_t due_ms
+    ) except -1 nogil:
         cdef uint8_t* e = extend_zero(&self.cancels, CANCEL_ENTRY_SIZE)
         store_u32(e + CANCEL_AT_INDEX, i)
         e[CANCEL_AT_KIND] = <uint8_t>kind
@@ -305,8 +319,8 @@ cdef class BatchSplitter:
         self.max_timestamp = -1
 
     cdef int split(
-        self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms, int64_t delay_max_ms,
-        bint log_append_time, DueQueue due
+        self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
+        int64_t delay_max_ms, bint log_append_time, DueQueue due
     ) except -1 nogil:
         """REQUIRES: `inspect` found the records sound. SPLIT_OK or a SplitFault."""
         cdef Cursor c = cursor_of(records, size)
@@ -330,13 +344,17 @@ cdef class BatchSplitter:
             else:
                 if ask.due_ms < 0 and not ask.present[HEADER_ID]:
                     # No delay asked for (x-delay-level 0 at most): as it came.
-                    write_record(&self.visible, r.attributes, r.timestamp_delta, self.visible_count, r.tail,
-                                 r.end - r.tail)
+                    write_record(
+                        &self.visible, r.attributes, r.timestamp_delta, self.visible_count,
+                        r.tail, r.end - r.tail,
+                    )
                 else:
                     if ask.due_ms < 0:
                         ask.due_ms = now_ms
                     if ask.present[HEADER_ID]:
-                        self._add_withdrawal(i, WITHDRAW_DELIVERED, &ask.value[HEADER_ID], ask.due_ms)
+                        self._add_withdrawal(
+                            i, WITHDRAW_DELIVERED, &ask.value[HEADER_ID], ask.due_ms
+                        )
                     self._write_rewritten(&self.visible, &r, self.visible_count, &ask, now_ms)
                 self.visible_count += 1
                 self._note_timestamp(b.base_timestamp + r.timestamp_delta)
@@ -361,7 +379,8 @@ cdef class BatchSplitter:
         return <int32_t>((size + FRAME_ALIGNMENT - 1) & ~<Py_ssize_t>(FRAME_ALIGNMENT - 1))
 
     cdef int assemble(
-        self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch, bint log_append_time
+        self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch,
+        bint log_append_time
     ) except -1 nogil:
         """Finish what `split` wrote, now that the frame's place and offsets are known."""
         cdef Batch built = b[0]
@@ -371,7 +390,9 @@ cdef class BatchSplitter:
         cdef int32_t i
         for i in range(self.timer_count):
             store_u64(e + TIMER_AT_ACCEPT_POS, frame_pos)
-            store_u32(e + TIMER_AT_RECORD_POS, <uint32_t>(load_u32(e + TIMER_AT_RECORD_POS) + held_pos))
+            store_u32(
+                e + TIMER_AT_RECORD_POS, <uint32_t>(load_u32(e + TIMER_AT_RECORD_POS) + held_pos)
+            )
             if e[TIMER_AT_ID_SIZE]:
                 store_u32(e + TIMER_AT_ID_POS, <uint32_t>(load_u32(e + TIMER_AT_ID_POS) + ids_pos))
             e += TIMER_ENTRY_SIZE
@@ -404,27 +425,35 @@ cdef class BatchSplitter:
         """
         header = NAMES[self.fault_header].decode() if 0 <= self.fault_header < HEADER_NAMES else ""
         if fault == SPLIT_DELAY_VALUE:
-            value = None if self.fault_value.size < 0 else (<const char*>self.fault_value.data)[:self.fault_value.size]
+            value = None
+            if self.fault_value.size >= 0:
+                value = (<const char*>self.fault_value.data)[:self.fault_value.size]
             return describe(self.fault_detail, header, value)
         return {
             SPLIT_RECORD_NOT_WHOLE: "the record is malformed: its lengths do not add up",
             SPLIT_OFFSET_DELTA: "offset deltas of a batch must be 0, 1, 2, ...",
             SPLIT_TRAILING_BYTES: "bytes follow the last record of the batch",
             SPLIT_RECORD_TOO_LARGE: (
-                f"the record has {self.fault_size} bytes; record_size_max_bytes is {self.record_size_max}"
+                f"the record has {self.fault_size} bytes; "
+                f"record_size_max_bytes is {self.record_size_max}"
             ),
             SPLIT_TOO_MANY_HEADERS: (
-                f"the record has {self.fault_size} headers; header_count_max is {self.header_count_max}"
+                f"the record has {self.fault_size} headers; "
+                f"header_count_max is {self.header_count_max}"
             ),
             SPLIT_HEADERS_TOO_LARGE: (
-                f"the record's headers have {self.fault_size} bytes; header_size_max_bytes is {self.header_size_max}"
+                f"the record's headers have {self.fault_size} bytes; "
+                f"header_size_max_bytes is {self.header_size_max}"
             ),
             SPLIT_DELAY_TOO_LONG: (
                 f"{header}: due more than delay.max.ms = {self.fault_size} ms after receipt"
             ),
             SPLIT_CONTRADICTION: "use only one of x-delay, x-deliver-at and x-delay-level",
             SPLIT_CANCEL_CONTRADICTION: (
-                "x-deliver-cancel goes with none of x-delay, x-deliver-at, x-delay-level and x-deliver-id"
+                "x-deliver-cancel goes with none of "
+                "x-delay, x-deliver-at, x-delay-level and x-deliver-id"
             ),
-            SPLIT_ID_SIZE: f"{header} must have 1 to {ID_SIZE_MAX} bytes, not {max(self.fault_size, 0)}",
+            SPLIT_ID_SIZE: (
+                f"{header} must have 1 to {ID_SIZE_MAX} bytes, not {max(self.fault_size, 0)}"
+            ),
         }[fault]

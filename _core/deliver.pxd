@@ -29,7 +29,7 @@ cdef class DeliverPath:
     cdef readonly LogView view
     cdef Timer* timers
     cdef Due* found
-    cdef int32_t* group_of    # by partition handle: index of its last timer in this chunk, -1 = none
+    cdef int32_t* group_of    # by partition handle: index of its last timer in the chunk, -1 = none
     cdef Py_ssize_t group_capacity
     cdef Py_ssize_t chunk_max
     cdef int64_t batch_size_max

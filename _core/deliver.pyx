@@ -1,11 +1,12 @@
 """Deliver due timers: gather their records from the log, and append them as real batches.
 
-A chunk of due timers comes out of the due queue in order (due millisecond, then arrival), is grouped by partition, and
-each group becomes deliver frames: the visible batch *and* the ids of the timers that it fulfils, in one atomic append.
-So after any crash a timer is pending or delivered, never both, never neither.
+A chunk of due timers comes out of the due queue in order (due millisecond, then arrival), is
+grouped by partition, and each group becomes deliver frames: the visible batch *and* the ids of the
+timers that it fulfils, in one atomic append. So after any crash a timer is pending or delivered,
+never both, never neither.
 
-The records were rewritten when they were accepted, so a delivery copies key, value and headers as they are. Delivered
-batches carry producer id, epoch and sequence -1.
+The records were rewritten when they were accepted, so a delivery copies key, value and headers as
+they are. Delivered batches carry producer id, epoch and sequence -1.
 
 Layer 0: no I/O, no clock.
 """
@@ -14,7 +15,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
-from _core.batch cimport ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, begin_batch, finish_batch, next_record, write_record
+from _core.batch cimport (
+    ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, begin_batch, finish_batch, next_record, write_record,
+)
 from _core.buffer cimport Buf, append, extend_zero, release, shrink
 from _core.due_queue cimport Timer
 from _core.frames cimport FrameHeader, blank_header, frame_size
@@ -39,8 +42,9 @@ cdef class DeliverPath:
 
     Attributes:
         cold: after `deliver` answered -1: positions of frames to be read by a thread first.
-        disk_full: the last `deliver` stopped because there was no room; what was not delivered is due still.
-        damaged_timers: timers whose record could not be read; never delivered, counted and reported.
+        disk_full: the last `deliver` stopped because there was no room; what was not delivered is
+            due still.
+        damaged_timers: timers whose record could not be read: never delivered, but reported.
     """
 
     def __cinit__(self, LogWriter writer not None, LogView view not None, *, Py_ssize_t chunk_max,
@@ -79,7 +83,8 @@ cdef class DeliverPath:
             limit: most timers, at most `chunk_max`.
 
         Returns:
-            How many were delivered; -1 if frames must be read first (see `cold`), nothing has happened then.
+            How many were delivered; -1 if frames must be read first (see `cold`), nothing has
+            happened then.
         """
         cdef Py_ssize_t count
         cdef int32_t first
@@ -103,7 +108,7 @@ cdef class DeliverPath:
         return self.delivered
 
     cdef Py_ssize_t _locate_all(self, Py_ssize_t count) except -1:
-        """Find every record, first of all: -1 and everything put back if one is cold; else how many were found."""
+        """Find every record; how many were found, or -1 and all put back if one is cold."""
         cdef Py_ssize_t i, kept = 0
         cdef int result
         self.cold = []
@@ -161,8 +166,8 @@ cdef class DeliverPath:
         due.tail_size = r.end - r.tail
         due.attributes = r.attributes
         due.timestamp = r.timestamp_delta + load_i64(
-            frame + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE) + load_i32(frame + AT_VISIBLE_SIZE)
-            + BATCH_AT_BASE_TIMESTAMP
+            frame + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
+            + load_i32(frame + AT_VISIBLE_SIZE) + BATCH_AT_BASE_TIMESTAMP
         )
         due.name_size = entry[TIMER_AT_ID_SIZE]
         due.name = frame + load_u32(entry + TIMER_AT_ID_POS)
@@ -196,13 +201,13 @@ cdef class DeliverPath:
         return firsts
 
     cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2:
-        """One deliver frame for the run of timers from `first` on; the first timer behind it, or -1."""
+        """One deliver frame for timers from `first` on; the first timer behind them, or -1."""
         cdef Topic topic = partition.topic
         cdef FrameHeader h
         cdef FrameBody body
         cdef Batch b
         cdef Due* due
-        cdef int64_t timestamp, base = 0
+        cdef int64_t timestamp, size, base = 0
         cdef int32_t i = first
         cdef uint8_t* entry
         shrink(&self.batch, KEEP_BYTES)
@@ -213,7 +218,9 @@ cdef class DeliverPath:
         blank_header(&h, KIND_DELIVER)
         begin_batch(&self.batch)
         b.max_timestamp = -1
-        while i >= 0 and b.count < RUN_MAX and (b.count == 0 or self.batch.size < self.batch_size_max):
+        while i >= 0 and b.count < RUN_MAX:
+            if b.count and self.batch.size >= self.batch_size_max:
+                break
             due = &self.found[i]
             timestamp = due.timestamp
             if topic.log_append_time:
@@ -226,7 +233,9 @@ cdef class DeliverPath:
             h.min_timestamp = min(h.min_timestamp, timestamp)
             b.max_timestamp = max(b.max_timestamp, timestamp)
             h.max_deliver_ms = self.timers[i].due_ms
-            write_record(&self.batch, due.attributes, timestamp - base, b.count, due.tail, due.tail_size)
+            write_record(
+                &self.batch, due.attributes, timestamp - base, b.count, due.tail, due.tail_size
+            )
             entry = extend_zero(&self.tables, SETTLED_ENTRY_SIZE)
             store_u64(entry + SETTLED_AT_ACCEPT_POS, self.timers[i].phys_offset)
             store_u32(entry + SETTLED_AT_INDEX, self.timers[i].record_index)
@@ -236,7 +245,8 @@ cdef class DeliverPath:
             i = due.next
         append(&self.tables, self.names.data, self.names.size)
         extend_zero(&self.tables, -self.tables.size & (FRAME_ALIGNMENT - 1))
-        if not self.writer.prepare(topic, frame_size(self.tables.size, self.batch.size, 0), True, now_ms):
+        size = frame_size(self.tables.size, self.batch.size, 0)
+        if not self.writer.prepare(topic, size, True, now_ms):
             self.disk_full = True
             return first
         b.base_offset = partition.next_offset
@@ -277,5 +287,5 @@ cdef class DeliverPath:
 
     @property
     def lateness(self):
-        """Timers delivered, by lateness: one count for each bound of LATENESS_BOUNDS_MS, and one for those above."""
+        """Timers delivered by lateness: a count for each of LATENESS_BOUNDS_MS and one above."""
         return [self.lateness_counts[i] for i in range(LATENESS_BOUNDS + 1)]

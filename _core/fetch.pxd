@@ -52,7 +52,11 @@ cdef class FetchPath:
     cdef int _partition(
         self, Cursor* c, int version, const uint8_t* name, int64_t name_size, Buf* out, int64_t room
     ) except -1
-    cdef int _check_position(self, Partition partition, int32_t leader_epoch, int64_t offset) except -1
-    cdef int64_t _collect(self, Partition partition, int64_t offset, int64_t limit, bint at_least_one) except -1
+    cdef int _check_position(
+        self, Partition partition, int32_t leader_epoch, int64_t offset
+    ) except -1
+    cdef int64_t _collect(
+        self, Partition partition, int64_t offset, int64_t limit, bint at_least_one
+    ) except -1
     cdef int _put_records(self, Buf* out, bint flexible, int64_t size) except -1
     cdef list pieces(self, Buf* out, Py_ssize_t start)

@@ -1,12 +1,14 @@
 """Fetch, versions 4 to 12: from the bytes of a request to slices of the log.
 
-Behaviour. The answer is made of its own bytes and of slices of the mapped segments, which go to the socket without a
-copy; batches below a few KiB are copied, which is cheaper than one more slice. It begins with the batch that contains
-the offset; the first batch is given even if it is larger than the limits (KIP-74). Every partition that was asked for is
-in the answer. Fetch sessions (KIP-227) are declined: the session id is always 0. There are no transactions yet, so the
-last stable offset is the high watermark and the list of aborted transactions is empty.
+Behaviour. The answer is made of its own bytes and of slices of the mapped segments, which go to the
+socket without a copy; batches below a few KiB are copied, which is cheaper than one more slice. It
+begins with the batch that contains the offset; the first batch is given even if it is larger than
+the limits (KIP-74). Every partition that was asked for is in the answer. Fetch sessions (KIP-227)
+are declined: the session id is always 0. There are no transactions yet, so the last stable offset
+is the high watermark and the list of aborted transactions is empty.
 
-Versions. 5: log start offset; 7: sessions; 9: leader epoch; 11: rack; 12: flexible encoding, last fetched epoch.
+Versions. 5: log start offset; 7: sessions; 9: leader epoch; 11: rack; 12: flexible encoding, last
+fetched epoch.
 
 Layer 0: no I/O, no clock. Nothing cold is touched: see `LogView.is_resident`.
 """
@@ -54,7 +56,9 @@ cdef class FetchPath:
         sent_bytes: record bytes answered since start.
     """
 
-    def __cinit__(self, Projections projections not None, LogView view not None, *, int64_t size_max):
+    def __cinit__(
+        self, Projections projections not None, LogView view not None, *, int64_t size_max
+    ):
         """Join the parts.
 
         Args:
@@ -112,7 +116,9 @@ cdef class FetchPath:
             partitions = take_array(c, flexible, 16)
             put_array(out, flexible, partitions)
             for k in range(partitions):
-                self._partition(c, version, name, size, out, min(<int64_t>ask.max_bytes, self.size_max))
+                self._partition(
+                    c, version, name, size, out, min(<int64_t>ask.max_bytes, self.size_max)
+                )
                 if c.failed:
                     return FETCH_MALFORMED
             skip_tags(c, flexible)
@@ -125,8 +131,9 @@ cdef class FetchPath:
             return FETCH_MALFORMED
         if self.cold:
             return FETCH_COLD
-        if patient and not self.any_error and self.answered_bytes < ask.min_bytes and ask.max_wait_ms > 0:
-            return FETCH_TOO_LITTLE
+        if patient and ask.max_wait_ms > 0 and not self.any_error:
+            if self.answered_bytes < ask.min_bytes:
+                return FETCH_TOO_LITTLE
         self.sent_bytes += self.answered_bytes
         return FETCH_ANSWERED
 
@@ -178,7 +185,9 @@ cdef class FetchPath:
             put_i8(out, 0)
         return 0
 
-    cdef int _check_position(self, Partition partition, int32_t leader_epoch, int64_t offset) except -1:
+    cdef int _check_position(
+        self, Partition partition, int32_t leader_epoch, int64_t offset
+    ) except -1:
         if partition is None:
             return UNKNOWN_TOPIC_OR_PARTITION
         if leader_epoch >= 0 and leader_epoch < self.epoch:
@@ -189,7 +198,9 @@ cdef class FetchPath:
             return OFFSET_OUT_OF_RANGE
         return NONE
 
-    cdef int64_t _collect(self, Partition partition, int64_t offset, int64_t limit, bint at_least_one) except -1:
+    cdef int64_t _collect(
+        self, Partition partition, int64_t offset, int64_t limit, bint at_least_one
+    ) except -1:
         """Batches from the one that contains `offset` on, into `extents`; their bytes in all."""
         cdef const uint8_t* unit
         cdef const uint8_t* frame
@@ -214,7 +225,9 @@ cdef class FetchPath:
             if total + size > limit and not (at_least_one and total == 0):
                 return total
             if self.extent_count == self.extent_capacity:
-                grown = <Extent*>realloc(self.extents, (self.extent_capacity * 2 + 64) * sizeof(Extent))
+                grown = <Extent*>realloc(
+                    self.extents, (self.extent_capacity * 2 + 64) * sizeof(Extent)
+                )
                 if grown == NULL:
                     raise MemoryError("no memory for the batches of a fetch")
                 self.extents = grown
@@ -227,7 +240,7 @@ cdef class FetchPath:
         return total
 
     cdef int _put_records(self, Buf* out, bint flexible, int64_t size) except -1:
-        """The length of the record section, and its batches: copied if small, else noted as slices."""
+        """The record section: its length, and batches, copied if small, else noted as slices."""
         cdef Py_ssize_t i
         cdef Insert* grown
         cdef Extent* e
@@ -241,7 +254,9 @@ cdef class FetchPath:
                 append(out, self.view.at(e.pos, e.size), e.size)
                 continue
             if self.insert_count == self.insert_capacity:
-                grown = <Insert*>realloc(self.inserts, (self.insert_capacity * 2 + 64) * sizeof(Insert))
+                grown = <Insert*>realloc(
+                    self.inserts, (self.insert_capacity * 2 + 64) * sizeof(Insert)
+                )
                 if grown == NULL:
                     raise MemoryError("no memory for the slices of a fetch")
                 self.inserts = grown
@@ -251,7 +266,7 @@ cdef class FetchPath:
         return 0
 
     cdef list pieces(self, Buf* out, Py_ssize_t start):
-        """The answer that begins at `start` of `out`, its size prefix filled in, as buffers to send in order."""
+        """The answer that begins at `start` of `out`, its size filled in, as buffers to send."""
         cdef Py_ssize_t i, at = start
         cdef int64_t total = out.size - start - 4
         cdef Insert* insert

@@ -44,6 +44,8 @@ cdef void blank_header(FrameHeader* h, int kind) noexcept nogil
 cdef void encode_header(const FrameHeader* h, uint8_t* out) noexcept nogil
 cdef void decode_header(const uint8_t* p, FrameHeader* h) noexcept nogil
 # Checks a whole frame. `available` bytes may be read at p, which lies at log position `pos`.
-cdef int check_frame(const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches) noexcept nogil
+cdef int check_frame(
+    const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches
+) noexcept nogil
 cdef uint32_t frame_crc(const uint8_t* p, const FrameHeader* h) noexcept nogil
 cdef int64_t frame_size(int64_t tables, int64_t visible, int64_t held) noexcept nogil

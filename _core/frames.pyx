@@ -1,9 +1,9 @@
 """One frame of the CommitLog: encode its header, and check a frame that comes from the disk.
 
-docs/FORMAT.md draws the bytes. A frame is trusted only if `check_frame` says so: magic, version and kind are known, the
-sizes add up within the bytes at hand, the position is its own (a recycled or misplaced frame is not), the CRC covers
-header, tables and the start of each batch, each batch's own CRC covers the rest, every table entry points inside the
-frame, and the padding is zero.
+docs/FORMAT.md draws the bytes. A frame is trusted only if `check_frame` says so: magic, version and
+kind are known, the sizes add up within the bytes at hand, the position is its own (a recycled or
+misplaced frame is not), the CRC covers header, tables and the start of each batch, each batch's own
+CRC covers the rest, every table entry points inside the frame, and the padding is zero.
 
 Layer 0: no I/O.
 """
@@ -37,7 +37,8 @@ cdef void blank_header(FrameHeader* h, int kind) noexcept nogil:
 
 cdef int64_t frame_size(int64_t tables, int64_t visible, int64_t held) noexcept nogil:
     """Bytes of a frame with such parts, padding included."""
-    return (FRAME_HEADER_SIZE + tables + visible + held + FRAME_ALIGNMENT - 1) & ~<int64_t>(FRAME_ALIGNMENT - 1)
+    cdef int64_t size = FRAME_HEADER_SIZE + tables + visible + held
+    return (size + FRAME_ALIGNMENT - 1) & ~<int64_t>(FRAME_ALIGNMENT - 1)
 
 
 cdef void encode_header(const FrameHeader* h, uint8_t* out) noexcept nogil:
@@ -104,7 +105,9 @@ cdef void decode_header(const uint8_t* p, FrameHeader* h) noexcept nogil:
 
 cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     cdef int64_t payload
-    if h.tables_size < 0 or h.visible_size < 0 or h.held_size < 0 or h.tables_size % FRAME_ALIGNMENT:
+    if h.tables_size < 0 or h.visible_size < 0 or h.held_size < 0:
+        return False
+    if h.tables_size % FRAME_ALIGNMENT:
         return False
     if h.record_count < 0 or h.timer_count < 0 or h.cancel_count < 0:
         return False
@@ -113,7 +116,7 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     if frame_size(h.tables_size, h.visible_size, h.held_size) != h.size:
         return False
     payload = <int64_t>h.visible_size + h.held_size
-    if (h.visible_size and h.visible_size < BATCH_HEADER_SIZE) or (h.held_size and h.held_size < BATCH_HEADER_SIZE):
+    if 0 < h.visible_size < BATCH_HEADER_SIZE or 0 < h.held_size < BATCH_HEADER_SIZE:
         return False
     return payload == 0 or h.kind in (KIND_ACCEPT, KIND_DELIVER, KIND_CARRY)
 
@@ -128,17 +131,20 @@ cdef bint _batch_is_whole(const uint8_t* p, int32_t size) noexcept nogil:
 cdef bint _id_is_inside(const FrameHeader* h, uint32_t pos, int size) noexcept nogil:
     if size == 0:
         return True
-    return pos >= FRAME_HEADER_SIZE and <int64_t>pos + size <= FRAME_HEADER_SIZE + <int64_t>h.tables_size
+    if pos < FRAME_HEADER_SIZE:
+        return False
+    return <int64_t>pos + size <= FRAME_HEADER_SIZE + <int64_t>h.tables_size
 
 
 cdef bint _timer_tables_are_sound(const uint8_t* p, const FrameHeader* h) noexcept nogil:
     """Accept and carry frames: entries fit in the tables, and point into the frame."""
-    cdef int64_t need = <int64_t>h.timer_count * TIMER_ENTRY_SIZE + <int64_t>h.cancel_count * CANCEL_ENTRY_SIZE
+    cdef int64_t timers_size = <int64_t>h.timer_count * TIMER_ENTRY_SIZE
+    cdef int64_t cancels_size = <int64_t>h.cancel_count * CANCEL_ENTRY_SIZE
     cdef int64_t held_start = FRAME_HEADER_SIZE + <int64_t>h.tables_size + h.visible_size
     cdef const uint8_t* e = p + FRAME_HEADER_SIZE
     cdef int64_t pos, size
     cdef int32_t i
-    if need > h.tables_size:
+    if timers_size + cancels_size > h.tables_size:
         return False
     for i in range(h.timer_count):
         pos = load_u32(e + TIMER_AT_RECORD_POS)
@@ -177,7 +183,7 @@ cdef bint _tables_are_sound(const uint8_t* p, const FrameHeader* h) noexcept nog
 
 
 cdef uint32_t frame_crc(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """CRC32C of header[0:140], tables and the first 21 bytes of each batch of a frame that lies in one piece."""
+    """CRC32C of header[0:140], tables and the first 21 bytes of each batch. REQUIRES: one piece."""
     cdef uint32_t crc = extend(0, p, AT_CRC)
     cdef const uint8_t* q = p + FRAME_HEADER_SIZE
     crc = extend(crc, q, h.tables_size)
@@ -200,7 +206,9 @@ cdef int check_frame(
     decode_header(p, h)
     if h.kind < KIND_ACCEPT or h.kind > KIND_BLANK:
         return FRAME_BAD_KIND
-    if h.size < FRAME_HEADER_SIZE or h.size > available or h.size % FRAME_ALIGNMENT or not _sizes_add_up(h):
+    if h.size < FRAME_HEADER_SIZE or h.size > available or h.size % FRAME_ALIGNMENT:
+        return FRAME_BAD_SIZE
+    if not _sizes_add_up(h):
         return FRAME_BAD_SIZE
     if h.phys_offset != pos:
         return FRAME_MISPLACED
@@ -258,7 +266,12 @@ def read_header(const uint8_t[::1] data):
 
 
 def check(const uint8_t[::1] data, int64_t phys_offset):
-    """What is wrong with the frame at the start of `data`, which lies at `phys_offset`; "whole" if nothing is."""
+    """What is wrong with the frame at the start of `data`; "whole" if nothing is.
+
+    Args:
+        data: the frame and what follows it.
+        phys_offset: log position of the frame.
+    """
     cdef FrameHeader h
     if data.shape[0] == 0:
         return FAULTS[FRAME_NO_MAGIC]

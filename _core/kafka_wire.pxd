@@ -1,13 +1,15 @@
-"""What every Kafka message is made of, in both encodings: classic, and flexible (compact lengths, tagged fields).
+"""What every Kafka message is made of, in both encodings: classic and flexible.
 
-Source: the protocol guide of Apache Kafka and KIP-482. Layer 0: no I/O.
+Flexible means compact lengths and tagged fields. Source: the protocol guide of Apache Kafka and
+KIP-482. Layer 0: no I/O.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _core.buffer cimport Buf, append, reserve
 from _core.octets cimport (
-    Cursor, left, store_u16, store_u32, store_u64, store_uvarint, take, take_i16, take_i32, take_uvarint,
+    Cursor, left, store_u16, store_u32, store_u64, store_uvarint, take, take_i16, take_i32,
+    take_uvarint,
 )
 
 
@@ -52,7 +54,9 @@ cdef inline int put_array(Buf* out, bint flexible, int64_t count) except -1 nogi
     return 0
 
 
-cdef inline int put_string(Buf* out, bint flexible, const uint8_t* data, int64_t size) except -1 nogil:
+cdef inline int put_string(
+    Buf* out, bint flexible, const uint8_t* data, int64_t size
+) except -1 nogil:
     """A nullable string; size -1 = null."""
     cdef uint8_t* p = reserve(out, 10)
     if flexible:

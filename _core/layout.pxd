@@ -1,10 +1,15 @@
-"""Every on-disk width, offset and number. docs/FORMAT.md draws them; tests/core/test_format.py holds the two together.
+"""Every on-disk width, offset and number.
+
+docs/FORMAT.md draws them; tests/core/test_format.py holds the two together.
 
 Ritual for changing the format. The bytes of released logs stay readable for ever, so:
- 1. Add, never move: a field goes into reserved bytes that were written as zero, and zero keeps its old meaning.
- 2. If that cannot do, raise FORMAT_VERSION and keep the reader of the old version beside the new one.
- 3. Change docs/FORMAT.md, its worked example and the golden bytes in tests/golden/ in the same commit.
- 4. Say in CHANGELOG.md whether an older latermq can still open the log (it refuses a version above its own).
+ 1. Add, never move: a field goes into reserved bytes that were written as zero, and zero keeps its
+    old meaning.
+ 2. If that cannot do, raise FORMAT_VERSION and keep the reader of the old version beside the new.
+ 3. Change docs/FORMAT.md, its worked example and the golden bytes in tests/golden/ in the same
+    commit.
+ 4. Say in CHANGELOG.md whether an older latermq can still open the log (it refuses a version above
+    its own).
 All integers are big-endian.
 """
 
@@ -33,8 +38,8 @@ cpdef enum:
     AT_TABLES_SIZE = 64           # i32, bytes between header and batches, a multiple of 8
     AT_VISIBLE_SIZE = 68          # i32, bytes of the visible batch
     AT_HELD_SIZE = 72             # i32, bytes of the held batch
-    AT_MIN_TIMESTAMP = 76         # i64, lowest timestamp of the visible records, INT64_MIN = unknown
-    AT_MAX_TIMESTAMP = 84         # i64, highest timestamp of the visible records, -1 = none
+    AT_MIN_TIMESTAMP = 76         # i64, lowest of the visible records, INT64_MIN = unknown
+    AT_MAX_TIMESTAMP = 84         # i64, highest of the visible records, -1 = none
     AT_RUNNING_MAX = 92           # i64, highest timestamp of the partition up to here, -1 = none
     AT_MIN_DELIVER_TIME = 100     # i64, earliest resolved due time in the timer table, -1 = none
     AT_MAX_DELIVER_TIME = 108     # i64, latest
@@ -44,7 +49,7 @@ cpdef enum:
     AT_PRODUCER_EPOCH = 132       # i16
     AT_FLAGS = 134                # u16, FRAME_FLAG_*
     AT_RESERVED = 136             # u32, zero
-    AT_CRC = 140                  # u32, CRC32C of header[0:140], tables, first 21 bytes of each batch
+    AT_CRC = 140                  # u32, CRC32C of header[0:140], tables, 21 bytes of each batch
 
 cpdef enum:
     KIND_ACCEPT = 1
@@ -66,16 +71,16 @@ cpdef enum:
 # One entry of the timer table of an accept or carry frame.
 cpdef enum:
     TIMER_ENTRY_SIZE = 48
-    TIMER_AT_ACCEPT_POS = 0       # i64, position of the frame that accepted it: first half of the timer id
+    TIMER_AT_ACCEPT_POS = 0       # i64, of the frame that accepted it: first half of the timer id
     TIMER_AT_INDEX = 8            # i32, index of the record as received: second half
     TIMER_AT_LEVEL = 12           # u8, 0 = arbitrary
     TIMER_AT_KIND = 13            # u8, DUE_*
     TIMER_AT_ID_SIZE = 14         # u8, 0 = unnamed; one zero byte follows
     TIMER_AT_DUE = 16             # i64, due time in epoch ms, or the unresolved value
     TIMER_AT_LEVEL_OFFSET = 24    # i64, offset in the level queue, -1 = in the wheel
-    TIMER_AT_RECORD_POS = 32      # u32, of the record in the held batch, from the start of the frame
+    TIMER_AT_RECORD_POS = 32      # u32, of the held record, from the start of the frame
     TIMER_AT_RECORD_SIZE = 36     # u32, with its length prefix
-    TIMER_AT_ID_POS = 40          # u32, of the user's id, from the start of the frame; four zero bytes follow
+    TIMER_AT_ID_POS = 40          # u32, from the start of the frame; four zero bytes follow
 
 cpdef enum:
     DUE_RESOLVED = 0              # an instant
@@ -94,9 +99,9 @@ cpdef enum:
 
 cpdef enum:
     WITHDRAW_CANCEL = 1           # x-deliver-cancel
-    WITHDRAW_DELIVERED = 2        # a record with an id that was due at once: it withdraws the pending one
+    WITHDRAW_DELIVERED = 2        # a record with an id, due at once: withdraws the pending one
 
-# One entry of the table of a deliver or cancel frame; the ids of named ones follow the table, in its order.
+# One entry of the table of a deliver or cancel frame; the ids of named ones follow, in its order.
 cpdef enum:
     SETTLED_ENTRY_SIZE = 16
     SETTLED_AT_ACCEPT_POS = 0     # i64
@@ -114,7 +119,7 @@ cpdef enum:
 # Kafka's RecordBatch, version 2 (magic 2).
 cpdef enum:
     BATCH_HEADER_SIZE = 61
-    BATCH_CRC_START = 21          # Kafka's CRC covers attributes .. end; what is before is under the frame's CRC
+    BATCH_CRC_START = 21          # where Kafka's CRC begins; the frame's CRC covers the rest
     BATCH_AT_BASE_OFFSET = 0      # i64
     BATCH_AT_LENGTH = 8           # i32, bytes after this field
     BATCH_AT_LEADER_EPOCH = 12    # i32

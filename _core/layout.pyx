@@ -4,7 +4,8 @@ Layer 0: no I/O.
 """
 
 assert FRAME_HEADER_SIZE % FRAME_ALIGNMENT == 0
-assert AT_CRC + 4 == FRAME_HEADER_SIZE  # the CRC ends the header, so that one pass covers what is before it
+# The CRC ends the header, so that one pass covers what is before it.
+assert AT_CRC + 4 == FRAME_HEADER_SIZE
 assert TIMER_ENTRY_SIZE % FRAME_ALIGNMENT == 0
 assert CANCEL_ENTRY_SIZE % FRAME_ALIGNMENT == 0
 assert SETTLED_ENTRY_SIZE % FRAME_ALIGNMENT == 0

@@ -15,7 +15,7 @@ cdef class LogScan:
     cdef object control
     cdef list segments                  # (base, memory), ascending
     cdef Py_ssize_t segment
-    cdef int64_t known_flushed          # highest flushed mark of all that follows; -1 = not looked for yet
+    cdef int64_t known_flushed          # highest flushed mark behind, -1 = not looked for
     cdef const uint8_t* data
     cdef int64_t base
     cdef int64_t size

@@ -1,11 +1,12 @@
-"""Replays the log at start: checks every frame, tells damage from a torn tail, and applies what is whole.
+"""Replays the log at start: checks every frame, tells damage from a torn tail, applies the whole.
 
- invalid bytes below the highest flushed mark of any valid frame    damage: reported, and what follows is kept
- invalid bytes above it                                             a torn tail: the log ends at the first invalid frame
+ invalid bytes below the highest      damage: reported, and what follows is kept
+ flushed mark of any valid frame
+ invalid bytes above it               a torn tail: the log ends at the first invalid frame
 
-A frame carries the flushed position of the moment when it was appended, so a valid frame behind invalid bytes tells
-whether those bytes had once been safe on the disk. An epoch never falls along the log; a frame that breaks this rule is
-left over from before a cut.
+A frame carries the flushed position of the moment when it was appended, so a valid frame behind
+invalid bytes tells whether those bytes had once been safe on the disk. An epoch never falls along
+the log; a frame that breaks this rule is left over from before a cut.
 
 Layer 0: no I/O; the segments are buffers.
 """
@@ -25,13 +26,16 @@ from _core.projections cimport Projections
 EPOCH_FELL = "frame of an earlier epoch"
 
 
-cdef int64_t _next_valid(const uint8_t* data, int64_t at, int64_t size, int64_t base, FrameHeader* h) noexcept nogil:
-    """Offset of the first valid frame at or behind `at`, or -1. Zeros, the usual case, pass at memory speed."""
+cdef int64_t _next_valid(
+    const uint8_t* data, int64_t at, int64_t size, int64_t base, FrameHeader* h
+) noexcept nogil:
+    """Offset of the first valid frame at or behind `at`, or -1. Zeros pass at memory speed."""
     cdef uint64_t word
     while at + FRAME_HEADER_SIZE <= size:
         memcpy(&word, data + at, 8)
-        if word and load_u16(data + at) == FRAME_MAGIC and check_frame(data + at, size - at, base + at, h, True) == FRAME_OK:
-            return at
+        if word and load_u16(data + at) == FRAME_MAGIC:
+            if check_frame(data + at, size - at, base + at, h, True) == FRAME_OK:
+                return at
         at += FRAME_ALIGNMENT
     return -1
 
@@ -48,8 +52,10 @@ cdef class LogScan:
         newer_version: the log was written by a newer format version: it must not be opened.
     """
 
-    def __cinit__(self, Projections projections not None, list segments not None, control not None, *,
-                  int64_t known_flushed=-1):
+    def __cinit__(
+        self, Projections projections not None, list segments not None, control not None, *,
+        int64_t known_flushed=-1
+    ):
         """Begin at the first segment.
 
         Args:
@@ -151,8 +157,10 @@ cdef class LogScan:
             at = 0
 
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2:
-        """Highest flushed mark of all valid frames from `pos` on. Looked for at the first fault only, for it can only
-        fall behind that."""
+        """Highest flushed mark of all valid frames from `pos` on.
+
+        Looked for at the first fault only, for it can only fall behind that.
+        """
         cdef FrameHeader h
         cdef int64_t mark = -1, at
         cdef const uint8_t* data
@@ -178,10 +186,11 @@ cdef class LogScan:
             topic = <Topic>self.projections.topics_by_id.get(h.topic_id)
             if topic is None or not 0 <= h.partition < len(topic.partitions):
                 # Its topic frame lies in a damaged part: the records cannot be told apart.
-                self.damage.append((h.phys_offset, h.phys_offset + h.size, "frame of an unknown topic"))
+                self.damage.append(
+                    (h.phys_offset, h.phys_offset + h.size, "frame of an unknown topic")
+                )
                 return 0
             return self.projections.apply(<Partition>topic.partitions[h.partition], h, p, False)
-        self.control(
-            h.kind, h.topic_id, PyBytes_FromStringAndSize(<const char*>p + FRAME_HEADER_SIZE, h.tables_size), h.epoch
-        )
+        payload = PyBytes_FromStringAndSize(<const char*>p + FRAME_HEADER_SIZE, h.tables_size)
+        self.control(h.kind, h.topic_id, payload, h.epoch)
         return 0

@@ -4,7 +4,8 @@ from _core.buffer cimport Buf
 from _core.frames cimport FrameHeader
 from _core.pointers cimport Pointers
 
-# A run of bytes to write: staged (offset into the staging buffer) or outside (a caller's buffer, alive until `taken`).
+# A run of bytes to write: staged (offset into the staging buffer) or outside (a caller's buffer
+# that lives until `taken`).
 cdef struct Part:
     const uint8_t* outside
     Py_ssize_t offset
@@ -18,7 +19,7 @@ cdef struct FrameBody:
     int32_t visible_size
     const uint8_t* visible_patch
     int32_t visible_patch_size
-    bint visible_stays        # the visible bytes stay in place until `taken`, so that they need no copy
+    bint visible_stays        # the visible bytes stay in place until `taken`: no copy needed
     const uint8_t* held
     int32_t held_size
 
@@ -36,7 +37,9 @@ cdef class LogTail:
     cdef Py_ssize_t part_capacity
     cdef Py_ssize_t staged_from   # start of the staged part that is still growing
     cdef int room_for(self, int64_t size, bint reserved) except -1
-    cdef int _push_part(self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size) except -1 nogil
+    cdef int _push_part(
+        self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
+    ) except -1 nogil
     cdef int _close_staged(self) except -1 nogil
     # Appends a frame; returns where its header and tables lie in the staging buffer.
     cdef Py_ssize_t append(self, FrameHeader* h, const FrameBody* body) except -1

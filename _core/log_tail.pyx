@@ -1,9 +1,10 @@
 """The growing end of the CommitLog: encodes frames and hands out what is to be written.
 
-Frames are encoded into a staging buffer; the body of a large batch stays where the socket put it and becomes a part of
-its own, so that it is copied once, by pwritev. The store takes the parts with `take`, writes them in one pwritev and
-says so with `taken`. A frame never crosses a segment: when it does not fit, `roll` (the store's) writes what is
-pending, ends the segment with a blank frame and opens the next.
+Frames are encoded into a staging buffer; the body of a large batch stays where the socket put it
+and becomes a part of its own, so that it is copied once, by pwritev. The store takes the parts with
+`take`, writes them in one pwritev and says so with `taken`. A frame never crosses a segment: when
+it does not fit, `roll` (the store's) writes what is pending, ends the segment with a blank frame
+and opens the next.
 
 Layer 0: no I/O; `prepare_spare` and `roll` are the store's, called once per segment.
 """
@@ -39,12 +40,12 @@ cdef class LogTail:
     """
 
     def __cinit__(self, Pointers pointers not None, *, int64_t reserve_bytes):
-        """Begin at `pointers.wrote`; the store sets the segment with `enter_segment` before the first frame.
+        """Begin at `pointers.wrote`; the store calls `enter_segment` before the first frame.
 
         Args:
             pointers: the log's pointers.
-            reserve_bytes: the end of each segment that only deliveries may use while the next segment is not at
-                hand.
+            reserve_bytes: the end of each segment that only deliveries may use while the next
+                segment is not at hand.
         """
         self.pointers = pointers
         self.reserve_bytes = reserve_bytes
@@ -61,7 +62,8 @@ cdef class LogTail:
     cdef int room_for(self, int64_t size, bint reserved) except -1:
         """Make room for a frame of `size` bytes: 1 when there is, 0 when the disk is full.
 
-        A frame that only fits the reserve is let in if `reserved` (deliveries), so due messages still go out.
+        A frame that only fits the reserve is let in if `reserved` (deliveries), so due messages
+        still go out.
         """
         cdef int64_t rest = self.segment_end - self.pointers.wrote
         # What remains after the frame must hold a blank frame or nothing.
@@ -71,7 +73,9 @@ cdef class LogTail:
             return 1 if self.prepare_spare() else 0
         return 1 if self.roll(size) else 0
 
-    cdef int _push_part(self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size) except -1 nogil:
+    cdef int _push_part(
+        self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
+    ) except -1 nogil:
         cdef Part* moved
         if self.part_count == self.part_capacity:
             moved = <Part*>realloc(self.parts, (self.part_capacity * 2 + 64) * sizeof(Part))
@@ -96,7 +100,9 @@ cdef class LogTail:
         cdef const uint8_t* rest = body.visible + patch
         cdef Py_ssize_t rest_size = body.visible_size - patch
         cdef int64_t size = frame_size(body.tables_size, body.visible_size, body.held_size)
-        cdef Py_ssize_t padding = size - FRAME_HEADER_SIZE - body.tables_size - body.visible_size - body.held_size
+        cdef Py_ssize_t padding = (
+            size - FRAME_HEADER_SIZE - body.tables_size - body.visible_size - body.held_size
+        )
         cdef uint8_t* p
         cdef uint32_t crc
         assert size <= self.segment_end - self.pointers.wrote
@@ -129,7 +135,9 @@ cdef class LogTail:
         self.pointers.wrote += size
         return start
 
-    def append_control(self, int kind, *, int topic_id, int64_t store_time_ms, bytes payload not None):
+    def append_control(
+        self, int kind, *, int topic_id, int64_t store_time_ms, bytes payload not None
+    ):
         """Append a frame that holds control state (topic, offset, producer, group, txn, epoch).
 
         Args:
@@ -180,7 +188,7 @@ cdef class LogTail:
         self.pointers.wrote += rest
 
     def take(self):
-        """What is to be written at `pointers.committed`, in order, without a copy; valid until `taken`."""
+        """What to write at `pointers.committed`, in order, without a copy; valid until `taken`."""
         cdef Py_ssize_t i
         cdef Part* part
         cdef const uint8_t* start

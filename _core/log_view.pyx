@@ -1,9 +1,10 @@
 """The segments of the CommitLog as readable memory: position in, pointer out.
 
-The store attaches the read-only mapping of each segment. Before bytes are touched, `is_resident` must say that they are
-in the page cache: a cold page would stall the loop, a bad sector would raise SIGBUS. What is cold is read and verified by
-a thread, then marked here. Answers are remembered per granule until `forget_residency`, which the store calls about once
-a second. Layer 0: no I/O; `probe` is the store's.
+The store attaches the read-only mapping of each segment. Before bytes are touched, `is_resident`
+must say that they are in the page cache: a cold page would stall the loop, a bad sector would raise
+SIGBUS. What is cold is read and verified by a thread, then marked here. Answers are remembered per
+granule until `forget_residency`, which the store calls about once a second. Layer 0: no I/O;
+`probe` is the store's.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -43,9 +44,13 @@ cdef class LogView:
         if self.count:
             last = &self.segments[self.count - 1]
             if base < last.base + last.size:
-                raise ValueError(f"segment {base} overlaps the one at {last.base}, size {last.size}")
+                raise ValueError(
+                    f"segment {base} overlaps the one at {last.base}, size {last.size}"
+                )
         if self.count == self.capacity:
-            moved = <MappedSegment*>realloc(self.segments, (self.capacity * 2 + 8) * sizeof(MappedSegment))
+            moved = <MappedSegment*>realloc(
+                self.segments, (self.capacity * 2 + 8) * sizeof(MappedSegment)
+            )
             if moved == NULL:
                 raise MemoryError("no memory for the segment table")
             self.segments = moved
@@ -59,7 +64,7 @@ cdef class LogView:
         self.segments[self.count].base = base
         self.segments[self.count].size = view.len
         self.segments[self.count].data = <const uint8_t*>view.buf
-        # The memoryview object kept here holds the export; the address does not change while it lives.
+        # The object kept here holds the export; the address does not change while it lives.
         PyBuffer_Release(&view)
         self.buffers.append(memory)
         self.count += 1
@@ -82,7 +87,7 @@ cdef class LogView:
         return NULL
 
     cdef const uint8_t* at(self, int64_t pos, int64_t size) noexcept nogil:
-        """The `size` bytes at log position `pos`, or NULL if they are not inside one attached segment."""
+        """The `size` bytes at log position `pos`, or NULL if not inside one attached segment."""
         cdef MappedSegment* s = self.segment_of(pos, size)
         return NULL if s == NULL else s.data + (pos - s.base)
 

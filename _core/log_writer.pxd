@@ -10,7 +10,7 @@ cdef class LogWriter:
     cdef readonly Projections projections
     cdef readonly int64_t frame_size_max
     cdef object topic_payload
-    # Room for a frame of `size` bytes about `topic`, declared in this segment: False when the disk is full.
+    # Room for a frame of `size` bytes about `topic`, declared in this segment; False: disk full.
     cdef bint prepare(self, Topic topic, int64_t size, bint reserved, int64_t now_ms) except -1
     # Appends the frame and applies it.
     cdef int append(self, Partition partition, FrameHeader* h, const FrameBody* body) except -1

@@ -15,14 +15,17 @@ from _core.projections cimport Projections
 cdef class LogWriter:
     """Ties the tail of the log to the projections."""
 
-    def __cinit__(self, LogTail tail not None, Projections projections not None, *, int64_t frame_size_max,
-                  topic_payload not None):
+    def __cinit__(
+        self, LogTail tail not None, Projections projections not None, *, int64_t frame_size_max,
+        topic_payload not None
+    ):
         """Join the two.
 
         Args:
             tail: the growing end of the log.
             projections: what follows from the log.
-            frame_size_max: largest frame in bytes; a segment holds it and a topic frame with room to spare.
+            frame_size_max: largest frame in bytes; a segment holds it and a topic frame with room
+                to spare.
             topic_payload: function of a Topic that encodes its topic frame.
         """
         self.tail = tail
@@ -44,7 +47,7 @@ cdef class LogWriter:
             if self.tail.segment_end == end:
                 break
         if extra:
-            # Each segment can be read by itself: who the topic is stands before its first frame there.
+            # Each segment can be read by itself: it says who a topic is before its first frame.
             self.tail.append_control(
                 KIND_TOPIC, topic_id=topic.topic_id, store_time_ms=now_ms, payload=payload
             )

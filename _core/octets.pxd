@@ -1,9 +1,9 @@
 """Big-endian loads and stores, and a checked cursor.
 
-Everything that latermq reads from a socket or a file goes through here. The loads and stores are unchecked: each is
-marked REQUIRES, and its caller has made sure that the bytes are there. The cursor checks, then advances; once a read
-does not fit it is `failed` for good and every later read answers zero, so that a decoder reads a whole structure and
-looks at `failed` once.
+Everything that latermq reads from a socket or a file goes through here. The loads and stores are
+unchecked: each is marked REQUIRES, and its caller has made sure that the bytes are there. The
+cursor checks, then advances; once a read does not fit it is `failed` for good and every later read
+answers zero, so that a decoder reads a whole structure and looks at `failed` once.
 
 Layer 0: no I/O.
 """
@@ -25,12 +25,33 @@ cdef extern from *:
     #define LMQ_BE32(x) (x)
     #define LMQ_BE64(x) (x)
     #endif
-    static inline uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return LMQ_BE16(v); }
-    static inline uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return LMQ_BE32(v); }
-    static inline uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return LMQ_BE64(v); }
-    static inline void store_u16(void *p, uint16_t v) { v = LMQ_BE16(v); memcpy(p, &v, 2); }
-    static inline void store_u32(void *p, uint32_t v) { v = LMQ_BE32(v); memcpy(p, &v, 4); }
-    static inline void store_u64(void *p, uint64_t v) { v = LMQ_BE64(v); memcpy(p, &v, 8); }
+    static inline uint16_t load_u16(const void *p) {
+        uint16_t v;
+        memcpy(&v, p, 2);
+        return LMQ_BE16(v);
+    }
+    static inline uint32_t load_u32(const void *p) {
+        uint32_t v;
+        memcpy(&v, p, 4);
+        return LMQ_BE32(v);
+    }
+    static inline uint64_t load_u64(const void *p) {
+        uint64_t v;
+        memcpy(&v, p, 8);
+        return LMQ_BE64(v);
+    }
+    static inline void store_u16(void *p, uint16_t v) {
+        v = LMQ_BE16(v);
+        memcpy(p, &v, 2);
+    }
+    static inline void store_u32(void *p, uint32_t v) {
+        v = LMQ_BE32(v);
+        memcpy(p, &v, 4);
+    }
+    static inline void store_u64(void *p, uint64_t v) {
+        v = LMQ_BE64(v);
+        memcpy(p, &v, 8);
+    }
     #endif
     """
     # REQUIRES: the bytes loaded or stored lie inside the caller's buffer.

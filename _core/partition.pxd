@@ -62,7 +62,9 @@ cdef class Partition:
     cdef list file_buffers
     cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1
     cdef const uint8_t* unit_of(self, int64_t offset) noexcept nogil
-    cdef int check_sequence(self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found)
+    cdef int check_sequence(
+        self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found
+    )
     cdef int note_sequence(
         self, int64_t producer_id, int16_t epoch, const Sequenced* batch, int64_t now_ms
     ) except -1

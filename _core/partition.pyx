@@ -1,8 +1,9 @@
 """What the broker knows of a topic and of each of its partitions, beside the records themselves.
 
-All of it is a projection of the log: offsets, ConsumeQueue units, and the last batches of each idempotent producer.
-ConsumeQueue units (i64 position, i32 size, i64 tags_code) grow in memory; the store saves them to files and attaches
-these as read-only buffers, after which only a short tail stays in memory.
+All of it is a projection of the log: offsets, ConsumeQueue units, and the last batches of each
+idempotent producer. ConsumeQueue units (i64 position, i32 size, i64 tags_code) grow in memory; the
+store saves them to files and attaches these as read-only buffers, after which only a short tail
+stays in memory.
 
 Layer 0: no I/O.
 """
@@ -47,8 +48,8 @@ cdef class Topic:
         self.declared_in = -1
 
     def configure(
-        self, *, bint reads_delay_headers, bint log_append_time, bint due_timestamp, int64_t batch_size_max,
-        int64_t delay_max_ms
+        self, *, bint reads_delay_headers, bint log_append_time, bint due_timestamp,
+        int64_t batch_size_max, int64_t delay_max_ms
     ):
         """Set what the hot paths read of the settings.
 
@@ -81,7 +82,9 @@ cdef class Partition:
         waiters: parked fetches to look at again when `visible_offset` grows.
     """
 
-    def __cinit__(self, Topic topic not None, int index, int handle, int64_t start_offset, int64_t next_offset):
+    def __cinit__(
+        self, Topic topic not None, int index, int handle, int64_t start_offset, int64_t next_offset
+    ):
         self.topic = topic
         self.index = index
         self.handle = handle
@@ -126,7 +129,7 @@ cdef class Partition:
         return NULL
 
     def attach_units(self, int64_t first_offset, memory not None):
-        """Read the units from `first_offset` on out of `memory`, a buffer of a whole ConsumeQueue file."""
+        """Read units from `first_offset` on out of `memory`, a whole ConsumeQueue file."""
         cdef Py_buffer view
         cdef UnitFile* moved
         moved = <UnitFile*>realloc(self.files, (self.file_count + 1) * sizeof(UnitFile))
@@ -150,7 +153,7 @@ cdef class Partition:
         )
 
     def units_are_saved(self, int64_t up_to):
-        """Units below offset `up_to` are in attached files; all but a short tail of them leave memory."""
+        """Units below offset `up_to` are in attached files; all but a few leave memory."""
         cdef int64_t drop = up_to - UNITS_KEPT - self.units_base
         assert self.units_saved <= up_to <= self.next_offset
         self.units_saved = up_to
@@ -170,10 +173,13 @@ cdef class Partition:
         cdef const uint8_t* unit = self.unit_of(offset)
         return -1 if unit == NULL else load_i64(unit + UNIT_AT_POSITION)
 
-    cdef int check_sequence(self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found):
+    cdef int check_sequence(
+        self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found
+    ):
         """Whether a batch of an idempotent producer comes next, came before, or does not fit.
 
-        Source: the behaviour of Apache Kafka's ProducerStateManager. A producer that is not known may begin anywhere.
+        Source: the behaviour of Apache Kafka's ProducerStateManager. A producer that is not known
+        may begin anywhere.
         """
         cdef ProducerState state = <ProducerState>self.producers.get(producer_id)
         cdef int i

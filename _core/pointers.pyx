@@ -1,6 +1,7 @@
 """How far the log has come: wrote >= committed >= flushed, and what may be fetched.
 
-Every move asserts the invariants, so a wrong order of write and flush stops the broker instead of losing a message:
+Every move asserts the invariants, so a wrong order of write and flush stops the broker instead of
+losing a message:
 
  I1  flushed <= committed <= wrote
  I2  no pointer moves back

@@ -32,24 +32,36 @@ cdef class ProducePath:
     cdef readonly int64_t received_bytes
     cdef str message
     cdef bint transactional
-    cdef int handle(self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos) except -1
-    cdef int _partition(
-        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out, int64_t* end_pos, bint* failed
+    cdef int handle(
+        self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos
     ) except -1
-    cdef int _write_outcome(self, Buf* out, int version, int32_t index, const Outcome* o, Partition p) except -1
+    cdef int _partition(
+        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
+        int64_t* end_pos, bint* failed
+    ) except -1
+    cdef int _write_outcome(
+        self, Buf* out, int version, int32_t index, const Outcome* o, Partition p
+    ) except -1
     cdef int _accept(
-        self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms, Outcome* o
+        self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms,
+        Outcome* o
     ) except -1
     cdef int _check_batch(
         self, Topic topic, int version, const uint8_t* data, int64_t size, Batch* b
     ) except -1
-    cdef int _check_producer(self, Partition partition, const Batch* b, Outcome* o, bint* duplicate) except -1
-    cdef int _accept_verbatim(
-        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size, int64_t now_ms, Outcome* o
+    cdef int _check_producer(
+        self, Partition partition, const Batch* b, Outcome* o, bint* duplicate
     ) except -1
-    cdef int _accept_split(self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o) except -1
+    cdef int _accept_verbatim(
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,
+        int64_t now_ms, Outcome* o
+    ) except -1
+    cdef int _accept_split(
+        self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o
+    ) except -1
     cdef bint _prepare(self, Topic topic, int64_t size, int64_t now_ms, Outcome* o) except -1
     cdef int _refuse_split(self, int fault, Outcome* o) except -1
     cdef int _append(
-        self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body, int64_t now_ms, Outcome* o
+        self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body,
+        int64_t now_ms, Outcome* o
     ) except -1

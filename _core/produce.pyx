@@ -1,10 +1,12 @@
-"""Produce, versions 3 to 11: from the bytes of a request to frames in the log and the bytes of its answer.
+"""Produce, versions 3 to 11: from the bytes of a request to frames in the log and an answer.
 
-Behaviour. One batch per partition and request, magic 2, accepted whole or not at all. A batch without delay headers is
-stored verbatim; one with them is split by `delay_split`. An answer carries base offset -1 if any record of the batch is
-not visible at once. A retry of an idempotent producer gets its first answer.
+Behaviour. One batch per partition and request, magic 2, accepted whole or not at all. A batch
+without delay headers is stored verbatim; one with them is split by `delay_split`. An answer carries
+base offset -1 if any record of the batch is not visible at once. A retry of an idempotent producer
+gets its first answer.
 
-Versions. 3: transactional id; 5: log start offset; 7: zstd; 8: record errors and message; 9: flexible encoding.
+Versions. 3: transactional id; 5: log start offset; 7: zstd; 8: record errors and message;
+9: flexible encoding.
 
 Layer 0: no I/O, no clock. Runs on the event loop; one request at a time.
 """
@@ -15,7 +17,8 @@ from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from _core.batch cimport (
-    ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, Batch, decode_batch,
+    ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, Batch,
+    decode_batch,
 )
 from _core.buffer cimport Buf
 from _core.crc32c cimport extend
@@ -29,7 +32,9 @@ from _core.kafka_wire cimport (
 from _core.layout cimport *
 from _core.log_tail cimport FrameBody
 from _core.log_writer cimport LogWriter
-from _core.octets cimport Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint
+from _core.octets cimport (
+    Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
+)
 from _core.partition cimport (
     SEQUENCE_DUPLICATE, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Sequenced, Topic,
 )
@@ -62,20 +67,24 @@ cdef class ProducePath:
         batches, refused_batches, received_bytes: totals since start.
     """
 
-    def __cinit__(self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None):
+    def __cinit__(
+        self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None
+    ):
         """Join the path's parts.
 
         Args:
             writer: appends frames.
             splitter: reads delay headers.
-            decompress: function (codec, bytes) -> bytes of a compressed record section; raises an exception with the
-                Kafka error code in `code` and a sentence.
+            decompress: function (codec, bytes) -> bytes of a compressed record section; raises an
+                exception with the Kafka error code in `code` and a sentence.
         """
         self.writer = writer
         self.splitter = splitter
         self.decompress = decompress
 
-    cdef int handle(self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos) except -1:
+    cdef int handle(
+        self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos
+    ) except -1:
         """Answer the request body at `c` into `out`, from the topic array on. A ProduceResult.
 
         `end_pos` is raised to the log position that must be durable before the answer goes out.
@@ -117,7 +126,8 @@ cdef class ProducePath:
         return PRODUCE_ANSWERED
 
     cdef int _partition(
-        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out, int64_t* end_pos, bint* failed
+        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
+        int64_t* end_pos, bint* failed
     ) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef int32_t index = take_i32(c)
@@ -152,7 +162,9 @@ cdef class ProducePath:
             end_pos[0] = o.end_pos
         return self._write_outcome(out, version, index, &o, partition)
 
-    cdef int _write_outcome(self, Buf* out, int version, int32_t index, const Outcome* o, Partition p) except -1:
+    cdef int _write_outcome(
+        self, Buf* out, int version, int32_t index, const Outcome* o, Partition p
+    ) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef bytes text
         put_i32(out, index)
@@ -182,16 +194,22 @@ cdef class ProducePath:
     cdef int _check_batch(
         self, Topic topic, int version, const uint8_t* data, int64_t size, Batch* b
     ) except -1:
-        """The checks that Kafka makes of a batch, before its records are looked at. An error code."""
+        """The checks that Kafka makes of a batch before it looks at records. An error code."""
         if size < BATCH_HEADER_SIZE:
-            self.message = f"a record batch has at least {BATCH_HEADER_SIZE} bytes, here are {max(size, 0)}"
+            self.message = (
+                f"a record batch has at least {BATCH_HEADER_SIZE} bytes, here are {max(size, 0)}"
+            )
             return CORRUPT_MESSAGE
         decode_batch(data, b)
         if size > topic.batch_size_max:
-            self.message = f"the batch has {size} bytes; max.message.bytes is {topic.batch_size_max}"
+            self.message = (
+                f"the batch has {size} bytes; max.message.bytes is {topic.batch_size_max}"
+            )
             return MESSAGE_TOO_LARGE
         if b.magic != 2:
-            self.message = f"message format {b.magic} is not supported, only 2 (Kafka 0.11 and later)"
+            self.message = (
+                f"message format {b.magic} is not supported, only 2 (Kafka 0.11 and later)"
+            )
             return UNSUPPORTED_FOR_MESSAGE_FORMAT
         if b.length != size - 12:
             self.message = "exactly one record batch is expected for a partition"
@@ -219,8 +237,10 @@ cdef class ProducePath:
             return UNSUPPORTED_COMPRESSION_TYPE
         return NONE
 
-    cdef int _check_producer(self, Partition partition, const Batch* b, Outcome* o, bint* duplicate) except -1:
-        """Idempotence, on the batch as received. An error code; `duplicate`: answer as the first time."""
+    cdef int _check_producer(
+        self, Partition partition, const Batch* b, Outcome* o, bint* duplicate
+    ) except -1:
+        """Idempotence, of the batch as received. An error code; `duplicate`: answer as before."""
         cdef Sequenced known
         cdef int32_t last
         cdef int verdict
@@ -231,7 +251,9 @@ cdef class ProducePath:
             self.message = "an idempotent batch needs a producer epoch and a sequence number"
             return INVALID_RECORD
         last = <int32_t>((<int64_t>b.base_sequence + b.last_delta) & 0x7FFFFFFF)
-        verdict = partition.check_sequence(b.producer_id, b.producer_epoch, b.base_sequence, last, &known)
+        verdict = partition.check_sequence(
+            b.producer_id, b.producer_epoch, b.base_sequence, last, &known
+        )
         if verdict == SEQUENCE_NEXT:
             return NONE
         if verdict == SEQUENCE_DUPLICATE:
@@ -246,7 +268,8 @@ cdef class ProducePath:
         return OUT_OF_ORDER_SEQUENCE_NUMBER
 
     cdef int _accept(
-        self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms, Outcome* o
+        self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms,
+        Outcome* o
     ) except -1:
         cdef Topic topic = partition.topic
         cdef Batch b
@@ -267,7 +290,9 @@ cdef class ProducePath:
         self.splitter.has_delay_headers = False
         if codec and topic.reads_delay_headers:
             try:
-                plain = self.decompress(codec, PyMemoryView_FromMemory(<char*>records, records_size, PyBUF_READ))
+                plain = self.decompress(
+                    codec, PyMemoryView_FromMemory(<char*>records, records_size, PyBUF_READ)
+                )
             except Exception as error:
                 code = getattr(error, "code", None)
                 if code is None:
@@ -283,8 +308,8 @@ cdef class ProducePath:
             if fault == SPLIT_OK and self.splitter.has_delay_headers:
                 with nogil:
                     fault = self.splitter.split(
-                        &b, records, records_size, now_ms, topic.delay_max_ms, topic.log_append_time,
-                        self.writer.projections.due,
+                        &b, records, records_size, now_ms, topic.delay_max_ms,
+                        topic.log_append_time, self.writer.projections.due,
                     )
                 if fault == SPLIT_OK:
                     return self._accept_split(partition, &b, now_ms, o)
@@ -298,7 +323,7 @@ cdef class ProducePath:
     cdef int _refuse_split(self, int fault, Outcome* o) except -1:
         self.message = self.splitter.describe_fault(fault)
         o.error = INVALID_RECORD
-        if fault == SPLIT_RECORD_NOT_WHOLE or fault == SPLIT_OFFSET_DELTA or fault == SPLIT_TRAILING_BYTES:
+        if fault in (SPLIT_RECORD_NOT_WHOLE, SPLIT_OFFSET_DELTA, SPLIT_TRAILING_BYTES):
             o.error = CORRUPT_MESSAGE if fault == SPLIT_TRAILING_BYTES else INVALID_RECORD
         o.fault_record = self.splitter.fault_record
         return 0
@@ -306,7 +331,10 @@ cdef class ProducePath:
     cdef bint _prepare(self, Topic topic, int64_t size, int64_t now_ms, Outcome* o) except -1:
         """Room for a frame of `size` bytes, or the error that says why not."""
         if size > self.writer.frame_size_max:
-            self.message = f"the batch takes {size} bytes uncompressed; the largest frame has {self.writer.frame_size_max}"
+            self.message = (
+                f"the batch takes {size} bytes uncompressed; "
+                f"the largest frame has {self.writer.frame_size_max}"
+            )
             o.error = MESSAGE_TOO_LARGE
         elif not self.writer.prepare(topic, size, False, now_ms):
             self.message = "the disk is full"
@@ -314,9 +342,10 @@ cdef class ProducePath:
         return o.error == NONE
 
     cdef int _accept_verbatim(
-        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size, int64_t now_ms, Outcome* o
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,
+        int64_t now_ms, Outcome* o
     ) except -1:
-        """Pass-through: only base offset and leader epoch change (and what LogAppendTime asks for)."""
+        """Pass-through: only base offset, leader epoch and what LogAppendTime asks for change."""
         cdef Topic topic = partition.topic
         cdef FrameHeader h
         cdef FrameBody body
@@ -331,7 +360,10 @@ cdef class ProducePath:
             store_u16(patch + BATCH_AT_ATTRIBUTES, b.attributes | ATTRIBUTE_LOG_APPEND_TIME)
             store_u64(patch + BATCH_AT_MAX_TIMESTAMP, now_ms)
             crc = extend(0, patch + BATCH_CRC_START, BATCH_HEADER_SIZE - BATCH_CRC_START)
-            store_u32(patch + BATCH_AT_CRC, extend(crc, data + BATCH_HEADER_SIZE, size - BATCH_HEADER_SIZE))
+            store_u32(
+                patch + BATCH_AT_CRC,
+                extend(crc, data + BATCH_HEADER_SIZE, size - BATCH_HEADER_SIZE),
+            )
             self.splitter.min_timestamp = self.splitter.max_timestamp = now_ms
             o.log_append_time = now_ms
         blank_header(&h, KIND_ACCEPT)
@@ -344,7 +376,9 @@ cdef class ProducePath:
         body.visible_stays = True
         return self._append(partition, b, &h, &body, now_ms, o)
 
-    cdef int _accept_split(self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o) except -1:
+    cdef int _accept_split(
+        self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o
+    ) except -1:
         """Visible batch, held batch and tables in one frame."""
         cdef Topic topic = partition.topic
         cdef BatchSplitter s = self.splitter
@@ -354,7 +388,8 @@ cdef class ProducePath:
         if not self._prepare(topic, size, now_ms, o):
             return 0
         s.assemble(
-            b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch, topic.log_append_time
+            b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch,
+            topic.log_append_time
         )
         blank_header(&h, KIND_ACCEPT)
         memset(&body, 0, sizeof(body))
@@ -376,7 +411,8 @@ cdef class ProducePath:
         return self._append(partition, b, &h, &body, now_ms, o)
 
     cdef int _append(
-        self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body, int64_t now_ms, Outcome* o
+        self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body,
+        int64_t now_ms, Outcome* o
     ) except -1:
         """What both ways of accepting have in common."""
         h.store_time_ms = now_ms

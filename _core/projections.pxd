@@ -31,16 +31,25 @@ cdef class Projections:
     cdef Py_ssize_t mark_capacity
     cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1
     cdef bint _is_lost(self, int64_t pos)
-    # Applies a frame whose header and tables lie at p in one piece. `live`: its timers were popped, not just read.
-    cdef int apply(self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live) except -1
+    # Applies a frame whose header and tables lie at p in one piece. `live`: its timers were popped,
+    # not just read.
+    cdef int apply(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
+    ) except -1
     cdef int _apply_records(self, Partition partition, const FrameHeader* h) except -1
     cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1
-    cdef int _apply_timers(self, Partition partition, const FrameHeader* h, const uint8_t* p) except -1
+    cdef int _apply_timers(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1
     cdef int _apply_timer(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1
     cdef int _apply_withdrawal(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1
-    cdef int _withdraw_pending(self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms) except -1
-    cdef int _apply_settled(self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live) except -1
+    cdef int _withdraw_pending(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms
+    ) except -1
+    cdef int _apply_settled(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
+    ) except -1

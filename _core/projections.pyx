@@ -1,7 +1,8 @@
 """Everything that the log means: topics, offsets, producers, timers, ids.
 
-One function applies a frame, `apply`, both to a frame that was appended a moment ago and to one that is replayed from
-the disk at start, so that the two cannot differ. It reads the frame's header and tables, never its records.
+One function applies a frame, `apply`, both to a frame that was appended a moment ago and to one
+that is replayed from the disk at start, so that the two cannot differ. It reads the frame's header
+and tables, never its records.
 
 Layer 0: no I/O, no clock: the times are those in the frames.
 """
@@ -27,7 +28,8 @@ cdef class Projections:
         due: pending timers, by due time and arrival.
         ids: users' timer ids.
         topics_by_name, topics_by_id: live topics.
-        partitions: every partition by its handle, an in-process number that timers carry; None when deleted.
+        partitions: every partition by its handle, an in-process number that timers carry; None when
+            deleted.
         accepted_records, timers_accepted, ...: totals since the start of the replay.
     """
 
@@ -96,7 +98,8 @@ cdef class Projections:
             self.marks = grown
             self.mark_head = 0
             self.mark_capacity = capacity
-        self.marks[(self.mark_head + self.mark_count) % self.mark_capacity] = VisibleMark(end_pos, next_offset, handle)
+        i = (self.mark_head + self.mark_count) % self.mark_capacity
+        self.marks[i] = VisibleMark(end_pos, next_offset, handle)
         self.mark_count += 1
         return 0
 
@@ -125,7 +128,7 @@ cdef class Projections:
     # Frames
 
     def set_lost_ranges(self, list ranges not None):
-        """Damaged parts of the log, as (from, to) positions: timers accepted there are not known."""
+        """Damaged parts of the log, as (from, to): timers accepted there are not known."""
         self.lost_ranges = ranges
 
     cdef bint _is_lost(self, int64_t pos):
@@ -134,7 +137,9 @@ cdef class Projections:
                 return True
         return False
 
-    cdef int apply(self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live) except -1:
+    cdef int apply(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
+    ) except -1:
         if h.kind == KIND_ACCEPT:
             self.accepted_frames += 1
             self.accepted_records += h.record_count
@@ -171,7 +176,9 @@ cdef class Projections:
         batch.end_pos = h.phys_offset + h.size
         return partition.note_sequence(h.producer_id, h.producer_epoch, &batch, h.store_time_ms)
 
-    cdef int _apply_timers(self, Partition partition, const FrameHeader* h, const uint8_t* p) except -1:
+    cdef int _apply_timers(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1:
         """Schedules, replaces and cancels of a batch, in the order of its records."""
         cdef const uint8_t* timer = p + FRAME_HEADER_SIZE
         cdef const uint8_t* cancel = timer + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
@@ -191,7 +198,9 @@ cdef class Projections:
                 cancels -= 1
         return 0
 
-    cdef int _withdraw_pending(self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms) except -1:
+    cdef int _withdraw_pending(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms
+    ) except -1:
         """Cancel the pending timer of that id; 1 if there was one."""
         cdef NamedTimer known
         if not self.ids.find(topic_id, name, size, now_ms, &known) or known.state != PENDING:
@@ -248,7 +257,9 @@ cdef class Projections:
         known.forget_at_ms = h.store_time_ms + self.fired_id_memory_ms
         return self.ids.put(h.topic_id, name, size, &known)
 
-    cdef int _apply_settled(self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live) except -1:
+    cdef int _apply_settled(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
+    ) except -1:
         """Timers that a deliver or cancel frame settles: they are no longer pending."""
         cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
         cdef const uint8_t* name = entry + <int64_t>h.timer_count * SETTLED_ENTRY_SIZE
@@ -264,7 +275,8 @@ cdef class Projections:
                 self.due.cancel(accept_pos, index, partition.handle)
             if size:
                 self.ids.settle(
-                    h.topic_id, name, size, accept_pos, index, state, h.store_time_ms + self.fired_id_memory_ms
+                    h.topic_id, name, size, accept_pos, index, state,
+                    h.store_time_ms + self.fired_id_memory_ms,
                 )
             name += size
             entry += SETTLED_ENTRY_SIZE
@@ -283,8 +295,8 @@ cdef class Projections:
             now_ms: epoch ms; ids settled longer than a day ago are forgotten.
 
         Returns:
-            (state, due in epoch ms, partition), or None if the id is unknown. The state is "pending", "cancelled" or
-            "delivered".
+            (state, due in epoch ms, partition), or None if the id is unknown. The state is
+            "pending", "cancelled" or "delivered".
         """
         cdef NamedTimer known
         cdef Partition partition

@@ -5,7 +5,8 @@ from _core.fetch cimport FetchPath
 from _core.octets cimport Cursor
 from _core.produce cimport ProducePath
 
-# An answer in the order of its request; it leaves when it is the first one and the log is durable up to end_pos.
+# An answer in the order of its request: leaves when it is the first and the log is durable up to
+# end_pos.
 cdef class Answer:
     cdef int64_t end_pos
     cdef bint parked

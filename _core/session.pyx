@@ -1,11 +1,12 @@
 """One Kafka connection without its socket: bytes in, answers out, in order.
 
-Produce and Fetch are handled here from bytes to bytes; what is rare goes to `rare`. Answers leave in the order of their
-requests: one that waits for a flush, or a fetch that waits for data, holds those behind it. All answers to produce
-requests of one read are joined into one buffer.
+Produce and Fetch are handled here from bytes to bytes; what is rare goes to `rare`. Answers leave
+in the order of their requests: one that waits for a flush, or a fetch that waits for data, holds
+those behind it. All answers to produce requests of one read are joined into one buffer.
 
-The owner (compat.kafka.server) calls, for each read: `received`, then the store's commit, then `compact` - slices of the
-input buffer are part of what the commit writes - and sends what `output` gives. Layer 0: no I/O, no clock.
+The owner (compat.kafka.server) calls, for each read: `received`, then the store's commit, then
+`compact` - slices of the input buffer are part of what the commit writes - and sends what `output`
+gives. Layer 0: no I/O, no clock.
 """
 
 from collections import deque
@@ -86,8 +87,8 @@ cdef class Session:
 
         Args:
             produce, fetch: the shared hot paths.
-            rare: function of a request's bytes -> (answer without size prefix or None, log position that must be
-                durable first); an exception closes the connection.
+            rare: function of a request's bytes -> (answer without size prefix or None, log position
+                that must be durable first); an exception closes the connection.
             request_size_max: largest request, bytes.
         """
         self.produce = produce
@@ -106,7 +107,7 @@ cdef class Session:
     # Input
 
     def get_buffer(self):
-        """Where the next bytes from the socket go: a writable buffer, valid until `received` or `compact`."""
+        """Where bytes from the socket go next: writable, valid until `received` or `compact`."""
         cdef Py_ssize_t room = self.input.capacity - self.input.size
         # Grows as bytes arrive, not by what a size field claims.
         if room < INPUT_MIN_BYTES // 2:
@@ -144,7 +145,9 @@ cdef class Session:
                 break
             size = load_i32(self.input.data + self.consumed)
             if size < 8 or size > self.request_size_max:
-                self._close(f"a request of {size} bytes; request_size_max_bytes is {self.request_size_max}")
+                self._close(
+                    f"a request of {size} bytes; request_size_max_bytes is {self.request_size_max}"
+                )
                 break
             if rest - 4 < size:
                 break
@@ -154,7 +157,7 @@ cdef class Session:
         return self._end_round()
 
     def compact(self):
-        """Drop what is dealt with. Call after the commit: until then frames refer to the input buffer."""
+        """Drop what is dealt with. Call after the commit: until then frames refer to the input."""
         cdef Py_ssize_t rest = self.input.size - self.consumed
         cdef uint8_t* smaller
         if rest and self.consumed:

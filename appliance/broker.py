@@ -1,7 +1,8 @@
 """The broker in one process, without sockets and without waiting: the one API above the store.
 
-Synchronous and driven from outside. Whoever owns it (appliance.pump, or a test with a virtual clock) calls `commit` at the
-end of each turn, flushes in the background, and calls `deliver_due` when `next_wake_ms` has come.
+Synchronous and driven from outside. Whoever owns it (appliance.pump, or a test with a virtual
+clock) calls `commit` at the end of each turn, flushes in the background, and calls `deliver_due`
+when `next_wake_ms` has come.
 
  a produced record   session -> ProducePath -> LogTail -> commit -> flush -> visible, answered
  a due timer         Scheduler -> DeliverPath -> LogTail -> commit -> flush -> visible
@@ -83,12 +84,12 @@ class Broker:
         self._partition_total = 0
         self.is_ready = False
         self.control_pos = 0
-        """What topics and producer ids are told rests on the log up to here: answers wait for it."""
+        """What is told of topics and producer ids rests on the log up to here: answers wait."""
 
     # Start and stop
 
     def recover(self) -> Iterator[Progress]:
-        """Open the store; yields between slices of work. Raises what `MessageStore.recover` raises."""
+        """Open the store, yielding between slices. Raises what `MessageStore.recover` raises."""
         for progress in self._store.recover():
             self._progress = progress
             yield progress
@@ -294,7 +295,8 @@ class Broker:
             settings: checked by the caller; those without a value keep the default.
 
         Raises:
-            TopicExistsError, PolicyError, RequestError: see `check_topic`; also when the disk is full.
+            TopicExistsError, PolicyError: see `check_topic`.
+            RequestError: likewise, or the disk is full.
         """
         self.check_topic(name, partition_count, settings)
         given = {key: value for key, value in settings.items() if value is not None}
@@ -348,7 +350,7 @@ class Broker:
         return self._first_in_frame(queue, low, timestamp_ms)
 
     def offset_of_max_timestamp(self, topic: Topic, partition: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first visible record with the highest timestamp; None if empty."""
+        """(offset, timestamp) of the first visible record with the highest one; None if empty."""
         queue = topic.partitions[partition]
         if queue.visible_offset == queue.start_offset:
             return None

@@ -1,4 +1,4 @@
-"""Puts the parts together and runs them until a signal or a failure: the only module that knows them all.
+"""Puts the parts together and runs them until a signal or a failure; only it knows them all.
 
 Layer 6.
 """
@@ -44,7 +44,7 @@ KAFKA_FACADE = Facade(decompress=decompress, configure_topic=configure_topic)
 
 
 class Service:
-    """One broker with its servers; also what the admin pages show (`appliance.admin.StatusSource`)."""
+    """One broker with its servers, and the `StatusSource` of the admin pages."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -140,7 +140,7 @@ class Service:
 
 
 def _set_priority(nice: int) -> None:
-    """Ask for less waiting behind others on a busy machine: lateness is a matter of being scheduled."""
+    """Ask to wait less behind others on a busy machine: lateness is a matter of being scheduled."""
     try:
         psutil.Process().nice(nice)
     except psutil.AccessDenied:
@@ -178,7 +178,7 @@ async def _serve(config: Config) -> None:
 
 
 def _loop_factory(name: str) -> type[asyncio.AbstractEventLoop] | None:
-    """The event loop by its setting; "auto" takes uvloop, which halves the cost of Fetch, if it is there."""
+    """The event loop by its setting; "auto" takes uvloop, which halves the cost of Fetch."""
     if name == "asyncio":
         return None
     try:

@@ -1,13 +1,16 @@
 """What turns the broker: group commit, delivery at the due millisecond, housekeeping.
 
-Every callback that may have changed the log ends with `end_turn`: what was encoded is written, a flush is started on a
-thread if one is wanted and none is in flight, the wake timer is armed, and whoever waits is told.
+Every callback that may have changed the log ends with `end_turn`: what was encoded is written, a
+flush is started on a thread if one is wanted and none is in flight, the wake timer is armed, and
+whoever waits is told.
 
-Flush. sync: at once, whenever something is not flushed; while one fdatasync is in flight more requests gather for the
-next. async: every `flush_interval_ms`; if the oldest byte that is not flushed gets older than `flush_bound_ms`, no more
-is acknowledged until it is: so a power cut loses at most that much.
+Flush. sync: at once, whenever something is not flushed; while one fdatasync is in flight more
+requests gather for the next. async: every `flush_interval_ms`; if the oldest byte that is not
+flushed gets older than `flush_bound_ms`, no more is acknowledged until it is: so a power cut loses
+at most that much.
 
-Any StorageError, and any error that leaves memory and log apart, ends the process. Layer 5: runs on the event loop.
+Any StorageError, and any error that leaves memory and log apart, ends the process. Layer 5: runs on
+the event loop.
 """
 
 import asyncio
@@ -41,8 +44,8 @@ class Pump:
 
         Args:
             broker: a recovered broker.
-            progressed: called at the end of each turn with the parked fetches that have more to see; answers may
-                leave up to `durable_pos`.
+            progressed: called at the end of each turn with the parked fetches that have more to
+                see; answers may leave up to `durable_pos`.
         """
         self._broker = broker
         self._progressed = progressed
@@ -145,7 +148,9 @@ class Pump:
         # Bytes committed from now on are younger than this.
         self._next_unflushed_since_ns = started_ns
         future = self._loop.run_in_executor(self._threads, job.run)
-        future.add_done_callback(lambda done: self._guard(lambda: self._end_flush(done, started_ns)))
+        future.add_done_callback(
+            lambda done: self._guard(lambda: self._end_flush(done, started_ns))
+        )
 
     def _end_flush(self, done: asyncio.Future[None], started_ns: int) -> None:
         job = self._flushing

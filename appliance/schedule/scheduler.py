@@ -1,7 +1,8 @@
 """When to deliver, and how much at a time.
 
-Sans-IO: the owner tells the time, delivers what `deliver_due` says, and wakes at `next_wake_ms`. Chunks are bounded, so
-that a burst of a million due timers does not keep producers and consumers waiting. Layer 3.
+Sans-IO: the owner tells the time, delivers what `deliver_due` says, and wakes at `next_wake_ms`.
+Chunks are bounded, so that a burst of a million due timers does not keep producers and consumers
+waiting. Layer 3.
 """
 
 from dataclasses import dataclass, field

@@ -1,13 +1,14 @@
 """The CommitLog: one contiguous range of frames in segment files of a fixed size.
 
- [ segment 0 ][ segment 1 ] ... [ last segment: frames | zeros ][ spare, once the last is nearly full ]
+ [ segment 0 ][ segment 1 ] ... [ last segment: frames | zeros ][ spare, if that is nearly full ]
 
-Frames are encoded by `_core.log_tail`; this module writes them (`commit`: one pwritev), makes them durable (`begin_flush`
-on the loop, `FlushJob.run` on a thread, `end_flush` on the loop again), opens the next segment when one is full, and
-maps all segments read-only for `_core.log_view`.
+Frames are encoded by `_core.log_tail`; this module writes them (`commit`: one pwritev), makes them
+durable (`begin_flush` on the loop, `FlushJob.run` on a thread, `end_flush` on the loop again),
+opens the next segment when one is full, and maps all segments read-only for `_core.log_view`.
 
-Durable order: a segment is allocated, synced and its name synced before the first frame goes into it; a segment that
-was left is synced before, or together with, what follows it. Layer 2: files through FileSystem only.
+Durable order: a segment is allocated, synced and its name synced before the first frame goes into
+it; a segment that was left is synced before, or together with, what follows it. Layer 2: files
+through FileSystem only.
 """
 
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class FlushJob:
         """Sync the files; may run on any thread.
 
         Raises:
-            StorageError: a sync failed. It must never be tried again: the kernel has dropped the error.
+            StorageError: a sync failed. Never to be tried again: the kernel has dropped the error.
         """
         for file in self.files:
             file.fdatasync()
@@ -130,7 +131,7 @@ class CommitLog:
 
         Args:
             end: log position behind the last whole frame; 0 for an empty log.
-            is_cut: True after an unclean stop: bytes behind `end` are zeroed and all segments synced.
+            is_cut: True after an unclean stop: zero what is behind `end`, sync all segments.
 
         Returns:
             About how many bytes behind `end` held something.

@@ -1,7 +1,8 @@
 """ConsumeQueue files: 20-byte units, one for each record of a partition, in files of 300,000.
 
-The units are a projection of the log. They grow in memory (`_core.partition`); `save` writes what is new to the files and
-maps these, after which only a short tail stays in memory. They are not synced: after an unclean stop they are rebuilt.
+The units are a projection of the log. They grow in memory (`_core.partition`); `save` writes what
+is new to the files and maps these, after which only a short tail stays in memory. They are not
+synced: after an unclean stop they are rebuilt.
 
 Layer 2: files through FileSystem only.
 """

@@ -1,33 +1,30 @@
 """The payloads of topic, producer and epoch frames.
 
-docs/FORMAT.md draws them. The log pads a payload with zeros to a multiple of eight, so a decoder reads by the counts in
-it and ignores what follows. Layer 2; pure functions of bytes.
+docs/FORMAT.md draws them. The payloads of the other kinds are in `group_frames` (offset, group),
+`txn_frames` (txn) and `carry_frames` (carry of control values). Layer 2; pure functions of bytes.
 """
 
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from appliance.errors import CorruptionError
-
+from appliance.store.payload import SIZE, PayloadReader, pack_text
 
 TOPIC_DECLARED: Final = 1
 TOPIC_DELETED: Final = 2
 
-_TOPIC: Final = struct.Struct(">BxH16sIHxx")
+TOPIC_HEAD: Final = struct.Struct(">BxH16sIHxx")
 """op, name size, uuid, partition count, setting count; then name, partitions, settings."""
-_PARTITION: Final = struct.Struct(">qqq")
+TOPIC_PARTITION: Final = struct.Struct(">qqq")
 """Start offset, next offset, highest timestamp."""
-_SIZE: Final = struct.Struct(">H")
-_PRODUCER: Final = struct.Struct(">q")
-_EPOCH: Final = struct.Struct(">ixxxxq16s")
+PRODUCER: Final = struct.Struct(">q")
+EPOCH: Final = struct.Struct(">ixxxxq16s")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFrame:
-    """One topic as a topic frame tells it; `partitions` and `settings` are empty if it is deleted."""
+    """One topic as a topic frame tells it; if it is deleted, without partitions and settings."""
 
     op: int
     name: str
@@ -50,16 +47,13 @@ def encode_topic(frame: TopicFrame) -> bytes:
     """The payload of a topic frame."""
     name = frame.name.encode("ascii")
     parts = [
-        _TOPIC.pack(
+        TOPIC_HEAD.pack(
             frame.op, len(name), frame.uuid.bytes, len(frame.partitions), len(frame.settings)
         ),
         name,
     ]
-    parts += [_PARTITION.pack(*partition) for partition in frame.partitions]
-    for item in frame.settings.items():
-        for text in item:
-            data = text.encode()
-            parts += [_SIZE.pack(len(data)), data]
+    parts += [TOPIC_PARTITION.pack(*partition) for partition in frame.partitions]
+    parts += [pack_text(text) for item in frame.settings.items() for text in item]
     return b"".join(parts)
 
 
@@ -67,46 +61,52 @@ def decode_topic(payload: bytes) -> TopicFrame:
     """Read the payload of a topic frame.
 
     Raises:
-        CorruptionError: it is shorter than its counts say, or no text.
+        CorruptionError: it is shorter or longer than its counts say, or no text.
     """
-    try:
-        op, name_size, uuid, partition_count, setting_count = _TOPIC.unpack_from(payload)
-        at = _TOPIC.size
-        name = payload[at : at + name_size].decode("ascii")
-        at += name_size
-        partitions = []
-        for _ in range(partition_count):
-            partitions.append(_PARTITION.unpack_from(payload, at))
-            at += _PARTITION.size
-        texts = []
-        for _ in range(2 * setting_count):
-            (size,) = _SIZE.unpack_from(payload, at)
-            at += _SIZE.size
-            texts.append(payload[at : at + size].decode())
-            at += size
-    except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptionError(Path("commitlog"), 0, "a topic frame", str(error)) from error
-    settings = dict(zip(texts[::2], texts[1::2], strict=True))
+    reader = PayloadReader(payload, "a topic frame")
+    op, name_size, uuid, partition_count, setting_count = reader.fields(TOPIC_HEAD)
+    reader.chosen(op, range(TOPIC_DECLARED, TOPIC_DELETED + 1))
+    name = reader.text_of(name_size)
+    reader.check_count(partition_count, TOPIC_PARTITION.size)
+    partitions = [reader.fields(TOPIC_PARTITION) for _ in range(partition_count)]
+    reader.check_count(setting_count, 2 * SIZE.size)
+    settings = {}
+    for _ in range(setting_count):
+        key = reader.text()
+        settings[key] = reader.text()
+    reader.finish()
     return TopicFrame(op, name, UUID(bytes=uuid), tuple(partitions), settings)
 
 
 def encode_producer(next_producer_id: int) -> bytes:
     """The payload of a producer frame: ids below `next_producer_id` may be in use."""
-    return _PRODUCER.pack(next_producer_id)
+    return PRODUCER.pack(next_producer_id)
 
 
 def decode_producer(payload: bytes) -> int:
-    """The next producer id that a producer frame tells."""
-    value: int = _PRODUCER.unpack_from(payload)[0]
-    return value
+    """The next producer id that a producer frame tells.
+
+    Raises:
+        CorruptionError: the payload is shorter or longer.
+    """
+    reader = PayloadReader(payload, "a producer frame")
+    next_producer_id: int = reader.fields(PRODUCER)[0]
+    reader.finish()
+    return next_producer_id
 
 
 def encode_epoch(frame: EpochFrame) -> bytes:
     """The payload of an epoch frame."""
-    return _EPOCH.pack(frame.epoch, frame.start_pos, frame.cluster.bytes)
+    return EPOCH.pack(frame.epoch, frame.start_pos, frame.cluster.bytes)
 
 
 def decode_epoch(payload: bytes) -> EpochFrame:
-    """Read the payload of an epoch frame."""
-    epoch, start_pos, cluster = _EPOCH.unpack_from(payload)
+    """Read the payload of an epoch frame.
+
+    Raises:
+        CorruptionError: it is shorter or longer.
+    """
+    reader = PayloadReader(payload, "an epoch frame")
+    epoch, start_pos, cluster = reader.fields(EPOCH)
+    reader.finish()
     return EpochFrame(epoch, start_pos, UUID(bytes=cluster))

@@ -1,10 +1,12 @@
 """The store: the CommitLog, and everything that follows from it, behind one interface.
 
-Order of a start (`recover`, in slices): take the lock; note whether the abort file tells of an unclean stop, and write it;
-after an unclean stop drop the page cache; replay the log; cut a torn tail and sync what was kept; raise the epoch. Only
-then is anything served. Order of a stop (`close`): flush, save units, remove the abort file.
+Order of a start (`recover`, in slices): take the lock; note whether the abort file tells of an
+unclean stop, and write it; after an unclean stop drop the page cache; replay the log; cut a torn
+tail and sync what was kept; raise the epoch. Only then is anything served. Order of a stop
+(`close`): flush, save units, remove the abort file.
 
-Order of a write: `commit` (page cache), `begin_flush` .. `end_flush` (disk), and each moves what is visible. Layer 2.
+Order of a write: `commit` (page cache), `begin_flush` .. `end_flush` (disk), and each moves what is
+visible. Layer 2.
 """
 
 import secrets
@@ -262,9 +264,7 @@ class MessageStore:
         if pos < 0:
             raise RequestError("the disk is full", code=KAFKA_STORAGE_ERROR)
 
-    def create_topic(
-        self, name: str, partition_count: int, settings: Mapping[str, str]
-    ) -> Topic:
+    def create_topic(self, name: str, partition_count: int, settings: Mapping[str, str]) -> Topic:
         """Make a topic; durable after the next flush. The caller has checked name and settings.
 
         Raises:

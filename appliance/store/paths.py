@@ -1,7 +1,7 @@
 """The names of all files and directories below the data directory.
 
     commitlog/00000000000000000000          one segment, named by its base position
-    consumequeue/TOPIC/QUEUE/000...         units of one partition, named by the byte of its first unit
+    consumequeue/TOPIC/QUEUE/000...         units of one partition, named by its first byte
     timer/ index/ control/                  projections that later versions keep on disk
     abort                                   exists while a broker runs
     lock                                    held while a broker runs

@@ -51,6 +51,6 @@ class RecoveryReport:
         cut = f", torn tail cut ({self.cut_bytes} bytes)" if self.cut_bytes else ""
         found = f", {len(self.damage)} damaged parts" if self.damage else ""
         return (
-            f"recovered after a {stop} stop: {self.frames} frames, {self.end_pos} bytes{cut}{found}; "
-            f"epoch {self.epoch}"
+            f"recovered after a {stop} stop: {self.frames} frames, {self.end_pos} bytes"
+            f"{cut}{found}; epoch {self.epoch}"
         )

@@ -1,11 +1,12 @@
 """The Kafka facade on sockets: asyncio around `_core.session`.
 
-One protocol object for each connection. For each read: the session handles every whole request, the pump ends the turn
-(one write to the log for all of them), and what may be answered goes out in one write. Strict order of answers, also past
-a long-polled fetch, is the session's.
+One protocol object for each connection. For each read: the session handles every whole request, the
+pump ends the turn (one write to the log for all of them), and what may be answered goes out in one
+write. Strict order of answers, also past a long-polled fetch, is the session's.
 
-Memory is bounded: the size of a request is checked before memory is taken for it, a connection that does not read its
-answers is not read either, and fetched records are slices of the log that are not copied. Layer 5.
+Memory is bounded: the size of a request is checked before memory is taken for it, a connection that
+does not read its answers is not read either, and fetched records are slices of the log that are not
+copied. Layer 5.
 """
 
 import asyncio
