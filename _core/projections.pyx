@@ -111,7 +111,7 @@ cdef class Projections:
         """
         cdef Partition partition
         cdef VisibleMark* mark
-        woken = []
+        woken = {}  # a dict, for its order: many partitions may wake at once
         while self.mark_count:
             mark = &self.marks[self.mark_head]
             if mark.end_pos > pos:
@@ -119,11 +119,11 @@ cdef class Projections:
             partition = <Partition>self.partitions[mark.handle]
             if partition is not None:
                 partition.visible_offset = mark.next_offset
-                if partition.waiters and partition not in woken:
-                    woken.append(partition)
+                if partition.waiters:
+                    woken[partition] = True
             self.mark_head = (self.mark_head + 1) % self.mark_capacity
             self.mark_count -= 1
-        return woken
+        return list(woken)
 
     # Frames
 

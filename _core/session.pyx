@@ -41,7 +41,7 @@ cdef enum:
 
 cdef enum:
     INPUT_MIN_BYTES = 16 << 10
-    INPUT_KEEP_BYTES = 1 << 20
+    INPUT_KEEP_BYTES = 4 << 20
     KEEP_BYTES = 64 << 10
     # A client that sends requests and does not read answers is not read any further.
     ANSWERS_MAX = 256
@@ -159,13 +159,20 @@ cdef class Session:
     def compact(self):
         """Drop what is dealt with. Call after the commit: until then frames refer to the input."""
         cdef Py_ssize_t rest = self.input.size - self.consumed
-        cdef uint8_t* smaller
         if rest and self.consumed:
             memmove(self.input.data, self.input.data + self.consumed, rest)
         self.input.size = rest
         self.consumed = 0
         if rest == 0:
             shrink(&self.input, INPUT_KEEP_BYTES)
+
+    def trim(self):
+        """Give the memory of an idle connection back. Not between `get_buffer` and `received`."""
+        if self.input.size == 0:
+            release(&self.input)
+        if self.merged.size == 0:
+            release(&self.merged)
+        release(&self.out)
 
     cdef int _close(self, str reason) except -1:
         self.close_reason = reason

@@ -35,11 +35,15 @@ from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.commit_log import FlushJob
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery import Damage, Progress, RecoveryReport
+from appliance.units import NS_PER_MS
 
 NODE_ID: Final = 1
 
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions looked at in one turn of the housekeeping."""
+
+RESIDENCY_TRUSTED_NS: Final = 1000 * NS_PER_MS
+"""For so long a page that was in memory is taken to be there still."""
 
 HOUSEKEEPING_IDS: Final = 65_536
 """Remembered timer ids looked at in one turn."""
@@ -83,6 +87,7 @@ class Broker:
         self._progress = Progress("starting", 0, 0)
         self._partition_total = 0
         self.is_ready = False
+        self._residency_asked_ns = clock.monotonic_ns()
         self.control_pos = 0
         """What is told of topics and producer ids rests on the log up to here: answers wait."""
 
@@ -232,7 +237,10 @@ class Broker:
         """A slice of background work; call about ten times a second."""
         store = self._store
         store.save_units(partitions_max=HOUSEKEEPING_PARTITIONS)
-        store.view.forget_residency()
+        now_ns = self.clock.monotonic_ns()
+        if now_ns - self._residency_asked_ns >= RESIDENCY_TRUSTED_NS:
+            self._residency_asked_ns = now_ns
+            store.view.forget_residency()
         store.projections.ids.expire_some(self.clock.wall_ms(), HOUSEKEEPING_IDS)
         store.forget_producers(
             self.clock.wall_ms() - self.config.producer_id_expiry_ms,

@@ -182,13 +182,6 @@ class Config:
         "async: acknowledged messages that a power cut can take are never older. "
         "Beyond it, Produce waits for the disk.",
     )
-    flush_timeout_ms: int = number(
-        5_000,
-        "flush.timeout_ms",
-        (1, 10 * MS_PER_MINUTE),
-        "sync: a Produce whose flush takes longer is answered REQUEST_TIMED_OUT; "
-        "RocketMQ's syncFlushTimeout.",
-    )
     segment_size_bytes: int = number(
         GIB,
         "store.segment_size_bytes",

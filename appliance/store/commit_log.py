@@ -151,6 +151,7 @@ class CommitLog:
             dropped += self._cut(self._segments[-1], end)
         if not self._segments or self._segments[-1].end == end:
             self._segments.append(self._allocate(end))
+        self.view.hot_from = end
         self.pointers = Pointers(end, sync_flush=self._is_sync_flush)
         self.tail = LogTail(
             self.pointers, reserve_bytes=self._segment_size_bytes // RESERVE_FRACTION
@@ -240,7 +241,7 @@ class CommitLog:
         segment = self._segments[-1]
         segment.file.pwritev(self.tail.take(), self.pointers.committed - segment.base)
         self.tail.taken()
-        self.view.hot_from = self.pointers.committed - HOT_BYTES
+        self.view.hot_from = max(self.view.hot_from, self.pointers.committed - HOT_BYTES)
 
     def begin_flush(self) -> FlushJob | None:
         """What must be synced so that all that is committed becomes durable; None if nothing."""
@@ -265,7 +266,9 @@ class CommitLog:
 
     def _is_resident(self, pos: int, size: int) -> bool:
         segment = self._segment_at(pos)
-        return segment.file.is_resident(pos - segment.base, min(size, segment.end - pos))
+        # What was never written has no pages to be resident.
+        size = min(size, segment.end - pos, self.pointers.committed - pos)
+        return segment.file.is_resident(pos - segment.base, size)
 
     def read_frame(self, pos: int, header_size: int) -> bytes:
         """Read the frame at `pos` from the disk, unchecked; may run on any thread.

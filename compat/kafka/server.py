@@ -17,7 +17,7 @@ from typing import Final, cast
 from _core.session import ParkedFetch, Session
 from appliance.broker import Broker
 from appliance.config import Address, is_wildcard
-from appliance.errors import ConfigError, RemoteProtocolError
+from appliance.errors import ConfigError, RemoteProtocolError, StorageError
 from appliance.pump import Pump
 from appliance.units import KIB, MS_PER_SECOND
 from compat.kafka import control
@@ -27,6 +27,9 @@ WRITE_BUFFER_BYTES: Final = 256 * KIB
 """A connection with more unsent bytes than this is not read any further."""
 
 BACKLOG: Final = 1024
+
+IDLE_TRIM_S: Final = 10
+"""A connection without a request for so long gives its buffers back."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._is_read_paused = False
         self._is_lost = False
+        self._requests_seen = 0
 
     # Called by the event loop
 
@@ -131,6 +135,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         _log.info("closing %s: %s", self._transport.get_extra_info("peername"), reason)
         self._transport.close()
 
+    def trim_if_idle(self) -> None:
+        """Called now and then: give memory back if there was no request since the last call."""
+        if self._session.requests == self._requests_seen:
+            self._session.trim()
+        self._requests_seen = self._session.requests
+
     # Parked fetches
 
     def _watch(self, parked: ParkedFetch) -> None:
@@ -181,6 +191,7 @@ class KafkaServer:
         self.pump = Pump(broker, self._progressed)
         self.bound = broker.config.listen
         self._server: asyncio.Server | None = None
+        self._trimming: asyncio.TimerHandle | None = None
         self._node: Node
         self._connections: set[KafkaConnection] = set()
         self._by_session: dict[Session, KafkaConnection] = {}
@@ -209,10 +220,13 @@ class KafkaServer:
         assert not is_wildcard(told.host)
         self._node = Node(self.broker, told.host, told.port or port)
         self.pump.start()
+        self._trim_idle()
         await self._server.start_serving()
 
     async def stop(self) -> None:
         """Stop listening, drop the connections and stand still."""
+        if self._trimming is not None:
+            self._trimming.cancel()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -256,8 +270,19 @@ class KafkaServer:
 
     def answer_rare(self, request: bytes) -> tuple[bytes | None, int]:
         """Answer a request of the control plane. Raises RemoteProtocolError."""
-        answer = control.answer(self._node, request)
-        return answer, self.broker.control_pos
+        try:
+            return control.answer(self._node, request), self.broker.control_pos
+        except (RemoteProtocolError, StorageError):
+            raise
+        except Exception as error:
+            # A bug in a handler: whoever met it is cut off, all others are served on.
+            _log.exception("a request could not be answered")
+            raise RemoteProtocolError(f"internal error: {error!r}") from error
+
+    def _trim_idle(self) -> None:
+        for connection in self._connections:
+            connection.trim_if_idle()
+        self._trimming = self.loop.call_later(IDLE_TRIM_S, self._trim_idle)
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
         for parked in woken:
