@@ -47,5 +47,6 @@ clean:  ## remove what the build made, except .venv
 
 .venv/installed: .venv/locked pyproject.toml requirements.in
 	@echo "compiling (about a minute the first time)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --no-deps -e .  # it warns of each editable installation
 	@touch $@

@@ -266,6 +266,13 @@ def test_every_compiled_module_has_a_stub() -> None:
     assert not missing, f"write the Python contract (.pyi) of {missing}"
 
 
+def test_every_compiled_module_has_its_source() -> None:
+    # What is left of a module that was removed or renamed could still be imported here.
+    sources = {file.module for file in package_files((".pyx",))}
+    for binary in (ROOT / "_core").glob("*.so"):
+        assert f"_core.{binary.name.split('.')[0]}" in sources, f"make clean; remove {binary.name}"
+
+
 def test_no_test_directory_is_named_like_a_package() -> None:
     # With another import mode, or as `python -m`, it would take the package's place.
     for package in PACKAGES:
