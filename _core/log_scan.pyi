@@ -1,7 +1,7 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Self
 
-from typing_extensions import Buffer
-
+from _core.frames import FAULTS as FAULTS
 from _core.projections import Projections
 
 EPOCH_FELL: str
@@ -15,12 +15,12 @@ class LogScan:
     tail_fault: str | None
     done: bool
     newer_version: bool
-    def __init__(
-        self,
+    def __new__(
+        cls,
         projections: Projections,
-        segments: list[tuple[int, Buffer]],
+        segments: list[tuple[int, memoryview]],
         control: Callable[[int, int, bytes, int], None],
         *,
         known_flushed: int = -1,
-    ) -> None: ...
+    ) -> Self: ...
     def step(self, budget: int) -> bool: ...

@@ -13,7 +13,7 @@ Layer 4.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 from _core.batch import batch_header, timestamps
@@ -30,9 +30,9 @@ from appliance.config import Config
 from appliance.errors import PolicyError, RequestError, TopicExistsError, UnknownTopicError
 from appliance.fs import FileSystem
 from appliance.metrics import Gauges, Metrics
-from appliance.model import TimerState
+from appliance.model import TimerState, TimerStateName
 from appliance.schedule.scheduler import Delivery, Scheduler
-from appliance.store.commit_log import FlushJob
+from appliance.store.commit_log import FlushJob, SpareJob
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.units import NS_PER_MS
@@ -176,6 +176,10 @@ class Broker:
         self._store.commit()
         return self._wake()
 
+    def begin_spare(self) -> SpareJob | None:
+        """The next segment of the log, to be made on a thread; None if it is not time for that."""
+        return self._store.begin_spare()
+
     def begin_flush(self) -> FlushJob | None:
         """What is to be synced next; run it on a thread, then call `end_flush`."""
         return self._store.begin_flush()
@@ -220,8 +224,7 @@ class Broker:
         if found is None:
             return TimerState("unknown")
         state, due_at, partition = found
-        assert state in ("pending", "cancelled", "delivered")
-        return TimerState(state, due_at, partition)
+        return TimerState(cast(TimerStateName, state), due_at, partition)
 
     # Cold reads
 

@@ -212,4 +212,7 @@ class Pump:
 
     def _housekeep(self) -> None:
         self._broker.housekeep()
+        spare = self._broker.begin_spare()
+        if spare is not None:
+            self._loop.run_in_executor(self._threads, spare.run)
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)

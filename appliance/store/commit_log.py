@@ -11,6 +11,8 @@ it; a segment that was left is synced before, or together with, what follows it.
 through FileSystem only.
 """
 
+import contextlib
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,6 +66,49 @@ class FlushJob:
             file.fdatasync()
 
 
+class SpareJob:
+    """Makes one segment of reserved zeros, durable with its name. `run` may be on any thread."""
+
+    def __init__(self, fs: FileSystem, directory: Path, base: int, size_bytes: int) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._base = base
+        self._size_bytes = size_bytes
+        self._is_done = threading.Event()
+        self._segment: Segment | None = None
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """Make it; what goes wrong is told by `segment`."""
+        try:
+            self._segment = self._allocate()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._is_done.set()
+
+    def segment(self) -> Segment:
+        """The segment; waits for a run that is under way. Raises what `run` met, a StorageError."""
+        self._is_done.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._segment is not None
+        return self._segment
+
+    def _allocate(self) -> Segment:
+        path = self._directory / segment_name(self._base)
+        file = self._fs.open(path, create=True)
+        try:
+            file.allocate(self._size_bytes)
+            file.fdatasync()
+            self._fs.sync_dir(self._directory)
+        except StorageError:
+            file.close()
+            self._fs.unlink(path)
+            raise
+        return Segment(self._base, self._size_bytes, file)
+
+
 class CommitLog:
     """The log's files. `open_segments`, then `recover_to`, come before the first append.
 
@@ -88,6 +133,7 @@ class CommitLog:
         self._is_sync_flush = is_sync_flush
         self._segments: list[Segment] = []
         self._spare: Segment | None = None
+        self._spare_job: SpareJob | None = None
         self._unsynced: list[File] = []
         self._spare_failed_ns: int | None = None
         self._position = 0
@@ -150,7 +196,9 @@ class CommitLog:
         if is_cut and self._segments:
             dropped += self._cut(self._segments[-1], end)
         if not self._segments or self._segments[-1].end == end:
-            self._segments.append(self._allocate(end))
+            first = SpareJob(self._fs, self._directory, end, self._segment_size_bytes)
+            first.run()
+            self._segments.append(first.segment())
         self.view.hot_from = end
         self.pointers = Pointers(end, sync_flush=self._is_sync_flush)
         self.tail = LogTail(
@@ -181,33 +229,42 @@ class CommitLog:
 
     # Segments
 
-    def _allocate(self, base: int) -> Segment:
-        """Make a segment of reserved zeros, durable with its name."""
-        path = self._directory / segment_name(base)
-        file = self._fs.open(path, create=True)
-        try:
-            file.allocate(self._segment_size_bytes)
-            file.fdatasync()
-            self._fs.sync_dir(self._directory)
-        except StorageError:
-            file.close()
-            self._fs.unlink(path)
-            raise
-        return Segment(base, self._segment_size_bytes, file)
+    def begin_spare(self) -> SpareJob | None:
+        """What is to be run on a thread so that the next segment is there in time; None if nothing.
+
+        The job needs no end: the log takes its segment up when it needs it.
+        """
+        if self._spare_job is not None or self.tail.has_spare or self._is_spare_refused():
+            return None
+        if self.tail.segment_end - self.pointers.wrote > self._segment_size_bytes // 2:
+            return None
+        self._spare_job = SpareJob(
+            self._fs, self._directory, self.tail.segment_end, self._segment_size_bytes
+        )
+        return self._spare_job
+
+    def _is_spare_refused(self) -> bool:
+        """The disk was full a moment ago."""
+        failed_ns = self._spare_failed_ns
+        return failed_ns is not None and self._clock.monotonic_ns() - failed_ns < SPARE_RETRY_NS
 
     def _prepare_spare(self) -> bool:
-        """Have the next segment at hand before it is needed; False if the disk is full."""
+        """Have the next segment at hand; False if the disk is full. Called by the tail."""
         if self._spare is None:
-            now_ns = self._clock.monotonic_ns()
-            failed_ns = self._spare_failed_ns
-            if failed_ns is not None and now_ns - failed_ns < SPARE_RETRY_NS:
+            if self._spare_job is None and self._is_spare_refused():
                 return False
+            job, self._spare_job = self._spare_job, None
+            if job is None:
+                job = SpareJob(
+                    self._fs, self._directory, self.tail.segment_end, self._segment_size_bytes
+                )
+                job.run()
             try:
-                self._spare = self._allocate(self.tail.segment_end)
+                self._spare = job.segment()
             except StorageError as error:
                 if not error.is_disk_full:
                     raise
-                self._spare_failed_ns = now_ns
+                self._spare_failed_ns = self._clock.monotonic_ns()
                 return False
         self.tail.has_spare = True
         return True
@@ -298,5 +355,8 @@ class CommitLog:
         """Give the files back; what is not flushed stays so."""
         for segment in self._segments:
             segment.file.close()
+        if self._spare_job is not None:
+            with contextlib.suppress(StorageError):
+                self._spare = self._spare_job.segment()
         if self._spare is not None:
             self._spare.file.close()

@@ -33,7 +33,7 @@ from appliance.config import Config
 from appliance.errors import CorruptionError, RequestError, StorageError
 from appliance.fs import FileSystem, Lock
 from appliance.store import control_frames
-from appliance.store.commit_log import CommitLog, FlushJob
+from appliance.store.commit_log import CommitLog, FlushJob, SpareJob
 from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Damage, Progress, RecoveryReport
@@ -315,6 +315,10 @@ class MessageStore:
     def commit(self) -> None:
         """Write what is encoded. A StorageError is fatal: memory is ahead of the file."""
         self._log.commit()
+
+    def begin_spare(self) -> SpareJob | None:
+        """See `CommitLog.begin_spare`."""
+        return self._log.begin_spare()
 
     def begin_flush(self) -> FlushJob | None:
         """See `CommitLog.begin_flush`."""

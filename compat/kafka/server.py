@@ -237,6 +237,11 @@ class KafkaServer:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    @property
+    def sessions(self) -> list[Session]:
+        """Those of the open connections, oldest first."""
+        return list(self._by_session)
+
     def guard(self, step: partial[None]) -> None:
         """Run a step outside of a connection's callbacks."""
         try:

@@ -19,6 +19,8 @@ with warnings.catch_warnings():
         DeleteTopicsResponse,
     )
     from kafka.protocol.consumer import (  # type: ignore[import-untyped]
+        FetchRequest,
+        FetchResponse,
         ListOffsetsRequest,
         ListOffsetsResponse,
     )
@@ -33,6 +35,8 @@ with warnings.catch_warnings():
     from kafka.protocol.producer import (  # type: ignore[import-untyped]
         InitProducerIdRequest,
         InitProducerIdResponse,
+        ProduceRequest,
+        ProduceResponse,
     )
 
 __all__ = [
@@ -42,6 +46,8 @@ __all__ = [
     "CreateTopicsResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
+    "FetchRequest",
+    "FetchResponse",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "InitProducerIdRequest",
@@ -50,6 +56,8 @@ __all__ = [
     "ListOffsetsResponse",
     "MetadataRequest",
     "MetadataResponse",
+    "ProduceRequest",
+    "ProduceResponse",
     "ask",
     "decode_response",
     "encode_request",

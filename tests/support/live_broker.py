@@ -1,0 +1,218 @@
+"""A broker and its Kafka server in this process, on a disk whose fdatasync a test can hold up.
+
+async with LiveBroker(tmp_path, flush="sync") as live:
+    client = await live.connect()
+    live.disk.hold()
+    await client.produce("t", 0, [Record(b"a")])      # waits until live.disk.let_go()
+"""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from appliance.broker import Broker
+from appliance.clock import SystemClock
+from appliance.fs import Buffer, File, OsFileSystem
+from appliance.main import KAFKA_FACADE
+from compat.kafka.server import KafkaServer
+from tests.support.broker_rig import (
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    Fetched,
+    Produced,
+    Record,
+    build_batch,
+    produced,
+    read_batches,
+)
+from tests.support.configs import small_config
+from tests.support.kafka_oracle import (
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+    encode_request,
+)
+
+LIMIT_S: Final = 20
+"""A test that waits longer has failed."""
+
+
+class HeldFile:
+    """A file whose fdatasync waits while the disk is held, and fails if the test says so."""
+
+    def __init__(self, disk: "HeldDisk", file: File) -> None:
+        self._disk = disk
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        return self._file.pwritev(buffers, offset)
+
+    def fdatasync(self) -> None:
+        self._disk.syncs += 1
+        assert self._disk.gate.wait(LIMIT_S), "the test never let go of the disk"
+        if self._disk.error is not None:
+            raise self._disk.error
+        self._file.fdatasync()
+
+
+class HeldDisk(OsFileSystem):
+    """The real file system, with a hand on its fdatasync.
+
+    Attributes:
+        syncs: calls of fdatasync so far.
+        error: what the next ones raise, None for nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.syncs = 0
+        self.error: Exception | None = None
+
+    def hold(self) -> None:
+        """From now on fdatasync does not return."""
+        self.gate.clear()
+
+    def let_go(self) -> None:
+        """Let it return, also what waits already."""
+        self.gate.set()
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> Any:
+        return HeldFile(self, super().open(path, create=create, writable=writable))
+
+
+class Client:
+    """One connection that sends requests and reads answers in order."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._number = 0
+
+    def send_produce(
+        self, topic: str, partition: int, records: Sequence[Record], *, acks: int = -1
+    ) -> None:
+        """Send a batch, and do not wait."""
+        kind = ProduceRequest.TopicProduceData
+        part = kind.PartitionProduceData(index=partition, records=build_batch(records))
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=acks,
+            timeout_ms=1000,
+            topic_data=[kind(name=topic, partition_data=[part])],
+        )
+        self._send(request, PRODUCE_VERSION)
+
+    async def read_produced(self) -> Produced:
+        """The next answer, to a Produce."""
+        return produced(ProduceResponse.decode(await self._read(), PRODUCE_VERSION, header=True))
+
+    async def produce(self, topic: str, partition: int, records: Sequence[Record]) -> Produced:
+        """Send a batch and wait for its answer."""
+        self.send_produce(topic, partition, records)
+        return await self.read_produced()
+
+    def send_fetch(
+        self, topic: str, partition: int, offset: int, *, wait_ms: int = 0, min_bytes: int = 1
+    ) -> None:
+        """Ask for records, and do not wait."""
+        kind = FetchRequest.FetchTopic
+        part = kind.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            log_start_offset=-1,
+            partition_max_bytes=1 << 20,
+        )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[kind(topic=topic, partitions=[part])],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        self._send(request, FETCH_VERSION)
+
+    async def read_fetched(self) -> list[Fetched]:
+        """The records of the next answer, to a Fetch."""
+        answer = FetchResponse.decode(await self._read(), FETCH_VERSION, header=True)
+        (topic,) = answer.responses
+        (partition,) = topic.partitions
+        assert partition.error_code == 0
+        return read_batches(bytes(partition.records or b""))
+
+    async def fetch(self, topic: str, partition: int, offset: int, **how: int) -> list[Fetched]:
+        """Ask for records and wait for the answer."""
+        self.send_fetch(topic, partition, offset, **how)
+        return await self.read_fetched()
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send anything."""
+        self._writer.write(data)
+
+    async def is_closed_by_broker(self) -> bool:
+        """Wait for the end of the connection; False if there is an answer instead."""
+        async with asyncio.timeout(LIMIT_S):
+            return await self._reader.read(1) == b""
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    def _send(self, request: Any, version: int) -> None:
+        self._number += 1
+        frame = encode_request(request, version, self._number)
+        self._writer.write(len(frame).to_bytes(4, "big") + frame)
+
+    async def _read(self) -> bytes:
+        async with asyncio.timeout(LIMIT_S):
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            return await self._reader.readexactly(size)
+
+
+class LiveBroker:
+    """See the head of this module. Settings are those of `small_config`, changed by keywords."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.disk = HeldDisk()
+        config = small_config(data_dir=directory / "data", **settings)
+        self.broker = Broker(SystemClock(), self.disk, config, KAFKA_FACADE)
+        self._clients: list[Client] = []
+
+    async def __aenter__(self) -> Self:
+        for _ in self.broker.recover():
+            pass
+        self.server = KafkaServer(self.broker)
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.disk.let_go()
+        for client in self._clients:
+            await client.close()
+        await self.server.stop()
+        self.broker.abandon()
+
+    def create_topic(self, name: str, partition_count: int = 1) -> None:
+        """Make a topic, durable."""
+        self.broker.create_topic(name, partition_count, {})
+        self.broker.flush()
+
+    async def connect(self) -> Client:
+        """A new connection."""
+        client = Client(*await asyncio.open_connection(*self.server.bound))
+        self._clients.append(client)
+        return client
