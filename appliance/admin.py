@@ -17,7 +17,6 @@ import ipaddress
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
