@@ -1,10 +1,12 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from _core.batch cimport Batch
 from _core.buffer cimport Buf
 from _core.due_queue cimport Timer
+from _core.frames cimport FrameHeader
 from _core.log_view cimport LogView
 from _core.log_writer cimport LogWriter
-from _core.partition cimport Partition
+from _core.partition cimport Partition, Topic
 
 cdef enum:
     LATENESS_BOUNDS = 13
@@ -46,5 +48,8 @@ cdef class DeliverPath:
     cdef int _locate(self, const Timer* timer, Due* due) except -1
     cdef Py_ssize_t _locate_all(self, Py_ssize_t count) except -1
     cdef list _group(self, Py_ssize_t count)
+    cdef int32_t _gather_run(
+        self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h
+    ) except -2
     cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2
     cdef void _note_lateness(self, int64_t late_ms) noexcept nogil

@@ -1,3 +1,5 @@
+from typing import Self
+
 from _core.log_view import LogView
 from _core.log_writer import LogWriter
 
@@ -11,9 +13,9 @@ class DeliverPath:
     damaged_timers: int
     frames: int
     lateness_sum_ms: int
-    def __init__(
-        self, writer: LogWriter, view: LogView, *, chunk_max: int, batch_size_max: int
-    ) -> None: ...
+    def __new__(
+        cls, writer: LogWriter, view: LogView, *, chunk_max: int, batch_size_max: int
+    ) -> Self: ...
     def deliver(self, now_ms: int, limit: int) -> int: ...
     @property
     def lateness(self) -> list[int]: ...

@@ -47,8 +47,10 @@ cdef class DeliverPath:
         damaged_timers: timers whose record could not be read: never delivered, but reported.
     """
 
-    def __cinit__(self, LogWriter writer not None, LogView view not None, *, Py_ssize_t chunk_max,
-                  int64_t batch_size_max):
+    def __cinit__(
+        self, LogWriter writer not None, LogView view not None, *, Py_ssize_t chunk_max,
+        int64_t batch_size_max
+    ):
         """Join the parts.
 
         Args:
@@ -200,22 +202,20 @@ cdef class DeliverPath:
             self.group_of[self.timers[i].partition] = -1
         return firsts
 
-    cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2:
-        """One deliver frame for timers from `first` on; the first timer behind them, or -1."""
-        cdef Topic topic = partition.topic
-        cdef FrameHeader h
-        cdef FrameBody body
-        cdef Batch b
+    cdef int32_t _gather_run(
+        self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h
+    ) except -2:
+        """Records and table of one deliver frame, from `first` on; the first timer left, or -1.
+
+        Sets what follows from the records: count and timestamps of `b`, times of `h`.
+        """
         cdef Due* due
-        cdef int64_t timestamp, size, base = 0
+        cdef int64_t timestamp
         cdef int32_t i = first
         cdef uint8_t* entry
         shrink(&self.batch, KEEP_BYTES)
         shrink(&self.tables, KEEP_BYTES)
         shrink(&self.names, KEEP_BYTES)
-        memset(&b, 0, sizeof(b))
-        memset(&body, 0, sizeof(body))
-        blank_header(&h, KIND_DELIVER)
         begin_batch(&self.batch)
         b.max_timestamp = -1
         while i >= 0 and b.count < RUN_MAX:
@@ -228,13 +228,14 @@ cdef class DeliverPath:
             elif topic.due_timestamp:
                 timestamp = self.timers[i].due_ms
             if b.count == 0:
-                base = h.min_timestamp = timestamp
+                b.base_timestamp = h.min_timestamp = timestamp
                 h.min_deliver_ms = self.timers[i].due_ms
             h.min_timestamp = min(h.min_timestamp, timestamp)
             b.max_timestamp = max(b.max_timestamp, timestamp)
             h.max_deliver_ms = self.timers[i].due_ms
             write_record(
-                &self.batch, due.attributes, timestamp - base, b.count, due.tail, due.tail_size
+                &self.batch, due.attributes, timestamp - b.base_timestamp, b.count,
+                due.tail, due.tail_size,
             )
             entry = extend_zero(&self.tables, SETTLED_ENTRY_SIZE)
             store_u64(entry + SETTLED_AT_ACCEPT_POS, self.timers[i].phys_offset)
@@ -245,6 +246,20 @@ cdef class DeliverPath:
             i = due.next
         append(&self.tables, self.names.data, self.names.size)
         extend_zero(&self.tables, -self.tables.size & (FRAME_ALIGNMENT - 1))
+        return i
+
+    cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2:
+        """One deliver frame for timers from `first` on; the first timer behind them, or -1."""
+        cdef Topic topic = partition.topic
+        cdef FrameHeader h
+        cdef FrameBody body
+        cdef Batch b
+        cdef int64_t size
+        cdef int32_t i
+        memset(&b, 0, sizeof(b))
+        memset(&body, 0, sizeof(body))
+        blank_header(&h, KIND_DELIVER)
+        i = self._gather_run(topic, first, now_ms, &b, &h)
         size = frame_size(self.tables.size, self.batch.size, 0)
         if not self.writer.prepare(topic, size, True, now_ms):
             self.disk_full = True
@@ -253,7 +268,6 @@ cdef class DeliverPath:
         b.leader_epoch = self.writer.tail.epoch
         b.attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
         b.last_delta = b.count - 1
-        b.base_timestamp = base
         b.producer_id = -1
         b.producer_epoch = -1
         b.base_sequence = -1

@@ -1,3 +1,5 @@
+from typing import Self
+
 from _core.log_view import LogView
 from _core.partition import Partition
 from _core.projections import Projections
@@ -9,4 +11,4 @@ class FetchPath:
     cold: list[int]
     watched: list[Partition]
     sent_bytes: int
-    def __init__(self, projections: Projections, view: LogView, *, size_max: int) -> None: ...
+    def __new__(cls, projections: Projections, view: LogView, *, size_max: int) -> Self: ...

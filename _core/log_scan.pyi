@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Self
 
 from _core.frames import FAULTS as FAULTS

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Self
 
 from _core.pointers import Pointers
 
@@ -10,7 +11,7 @@ class LogTail:
     roll: Callable[[int], bool]
     prepare_spare: Callable[[], bool]
     has_spare: bool
-    def __init__(self, pointers: Pointers, *, reserve_bytes: int) -> None: ...
+    def __new__(cls, pointers: Pointers, *, reserve_bytes: int) -> Self: ...
     def enter_segment(self, end: int) -> None: ...
     def append_control(
         self, kind: int, *, topic_id: int, store_time_ms: int, payload: bytes

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Self
 
 from _core.log_tail import LogTail
 from _core.partition import Topic
@@ -8,11 +9,11 @@ class LogWriter:
     tail: LogTail
     projections: Projections
     frame_size_max: int
-    def __init__(
-        self,
+    def __new__(
+        cls,
         tail: LogTail,
         projections: Projections,
         *,
         frame_size_max: int,
         topic_payload: Callable[[Topic], bytes],
-    ) -> None: ...
+    ) -> Self: ...

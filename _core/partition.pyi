@@ -1,7 +1,9 @@
-from typing import Any
+from typing import Self
 from uuid import UUID
 
 from typing_extensions import Buffer
+
+from _core.session import ParkedFetch
 
 class ProducerState:
     epoch: int
@@ -36,13 +38,13 @@ class Partition:
     next_offset: int
     visible_offset: int
     running_max: int
-    waiters: list[Any]
+    waiters: list[ParkedFetch]
     producers: dict[int, ProducerState]
     units_dirty: bool
     units_saved: int
-    def __init__(
-        self, topic: Topic, index: int, handle: int, start_offset: int, next_offset: int
-    ) -> None: ...
+    def __new__(
+        cls, topic: Topic, index: int, handle: int, start_offset: int, next_offset: int
+    ) -> Self: ...
     def attach_units(self, first_offset: int, memory: Buffer) -> None: ...
     def unsaved_units(self) -> tuple[int, memoryview]: ...
     def units_are_saved(self, up_to: int) -> None: ...

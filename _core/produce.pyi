@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Self
 
 from _core.delay_split import BatchSplitter
 from _core.log_writer import LogWriter
@@ -9,9 +10,9 @@ class ProducePath:
     batches: int
     refused_batches: int
     received_bytes: int
-    def __init__(
-        self,
+    def __new__(
+        cls,
         writer: LogWriter,
         splitter: BatchSplitter,
         decompress: Callable[[int, memoryview], bytes],
-    ) -> None: ...
+    ) -> Self: ...

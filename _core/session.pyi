@@ -1,8 +1,11 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol, Self
 
 from _core.fetch import FetchPath
 from _core.produce import ProducePath
+
+class _Timer(Protocol):
+    def cancel(self) -> None: ...
 
 class Answer: ...
 
@@ -11,7 +14,7 @@ class ParkedFetch:
     wait_ms: int
     cold: list[int]
     answered: bool
-    timer: Any
+    timer: _Timer | None
     def unpark(self) -> None: ...
 
 class Session:
@@ -21,14 +24,14 @@ class Session:
     paused: bool
     new_parked: list[ParkedFetch]
     requests: int
-    def __init__(
-        self,
+    def __new__(
+        cls,
         produce: ProducePath,
         fetch: FetchPath,
         rare: Callable[[bytes], tuple[bytes | None, int]],
         *,
         request_size_max: int,
-    ) -> None: ...
+    ) -> Self: ...
     def get_buffer(self) -> memoryview: ...
     def received(self, count: int, now_ms: int) -> None: ...
     def resume(self, now_ms: int) -> None: ...

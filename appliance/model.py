@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-
 TimerStateName = Literal["pending", "cancelled", "delivered", "unknown"]
 
 

@@ -56,6 +56,7 @@ class Pump:
         self._is_delivering = False
         self._flushing: FlushJob | None = None
         self._unflushed_since_ns: int | None = None
+        self._next_unflushed_since_ns: int | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
         self._is_stopped = False
@@ -89,7 +90,7 @@ class Pump:
             return
         try:
             step()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
             self.fail(error)
 
     # Turns

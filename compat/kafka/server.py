@@ -47,6 +47,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_lost = False
         self._requests_seen = 0
 
+    @property
+    def session(self) -> Session:
+        """The protocol state, once connected."""
+        return self._session
+
+    def abort(self) -> None:
+        """Drop the connection without sending what is left."""
+        self._transport.abort()
+
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -75,7 +84,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._end_round(nbytes)
         except RemoteProtocolError as error:
             self._drop(str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
             # Memory and log may be apart now; serving on could lose or double a message.
             self._server.pump.fail(error)
 
@@ -230,7 +239,7 @@ class KafkaServer:
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
-            connection._transport.abort()
+            connection.abort()
         await self.pump.stop()
 
     @property
@@ -246,7 +255,7 @@ class KafkaServer:
         """Run a step outside of a connection's callbacks."""
         try:
             step()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
             self.pump.fail(error)
 
     # What connections call
@@ -257,14 +266,14 @@ class KafkaServer:
             _log.warning("a connection is refused: network.connection_count_max is reached")
             return False
         self._connections.add(connection)
-        self._by_session[connection._session] = connection
+        self._by_session[connection.session] = connection
         return True
 
     def forget(self, connection: KafkaConnection) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
         self._awaiting_flush.discard(connection)
-        self._by_session.pop(connection._session, None)
+        self._by_session.pop(connection.session, None)
 
     def await_flush(self, connection: KafkaConnection, is_waiting: bool) -> None:
         """Note whether a connection wants to be told of the next flush."""
