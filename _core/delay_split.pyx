@@ -435,15 +435,15 @@ cdef class BatchSplitter:
             SPLIT_TRAILING_BYTES: "bytes follow the last record of the batch",
             SPLIT_RECORD_TOO_LARGE: (
                 f"the record has {self.fault_size} bytes; "
-                f"record_size_max_bytes is {self.record_size_max}"
+                f"limits.record_size_max_bytes is {self.record_size_max}"
             ),
             SPLIT_TOO_MANY_HEADERS: (
                 f"the record has {self.fault_size} headers; "
-                f"header_count_max is {self.header_count_max}"
+                f"limits.header_count_max is {self.header_count_max}"
             ),
             SPLIT_HEADERS_TOO_LARGE: (
                 f"the record's headers have {self.fault_size} bytes; "
-                f"header_size_max_bytes is {self.header_size_max}"
+                f"limits.header_size_max_bytes is {self.header_size_max}"
             ),
             SPLIT_DELAY_TOO_LONG: (
                 f"{header}: due more than delay.max.ms = {self.fault_size} ms after receipt"

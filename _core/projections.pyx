@@ -214,6 +214,7 @@ cdef class Projections:
         cdef Timer timer
         cdef NamedTimer named
         cdef int size = entry[TIMER_AT_ID_SIZE]
+        cdef int level = entry[TIMER_AT_LEVEL]
         cdef const uint8_t* name = p + load_u32(entry + TIMER_AT_ID_POS)
         timer.due_ms = load_i64(entry + TIMER_AT_DUE)
         timer.phys_offset = load_i64(entry + TIMER_AT_ACCEPT_POS)
@@ -229,7 +230,9 @@ cdef class Projections:
             named.forget_at_ms = 0
             named.state = PENDING
             self.ids.put(h.topic_id, name, size, &named)
-        self.due.push(&timer, entry[TIMER_AT_LEVEL], load_i64(entry + TIMER_AT_LEVEL_OFFSET))
+        if level > self.due.level_count:
+            level = 0  # written when more levels were configured
+        self.due.push(&timer, level, load_i64(entry + TIMER_AT_LEVEL_OFFSET))
         self.timers_accepted += 1
         return 0
 

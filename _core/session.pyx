@@ -146,7 +146,8 @@ cdef class Session:
             size = load_i32(self.input.data + self.consumed)
             if size < 8 or size > self.request_size_max:
                 self._close(
-                    f"a request of {size} bytes; request_size_max_bytes is {self.request_size_max}"
+                    f"a request of {size} bytes; "
+                    f"network.request_size_max_bytes is {self.request_size_max}"
                 )
                 break
             if rest - 4 < size:

@@ -77,7 +77,8 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        admin = AdminServer(self, self._config.admin)
+        told = self._config.advertise
+        admin = AdminServer(self, self._config.admin, () if told is None else (told.host,))
         admin_host, admin_port = await admin.start()
         try:
             if not await self._recover():
@@ -141,8 +142,11 @@ class Service:
 
 def _set_priority(nice: int) -> None:
     """Ask to wait less behind others on a busy machine: lateness is a matter of being scheduled."""
+    process = psutil.Process()
+    if process.nice() == nice:
+        return  # systemd did it, and then forbids it
     try:
-        psutil.Process().nice(nice)
+        process.nice(nice)
     except psutil.AccessDenied:
         _log.info("process.priority = %d is not permitted here", nice)
 

@@ -78,6 +78,11 @@ class Pump:
         await asyncio.to_thread(self._threads.shutdown)
         self._timer.close()
 
+    @property
+    def has_failed(self) -> bool:
+        """Nothing may be accepted or acknowledged any more."""
+        return self.failure.done()
+
     def fail(self, error: BaseException) -> None:
         """Something broke that cannot be mended in place: the process must end."""
         self._is_stopped = True
@@ -90,7 +95,7 @@ class Pump:
             return
         try:
             step()
-        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
+        except Exception as error:  # noqa: BLE001 - handed on to whoever waits  # noqa: BLE001 (the root of a callback: it ends the process)
             self.fail(error)
 
     # Turns

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from appliance.units import parse_duration_ms
 
-LEVEL_COUNT_MAX: Final = 100
+LEVEL_COUNT_MAX: Final = 64
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from _core.layout import UNIT_SIZE, UNITS_PER_FILE
 from _core.partition import Partition
+from appliance.errors import StorageError
 from appliance.fs import File, FileSystem
 from appliance.store.paths import DataPaths, segment_name
 
@@ -37,9 +38,18 @@ class ConsumeQueues:
     def save(self, partition: Partition) -> None:
         """Write a partition's unsaved units to its files.
 
+        On a full disk they stay in memory, where they serve as well, until there is room again.
+
         Raises:
-            StorageError: they could not be written; they stay in memory.
+            StorageError: they could not be written for another reason.
         """
+        try:
+            self._save(partition)
+        except StorageError as error:
+            if not error.is_disk_full:
+                raise
+
+    def _save(self, partition: Partition) -> None:
         while partition.unsaved_count:
             offset, units = partition.unsaved_units()
             first = offset - offset % UNITS_PER_FILE

@@ -79,6 +79,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._session.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._server.pump.has_failed:
+            return  # the process is about to end
         try:
             self._session.received(nbytes, self._server.broker.clock.wall_ms())
             self._end_round(nbytes)
@@ -111,7 +113,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def send(self) -> None:
         """Send what may leave, and go on reading if that made room."""
-        if self._is_lost or self._is_write_paused:
+        if self._is_lost or self._is_write_paused or self._server.pump.has_failed:
             return
         session = self._session
         pieces = session.output(self._server.pump.durable_pos)
