@@ -77,8 +77,9 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        told = self._config.advertise
-        admin = AdminServer(self, self._config.admin, () if told is None else (told.host,))
+        advertised = self._config.advertise
+        names = () if advertised is None else (advertised.host,)
+        admin = AdminServer(self, self._config.admin, names)
         admin_host, admin_port = await admin.start()
         try:
             if not await self._recover():
