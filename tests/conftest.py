@@ -14,6 +14,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rounds", type=int, default=10, help="how often the kill -9 test kills the broker"
     )
+    parser.addoption(
+        "--states", type=int, default=4000, help="about how many crash states the store is put into"
+    )
+
+
+@pytest.fixture
+def states(request: pytest.FixtureRequest) -> int:
+    """About how many crash states to look at."""
+    value: int = request.config.getoption("--states")
+    return value
 
 
 @pytest.fixture

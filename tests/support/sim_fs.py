@@ -21,14 +21,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 
 from appliance.errors import DataDirectoryLockedError, StorageError
 from appliance.fs import IOV_COUNT_MAX, LOCK_NAME, Buffer, File, Lock
 from appliance.units import PAGE_SIZE_BYTES
 from tests.support.sim_file import CrashMode, Resize, SimNode, Write, pages
 
-__all__ = ["CrashMode", "SimCrash", "SimFile", "SimFileSystem"]
+__all__ = ["CrashMode", "Fault", "SimCrash", "SimFile", "SimFileSystem"]
 
 TRACE_LENGTH_MAX: Final = 1_000
 
@@ -38,7 +38,9 @@ class SimCrash(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
+class Fault:
+    """What `SimFileSystem.fail_at` was told."""
+
     call_number: int
     error: BaseException
     is_sticky: bool
@@ -196,7 +198,7 @@ class SimFileSystem:
         self.is_dead = False
         """A SimCrash was raised: from then on every call raises it."""
         self._trace: deque[tuple[int, str, Path, str]] = deque(maxlen=TRACE_LENGTH_MAX)
-        self._faults: list[_Fault] = []
+        self._faults: list[Fault] = []
         self._root = _Dir()
         self._pending: list[_Link] = []
 
@@ -320,13 +322,13 @@ class SimFileSystem:
             sticky: all later calls fail too.
             short_write: if it is a pwritev, half of it is written before it fails.
         """
-        self._faults.append(_Fault(call_number, error, sticky, short_write))
+        self._faults.append(Fault(call_number, error, sticky, short_write))
 
     def heal(self) -> None:
         """Take back every `fail_at`."""
         self._faults.clear()
 
-    def crashed(self, mode: CrashMode, rng: random.Random) -> "SimFileSystem":
+    def crashed(self, mode: CrashMode, rng: random.Random) -> Self:
         """Return a disk as a restart may find it; this one stays as it is."""
         kept: dict[int, dict[str, _Entry]] = {}
         dropped_places: set[tuple[int, str]] = set()
@@ -351,7 +353,7 @@ class SimFileSystem:
             found.durable = dict(found.entries)
             return found
 
-        disk = SimFileSystem()
+        disk = type(self)()
         disk.free = self.free
         disk._root = copy(self._root)
         return disk
@@ -390,7 +392,7 @@ class SimFileSystem:
 
     # What files and the calls above share.
 
-    def reach(self, operation: str, path: Path, detail: str = "") -> _Fault | None:
+    def reach(self, operation: str, path: Path, detail: str = "") -> Fault | None:
         """Count a call and let it fail if it shall; a fault that is returned is a short write."""
         if self.is_dead:
             raise SimCrash
@@ -404,7 +406,7 @@ class SimFileSystem:
                 self.fail(fault, operation, path)
         return None
 
-    def fail(self, fault: _Fault, operation: str, path: Path) -> NoReturn:
+    def fail(self, fault: Fault, operation: str, path: Path) -> NoReturn:
         if isinstance(fault.error, OSError):
             _refuse(path, operation, fault.error.errno or errno.EIO)
         self.is_dead = isinstance(fault.error, SimCrash)

@@ -1,0 +1,494 @@
+"""One broker in process on a simulated disk and a virtual clock, driven by verbs.
+
+What a test sends are real Kafka requests through a real `Session`: kafka-python encodes them and
+decodes the answers, aiokafka builds and reads the record batches. Neither shares code with ours.
+
+    rig = BrokerRig()
+    rig.create_topic("t")
+    rig.produce("t", 0, [Record(b"later", headers=delay(1500))])
+    rig.tick(1500)
+    assert [record.value for record in rig.fetch("t", 0)] == [b"later"]
+    rig = rig.crash("torn", random.Random(1))
+
+`send_produce` and the like only write: `flush` makes durable, and `answers` are those that may
+leave then, as for a client on a socket.
+"""
+
+import random
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+
+from appliance.broker import Broker
+from appliance.config import Config
+from appliance.main import KAFKA_FACADE
+from appliance.schedule.scheduler import Delivery
+from appliance.store.recovery import Damage, RecoveryReport
+from appliance.units import MIB
+from compat.kafka import control
+from compat.kafka.node import Node
+from tests.support.configs import small_config
+from tests.support.kafka_oracle import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    encode_request,
+)
+from tests.support.sim_fs import CrashMode, SimFileSystem
+from tests.support.virtual_clock import VirtualClock
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.consumer import FetchRequest, FetchResponse  # type: ignore[import-untyped]
+    from kafka.protocol.producer import (  # type: ignore[import-untyped]
+        ProduceRequest,
+        ProduceResponse,
+    )
+
+PRODUCE_VERSION: Final = 8
+FETCH_VERSION: Final = 11
+CREATE_VERSION: Final = 5
+DELETE_VERSION: Final = 4
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record to be sent; `timestamp_ms` is the producer's."""
+
+    value: bytes
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp_ms: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A record as a consumer got it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes
+    headers: Headers
+
+    def header(self, name: str) -> bytes | None:
+        return dict(self.headers).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """An idempotent producer's part of a batch."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The answer to a batch."""
+
+    error: int
+    base_offset: int
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """All that two brokers of the same log have in common; see `BrokerRig.digest`."""
+
+    cluster_id: str
+    topics: tuple[Any, ...]
+    pending: tuple[Any, ...]
+    levels: tuple[tuple[int, int], ...]
+    ids: tuple[Any, ...]
+    next_producer_id: int
+
+
+def delay(delay_ms: int, user_id: bytes | None = None) -> Headers:
+    """Headers that ask for a delay, and name the timer if `user_id` is given."""
+    return (("x-delay", b"%d" % delay_ms), *_named(user_id))
+
+
+def deliver_at(due_ms: int, user_id: bytes | None = None) -> Headers:
+    """Headers that ask for delivery at an instant, epoch ms."""
+    return (("x-deliver-at", b"%d" % due_ms), *_named(user_id))
+
+
+def by_level(level: int, user_id: bytes | None = None) -> Headers:
+    """Headers that ask for a delay by level."""
+    return (("x-delay-level", b"%d" % level), *_named(user_id))
+
+
+def cancel(user_id: bytes) -> Headers:
+    """Headers that withdraw a timer."""
+    return (("x-deliver-cancel", user_id),)
+
+
+def _named(user_id: bytes | None) -> Headers:
+    return () if user_id is None else (("x-deliver-id", user_id),)
+
+
+def build_batch(records: Sequence[Record], producer: Producer | None = None) -> bytes:
+    """A Kafka record batch, version 2, as aiokafka builds it."""
+    by = producer or Producer(-1, -1, -1)
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=0,
+        producer_id=by.producer_id,
+        producer_epoch=by.epoch,
+        base_sequence=by.sequence,
+        batch_size=64 * MIB,
+    )
+    for index, record in enumerate(records):
+        builder.append(
+            index, record.timestamp_ms, record.key, record.value, headers=list(record.headers)
+        )
+    return bytes(builder.build())
+
+
+def read_batches(data: bytes, from_offset: int = 0) -> list[Fetched]:
+    """The records of a fetched record section, from an offset on; every batch CRC is checked."""
+    found = []
+    batches = MemoryRecords(data)
+    while batches.has_next():
+        batch = batches.next_batch()
+        assert batch is not None
+        assert batch.validate_crc(), f"the batch at {batch.base_offset} has a wrong CRC"
+        found += [
+            Fetched(
+                record.offset,
+                record.timestamp,
+                record.key,
+                record.value or b"",
+                tuple((name, value or b"") for name, value in record.headers),
+            )
+            for record in batch
+            if record.offset >= from_offset
+        ]
+    return found
+
+
+class BrokerRig:
+    """A recovered broker, and one client connected to it.
+
+    Attributes:
+        disk, clock, config, broker: what it is made of.
+        report: the outcome of its start.
+    """
+
+    def __init__(
+        self,
+        disk: SimFileSystem | None = None,
+        clock: VirtualClock | None = None,
+        config: Config | None = None,
+    ) -> None:
+        """Open the disk; an empty one, virtual time from its beginning and small limits if None.
+
+        Raises what `Broker.recover` raises.
+        """
+        self.disk = disk or SimFileSystem()
+        self.clock = clock or VirtualClock()
+        self.config = config or small_config()
+        self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
+        for _ in self.broker.recover():
+            pass
+        self._node = Node(self.broker, "127.0.0.1", 9092)
+        self._session = self.broker.open_session(self._answer_rare)
+        self._last_correlation_id = 0
+        self._asked: dict[int, tuple[Any, int]] = {}
+
+    @property
+    def report(self) -> RecoveryReport:
+        return self.broker.report
+
+    # The connection
+
+    def _answer_rare(self, request: bytes) -> tuple[bytes | None, int]:
+        return control.answer(self._node, request), self.broker.control_pos
+
+    def send(self, request: Any, version: int, response_class: Any) -> int:
+        """Send a request and let the broker write; its correlation id."""
+        self._last_correlation_id += 1
+        number = self._last_correlation_id
+        frame = encode_request(request, version, number)
+        self._asked[number] = (response_class, version)
+        self._receive(len(frame).to_bytes(4, "big") + frame)
+        return number
+
+    def _receive(self, data: bytes) -> None:
+        start = 0
+        while start < len(data):
+            room = self._session.get_buffer()
+            part = data[start : start + len(room)]
+            room[: len(part)] = part
+            self._session.received(len(part), self.clock.wall_ms())
+            start += len(part)
+        self.broker.commit()
+        self._session.compact()
+        assert self._session.close_reason is None, self._session.close_reason
+
+    def answers(self) -> dict[int, Any]:
+        """The answers that may leave now, by correlation id."""
+        broker = self.broker
+        durable_pos = broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
+        data = b"".join(self._session.output(durable_pos))
+        found = {}
+        start = 0
+        while start < len(data):
+            end = start + 4 + int.from_bytes(data[start : start + 4], "big")
+            number = int.from_bytes(data[start + 4 : start + 8], "big")
+            response_class, version = self._asked.pop(number)
+            found[number] = response_class.decode(
+                data[start + 4 : end], version=version, header=True
+            )
+            start = end
+        return found
+
+    # Topics
+
+    def send_create_topic(
+        self, name: str, partition_count: int = 1, settings: dict[str, str] | None = None
+    ) -> int:
+        """Ask for a topic; see `answers`."""
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=partition_count,
+            replication_factor=-1,
+            assignments=[],
+            configs=[
+                CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key, value=value)
+                for key, value in (settings or {}).items()
+            ],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
+        return self.send(request, CREATE_VERSION, CreateTopicsResponse)
+
+    def create_topic(
+        self, name: str, partition_count: int = 1, settings: dict[str, str] | None = None
+    ) -> None:
+        """Make a topic; durable when this returns."""
+        answer = self._ask(self.send_create_topic(name, partition_count, settings))
+        assert answer.topics[0].error_code == 0, answer
+
+    def send_delete_topic(self, name: str) -> int:
+        """Ask for the end of a topic; see `answers`."""
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=1000)
+        return self.send(request, DELETE_VERSION, DeleteTopicsResponse)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; durable when this returns."""
+        answer = self._ask(self.send_delete_topic(name))
+        assert answer.responses[0].error_code == 0, answer
+
+    def _ask(self, number: int) -> Any:
+        found = self.answers()
+        if number not in found:
+            self.flush()
+            found = self.answers()
+        return found[number]
+
+    # Records
+
+    def send_produce(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        producer: Producer | None = None,
+    ) -> int:
+        """Send a batch with acks=all; it is written, not flushed."""
+        kind = ProduceRequest.TopicProduceData
+        part = kind.PartitionProduceData(index=partition, records=build_batch(records, producer))
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[kind(name=topic, partition_data=[part])],
+        )
+        return self.send(request, PRODUCE_VERSION, ProduceResponse)
+
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        producer: Producer | None = None,
+    ) -> Produced:
+        """Send a batch and flush; what the broker answered."""
+        return produced(self._ask(self.send_produce(topic, partition, records, producer)))
+
+    def fetch(self, topic: str, partition: int, offset: int = 0) -> list[Fetched]:
+        """Everything visible from an offset on; cold frames are read as the pump would."""
+        found: list[Fetched] = []
+        while True:
+            answer = self._fetch_once(topic, partition, offset)
+            assert answer.error_code == 0, f"{topic}/{partition} at {offset}: {answer.error_code}"
+            records = read_batches(bytes(answer.records or b""), offset)
+            if not records:
+                return found
+            found += records
+            offset = records[-1].offset + 1
+
+    def _fetch_once(self, topic: str, partition: int, offset: int) -> Any:
+        kind = FetchRequest.FetchTopic
+        part = kind.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            log_start_offset=-1,
+            partition_max_bytes=self.config.fetch_size_max_bytes,
+        )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=self.config.fetch_size_max_bytes,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[kind(topic=topic, partitions=[part])],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        number = self.send(request, FETCH_VERSION, FetchResponse)
+        for parked in self._session.new_parked:
+            while not self._session.retry(parked, False):
+                self.read_cold(parked.cold)
+        return self._ask(number).responses[0].partitions[0]
+
+    # What the pump does
+
+    def flush(self) -> None:
+        """Make everything durable."""
+        self.broker.flush()
+
+    def read_cold(self, positions: list[int]) -> list[Damage]:
+        """Read frames from the disk and check them, as the pump does on a thread."""
+        assert positions
+        return self.broker.note_verified(self.broker.verify_frames(list(positions)))
+
+    def deliver_once(self) -> Delivery:
+        """One chunk of what is due, written and not flushed; what is cold is read first."""
+        delivery = self.broker.deliver_due()
+        while delivery.cold:
+            self.read_cold(delivery.cold)
+            delivery = self.broker.deliver_due()
+        self.broker.commit()
+        return delivery
+
+    def deliver_all(self) -> int:
+        """Deliver all that is due now, and flush; how many."""
+        count = 0
+        while True:
+            delivery = self.deliver_once()
+            count += delivery.count
+            if not delivery.has_more:
+                break
+        self.flush()
+        return count
+
+    def tick(self, duration_ms: int) -> int:
+        """Let time pass, then deliver all that is due; how many."""
+        self.clock.advance_ms(duration_ms)
+        return self.deliver_all()
+
+    def run_until_idle(self) -> int:
+        """Wake at each due millisecond until nothing is pending; how many were delivered."""
+        count = 0
+        while (wake_ms := self.broker.next_wake_ms()) is not None:
+            self.clock.advance_to_ms(max(wake_ms, self.clock.wall_ms()))
+            count += self.deliver_all()
+        return count
+
+    # Stops
+
+    def crash(self, mode: CrashMode, rng: random.Random) -> "BrokerRig":
+        """A broker that starts on what a crash at this moment leaves."""
+        return BrokerRig(self.disk.crashed(mode, rng), self.clock, self.config)
+
+    def restart(self) -> "BrokerRig":
+        """Stop cleanly and start again on the same disk."""
+        self.broker.close()
+        return BrokerRig(self.disk, self.clock, self.config)
+
+    # State
+
+    def timer_state(self, topic: str, user_id: bytes) -> tuple[str, int | None, int | None]:
+        """State, due and partition of a timer, as the admin API tells them."""
+        found = self.broker.find_topic(topic)
+        assert found is not None
+        state = self.broker.timer_state(found, user_id)
+        return state.state, state.due_at, state.partition
+
+    def digest(self, user_ids: Sequence[bytes] = ()) -> Digest:
+        """All that follows from the log. It takes the timers out: the broker is of no use after it.
+
+        Args:
+            user_ids: ids of timers to be looked up in every topic.
+        """
+        state = self.broker._store.projections
+        topics = tuple(self._topic_digest(topic) for topic in self.broker.topics())
+        places = {
+            partition.handle: (topic.name, partition.index)
+            for topic in self.broker.topics()
+            for partition in topic.partitions
+        }
+        ids = tuple(
+            (topic.name, user_id, self.timer_state(topic.name, user_id))
+            for topic in self.broker.topics()
+            for user_id in user_ids
+        )
+        levels = range(1, state.due.level_count + 1)
+        return Digest(
+            cluster_id=self.broker.cluster_id,
+            topics=topics,
+            levels=tuple(
+                (state.due.level_head_offset(n), state.due.level_next_offset(n)) for n in levels
+            ),
+            ids=ids,
+            pending=tuple(
+                (due, pos, index, places[handle])
+                for due, pos, index, handle in state.due.pop(1 << 48, 1 << 20)
+            ),
+            next_producer_id=self.broker.allocate_producer_id(),
+        )
+
+    @staticmethod
+    def _topic_digest(topic: Any) -> tuple[str, UUID, int, tuple[Any, ...], tuple[Any, ...]]:
+        partitions = tuple(
+            (
+                partition.start_offset,
+                partition.next_offset,
+                partition.visible_offset,
+                partition.running_max,
+                tuple(
+                    partition.unit_position(offset)
+                    for offset in range(partition.start_offset, partition.next_offset)
+                ),
+                tuple(
+                    sorted(
+                        (producer_id, known.epoch, known.last_ms)
+                        for producer_id, known in partition.producers.items()
+                    )
+                ),
+            )
+            for partition in topic.partitions
+        )
+        settings = tuple(sorted(topic.settings.items()))
+        return topic.name, topic.uuid, topic.topic_id, settings, partitions
+
+
+def produced(response: Any) -> Produced:
+    """The outcome of the one batch that a Produce response is about."""
+    part = response.responses[0].partition_responses[0]
+    return Produced(part.error_code, part.base_offset, part.error_message)
