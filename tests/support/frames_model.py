@@ -1,0 +1,317 @@
+"""The frames of the log in plain Python, as docs/FORMAT.md tells them: an oracle for `_core`.
+
+It shares no code and no constants with what it checks: the layouts are written down once more, and
+the checksum is the bit-by-bit one. Nothing here is fast.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+ACCEPT, DELIVER, CANCEL, CARRY, TOPIC, OFFSET, PRODUCER, GROUP, TXN, EPOCH, BLANK = range(1, 12)
+TRANSACTIONAL, CONTROL = 1, 2
+WITHDRAW_CANCEL, WITHDRAW_DELIVERED = 1, 2
+
+INT64_MIN: Final = -(2**63)
+HEADER_SIZE: Final = 144
+BATCH_HEADER_SIZE: Final = 61
+BATCH_CRC_START: Final = 21
+
+_HEADER: Final = struct.Struct(">HBBiiiqqqqiiiiiiiqqqqqqiihHII")
+_TIMER: Final = struct.Struct(">qiBBBxqqIIIxxxx")
+_CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
+_SETTLED: Final = struct.Struct(">qiBxxx")
+_BATCH_START: Final = struct.Struct(">qiibI")
+_BATCH_REST: Final = struct.Struct(">hiqqqhii")
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """CRC32C one bit after the other, as its definition has it."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def padding(size: int) -> bytes:
+    """What fills up `size` bytes to a multiple of 8."""
+    return bytes(-size % 8)
+
+
+def varint(value: int) -> bytes:
+    """A zigzag varint."""
+    rest = value * 2 if value >= 0 else -value * 2 - 1
+    out = bytearray()
+    while rest >= 0x80:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes(out) + bytes([rest])
+
+
+def sized(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A record of a batch."""
+
+    timestamp: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    attributes: int = 0
+
+    def encode(self, base_timestamp: int, offset_delta: int) -> bytes:
+        """With the length in front."""
+        body = bytes([self.attributes]) + varint(self.timestamp - base_timestamp)
+        body += varint(offset_delta) + sized(self.key) + sized(self.value)
+        body += varint(len(self.headers))
+        body += b"".join(sized(key) + sized(value) for key, value in self.headers)
+        return varint(len(body)) + body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A record batch without compression; what is None follows from the records."""
+
+    records: tuple[Record, ...]
+    base_offset: int = 0
+    leader_epoch: int = 0
+    attributes: int = 0
+    base_timestamp: int | None = None
+    max_timestamp: int | None = None
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+    @property
+    def first_timestamp(self) -> int:
+        return self.records[0].timestamp if self.base_timestamp is None else self.base_timestamp
+
+    def encoded_records(self) -> list[bytes]:
+        return [
+            record.encode(self.first_timestamp, index) for index, record in enumerate(self.records)
+        ]
+
+    def encode(self) -> bytes:
+        if not self.records:
+            return b""
+        latest = self.max_timestamp
+        if latest is None:
+            latest = max(record.timestamp for record in self.records)
+        rest = _BATCH_REST.pack(
+            self.attributes,
+            len(self.records) - 1,
+            self.first_timestamp,
+            latest,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            len(self.records),
+        ) + b"".join(self.encoded_records())
+        length = 4 + 1 + 4 + len(rest)
+        return (
+            _BATCH_START.pack(self.base_offset, length, self.leader_epoch, 2, crc32c(rest)) + rest
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A frame: its header fields, its tables and its batches."""
+
+    kind: int
+    phys_offset: int = 0
+    epoch: int = 0
+    topic_id: int = 0
+    flushed: int = 0
+    store_time: int = 0
+    base_offset: int = -1
+    partition: int = -1
+    record_count: int = 0
+    timer_count: int = 0
+    cancel_count: int = 0
+    min_timestamp: int = INT64_MIN
+    max_timestamp: int = -1
+    running_max: int = -1
+    min_deliver_time: int = -1
+    max_deliver_time: int = -1
+    producer_id: int = -1
+    first_sequence: int = -1
+    last_sequence: int = -1
+    producer_epoch: int = -1
+    flags: int = 0
+    tables: bytes = b""
+    visible: bytes = b""
+    held: bytes = b""
+    blank_size: int = HEADER_SIZE
+    """Of a blank frame, which has no parts: all bytes that it takes."""
+    version: int = 1
+
+    @property
+    def unpadded_size(self) -> int:
+        return HEADER_SIZE + len(self.tables) + len(self.visible) + len(self.held)
+
+    @property
+    def size(self) -> int:
+        if self.kind == BLANK:
+            return self.blank_size
+        return self.unpadded_size + len(padding(self.unpadded_size))
+
+    def encode(self) -> bytes:
+        """The bytes; of a blank frame the header alone."""
+        assert len(self.tables) % 8 == 0
+        header = self._header(0)[:-4]
+        crc = crc32c(header + self.tables + self.visible[:21] + self.held[:21])
+        body = self.tables + self.visible + self.held + padding(self.unpadded_size)
+        return self._header(crc) + body
+
+    def _header(self, crc: int) -> bytes:
+        return _HEADER.pack(
+            0x4C4D,
+            self.version,
+            self.kind,
+            self.size,
+            self.epoch,
+            self.topic_id,
+            self.phys_offset,
+            self.flushed,
+            self.store_time,
+            self.base_offset,
+            self.partition,
+            self.record_count,
+            self.timer_count,
+            self.cancel_count,
+            len(self.tables),
+            len(self.visible),
+            len(self.held),
+            self.min_timestamp,
+            self.max_timestamp,
+            self.running_max,
+            self.min_deliver_time,
+            self.max_deliver_time,
+            self.producer_id,
+            self.first_sequence,
+            self.last_sequence,
+            self.producer_epoch,
+            self.flags,
+            0,
+            crc,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A record that is held, as the timer table tells it."""
+
+    index: int
+    due: int
+    record: Record
+    level: int = 0
+    level_offset: int = -1
+    due_kind: int = 0
+    user_id: bytes = b""
+    accept_pos: int | None = None
+    """None: the frame's own position."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """An entry of the cancel table."""
+
+    index: int
+    kind: int
+    user_id: bytes
+    due: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """An entry of the table of a deliver or cancel frame."""
+
+    accept_pos: int
+    index: int
+    user_id: bytes = b""
+
+
+def control_frame(
+    kind: int,
+    payload: bytes,
+    *,
+    phys_offset: int = 0,
+    topic_id: int = 0,
+    store_time: int = 0,
+    flags: int = 0,
+) -> Frame:
+    """A frame whose tables are the payload of control state."""
+    return Frame(
+        kind=kind,
+        phys_offset=phys_offset,
+        topic_id=topic_id,
+        store_time=store_time,
+        flags=flags,
+        tables=payload + padding(len(payload)),
+    )
+
+
+def settled_table(timers: Sequence[Settled]) -> bytes:
+    """The table of a deliver or cancel frame, padded."""
+    table = b"".join(
+        _SETTLED.pack(timer.accept_pos, timer.index, len(timer.user_id)) for timer in timers
+    )
+    table += b"".join(timer.user_id for timer in timers)
+    return table + padding(len(table))
+
+
+def with_timers(
+    frame: Frame, held: Sequence[Held], batch: Batch, cancels: Sequence[Cancel] = ()
+) -> Frame:
+    """An accept or carry frame with its visible batch, and what is to be held.
+
+    Args:
+        frame: the frame without tables and held batch.
+        held: in the order of the table.
+        batch: a batch without records: what the held one has besides.
+        cancels: in the order of the table.
+    """
+    whole = replace(batch, records=tuple(timer.record for timer in held))
+    encoded = whole.encoded_records() if held else []
+    ids = [timer.user_id for timer in held] + [cancel.user_id for cancel in cancels]
+    entries_size = _TIMER.size * len(held) + _CANCEL.size * len(cancels)
+    tables_size = entries_size + sum(map(len, ids))
+    tables_size += len(padding(tables_size))
+    id_pos = HEADER_SIZE + entries_size
+    record_pos = HEADER_SIZE + tables_size + len(frame.visible) + BATCH_HEADER_SIZE
+    table = bytearray()
+    for timer, record in zip(held, encoded, strict=True):
+        table += _TIMER.pack(
+            frame.phys_offset if timer.accept_pos is None else timer.accept_pos,
+            timer.index,
+            timer.level,
+            timer.due_kind,
+            len(timer.user_id),
+            timer.due,
+            timer.level_offset,
+            record_pos,
+            len(record),
+            id_pos if timer.user_id else 0,
+        )
+        id_pos += len(timer.user_id)
+        record_pos += len(record)
+    for cancel in cancels:
+        table += _CANCEL.pack(cancel.index, cancel.kind, len(cancel.user_id), cancel.due, id_pos)
+        id_pos += len(cancel.user_id)
+    table += b"".join(ids)
+    resolved = [timer.due for timer in held if timer.due_kind == 0]
+    return replace(
+        frame,
+        tables=bytes(table) + padding(len(table)),
+        held=whole.encode(),
+        timer_count=len(held),
+        cancel_count=len(cancels),
+        min_deliver_time=min(resolved, default=-1),
+        max_deliver_time=max(resolved, default=-1),
+    )
