@@ -28,6 +28,7 @@ from perf.processes import (
     serve_mock,
 )
 from perf.report import (
+    OTHER_CPU_SHARE_MAX,
     Result,
     Target,
     machine_line,
@@ -59,12 +60,17 @@ class Workload:
     is_fetched: bool = False
 
 
-# A second or two and at most 2 GB of disk for a run: long enough to time, short enough to repeat.
+# About a second and 1 GB of disk for a run: long enough to time, and little enough that the page
+# cache stays within memory that was warmed.
 WORKLOADS: Final = (
-    Workload(PRODUCE_1K, 2_000_000, 1024, (MOCK, ASYNC), is_fetched=True),
+    Workload(PRODUCE_1K, 1_000_000, 1024, (MOCK, ASYNC), is_fetched=True),
     Workload(PRODUCE_100, 5_000_000, 100, (MOCK, ASYNC)),
     Workload(PRODUCE_1K, 1_000_000, 1024, (SYNC,)),
 )
+
+# A run that something else disturbs is repeated at most this often; the choice looks at what the
+# others used, never at the result.
+TRIES_MAX: Final = 3
 
 Samples = dict[tuple[str, str], list[Sample]]
 
@@ -89,13 +95,28 @@ def _run_workload(workload: Workload, broker: str, mock: Served, client: Path) -
     return samples
 
 
+def _run_quietly(workload: Workload, broker: str, mock: Served, client: Path) -> Samples:
+    """Run once, and again while other processes disturb it; the quietest run counts."""
+    best: Samples = {}
+    least_share = float("inf")
+    for _ in range(TRIES_MAX):
+        samples = _run_workload(workload, broker, mock, client)
+        share = max(found[0].other_cpu_share for found in samples.values())
+        if share < least_share:
+            best, least_share = samples, share
+        if share <= OTHER_CPU_SHARE_MAX:
+            break
+    return best
+
+
 def _run_rounds(run_count: int, client: Path) -> list[Result]:
     samples: Samples = defaultdict(list)
     with serve_mock(client) as mock:
         for round_index in range(run_count + 1):
+            run = _run_quietly if round_index > 0 else _run_workload
             for workload in WORKLOADS:
                 for broker in workload.brokers:
-                    for key, found in _run_workload(workload, broker, mock, client).items():
+                    for key, found in run(workload, broker, mock, client).items():
                         _tell(round_index, key, found[0])
                         if round_index > 0:
                             samples[key] += found
@@ -106,7 +127,8 @@ def _tell(round_index: int, key: tuple[str, str], sample: Sample) -> None:
     label = "warm-up" if round_index == 0 else f"run {round_index}"
     print(
         f"{label:8} {key[0]:14} {key[1]:14} {sample.messages_per_s:>10,.0f} msg/s "
-        f"{sample.mb_per_s:>6,.0f} MB/s {sample.broker_cpu_s_per_gb:5.2f} broker s/GB",
+        f"{sample.mb_per_s:>6,.0f} MB/s {sample.broker_cpu_s_per_gb:5.2f} broker s/GB "
+        f"(others {sample.other_cpu_share:.2f})",
         file=sys.stderr,
         flush=True,
     )

@@ -94,11 +94,14 @@ class Target:
 
     @property
     def verdict(self) -> str:
-        if self.figure.spread > SPREAD_MAX:
+        runs_met = [self._is_met_by(value) for value in self.figure.values]
+        is_decided = all(runs_met) or not any(runs_met)
+        if not is_decided and self.figure.spread > SPREAD_MAX:
             return f"inconclusive (spread {self.figure.spread:.2f}x)"
-        value = self.figure.median
-        is_met = value >= self.bound if self.is_lower_bound else value <= self.bound
-        return "met" if is_met else "MISSED"
+        return "met" if self._is_met_by(self.figure.median) else "MISSED"
+
+    def _is_met_by(self, value: float) -> bool:
+        return value >= self.bound if self.is_lower_bound else value <= self.bound
 
     def as_json(self) -> dict[str, object]:
         bound = "at least" if self.is_lower_bound else "at most"
