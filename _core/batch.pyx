@@ -70,7 +70,7 @@ cdef bint next_record(Cursor* c, Record* r) noexcept nogil:
     r.headers = inner.p
     r.header_count = take_varint(&inner)
     # A header takes two bytes at least, so a count beyond that is a lie.
-    if inner.failed or r.header_count < 0 or r.header_count * 2 > inner.end - inner.p:
+    if inner.failed or r.header_count < 0 or r.header_count > (inner.end - inner.p) // 2:
         c.failed = True
         return False
     if r.header_count == 0 and inner.p != inner.end:

@@ -26,7 +26,7 @@ cdef inline const uint8_t* take_string(Cursor* c, bint flexible, int64_t* size) 
 cdef inline int64_t take_array(Cursor* c, bint flexible, int entry_size_min) noexcept nogil:
     """The length of an array, checked against the bytes left."""
     cdef int64_t count = <int64_t>take_uvarint(c) - 1 if flexible else take_i32(c)
-    if count < 0 or count * entry_size_min > left(c):
+    if count < 0 or count > left(c) // entry_size_min:
         c.failed = c.failed or count != -1
         return 0
     return count
