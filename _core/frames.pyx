@@ -195,15 +195,37 @@ cdef uint32_t frame_crc(const uint8_t* p, const FrameHeader* h) noexcept nogil:
     return crc
 
 
+cdef int _check_newer(
+    const uint8_t* p, int64_t available, int64_t pos, const FrameHeader* h
+) noexcept nogil:
+    """A version above ours is believed only with its CRC: a flipped bit there is damage.
+
+    Looks only at what every version keeps, see "Changing the format" in docs/FORMAT.md.
+    """
+    if h.size < FRAME_HEADER_SIZE or h.size > available:
+        return FRAME_BAD_SIZE
+    if h.tables_size < 0 or h.visible_size < 0 or h.held_size < 0:
+        return FRAME_BAD_SIZE
+    if 0 < h.visible_size < BATCH_CRC_START or 0 < h.held_size < BATCH_CRC_START:
+        return FRAME_BAD_SIZE
+    if frame_size(h.tables_size, h.visible_size, h.held_size) > h.size:
+        return FRAME_BAD_SIZE
+    if h.phys_offset != pos:
+        return FRAME_MISPLACED
+    return FRAME_NEWER_VERSION if load_u32(p + AT_CRC) == frame_crc(p, h) else FRAME_BAD_CRC
+
+
 cdef int check_frame(
     const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches
 ) noexcept nogil:
     cdef const uint8_t* q
     if available < FRAME_HEADER_SIZE or load_u16(p + AT_MAGIC) != FRAME_MAGIC:
         return FRAME_NO_MAGIC
-    if p[AT_VERSION] != FORMAT_VERSION:
-        return FRAME_NEWER_VERSION if p[AT_VERSION] > FORMAT_VERSION else FRAME_NO_MAGIC
+    if p[AT_VERSION] < FORMAT_VERSION:
+        return FRAME_NO_MAGIC
     decode_header(p, h)
+    if p[AT_VERSION] > FORMAT_VERSION:
+        return _check_newer(p, available, pos, h)
     if h.kind < KIND_ACCEPT or h.kind > KIND_BLANK:
         return FRAME_BAD_KIND
     if h.size < FRAME_HEADER_SIZE or h.size > available or h.size % FRAME_ALIGNMENT:

@@ -6,6 +6,8 @@ Ritual for changing the format. The bytes of released logs stay readable for eve
  1. Add, never move: a field goes into reserved bytes that were written as zero, and zero keeps its
     old meaning.
  2. If that cannot do, raise FORMAT_VERSION and keep the reader of the old version beside the new.
+    Magic, version, size, epoch, phys_offset, flushed, the sizes of the parts and the CRC stay what
+    and where they are: by them an older latermq tells a newer frame from a damaged one.
  3. Change docs/FORMAT.md, its worked example and the golden bytes in tests/golden/ in the same
     commit.
  4. Say in CHANGELOG.md whether an older latermq can still open the log (it refuses a version above

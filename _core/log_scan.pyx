@@ -29,12 +29,17 @@ EPOCH_FELL = "frame of an earlier epoch"
 cdef int64_t _next_valid(
     const uint8_t* data, int64_t at, int64_t size, int64_t base, FrameHeader* h
 ) noexcept nogil:
-    """Offset of the first valid frame at or behind `at`, or -1. Zeros pass at memory speed."""
+    """Offset of the first valid frame at or behind `at`, or -1. Zeros pass at memory speed.
+
+    One of a newer version counts: were it passed over, the log would be cut before it.
+    """
     cdef uint64_t word
+    cdef int fault
     while at + FRAME_HEADER_SIZE <= size:
         memcpy(&word, data + at, 8)
         if word and load_u16(data + at) == FRAME_MAGIC:
-            if check_frame(data + at, size - at, base + at, h, True) == FRAME_OK:
+            fault = check_frame(data + at, size - at, base + at, h, True)
+            if fault == FRAME_OK or fault == FRAME_NEWER_VERSION:
                 return at
         at += FRAME_ALIGNMENT
     return -1
@@ -108,8 +113,10 @@ cdef class LogScan:
                 continue
             with nogil:
                 fault = check_frame(self.data + at, self.size - at, self.pos, &h, True)
-            if fault != FRAME_OK:
-                self.newer_version = self.newer_version or fault == FRAME_NEWER_VERSION
+            if fault == FRAME_NEWER_VERSION:
+                self.newer_version = self.done = True
+                self.tail_fault = FAULTS[fault]
+            elif fault != FRAME_OK:
                 self._at_fault(FAULTS[fault])
             elif h.epoch < self.epoch:
                 self._at_fault(EPOCH_FELL)
@@ -126,8 +133,12 @@ cdef class LogScan:
         cdef int64_t start = self.pos, mark
         cdef Py_ssize_t segment = self.segment
         if self._seek_valid(&h):
-            mark = max(self._highest_mark(self.segment, self.pos), self.known_flushed)
-            if start < mark:
+            if not self.has_looked_ahead:
+                # Marks that matter to later faults are among these, so once is enough.
+                self.has_looked_ahead = True
+                mark = self._highest_mark(self.segment, self.pos)
+                self.known_flushed = max(self.known_flushed, mark)
+            if start < self.known_flushed:
                 self.damage.append((start, self.pos, fault))
                 self.projections.set_lost_ranges([(start_, end) for start_, end, _ in self.damage])
                 return 0
@@ -157,10 +168,7 @@ cdef class LogScan:
             at = 0
 
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2:
-        """Highest flushed mark of all valid frames from `pos` on.
-
-        Looked for at the first fault only, for it can only fall behind that.
-        """
+        """Highest flushed mark of all valid frames from `pos` on: reads the rest of the log."""
         cdef FrameHeader h
         cdef int64_t mark = -1, at
         cdef const uint8_t* data

@@ -140,7 +140,7 @@ class Explainer:
         elif kind in ("accept", "carry"):
             timers = [self._entry("timer entry") for _ in range(header["timer count"])]
             cancels = [self._entry("cancel entry") for _ in range(header["cancel count"])]
-            for entry in timers + cancels:
+            for entry in sorted(timers + cancels, key=lambda entry: entry["id pos"]):
                 if entry["id size"]:
                     assert entry["id pos"] == self._at
                     self._tell(entry["id size"], "user's id")

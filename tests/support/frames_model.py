@@ -279,12 +279,17 @@ def with_timers(
     """
     whole = replace(batch, records=tuple(timer.record for timer in held))
     encoded = whole.encoded_records() if held else []
-    ids = [timer.user_id for timer in held] + [cancel.user_id for cancel in cancels]
     entries_size = _TIMER.size * len(held) + _CANCEL.size * len(cancels)
-    tables_size = entries_size + sum(map(len, ids))
-    tables_size += len(padding(tables_size))
-    id_pos = HEADER_SIZE + entries_size
-    record_pos = HEADER_SIZE + tables_size + len(frame.visible) + BATCH_HEADER_SIZE
+    # The ids stand in the order of the records; carried timers are in that order already.
+    named: list[Held | Cancel] = [*held, *cancels]
+    if cancels:
+        named.sort(key=lambda entry: entry.index)
+    ids, id_pos = b"", {}
+    for entry in named:
+        id_pos[id(entry)] = HEADER_SIZE + entries_size + len(ids) if entry.user_id else 0
+        ids += entry.user_id
+    ids += padding(entries_size + len(ids))
+    record_pos = HEADER_SIZE + entries_size + len(ids) + len(frame.visible) + BATCH_HEADER_SIZE
     table = bytearray()
     for timer, record in zip(held, encoded, strict=True):
         table += _TIMER.pack(
@@ -297,18 +302,17 @@ def with_timers(
             timer.level_offset,
             record_pos,
             len(record),
-            id_pos if timer.user_id else 0,
+            id_pos[id(timer)],
         )
-        id_pos += len(timer.user_id)
         record_pos += len(record)
     for cancel in cancels:
-        table += _CANCEL.pack(cancel.index, cancel.kind, len(cancel.user_id), cancel.due, id_pos)
-        id_pos += len(cancel.user_id)
-    table += b"".join(ids)
+        table += _CANCEL.pack(
+            cancel.index, cancel.kind, len(cancel.user_id), cancel.due, id_pos[id(cancel)]
+        )
     resolved = [timer.due for timer in held if timer.due_kind == 0]
     return replace(
         frame,
-        tables=bytes(table) + padding(len(table)),
+        tables=bytes(table) + ids,
         held=whole.encode(),
         timer_count=len(held),
         cancel_count=len(cancels),

@@ -1,0 +1,436 @@
+"""A frame is trusted only if every byte of it is the one that was written, in its place."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from _core.frames import FAULTS, check, read_header
+from tests.support import frames_model as model
+from tests.support import golden_frames as golden
+from tests.support.format_doc import bytes_of
+
+START_MS = golden.START_MS
+MASKS = (0x01, 0x80, 0xFF)
+
+
+def golden_frame(name: str) -> tuple[bytes, int]:
+    """A golden frame, with all that a blank one covers, and its position."""
+    data = bytes_of(golden.golden_path(name).read_text().splitlines())
+    return data + bytes(read_header(data)["size"] - len(data)), golden.FRAMES[name].position
+
+
+def flipped(data: bytes, at: int, mask: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= mask
+    return bytes(changed)
+
+
+def regions(data: bytes) -> dict[str, range]:
+    """The bytes of a frame by what checks them."""
+    header = read_header(data)
+    tables_end = model.HEADER_SIZE + header["tables_size"]
+    visible_end = tables_end + header["visible_size"]
+    held_end = visible_end + header["held_size"]
+    start = model.BATCH_CRC_START
+    return {
+        "header and tables": range(tables_end),
+        "start of visible": range(tables_end, min(tables_end + start, visible_end)),
+        "rest of visible": range(min(tables_end + start, visible_end), visible_end),
+        "start of held": range(visible_end, min(visible_end + start, held_end)),
+        "rest of held": range(min(visible_end + start, held_end), held_end),
+        "padding": range(held_end, len(data) if header["kind"] != model.BLANK else held_end),
+    }
+
+
+every_frame = pytest.mark.parametrize("name", golden.FRAMES)
+
+
+# Whatever changes is noticed
+
+
+@every_frame
+def test_every_flipped_byte_is_noticed(name: str) -> None:
+    data, pos = golden_frame(name)
+    assert check(data, pos) == "whole"
+    expected = {
+        "header and tables": None,
+        "start of visible": "CRC of header and tables differs",
+        "rest of visible": "length or CRC of a batch differs",
+        "start of held": "CRC of header and tables differs",
+        "rest of held": "length or CRC of a batch differs",
+        "padding": "padding is not zero",
+    }
+    for region, places in regions(data).items():
+        for at in places:
+            for mask in MASKS:
+                fault = check(flipped(data, at, mask), pos)
+                assert fault != "whole", (region, at, mask)
+                assert expected[region] in (None, fault), (region, at, mask, fault)
+
+
+@every_frame
+def test_every_flipped_bit_of_the_header_is_noticed_and_is_damage(name: str) -> None:
+    """Also in the version: a bit there must not make the broker believe in a newer latermq."""
+    data, pos = golden_frame(name)
+    for at in range(model.HEADER_SIZE):
+        for bit in range(8):
+            fault = check(flipped(data, at, 1 << bit), pos)
+            assert fault not in ("whole", "written by a newer format version"), (at, bit)
+
+
+@every_frame
+def test_every_truncation_is_noticed(name: str) -> None:
+    data, pos = golden_frame(name)
+    for size in range(len(data)):
+        assert check(data[:size], pos) != "whole", size
+
+
+@every_frame
+def test_what_follows_a_frame_is_not_looked_at(name: str) -> None:
+    data, pos = golden_frame(name)
+    assert check(data + b"\xff" * 8, pos) == "whole"
+
+
+@every_frame
+def test_a_frame_of_another_place_is_noticed(name: str) -> None:
+    data, pos = golden_frame(name)
+    for elsewhere in (pos - 8, pos + 8, pos + 2**30, -1, 2**63 - 1):
+        assert check(data, elsewhere) == "frame of another position"
+
+
+def test_what_a_blank_frame_covers_is_not_looked_at() -> None:
+    data, pos = golden_frame("blank")
+    assert (
+        check(data[: model.HEADER_SIZE] + b"\xff" * (len(data) - model.HEADER_SIZE), pos) == "whole"
+    )
+
+
+# A right CRC does not make a wrong frame whole
+
+
+def resealed(data: bytes, changes: dict[int, bytes]) -> bytes:
+    """The frame with other bytes and the CRC that belongs to them."""
+    changed = bytearray(data)
+    for at, value in changes.items():
+        changed[at : at + len(value)] = value
+    sizes = struct.unpack_from(">iii", changed, 64)
+    start = model.HEADER_SIZE
+    covered = bytes(changed[:140])
+    for size, limit in zip(sizes, (2**31, 21, 21), strict=True):
+        covered += bytes(changed[start : start + max(0, min(size, limit))])
+        start += max(size, 0)
+    changed[140:144] = struct.pack(">I", model.crc32c(covered))
+    return bytes(changed)
+
+
+def i32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "fault"),
+    [
+        ("accept_split", {0: b"LN"}, "no frame magic"),
+        ("accept_split", {2: b"\x00"}, "no frame magic"),
+        ("accept_split", {2: b"\x02"}, "written by a newer format version"),
+        ("blank", {2: b"\xff"}, "written by a newer format version"),
+        ("accept_split", {3: b"\x00"}, "unknown kind"),
+        ("accept_split", {3: b"\x0c"}, "unknown kind"),
+        ("accept_split", {4: i32(136)}, "sizes do not add up"),
+        ("accept_split", {4: i32(-8)}, "sizes do not add up"),
+        ("accept_split", {4: i32(396)}, "sizes do not add up"),
+        ("accept_split", {4: i32(400)}, "sizes do not add up"),
+        ("accept_split", {4: i32(2**31 - 8)}, "sizes do not add up"),
+        ("accept_split", {52: i32(-1)}, "sizes do not add up"),
+        ("accept_split", {56: i32(-1)}, "sizes do not add up"),
+        ("accept_split", {60: i32(-1)}, "sizes do not add up"),
+        ("accept_split", {64: i32(-8)}, "sizes do not add up"),
+        ("accept_split", {64: i32(44), 68: i32(76)}, "sizes do not add up"),
+        ("accept_split", {64: i32(2**31 - 8), 68: i32(2**31 - 1)}, "sizes do not add up"),
+        ("accept_split", {68: i32(60), 72: i32(137)}, "sizes do not add up"),
+        ("accept_split", {68: i32(137), 72: i32(60)}, "sizes do not add up"),
+        ("accept_split", {68: i32(-1)}, "sizes do not add up"),
+        ("accept_split", {68: i32(64), 72: i32(133)}, "length or CRC of a batch differs"),
+        ("topic", {64: i32(16), 72: i32(104)}, "sizes do not add up"),
+        ("blank", {64: i32(8)}, "sizes do not add up"),
+        ("accept_split", {56: i32(2)}, "a table entry points outside the frame"),
+        ("accept_split", {56: i32(2**31 - 1)}, "a table entry points outside the frame"),
+        ("accept_split", {60: i32(1)}, "a table entry points outside the frame"),
+        ("accept_split", {144 + 32: i32(324)}, "a table entry points outside the frame"),
+        ("accept_split", {144 + 32: i32(326)}, "a table entry points outside the frame"),
+        ("accept_split", {144 + 32: i32(-1)}, "a table entry points outside the frame"),
+        ("accept_split", {144 + 36: i32(65)}, "a table entry points outside the frame"),
+        ("accept_split", {144 + 36: i32(-1)}, "a table entry points outside the frame"),
+        ("accept_split", {144 + 14: b"\x01"}, "a table entry points outside the frame"),
+        ("accept_named", {144 + 40: i32(143)}, "a table entry points outside the frame"),
+        ("accept_named", {144 + 40: i32(252)}, "a table entry points outside the frame"),
+        ("accept_named", {144 + 40: i32(-4)}, "a table entry points outside the frame"),
+        ("accept_named", {192 + 5: b"\xff"}, "a table entry points outside the frame"),
+        ("accept_named", {192 + 16: i32(0)}, "a table entry points outside the frame"),
+        ("deliver", {56: i32(2)}, "a table entry points outside the frame"),
+        ("deliver", {56: i32(2**31 - 1)}, "a table entry points outside the frame"),
+        ("deliver", {60: i32(1)}, "a table entry points outside the frame"),
+        ("deliver", {144 + 12: b"\x09"}, "a table entry points outside the frame"),
+        ("cancel", {144 + 12: b"\x20"}, "a table entry points outside the frame"),
+        ("topic", {56: i32(1)}, "a table entry points outside the frame"),
+        ("carry_control", {60: i32(1)}, "a table entry points outside the frame"),
+        ("carry_control", {134: b"\x00\x00", 56: i32(9)}, "a table entry points outside the frame"),
+        ("carry_timers", {144 + 32: i32(0)}, "a table entry points outside the frame"),
+    ],
+)
+def test_a_frame_that_contradicts_itself_is_refused(
+    name: str, changes: dict[int, bytes], fault: str
+) -> None:
+    data, pos = golden_frame(name)
+    assert resealed(data, {}) == data
+    assert check(resealed(data, changes), pos) == fault
+
+
+@pytest.mark.parametrize("part", ["visible", "held"])
+def test_a_batch_whose_length_is_another_than_its_place_is_refused(part: str) -> None:
+    data, pos = golden_frame("accept_split")
+    at = regions(data)[f"start of {part}"][0] + 8
+    length = int.from_bytes(data[at : at + 4], "big")
+    for wrong in (length - 1, length + 1, 0, -1, 2**31 - 1):
+        fault = check(resealed(data, {at: i32(wrong)}), pos)
+        assert fault == "length or CRC of a batch differs"
+
+
+def test_a_newer_frame_is_believed_only_where_it_can_be_one() -> None:
+    """All that is looked at are the fields that no version moves."""
+    data, pos = golden_frame("accept_split")
+    newer = resealed(data, {2: b"\x07", 3: b"\x63", 52: i32(-1), 134: b"\xff\xff"})
+    assert check(newer, pos) == "written by a newer format version"
+    assert check(newer, pos + 8) == "frame of another position"
+    assert check(newer[:-1], pos) == "sizes do not add up"
+    assert check(flipped(newer, 30, 1), pos) == "CRC of header and tables differs"
+    for changes in ({64: i32(-8)}, {68: i32(-1)}, {72: i32(20)}, {68: i32(2**31 - 1)}):
+        assert check(resealed(newer, changes), pos) == "sizes do not add up"
+
+
+def test_every_fault_has_a_text_of_its_own() -> None:
+    assert len(set(FAULTS.values())) == len(FAULTS)
+
+
+def test_nothing_is_no_frame() -> None:
+    assert check(b"", 0) == "no frame magic"
+    assert check(bytes(4096), 0) == "no frame magic"
+
+
+@settings(max_examples=300)
+@given(data=st.binary(max_size=400))
+def test_no_bytes_are_whole_by_chance(data: bytes) -> None:
+    assert check(data, 0) != "whole"
+    assert check(b"LM\x01\x01" + data, 0) != "whole"
+
+
+# Headers are read as they were written
+
+I32 = st.integers(0, 2**31 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@settings(max_examples=60)
+@given(
+    fields=st.fixed_dictionaries(
+        {
+            "phys_offset": st.integers(0, 2**62),
+            "epoch": I32,
+            "topic_id": I32,
+            "flushed": I64,
+            "store_time": I64,
+            "base_offset": I64,
+            "partition": st.integers(-1, 2**31 - 1),
+            "record_count": I32,
+            "min_timestamp": I64,
+            "max_timestamp": I64,
+            "running_max": I64,
+            "min_deliver_time": I64,
+            "max_deliver_time": I64,
+            "producer_id": I64,
+            "first_sequence": I32,
+            "last_sequence": I32,
+            "producer_epoch": st.integers(-1, 2**15 - 1),
+            "flags": st.integers(0, 3),
+        }
+    )
+)
+def test_header_fields_are_read_as_the_model_wrote_them(fields: dict[str, Any]) -> None:
+    frame = model.Frame(kind=model.PRODUCER, tables=bytes(8), **fields)
+    data = frame.encode()
+    assert check(data, frame.phys_offset) == "whole"
+    header = read_header(data)
+    names = {
+        "store_time": "store_time_ms",
+        "min_deliver_time": "min_deliver_ms",
+        "max_deliver_time": "max_deliver_ms",
+    }
+    for name, value in fields.items():
+        assert header[names.get(name, name)] == value, name
+    assert header["size"] == len(data)
+    assert (header["tables_size"], header["visible_size"], header["held_size"]) == (8, 0, 0)
+
+
+def test_fewer_bytes_than_a_header_are_refused() -> None:
+    with pytest.raises(ValueError, match="144 bytes, here are 143"):
+        read_header(bytes(143))
+
+
+# A produced batch becomes the frame that the model makes of it
+
+
+Ask = tuple[str, int, bytes]
+"""What a record asks for: kind of header, a number, an id (empty: none)."""
+
+LEVEL_MS = (1_000, 5_000, 10_000, 30_000, 60_000)
+
+ASKS = st.one_of(
+    st.just(("none", 0, b"")),
+    st.tuples(st.just("delay"), st.integers(0, 10**9), st.sampled_from([b"", b"a", b"bb"])),
+    st.tuples(st.just("at"), st.integers(-1000, 10**9), st.sampled_from([b"", b"a", b"bb"])),
+    st.tuples(st.just("level"), st.integers(0, 5), st.sampled_from([b"", b"a", b"bb"])),
+    st.tuples(st.just("cancel"), st.just(0), st.sampled_from([b"a", b"bb"])),
+    st.tuples(st.just("id"), st.just(0), st.sampled_from([b"a", b"bb"])),
+)
+
+
+def asked_headers(ask: Ask) -> tuple[tuple[bytes, bytes], ...]:
+    kind, number, user_id = ask
+    headers: list[tuple[bytes, bytes]] = []
+    if kind == "delay":
+        headers.append((b"x-delay", str(number).encode()))
+    elif kind == "at":
+        headers.append((b"x-deliver-at", str(START_MS + number).encode()))
+    elif kind == "level":
+        headers.append((b"x-delay-level", str(number).encode()))
+    elif kind == "cancel":
+        return ((b"x-deliver-cancel", user_id),)
+    if user_id:
+        headers.append((b"x-deliver-id", user_id))
+    return tuple(headers)
+
+
+def due_of(ask: Ask) -> int | None:
+    kind, number, user_id = ask
+    if kind == "delay":
+        return START_MS + number
+    if kind == "at":
+        return START_MS + number
+    if kind == "level" and number:
+        return START_MS + LEVEL_MS[number - 1]
+    return START_MS if user_id else None
+
+
+def split_by_model(sent: model.Batch, asks: list[Ask]) -> model.Frame:
+    """The accept frame that the contract in docs/FORMAT.md asks for."""
+    visible: list[model.Record] = []
+    held: list[model.Held] = []
+    cancels: list[model.Cancel] = []
+    offsets = dict.fromkeys(range(1, 6), 0)
+    for index, (record, ask) in enumerate(zip(sent.records, asks, strict=True)):
+        kind, number, user_id = ask
+        due = due_of(ask)
+        kept = tuple(header for header in record.headers if not header[0].startswith(b"x-"))
+        added = [(b"x-accepted-at", str(START_MS).encode()), (b"x-due-at", str(due).encode())]
+        added += [(b"x-due-id", user_id)] if user_id else []
+        stamped = replace(record, headers=kept + tuple(added))
+        if kind == "cancel":
+            cancels.append(model.Cancel(index=index, kind=1, user_id=user_id))
+        elif due is None:
+            visible.append(record)
+        elif due <= START_MS:
+            visible.append(stamped)
+            if user_id:
+                cancels.append(model.Cancel(index=index, kind=2, user_id=user_id, due=due))
+        else:
+            timer = model.Held(index=index, due=due, record=stamped, user_id=user_id)
+            if kind == "level":
+                timer = replace(timer, level=number, level_offset=offsets[number])
+                offsets[number] += 1
+            held.append(timer)
+    latest = max(record.timestamp for record in sent.records)
+    whole = replace(sent, base_timestamp=sent.first_timestamp, max_timestamp=latest)
+    frame = model.Frame(
+        kind=model.ACCEPT,
+        phys_offset=golden.FIRST_FRAME_POS,
+        topic_id=1,
+        flushed=176,
+        store_time=START_MS,
+        base_offset=0 if visible else -1,
+        partition=0,
+        record_count=len(visible),
+        producer_id=sent.producer_id,
+        producer_epoch=sent.producer_epoch,
+        first_sequence=sent.base_sequence,
+        last_sequence=sent.base_sequence + len(asks) - 1 if sent.producer_id >= 0 else -1,
+    )
+    if visible:
+        times = [record.timestamp for record in visible]
+        frame = replace(
+            frame,
+            visible=replace(whole, records=tuple(visible), max_timestamp=None).encode(),
+            min_timestamp=min(times),
+            max_timestamp=max(times),
+            running_max=max(times),
+        )
+    return model.with_timers(frame, held, whole, cancels)
+
+
+@settings(max_examples=120)
+@given(
+    asks=st.lists(ASKS, min_size=1, max_size=8),
+    times=st.lists(st.integers(-100, 10**6), min_size=8, max_size=8),
+    producer=st.sampled_from([(-1, -1, -1), (7, 0, 0), (7, 3, 99)]),
+    has_trace=st.booleans(),
+)
+def test_produced_batches_become_the_frames_that_the_model_makes(
+    asks: list[Ask], times: list[int], producer: tuple[int, int, int], has_trace: bool
+) -> None:
+    """Header, tables, ids, both batches and all checksums, byte for byte."""
+    trace = ((b"trace", b"t"), (b"empty", None)) if has_trace else ()
+    records = tuple(
+        model.Record(
+            timestamp=START_MS + times[index],
+            key=b"k%d" % index,
+            value=None if index == 3 else bytes(index),
+            headers=(*asked_headers(ask), *trace),
+        )
+        for index, ask in enumerate(asks)
+    )
+    sent = model.Batch(
+        records=records,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+    )
+    rig = golden.ProduceRig(golden.small_config(delay_levels=LEVEL_MS))
+    rig.broker.create_topic("jobs", 1, {})
+    rig.produce("jobs", 0, sent.encode())
+    data = golden.last_frame(rig.log())
+    assert data == split_by_model(sent, asks).encode()
+    assert check(data, golden.FIRST_FRAME_POS) == "whole"
+
+
+def frames_of(log: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(log):
+        size = read_header(log[at:])["size"]
+        yield at, log[at : at + size]
+        at += size
+
+
+def test_each_frame_names_what_was_flushed_when_it_was_appended() -> None:
+    rig = golden.ProduceRig()
+    rig.broker.create_topic("jobs", 1, {})
+    batch = model.Batch(records=golden.now_and_later().records[:1]).encode()
+    for _ in range(3):
+        rig.produce("jobs", 0, batch)
+    frames = list(frames_of(rig.log()))
+    assert [read_header(data)["kind"] for _, data in frames] == [10, 5, 1, 1, 1]
+    for pos, data in frames[3:]:
+        assert read_header(data)["flushed"] == pos  # one batch, one flush
