@@ -22,9 +22,7 @@ from _core.batch cimport (
 )
 from _core.buffer cimport Buf
 from _core.crc32c cimport extend
-from _core.delay_split cimport (
-    SPLIT_OFFSET_DELTA, SPLIT_OK, SPLIT_RECORD_NOT_WHOLE, SPLIT_TRAILING_BYTES, BatchSplitter,
-)
+from _core.delay_split cimport SPLIT_OK, BatchSplitter
 from _core.frames cimport FrameHeader, blank_header, frame_size
 from _core.kafka_wire cimport (
     put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
@@ -47,7 +45,6 @@ cdef enum:
     MESSAGE_TOO_LARGE = 10
     INVALID_REQUIRED_ACKS = 21
     INVALID_TIMESTAMP = 32
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
@@ -199,7 +196,7 @@ cdef class ProducePath:
             self.message = (
                 f"a record batch has at least {BATCH_HEADER_SIZE} bytes, here are {max(size, 0)}"
             )
-            return CORRUPT_MESSAGE
+            return INVALID_RECORD
         decode_batch(data, b)
         if size > topic.batch_size_max:
             self.message = (
@@ -210,10 +207,14 @@ cdef class ProducePath:
             self.message = (
                 f"message format {b.magic} is not supported, only 2 (Kafka 0.11 and later)"
             )
-            return UNSUPPORTED_FOR_MESSAGE_FORMAT
+            return INVALID_RECORD if b.magic < 2 else CORRUPT_MESSAGE
         if b.length != size - 12:
-            self.message = "exactly one record batch is expected for a partition"
-            return INVALID_RECORD if 0 < b.length < size - 12 else CORRUPT_MESSAGE
+            self.message = (
+                f"the first batch says that it has {b.length + 12} bytes, here are {size}: "
+                "exactly one record batch is expected for a partition"
+            )
+            # Clients send a batch again that is only corrupt: not one that is wrongly made.
+            return CORRUPT_MESSAGE if b.length < BATCH_HEADER_SIZE - 12 else INVALID_RECORD
         if b.crc != extend(0, data + BATCH_CRC_START, size - BATCH_CRC_START):
             self.message = "the CRC of the batch does not match its content"
             return CORRUPT_MESSAGE
@@ -323,8 +324,6 @@ cdef class ProducePath:
     cdef int _refuse_split(self, int fault, Outcome* o) except -1:
         self.message = self.splitter.describe_fault(fault)
         o.error = INVALID_RECORD
-        if fault in (SPLIT_RECORD_NOT_WHOLE, SPLIT_OFFSET_DELTA, SPLIT_TRAILING_BYTES):
-            o.error = CORRUPT_MESSAGE if fault == SPLIT_TRAILING_BYTES else INVALID_RECORD
         o.fault_record = self.splitter.fault_record
         return 0
 

@@ -1,0 +1,234 @@
+"""A Kafka connection to a `BrokerRig`, in any version, of which every answered byte is checked.
+
+    client = WireClient(BrokerRig())
+    client.rig.create_topic("t")
+    assert client.produce("t", 0, make_batch([Raw(b"a")]), version=3).base_offset == 0
+    assert client.fetch_records("t", 0) == b"..."
+
+kafka-python encodes the requests and decodes the answers.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from appliance.store.recovery import Damage
+from tests.support.broker_rig import BrokerRig
+from tests.support.kafka_oracle import (
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+    decode_response,
+    encode_request,
+)
+
+Part = tuple[int, bytes | None]
+"""A partition and the batch for it."""
+
+
+def framed(request: Any, version: int, correlation_id: int) -> bytes:
+    """A request as it goes through a socket."""
+    frame = encode_request(request, version, correlation_id)
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def split_answers(data: bytes) -> Iterator[bytes]:
+    """The answers of which an output is made, without their sizes; nothing may be left over."""
+    start = 0
+    while start < len(data):
+        end = start + 4 + int.from_bytes(data[start : start + 4], "big")
+        assert end <= len(data), "the last answer is cut short"
+        yield data[start + 4 : end]
+        start = end
+
+
+def produce_request(
+    topics: Sequence[tuple[str, Sequence[Part]]],
+    *,
+    acks: int = -1,
+    transactional_id: str | None = None,
+) -> Any:
+    """A Produce request of batches, by topic and partition."""
+    kind = ProduceRequest.TopicProduceData
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[
+            kind(
+                name=name,
+                partition_data=[
+                    kind.PartitionProduceData(index=index, records=batch) for index, batch in parts
+                ],
+            )
+            for name, parts in topics
+        ],
+    )
+
+
+def fetch_part(
+    partition: int, offset: int, *, limit: int = 1 << 20, leader_epoch: int = -1
+) -> dict[str, int]:
+    """A partition of a Fetch request."""
+    return {
+        "partition": partition,
+        "current_leader_epoch": leader_epoch,
+        "fetch_offset": offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": limit,
+    }
+
+
+def fetch_request(
+    topics: Sequence[tuple[str, Sequence[dict[str, int]]]],
+    *,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    session_id: int = 0,
+    session_epoch: int = -1,
+) -> Any:
+    """A Fetch request of `fetch_part`s by topic."""
+    kind = FetchRequest.FetchTopic
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[
+            kind(topic=name, partitions=[kind.FetchPartition(**part) for part in parts])
+            for name, parts in topics
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+class WireClient:
+    """One connection.
+
+    Attributes:
+        rig: the broker.
+        session: the connection's other end.
+        parked: fetches that wait.
+        damage: what its fetches found damaged on the disk.
+    """
+
+    def __init__(self, rig: BrokerRig) -> None:
+        """Connect."""
+        self.rig = rig
+        self.session = rig.broker.open_session(rig._answer_rare)
+        self.parked: list[Any] = []
+        self.damage: list[Damage] = []
+        self._last_correlation_id = 0
+
+    def send_bytes(self, data: bytes) -> None:
+        """Let the broker receive bytes in one round, and write what follows from them."""
+        start = 0
+        while start < len(data):
+            room = self.session.get_buffer()
+            part = data[start : start + len(room)]
+            room[: len(part)] = part
+            self.session.received(len(part), self.rig.clock.wall_ms())
+            start += len(part)
+            self._end_round()
+
+    def resume(self) -> None:
+        """Let the broker look at what it left while there were too many answers."""
+        self.session.resume(self.rig.clock.wall_ms())
+        self._end_round()
+
+    def _end_round(self) -> None:
+        self.rig.broker.commit()
+        self.session.compact()
+        for parked in self.session.new_parked:
+            self._read_cold(parked)
+
+    def _read_cold(self, parked: Any) -> None:
+        """Read frames from the disk until the fetch is answered or waits for data."""
+        is_answered = False
+        while parked.cold and not is_answered:
+            self.damage += self.rig.read_cold(parked.cold)
+            is_answered = self.session.retry(parked)
+        if not is_answered:
+            self.parked.append(parked)
+
+    def end_waits(self) -> None:
+        """The time of all parked fetches is over."""
+        waiting, self.parked = self.parked, []
+        for parked in waiting:
+            parked.is_expired = True
+            if not self.session.retry(parked):
+                self._read_cold(parked)
+
+    def take(self) -> bytes:
+        """What the broker sends now."""
+        broker = self.rig.broker
+        durable_pos = broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
+        return b"".join(self.session.output(durable_pos))
+
+    def send(self, request: Any, version: int) -> int:
+        """Send a request; its correlation id."""
+        self._last_correlation_id += 1
+        self.send_bytes(framed(request, version, self._last_correlation_id))
+        return self._last_correlation_id
+
+    def ask(self, request: Any, version: int, response_class: Any) -> Any:
+        """Send a request, flush, and return the one answer."""
+        number = self.send(request, version)
+        self.rig.flush()
+        (payload,) = split_answers(self.take())
+        answer = decode_response(response_class, version, payload)
+        assert answer.header.correlation_id == number
+        return answer
+
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes | None,
+        *,
+        version: int = 8,
+        acks: int = -1,
+        transactional_id: str | None = None,
+    ) -> Any:
+        """Produce one batch, durably; what was answered about its partition."""
+        request = produce_request(
+            [(topic, [(partition, batch)])], acks=acks, transactional_id=transactional_id
+        )
+        (of_topic,) = self.ask(request, version, ProduceResponse).responses
+        assert of_topic.name == topic
+        (part,) = of_topic.partition_responses
+        assert part.index == partition
+        return part
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int = 0,
+        *,
+        version: int = 11,
+        limit: int = 1 << 20,
+        leader_epoch: int = -1,
+        max_bytes: int = 1 << 20,
+    ) -> Any:
+        """Fetch one partition; what was answered about it."""
+        wanted = fetch_part(partition, offset, limit=limit, leader_epoch=leader_epoch)
+        request = fetch_request([(topic, [wanted])], max_bytes=max_bytes)
+        answer = self.ask(request, version, FetchResponse)
+        (of_topic,) = answer.responses
+        assert of_topic.topic == topic
+        (part,) = of_topic.partitions
+        assert part.partition_index == partition
+        return part
+
+    def fetch_records(self, topic: str, partition: int, offset: int = 0, **how: int) -> bytes:
+        """The record section of a partition."""
+        part = self.fetch(topic, partition, offset, **how)
+        assert part.error_code == 0
+        return bytes(part.records)
