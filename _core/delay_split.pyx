@@ -358,7 +358,7 @@ cdef class BatchSplitter:
                     self._write_rewritten(&self.visible, &r, self.visible_count, &ask, now_ms)
                 self.visible_count += 1
                 self._note_timestamp(b.base_timestamp + r.timestamp_delta)
-        if log_append_time:
+        if log_append_time and self.visible_count:
             self.min_timestamp = self.max_timestamp = now_ms
         built.attributes &= ~ATTRIBUTE_CODEC
         if self.timer_count:

@@ -134,7 +134,7 @@ cdef class DeliverPath:
         cdef const uint8_t* frame
         cdef const uint8_t* entry
         cdef int32_t low = 0, high, middle
-        cdef int64_t record_pos, record_size
+        cdef int64_t held_pos, record_pos, record_size
         cdef Cursor c
         cdef Record r
         if self.view.is_damaged(pos):
@@ -157,6 +157,14 @@ cdef class DeliverPath:
         if low >= load_i32(frame + AT_TIMER_COUNT):
             return LOCATE_DAMAGED
         entry = frame + FRAME_HEADER_SIZE + <int64_t>low * TIMER_ENTRY_SIZE
+        if load_i32(entry + TIMER_AT_INDEX) != timer.record_index:
+            return LOCATE_DAMAGED
+        held_pos = (
+            <int64_t>FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
+            + load_i32(frame + AT_VISIBLE_SIZE)
+        )
+        if not self.view.is_resident(pos + held_pos, BATCH_HEADER_SIZE):
+            return LOCATE_COLD
         record_pos = load_u32(entry + TIMER_AT_RECORD_POS)
         record_size = load_u32(entry + TIMER_AT_RECORD_SIZE)
         if not self.view.is_resident(pos + record_pos, record_size):
@@ -167,10 +175,7 @@ cdef class DeliverPath:
         due.tail = r.tail
         due.tail_size = r.end - r.tail
         due.attributes = r.attributes
-        due.timestamp = r.timestamp_delta + load_i64(
-            frame + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
-            + load_i32(frame + AT_VISIBLE_SIZE) + BATCH_AT_BASE_TIMESTAMP
-        )
+        due.timestamp = r.timestamp_delta + load_i64(frame + held_pos + BATCH_AT_BASE_TIMESTAMP)
         due.name_size = entry[TIMER_AT_ID_SIZE]
         due.name = frame + load_u32(entry + TIMER_AT_ID_POS)
         return LOCATED

@@ -16,6 +16,7 @@ cdef class LogScan:
     cdef list segments                  # (base, memory), ascending
     cdef Py_ssize_t segment
     cdef int64_t known_flushed          # highest flushed mark behind, -1 = not looked for
+    cdef bint has_looked_ahead
     cdef const uint8_t* data
     cdef int64_t base
     cdef int64_t size

@@ -10,6 +10,7 @@ cdef struct Sequenced:
     int32_t last
     int64_t answer            # base offset that was answered, -1 if the batch was split
     int64_t end_pos           # log position behind its frame: a retry waits for this flush too
+    int64_t store_time_ms
 
 cdef class ProducerState:
     cdef readonly int16_t epoch

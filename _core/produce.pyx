@@ -260,6 +260,8 @@ cdef class ProducePath:
         if verdict == SEQUENCE_DUPLICATE:
             duplicate[0] = True
             o.base_offset = known.answer
+            if partition.topic.log_append_time:
+                o.log_append_time = known.store_time_ms
             o.end_pos = known.end_pos
             return NONE
         if verdict == SEQUENCE_OLD_EPOCH:
@@ -289,7 +291,7 @@ cdef class ProducePath:
         records_size = size - BATCH_HEADER_SIZE
         codec = b.attributes & ATTRIBUTE_CODEC
         self.splitter.has_delay_headers = False
-        if codec and topic.reads_delay_headers:
+        if codec:
             try:
                 plain = self.decompress(
                     codec, PyMemoryView_FromMemory(<char*>records, records_size, PyBUF_READ)
@@ -303,22 +305,20 @@ cdef class ProducePath:
                 return 0
             records = <const uint8_t*><const char*>plain
             records_size = len(plain)
-        if not codec or topic.reads_delay_headers:
+        # Also where delay headers are not read: nothing that is stored may be malformed, and the
+        # count in the batch's header decides how many offsets it takes.
+        with nogil:
+            fault = self.splitter.inspect(&b, records, records_size, topic.reads_delay_headers)
+        if fault == SPLIT_OK and self.splitter.has_delay_headers:
             with nogil:
-                fault = self.splitter.inspect(&b, records, records_size, topic.reads_delay_headers)
-            if fault == SPLIT_OK and self.splitter.has_delay_headers:
-                with nogil:
-                    fault = self.splitter.split(
-                        &b, records, records_size, now_ms, topic.delay_max_ms,
-                        topic.log_append_time, self.writer.projections.due,
-                    )
-                if fault == SPLIT_OK:
-                    return self._accept_split(partition, &b, now_ms, o)
-            if fault != SPLIT_OK:
-                return self._refuse_split(fault, o)
-        else:
-            self.splitter.min_timestamp = INT64_MIN
-            self.splitter.max_timestamp = b.max_timestamp
+                fault = self.splitter.split(
+                    &b, records, records_size, now_ms, topic.delay_max_ms,
+                    topic.log_append_time, self.writer.projections.due,
+                )
+            if fault == SPLIT_OK:
+                return self._accept_split(partition, &b, now_ms, o)
+        if fault != SPLIT_OK:
+            return self._refuse_split(fault, o)
         return self._accept_verbatim(partition, &b, data, size, now_ms, o)
 
     cdef int _refuse_split(self, int fault, Outcome* o) except -1:

@@ -65,8 +65,9 @@ cdef class Projections:
         self.topics_by_name[topic.name_bytes] = topic
         self.topics_by_id[topic.topic_id] = topic
         for index in range(len(topic.partitions), len(offsets)):
-            start, following, running_max = offsets[index]
-            partition = Partition(topic, index, len(self.partitions), start, following)
+            _, following, running_max = offsets[index]
+            # What this frame is the first to tell of has no records in the log before it.
+            partition = Partition(topic, index, len(self.partitions), following, following)
             partition.running_max = running_max
             topic.partitions.append(partition)
             self.partitions.append(partition)
@@ -174,6 +175,7 @@ cdef class Projections:
         batch.last = h.last_sequence
         batch.answer = h.base_offset if h.record_count == received else -1
         batch.end_pos = h.phys_offset + h.size
+        batch.store_time_ms = h.store_time_ms
         return partition.note_sequence(h.producer_id, h.producer_epoch, &batch, h.store_time_ms)
 
     cdef int _apply_timers(

@@ -18,6 +18,7 @@ cdef class ParkedFetch:
     cdef readonly list cold
     cdef readonly bint answered
     cdef public object timer
+    cdef public bint is_expired
     cdef Answer answer
     cdef bytes request
     cdef int version

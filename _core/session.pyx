@@ -60,6 +60,7 @@ cdef class ParkedFetch:
         cold: positions of frames that a thread must read first; empty if it waits for data.
         answered: True when it is over.
         timer: the owner's handle of the time-out.
+        is_expired: set by the owner when its time is over.
     """
 
     def unpark(self):
@@ -87,8 +88,8 @@ cdef class Session:
 
         Args:
             produce, fetch: the shared hot paths.
-            rare: function of a request's bytes -> (answer without size prefix or None, log position
-                that must be durable first); an exception closes the connection.
+            rare: function of a request's bytes -> (answer without size prefix, log position that
+                must be durable first), or a text that says why to close the connection.
             request_size_max: largest request, bytes.
         """
         self.produce = produce
@@ -259,12 +260,11 @@ cdef class Session:
                 partition.waiters.append(parked)
         return 0
 
-    def retry(self, ParkedFetch parked not None, bint patient):
+    def retry(self, ParkedFetch parked not None):
         """Look at a parked fetch again.
 
         Args:
-            parked: one of this session's.
-            patient: False: its time is over, answer with what there is.
+            parked: one of this session's; once it `is_expired`, what there is is the answer.
 
         Returns:
             True when it is answered; False when it waits on, see `parked.cold`.
@@ -278,7 +278,7 @@ cdef class Session:
         c = cursor_of(<const uint8_t*><const char*>parked.request, len(parked.request))
         shrink(&self.out, KEEP_BYTES)
         self._begin_answer(&self.out, parked.correlation, parked.version >= FETCH_FLEXIBLE)
-        result = self.fetch.handle(&c, parked.version, patient, &self.out, &ask)
+        result = self.fetch.handle(&c, parked.version, not parked.is_expired, &self.out, &ask)
         if result != FETCH_ANSWERED:
             self._park(parked, result)
             return False
@@ -289,15 +289,14 @@ cdef class Session:
 
     cdef int _rare(self, const uint8_t* p, Py_ssize_t size) except -1:
         cdef Answer answer
-        cdef bytes head
         self._end_round()
-        payload, end_pos = self.rare(PyBytes_FromStringAndSize(<const char*>p, size))
-        if payload is None:
-            return 0
+        told = self.rare(PyBytes_FromStringAndSize(<const char*>p, size))
+        if isinstance(told, str):
+            return self._close(told)
+        payload, end_pos = told
         answer = Answer()
         answer.end_pos = end_pos
-        head = len(payload).to_bytes(4, "big")
-        answer.pieces = [head + payload]
+        answer.pieces = [len(payload).to_bytes(4, "big") + payload]
         self.answers.append(answer)
         return 0
 

@@ -138,7 +138,7 @@ class Broker:
     def report(self) -> RecoveryReport:
         return self._store.report
 
-    def open_session(self, answer_rare: Callable[[bytes], tuple[bytes | None, int]]) -> Session:
+    def open_session(self, answer_rare: Callable[[bytes], tuple[bytes, int] | str]) -> Session:
         """A new Kafka connection; see `_core.session.Session` for `answer_rare`."""
         return Session(
             self._produce,

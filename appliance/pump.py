@@ -55,11 +55,13 @@ class Pump:
         self._armed_ms: int | None = None
         self._is_delivering = False
         self._flushing: FlushJob | None = None
+        self._flush_future: asyncio.Future[None] | None = None
         self._unflushed_since_ns: int | None = None
         self._next_unflushed_since_ns: int | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
         self._is_stopped = False
+        self._is_closed = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()
 
     def start(self) -> None:
@@ -69,13 +71,20 @@ class Pump:
         self._guard(self.end_turn)
 
     async def stop(self) -> None:
-        """Stand still; a flush in flight is waited for."""
-        self._is_stopped = True
+        """Stand still; a flush in flight is waited for. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_stopped = self._is_closed = True
         self._loop.remove_reader(self._timer.fileno())
         for handle in (self._flush_timer, self._housekeeping):
             if handle is not None:
                 handle.cancel()
         await asyncio.to_thread(self._threads.shutdown)
+        if self._flush_future is not None:
+            await asyncio.wait((self._flush_future,))
+            error = self._flush_future.exception()
+            if error is not None:  # nobody may sync again and call it a clean stop
+                self.fail(error)
         self._timer.close()
 
     @property
@@ -154,6 +163,7 @@ class Pump:
         # Bytes committed from now on are younger than this.
         self._next_unflushed_since_ns = started_ns
         future = self._loop.run_in_executor(self._threads, job.run)
+        self._flush_future = future
         future.add_done_callback(
             lambda done: self._guard(lambda: self._end_flush(done, started_ns))
         )

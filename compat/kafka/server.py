@@ -11,6 +11,7 @@ copied. Layer 5.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
@@ -45,6 +46,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._is_read_paused = False
         self._is_lost = False
+        self._is_resuming = False
         self._requests_seen = 0
 
     @property
@@ -79,16 +81,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._session.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._server.pump.has_failed:
-            return  # the process is about to end
-        try:
-            self._session.received(nbytes, self._server.broker.clock.wall_ms())
-            self._end_round(nbytes)
-        except RemoteProtocolError as error:
-            self._drop(str(error))
-        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
-            # Memory and log may be apart now; serving on could lose or double a message.
-            self._server.pump.fail(error)
+        self._server.guard(partial(self._received, nbytes))
 
     def eof_received(self) -> bool:
         return False
@@ -99,12 +92,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
-        self.send()
+        self._server.guard(partial(self.send))
 
     # Rounds
 
-    def _end_round(self, received_bytes: int) -> None:
-        self._server.broker.metrics.received_bytes += received_bytes
+    def _received(self, count: int) -> None:
+        self._server.broker.metrics.received_bytes += count
+        self._session.received(count, self._server.broker.clock.wall_ms())
+        self._end_round()
+
+    def _resume(self) -> None:
+        """Handle requests that were left because too many answers waited."""
+        self._is_resuming = False
+        if not self._is_lost:
+            self._session.resume(self._server.broker.clock.wall_ms())
+            self._end_round()
+
+    def _end_round(self) -> None:
         self._server.pump.end_turn()
         self._session.compact()
         for parked in self._session.new_parked:
@@ -127,9 +131,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._drop(session.close_reason)
             return
         self._server.await_flush(self, session.awaits_flush)
-        if session.paused and not session.is_waiting:
-            session.resume(self._server.broker.clock.wall_ms())
-            self._end_round(0)
+        if session.paused and not session.is_waiting and not self._is_resuming:
+            # In a turn of its own: others come first, and nothing nests.
+            self._is_resuming = True
+            self._server.loop.call_soon(self._server.guard, partial(self._resume))
         self._adjust_reading()
 
     def _adjust_reading(self) -> None:
@@ -156,6 +161,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _watch(self, parked: ParkedFetch) -> None:
         """Time a fetch that could not be answered at once."""
+        if parked.answered:
+            return  # by the end of the very turn that it came in
         self._parked.add(parked)
         wait_ms = min(max(parked.wait_ms, 0), self._server.broker.config.fetch_wait_max_ms)
         parked.timer = self._server.loop.call_later(
@@ -167,11 +174,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if parked.cold:
             self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked))
 
-    def look_again(self, parked: ParkedFetch, *, is_patient: bool = True) -> None:
+    def look_again(self, parked: ParkedFetch) -> None:
         """There may be more for a parked fetch."""
         if parked.answered or self._is_lost:
             return
-        if self._session.retry(parked, is_patient):
+        if self._session.retry(parked):
             self._parked.discard(parked)
             self._cancel(parked)
             self.send()
@@ -179,7 +186,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._read_cold(parked)
 
     def _expire(self, parked: ParkedFetch) -> None:
-        self.look_again(parked, is_patient=False)
+        parked.is_expired = True
+        self.look_again(parked)
 
     @staticmethod
     def _cancel(parked: ParkedFetch) -> None:
@@ -253,8 +261,13 @@ class KafkaServer:
         """Those of the open connections, oldest first."""
         return list(self._by_session)
 
-    def guard(self, step: partial[None]) -> None:
-        """Run a step outside of a connection's callbacks."""
+    def guard(self, step: Callable[[], None]) -> None:
+        """Run a step of a connection; an error in it ends the process.
+
+        Memory and log may be apart after it; serving on could lose or double a message.
+        """
+        if self.pump.has_failed:
+            return  # the process is about to end
         try:
             step()
         except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
@@ -284,16 +297,18 @@ class KafkaServer:
         else:
             self._awaiting_flush.discard(connection)
 
-    def answer_rare(self, request: bytes) -> tuple[bytes | None, int]:
-        """Answer a request of the control plane. Raises RemoteProtocolError."""
+    def answer_rare(self, request: bytes) -> tuple[bytes, int] | str:
+        """Answer a request of the control plane; a text says why to close the connection."""
         try:
             return control.answer(self._node, request), self.broker.control_pos
-        except (RemoteProtocolError, StorageError):
+        except RemoteProtocolError as error:
+            return error.message
+        except StorageError:
             raise
         except Exception as error:
             # A bug in a handler: whoever met it is cut off, all others are served on.
             _log.exception("a request could not be answered")
-            raise RemoteProtocolError(f"internal error: {error!r}") from error
+            return f"internal error: {error!r}"
 
     def _trim_idle(self) -> None:
         for connection in self._connections:

@@ -16,7 +16,7 @@ leave then, as for a client on a socket.
 
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -178,6 +178,63 @@ def read_batches(data: bytes, from_offset: int = 0) -> list[Fetched]:
     return found
 
 
+class Connection:
+    """One Kafka connection without its socket.
+
+    Attributes:
+        session: the broker's end of it.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: VirtualClock,
+        answer_rare: Callable[[bytes], tuple[bytes, int] | str],
+    ) -> None:
+        self.session = broker.open_session(answer_rare)
+        self._broker = broker
+        self._clock = clock
+        self._last_correlation_id = 0
+        self._asked: dict[int, tuple[Any, int]] = {}
+
+    def send(self, request: Any, version: int, response_class: Any) -> int:
+        """Send a request and let the broker write; its correlation id."""
+        self._last_correlation_id += 1
+        number = self._last_correlation_id
+        frame = encode_request(request, version, number)
+        self._asked[number] = (response_class, version)
+        self._receive(len(frame).to_bytes(4, "big") + frame)
+        return number
+
+    def _receive(self, data: bytes) -> None:
+        start = 0
+        while start < len(data):
+            room = self.session.get_buffer()
+            part = data[start : start + len(room)]
+            room[: len(part)] = part
+            self.session.received(len(part), self._clock.wall_ms())
+            start += len(part)
+        self._broker.commit()
+        self.session.compact()
+        assert self.session.close_reason is None, self.session.close_reason
+
+    def answers(self) -> dict[int, Any]:
+        """The answers that may leave now, by correlation id."""
+        broker = self._broker
+        durable_pos = broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
+        data = b"".join(self.session.output(durable_pos))
+        found = {}
+        start = 0
+        while start < len(data):
+            end = start + 4 + int.from_bytes(data[start : start + 4], "big")
+            number = int.from_bytes(data[start + 4 : start + 8], "big")
+            response_class, version = self._asked.pop(number)
+            payload = data[start + 4 : end]
+            found[number] = response_class.decode(payload, version=version, header=True)
+            start = end
+        return found
+
+
 class BrokerRig:
     """A recovered broker, and one client connected to it.
 
@@ -203,56 +260,24 @@ class BrokerRig:
         for _ in self.broker.recover():
             pass
         self._node = Node(self.broker, "127.0.0.1", 9092)
-        self._session = self.broker.open_session(self._answer_rare)
-        self._last_correlation_id = 0
-        self._asked: dict[int, tuple[Any, int]] = {}
+        self._client = Connection(self.broker, self.clock, self._answer_rare)
+        # Another one, since an answer waits for those of earlier requests of its connection.
+        self._consumer = Connection(self.broker, self.clock, self._answer_rare)
 
     @property
     def report(self) -> RecoveryReport:
         return self.broker.report
 
-    # The connection
-
-    def _answer_rare(self, request: bytes) -> tuple[bytes | None, int]:
+    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | str:
         return control.answer(self._node, request), self.broker.control_pos
 
     def send(self, request: Any, version: int, response_class: Any) -> int:
         """Send a request and let the broker write; its correlation id."""
-        self._last_correlation_id += 1
-        number = self._last_correlation_id
-        frame = encode_request(request, version, number)
-        self._asked[number] = (response_class, version)
-        self._receive(len(frame).to_bytes(4, "big") + frame)
-        return number
-
-    def _receive(self, data: bytes) -> None:
-        start = 0
-        while start < len(data):
-            room = self._session.get_buffer()
-            part = data[start : start + len(room)]
-            room[: len(part)] = part
-            self._session.received(len(part), self.clock.wall_ms())
-            start += len(part)
-        self.broker.commit()
-        self._session.compact()
-        assert self._session.close_reason is None, self._session.close_reason
+        return self._client.send(request, version, response_class)
 
     def answers(self) -> dict[int, Any]:
         """The answers that may leave now, by correlation id."""
-        broker = self.broker
-        durable_pos = broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
-        data = b"".join(self._session.output(durable_pos))
-        found = {}
-        start = 0
-        while start < len(data):
-            end = start + 4 + int.from_bytes(data[start : start + 4], "big")
-            number = int.from_bytes(data[start + 4 : start + 8], "big")
-            response_class, version = self._asked.pop(number)
-            found[number] = response_class.decode(
-                data[start + 4 : end], version=version, header=True
-            )
-            start = end
-        return found
+        return self._client.answers()
 
     # Topics
 
@@ -360,11 +385,13 @@ class BrokerRig:
             forgotten_topics_data=[],
             rack_id="",
         )
-        number = self.send(request, FETCH_VERSION, FetchResponse)
-        for parked in self._session.new_parked:
-            while not self._session.retry(parked, False):
+        consumer = self._consumer
+        number = consumer.send(request, FETCH_VERSION, FetchResponse)
+        for parked in consumer.session.new_parked:
+            parked.is_expired = True
+            while not consumer.session.retry(parked):
                 self.read_cold(parked.cold)
-        return self._ask(number).responses[0].partitions[0]
+        return consumer.answers()[number].responses[0].partitions[0]
 
     # What the pump does
 
@@ -376,6 +403,13 @@ class BrokerRig:
         """Read frames from the disk and check them, as the pump does on a thread."""
         assert positions
         return self.broker.note_verified(self.broker.verify_frames(list(positions)))
+
+    def housekeep(self) -> None:
+        """A slice of background work, and the next segment if it is time for it."""
+        self.broker.housekeep()
+        spare = self.broker.begin_spare()
+        if spare is not None:
+            spare.run()
 
     def deliver_once(self) -> Delivery:
         """One chunk of what is due, written and not flushed; what is cold is read first."""

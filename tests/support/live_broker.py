@@ -167,6 +167,15 @@ class Client:
         async with asyncio.timeout(LIMIT_S):
             return await self._reader.read(1) == b""
 
+    async def read_to_the_end(self) -> bytes:
+        """Everything that the broker sends before it closes the connection."""
+        async with asyncio.timeout(LIMIT_S):
+            return await self._reader.read()
+
+    async def read_answer(self) -> bytes:
+        """The next answer, undecoded, without its size."""
+        return await self._read()
+
     async def close(self) -> None:
         """Hang up."""
         self._writer.close()
