@@ -46,7 +46,7 @@ cdef class DeliverPath:
     cdef int64_t lateness_counts[LATENESS_BOUNDS + 1]
     cdef readonly int64_t lateness_sum_ms
     cdef int _locate(self, const Timer* timer, Due* due) except -1
-    cdef Py_ssize_t _locate_all(self, Py_ssize_t count) except -1
+    cdef Py_ssize_t _locate_all(self, Py_ssize_t count) except -2
     cdef list _group(self, Py_ssize_t count)
     cdef int32_t _gather_run(
         self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h

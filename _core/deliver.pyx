@@ -109,7 +109,7 @@ cdef class DeliverPath:
                     first = self._deliver_run(partition, first, now_ms)
         return self.delivered
 
-    cdef Py_ssize_t _locate_all(self, Py_ssize_t count) except -1:
+    cdef Py_ssize_t _locate_all(self, Py_ssize_t count) except -2:
         """Find every record; how many were found, or -1 and all put back if one is cold."""
         cdef Py_ssize_t i, kept = 0
         cdef int result
