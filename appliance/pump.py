@@ -104,7 +104,7 @@ class Pump:
             return
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - handed on to whoever waits  # noqa: BLE001 (the root of a callback: it ends the process)
+        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
             self.fail(error)
 
     # Turns

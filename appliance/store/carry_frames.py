@@ -39,10 +39,10 @@ VALUE_HEAD: Final = struct.Struct(">BxxxiI")
 """Kind, topic id, size; then the payload."""
 SEQUENCES_HEAD: Final = struct.Struct(">iI")
 """Partition, count of producers."""
-PRODUCER_STATE: Final = struct.Struct(">qqhBx")
-"""Producer id, time of the last batch, epoch, count of batches; then the batches."""
-SEQUENCE: Final = struct.Struct(">iiq")
-"""First and last sequence, answer."""
+PRODUCER_STATE: Final = struct.Struct(">qhBx")
+"""Producer id, epoch, count of batches; then the batches."""
+SEQUENCE: Final = struct.Struct(">iiqq")
+"""First and last sequence, answer, store time."""
 LEVEL: Final = struct.Struct(">Bxxxq")
 """Level, next offset."""
 SETTLED_ID: Final = struct.Struct(">qiiqqBx")
@@ -66,6 +66,7 @@ class SequencedBatch:
     last: int
     answer: int
     """Base offset that was answered; -1 if the batch was split."""
+    store_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,6 @@ class ProducerState:
 
     producer_id: int
     epoch: int
-    last_ms: int
     batches: tuple[SequencedBatch, ...]
 
 
@@ -121,10 +121,11 @@ def encode_sequences(partition: int, producers: Sequence[ProducerState]) -> byte
     """A value of kind VALUE_SEQUENCES: the producers of one partition of the value's topic."""
     parts = [SEQUENCES_HEAD.pack(partition, len(producers))]
     for state in producers:
-        parts.append(
-            PRODUCER_STATE.pack(state.producer_id, state.last_ms, state.epoch, len(state.batches))
-        )
-        parts += [SEQUENCE.pack(each.first, each.last, each.answer) for each in state.batches]
+        parts.append(PRODUCER_STATE.pack(state.producer_id, state.epoch, len(state.batches)))
+        parts += [
+            SEQUENCE.pack(each.first, each.last, each.answer, each.store_ms)
+            for each in state.batches
+        ]
     return b"".join(parts)
 
 
@@ -139,12 +140,10 @@ def decode_sequences(payload: bytes) -> tuple[int, tuple[ProducerState, ...]]:
     reader.check_count(count, PRODUCER_STATE.size)
     producers = []
     for _ in range(count):
-        producer_id, last_ms, epoch, batch_count = reader.fields(PRODUCER_STATE)
+        producer_id, epoch, batch_count = reader.fields(PRODUCER_STATE)
         batches = [SequencedBatch(*reader.fields(SEQUENCE)) for _ in range(batch_count)]
         producers.append(
-            ProducerState(
-                producer_id=producer_id, epoch=epoch, last_ms=last_ms, batches=tuple(batches)
-            )
+            ProducerState(producer_id=producer_id, epoch=epoch, batches=tuple(batches))
         )
     reader.finish()
     return partition, tuple(producers)

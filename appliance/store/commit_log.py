@@ -82,7 +82,7 @@ class SpareJob:
         """Make it; what goes wrong is told by `segment`."""
         try:
             self._segment = self._allocate()
-        except Exception as error:  # noqa: BLE001 - handed on to whoever waits  # noqa: BLE001 (the root of a thread: `segment` raises it)
+        except Exception as error:  # noqa: BLE001 (the root of a thread: `segment` raises it)
             self._error = error
         finally:
             self._is_done.set()

@@ -305,8 +305,8 @@ class KafkaServer:
             return error.message
         except StorageError:
             raise
-        except Exception as error:
-            # A bug in a handler: whoever met it is cut off, all others are served on.
+        except Exception as error:  # noqa: BLE001 (a bug in a handler)
+            # Whoever met it is cut off, all others are served on.
             _log.exception("a request could not be answered")
             return f"internal error: {error!r}"
 

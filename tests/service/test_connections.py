@@ -13,7 +13,7 @@ from appliance.fs import OsFileSystem
 from appliance.main import KAFKA_FACADE
 from appliance.units import MIB
 from tests.support.broker_rig import Record
-from tests.support.live_broker import LIMIT_S, LiveBroker
+from tests.support.live_broker import LIMIT_S, LiveBroker, until
 
 MALFORMED_METADATA = b"\0\0\0\x0e" + b"\0\x03\0\x05" + b"\0\0\0\x07" + b"\xff\xff" + b"\x7f" * 4
 TINY_API_VERSIONS = b"\0\0\0\x0a" + b"\0\x12\0\0" + b"\0\0\0\x07" + b"\xff\xff"
@@ -74,9 +74,7 @@ def test_a_sync_that_fails_during_the_stop_is_not_tried_again(tmp_path: Path) ->
             live.disk.hold()
             before = live.disk.syncs
             client.send_produce("t", 0, [Record(b"a")])
-            async with asyncio.timeout(LIMIT_S):
-                while live.disk.syncs == before:
-                    await asyncio.sleep(0.001)
+            await until(lambda: live.disk.syncs > before)
             live.disk.error = StorageError(tmp_path, "fdatasync", errno.EIO, "broken")
             stopping = asyncio.ensure_future(live.server.stop())
             await asyncio.sleep(0.02)

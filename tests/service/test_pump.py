@@ -11,7 +11,7 @@ import pytest
 
 from appliance.errors import StorageError
 from tests.support.broker_rig import Produced, Record, delay
-from tests.support.live_broker import LIMIT_S, Client, LiveBroker
+from tests.support.live_broker import LIMIT_S, Client, LiveBroker, until
 
 SOON_S: Final = 0.15
 """So long a test looks whether something happens that must not."""
@@ -31,9 +31,7 @@ async def does_not_happen(waited_for: Awaitable[object]) -> asyncio.Task[object]
 
 async def until_synced(live: LiveBroker, count: int) -> None:
     """Wait until fdatasync was called `count` times."""
-    async with asyncio.timeout(LIMIT_S):
-        while live.disk.syncs < count:
-            await asyncio.sleep(0.001)
+    await until(lambda: live.disk.syncs >= count)
 
 
 def test_sync_flush_acknowledges_after_the_disk_has_it(tmp_path: Path) -> None:
@@ -79,9 +77,8 @@ def test_requests_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> 
             for partition, client in enumerate(clients[1:], 1):
                 for _ in range(5):
                     client.send_produce("t", partition, [Record(b"x")])
-            async with asyncio.timeout(LIMIT_S):
-                while sum(p.next_offset for p in live.broker.topics()[0].partitions) < 36:
-                    await asyncio.sleep(0.001)
+            partitions = live.broker.topics()[0].partitions
+            await until(lambda: sum(p.next_offset for p in partitions) == 36)
             live.disk.let_go()
             await clients[0].read_produced()
             for client in clients[1:]:
@@ -107,7 +104,7 @@ def test_async_flush_acknowledges_before_the_disk_has_it(tmp_path: Path) -> None
 
 
 def test_async_flush_stops_acknowledging_beyond_its_bound(tmp_path: Path) -> None:
-    """Once the oldest byte that is not on the disk is older than F, nothing more is acknowledged."""
+    """Once the oldest unflushed byte is older than F, nothing more is acknowledged."""
 
     async def test() -> None:
         settings = {"flush": "async", "flush_interval_ms": 20, "flush_bound_ms": 200}
@@ -143,9 +140,7 @@ def test_async_flush_reaches_the_disk_without_further_requests(tmp_path: Path) -
             live.create_topic("t")
             client = await live.connect()
             await client.produce("t", 0, [Record(b"a")])
-            async with asyncio.timeout(LIMIT_S):
-                while live.broker.flushed_pos < live.broker.committed_pos:
-                    await asyncio.sleep(0.005)
+            await until(lambda: live.broker.flushed_pos == live.broker.committed_pos)
 
     run(test())
 

@@ -8,7 +8,7 @@ async with LiveBroker(tmp_path, flush="sync") as live:
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -38,6 +38,13 @@ from tests.support.kafka_oracle import (
 
 LIMIT_S: Final = 20
 """A test that waits longer has failed."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something holds; fails after `LIMIT_S`."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 (what is waited for happens on threads as well)
+            await asyncio.sleep(0.001)
 
 
 class HeldFile:
