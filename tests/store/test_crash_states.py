@@ -5,13 +5,13 @@
 
 import itertools
 import random
+import sys
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
 from appliance.config import Config
-from appliance.store import consume_queue
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
 from tests.support.crash_run import CrashPoints, CrashRun, Known, check_disk
@@ -24,11 +24,7 @@ TORN_COUNT: Final = 2
 NESTED_EVERY: Final = 50
 """Of so many crash states one is crashed again at each call of its recovery."""
 
-
-@pytest.fixture(autouse=True)
-def small_unit_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulated file is not sparse, and these hold few units: most of the time went to zeros."""
-    monkeypatch.setattr(consume_queue, "FILE_SIZE_BYTES", 1 << 16)
+pytestmark = pytest.mark.usefixtures("small_unit_files")
 
 
 class Enumeration:
@@ -63,8 +59,10 @@ class Enumeration:
                     self._crash_recovery(disk.crashed(mode, random.Random(torn_seed)), known)
                 self._check(disk, mode, torn_seed, known)
             except Exception:
-                print(f"seed {self.seed}: {mode} {torn_seed} before call {disk.calls + 1}; before:")  # noqa: T201
-                print(disk.trace())  # noqa: T201
+                sys.stdout.write(
+                    f"seed {self.seed}: {mode} {torn_seed}, a crash before call {disk.calls + 1}\n"
+                    f"{disk.trace()}\n"
+                )
                 raise
 
     def _check(self, disk: CrashPoints, mode: CrashMode, torn_seed: int, known: Known) -> None:

@@ -22,6 +22,9 @@ from tests.support.virtual_clock import VirtualClock
 DERIVED: Final = tuple(DATA_DIR / name for name in ("consumequeue", "timer", "index", "control"))
 """Directories that a start must be able to do without."""
 
+IN_FLIGHT_MAX: Final = 5
+"""As with Kafka clients: of so many batches of a producer the broker knows the answers."""
+
 USER_IDS: Final = tuple(b"id-%d" % number for number in range(6))
 
 
@@ -64,12 +67,14 @@ class Known:
         durable: index of the first model that a restart may find; the last is the end of `models`.
         unanswered: requests without an answer yet, which clients will repeat.
         now_ms: wall clock.
+        epoch: of the broker that served until then, which must rise; -1 if none did.
     """
 
     models: list[Model]
     durable: int
     unanswered: tuple[Request, ...]
     now_ms: int
+    epoch: int
 
 
 @dataclass
@@ -87,6 +92,7 @@ class CrashRun:
         self._asked: dict[int, tuple[Request, int]] = {}
         self._sequences: dict[tuple[str, int], int] = {}
         self._values = 0
+        self._epoch = -1
         self.rig: BrokerRig
 
     def known(self, mode: CrashMode) -> Known:
@@ -94,18 +100,20 @@ class CrashRun:
         models, now_ms = self.models[:], self.clock.wall_ms()
         if self.config.flush == "async" and mode != "kept":
             # A power cut takes back answers, and nobody repeats what was answered.
-            return Known(models, self._flushed, (), now_ms)
+            return Known(models, self._flushed, (), now_ms, self._epoch)
         unanswered = tuple(request for request, _ in self._asked.values())
-        return Known(models, self._durable, unanswered, now_ms)
+        return Known(models, self._durable, unanswered, now_ms, self._epoch)
 
     # Steps
 
     def start(self) -> None:
         """Start the broker on the empty disk."""
         self.rig = BrokerRig(self.disk, self.clock, self.config)
+        self._epoch = self.rig.broker.epoch
 
     def ask(self, request: Request) -> None:
         """Send a request; it is written, and not flushed unless the log went to a new segment."""
+        assert len(self._asked) < IN_FLIGHT_MAX
         self.models.append(self.models[-1].copy())
         # A crash inside of the call may find it done.
         model = self.models[-1]
@@ -127,11 +135,32 @@ class CrashRun:
         self._flushed = len(self.models) - 1
         self._take_answers()
 
+    def slow_flush(self) -> None:
+        """A flush during which more is written, as with one that runs on a thread."""
+        job = self.rig.broker.begin_flush()
+        if job is None:
+            return
+        flushed = len(self.models) - 1
+        self.ask(self.batch("a", 0, Intent(self.value(7_000))))
+        job.run()
+        self.ask(self.batch("a", 1, Intent(self.value(7_000))))
+        self.rig.broker.end_flush(job)
+        self._flushed = flushed
+        self._take_answers()
+
     def consume(self) -> None:
         """Fetch everything: what was seen must stay, and be what the model says."""
         self.flush()
         assert visible_in(self.rig) == self.models[-1].visible()
         self._durable = len(self.models) - 1
+
+    def peek(self) -> None:
+        """Fetch what there is without a flush: it is there to stay all the same."""
+        seen = visible_in(self.rig)
+        models = self.models[self._durable :]
+        shown = [number for number, model in enumerate(models) if model.visible() == seen]
+        assert shown, _differences(seen, self.known("kept"))
+        self._durable += shown[0]
 
     def deliver(self) -> None:
         """One chunk of what is due."""
@@ -159,31 +188,39 @@ class CrashRun:
 
     def play(self) -> None:
         """Everything that a broker does, several segments of it, at times flushed at times not."""
-        rng = self.rng
         self.start()
+        self.play_rounds(6)
+        self.flush()  # nobody repeats a batch into a topic that was deleted since
+        self.ask(Delete("b"))
+        self.ask(Create("b", 1))
+        self._sequences = {key: value for key, value in self._sequences.items() if key[0] != "b"}
+        later = Intent(self.value(), delay_ms=50, user_id=USER_IDS[0])
+        self.ask(self.batch("b", 0, Intent(self.value()), later))
+        self.consume()
+        self._epoch = -1
+        self.rig.broker.close()
+
+    def play_rounds(self, count: int) -> None:
+        """Topics, and rounds of batches, of time that passes and of deliveries."""
+        rng = self.rng
         self.ask(Create("a", 2))
         self.ask(Create("b", 1))
         self.consume()
-        for _ in range(6):
-            for partition in range(2):
-                self.ask(self.batch("a", partition, Intent(self.value(7_000))))
+        for _ in range(count):
+            self.flush()
+            self.ask(self._random_batch())
+            self.slow_flush()
             for _ in range(rng.randrange(4, 9)):
-                self.ask(self._random_batch())
-                if rng.random() < 0.4:
+                if len(self._asked) == IN_FLIGHT_MAX:
                     self.flush()
+                self.ask(self._random_batch())
+                rng.choice((self.flush, self.flush, self.peek, _look_away, _look_away))()
             self.clock.advance_ms(rng.randrange(1, 3_000))
             while self.models[-1].due_groups(self.clock.wall_ms(), 1):
                 self.deliver()
                 if rng.random() < 0.5:
                     self.flush()
-            rng.choice((self.flush, self.consume, self.rig.broker.housekeep))()
-        self.flush()  # nobody repeats a batch into a topic that was deleted since
-        self.ask(Delete("b"))
-        self.ask(Create("b", 1))
-        self._sequences = {key: value for key, value in self._sequences.items() if key[0] != "b"}
-        self.ask(self.batch("b", 0, Intent(self.value()), Intent(self.value(), delay_ms=50)))
-        self.consume()
-        self.rig.broker.close()
+            rng.choice((self.flush, self.consume, self.rig.housekeep))()
 
     def _random_batch(self) -> Batch:
         rng = self.rng
@@ -249,6 +286,7 @@ def check_disk(disk: SimFileSystem, known: Known, config: Config, mode: CrashMod
     rng = random.Random(0)
     rig = BrokerRig(disk, VirtualClock(wall_ms=known.now_ms), config)
     assert not rig.report.damage, rig.report
+    assert rig.broker.epoch > known.epoch
     found = candidates(rig, known)
     # What a start accepted must be durable when it serves: another crash takes nothing of it.
     again = BrokerRig(disk.crashed("dropped", rng), VirtualClock(wall_ms=known.now_ms), config)
@@ -315,6 +353,7 @@ def go_on(rig: BrokerRig, known: Known, found: list[Model]) -> None:
             assert any(kept), f"{outcome}, expected one of {expected}"
             models = [model for model, is_kept in zip(models, kept, strict=True) if is_kept]
     while (wake_ms := rig.broker.next_wake_ms()) is not None:
+        models = [model for model in models if wake_ms <= (model.next_due_ms() or wake_ms)]
         rig.clock.advance_to_ms(max(wake_ms, rig.clock.wall_ms()))
         now_ms = rig.clock.wall_ms()
         count = rig.deliver_all()
