@@ -3,15 +3,17 @@ what a failing disk does."""
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
 from appliance.errors import StorageError
 from tests.support.broker_rig import Produced, Record, delay
 from tests.support.live_broker import LIMIT_S, Client, LiveBroker, until
+
+T = TypeVar("T")
 
 SOON_S: Final = 0.15
 """So long a test looks whether something happens that must not."""
@@ -21,12 +23,12 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 2 * LIMIT_S))
 
 
-async def does_not_happen(waited_for: Awaitable[object]) -> asyncio.Task[object]:
+async def does_not_happen(waited_for: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """The task that waits, after a while in which it did not get what it waits for."""
     task = asyncio.ensure_future(waited_for)
     done, _ = await asyncio.wait([task], timeout=SOON_S)
     assert not done, "it happened too early"
-    return task  # type: ignore[return-value]
+    return task
 
 
 async def until_synced(live: LiveBroker, count: int) -> None:
@@ -60,7 +62,7 @@ def test_sync_flush_shows_a_record_after_the_disk_has_it(tmp_path: Path) -> None
             consumer.send_fetch("t", 0, 0, wait_ms=10_000)
             waiting = await does_not_happen(consumer.read_fetched())
             live.disk.let_go()
-            assert [record.value for record in await waiting] == [b"a"]  # type: ignore[attr-defined]
+            assert [record.value for record in await waiting] == [b"a"]
 
     run(test())
 
@@ -204,7 +206,7 @@ def test_answers_keep_their_order_behind_a_long_poll(tmp_path: Path) -> None:
             client.send_produce("t", 1, [Record(b"behind")])
             first = await does_not_happen(client.read_fetched())
             await other.produce("t", 0, [Record(b"a")])
-            assert [record.value for record in await first] == [b"a"]  # type: ignore[attr-defined]
+            assert [record.value for record in await first] == [b"a"]
             assert await client.read_produced() == Produced(0, 0, None)
 
     run(test())
