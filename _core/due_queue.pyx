@@ -1,0 +1,492 @@
+"""All pending timers, and the next ones due.
+
+Promises: timers come out by due millisecond, then arrival (the order of their ids), wherever they
+are kept; never before they are due; 24 bytes each in packed arrays, and little beside them. No call
+does more than some thousand steps of work, however many there are: the broker never stands still.
+
+Timers live in `DelayLevels` or, with any other due time, in `DueTree`; here they are merged when
+they are popped. A withdrawn timer keeps its entry until that comes to the front; which ones are
+withdrawn is known to `WithdrawnTimers`. When they outnumber the pending ones, a sweep takes them
+out, a few with each call.
+
+Left to the caller: that a timer is pushed once, that what is cancelled is pending. A popped timer
+is no longer pending; if it cannot be delivered, `unpop` puts it back.
+
+Layer 0: no I/O, no clock. Used by the thread of the event loop.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memset
+
+from _core.delay_levels cimport LEVEL_COUNT_MAX, DelayLevels, Level
+from _core.due_tree cimport DueTree
+from _core.timer_heap cimport TimerHeap, heap_drop_first
+from _core.timer_list cimport GAP, Timer, TimerList, is_before, list_drop_first, list_first
+from _core.withdrawn_timers cimport WithdrawnTimers
+
+cdef extern from *:
+    int count_trailing_zeros "__builtin_ctzll"(unsigned long long) noexcept nogil
+
+cdef enum:
+    PARTITION_MAX = 1 << 28        # a handle above it is a mistake; bounds the counters' memory
+    PARTITION_CAPACITY_MIN = 64
+    POP_LIMIT_MAX = 1 << 24        # of the Python face: it allocates that many
+    SWEEP_COUNT_MIN = 1024         # fewer withdrawn timers are not worth a sweep
+    SWEEP_CALL_CREDIT = 8          # entries swept per push or cancel: ends before they double
+    SWEEP_POP_CREDIT = 2048        # entries swept per pop: a fraction of the pop's own work
+
+# Where the next timers come from; levels are 1..LEVEL_COUNT_MAX.
+cdef enum Source:
+    OUT_OF_MEMORY = -2
+    FROM_NOWHERE = -1
+    FROM_HEAP = 0
+    FROM_RUN = LEVEL_COUNT_MAX + 1
+
+assert sizeof(Timer) == 24
+
+
+cdef inline bint take_if_before(const Timer* first, Timer* best, Timer* bound) noexcept nogil:
+    """Whether `first` is before all seen so far, of which best and bound are the first two."""
+    if is_before(first, best):
+        if is_before(best, bound):
+            bound[0] = best[0]
+        best[0] = first[0]
+        return True
+    if is_before(first, bound):
+        bound[0] = first[0]
+    return False
+
+
+@cython.final
+@cython.no_gc    # no cycle can go through it
+cdef class DueQueue:
+    """Pending timers by due time, then arrival.
+
+    Attributes:
+        pending: how many there are.
+        level_count: number of delay levels.
+    """
+
+    def __cinit__(self, int level_count):
+        """Begin empty.
+
+        Args:
+            level_count: number of delay levels, 0 to 64.
+
+        Raises:
+            ValueError: another number.
+        """
+        self.withdrawn = WithdrawnTimers()
+        self.tree = DueTree(self.withdrawn)
+        self.levels = DelayLevels(level_count, self.tree, self.withdrawn)
+        self.level_count = level_count
+
+    def __dealloc__(self):
+        free(self.partition_pending)
+
+    # Counters
+
+    cdef int _ensure_counter(self, int32_t partition) except -1 nogil:
+        cdef int64_t capacity
+        cdef int64_t* grown
+        assert 0 <= partition < PARTITION_MAX
+        if partition >= self.partition_capacity:
+            capacity = max(
+                <int64_t>partition + 1,
+                self.partition_capacity + (self.partition_capacity >> 1),
+                PARTITION_CAPACITY_MIN,
+            )
+            grown = <int64_t*>realloc(self.partition_pending, capacity * sizeof(int64_t))
+            if grown == NULL:
+                raise MemoryError("no memory for the timer counts of partitions")
+            memset(
+                grown + self.partition_capacity,
+                0,
+                (capacity - self.partition_capacity) * sizeof(int64_t),
+            )
+            self.partition_pending = grown
+            self.partition_capacity = capacity
+        return 0
+
+    cdef void _count_pushed(self, int32_t partition) noexcept nogil:
+        """REQUIRES: _ensure_counter"""
+        self.partition_pending[partition] += 1
+        self.pending += 1
+
+    cdef void _count_popped(self, int32_t partition) noexcept nogil:
+        self.partition_pending[partition] -= 1
+        self.pending -= 1
+
+    # Push
+
+    cdef int push(self, const Timer* timer, int level, int64_t level_offset) except -1 nogil:
+        assert 0 <= level <= self.level_count
+        assert level_offset >= -1
+        assert timer.phys_offset >= 0
+        if self.withdrawn.is_forgotten(timer.partition):
+            if level > 0:
+                self.levels.use_up(level, level_offset + 1)
+            return 0
+        self._ensure_counter(timer.partition)
+        if level == 0 or level_offset < 0 or not self.levels.push(level, timer, level_offset):
+            self.tree.push(timer)
+        self._count_pushed(timer.partition)
+        if self.is_sweeping:
+            self.sweep(SWEEP_CALL_CREDIT)
+        return 0
+
+    cdef int64_t level_offset_for(self, int level, int64_t due_ms) noexcept nogil:
+        cdef Level* fifo = &self.levels.levels[level]
+        return -1 if due_ms < fifo.last.due_ms else fifo.next_offset
+
+    cdef int restore_level(self, int level, int64_t next_offset) except -1:
+        assert 1 <= level <= self.level_count
+        self.levels.use_up(level, next_offset)
+        return 0
+
+    # Pop
+
+    cdef Py_ssize_t pop_due(self, int64_t now_ms, Timer* out, Py_ssize_t limit) except -1 nogil:
+        cdef Py_ssize_t count = 0
+        cdef Timer bound
+        cdef int source
+        if self.is_sweeping:
+            self.sweep(SWEEP_POP_CREDIT)
+        self.tree.unready_ms = 0    # whatever was pushed since, look at all of it
+        self.tree.run = NULL
+        while count < limit:
+            source = self._choose(now_ms, &bound)
+            if source == FROM_HEAP:
+                count += self._drain_heap(now_ms, &bound, out + count, limit - count)
+            elif source == FROM_RUN:
+                count += self._drain_run(&bound, out + count, limit - count)
+                self.tree.drop_run_if_empty()
+            elif source > 0:
+                count += self._drain_level(source, now_ms, &bound, out + count, limit - count)
+            elif source == OUT_OF_MEMORY and count == 0:
+                raise MemoryError("no memory for timers that come due")
+            else:
+                break
+        return count
+
+    cdef int _choose(self, int64_t now_ms, Timer* bound) noexcept nogil:
+        """Choose where the first timer is; no other place has one before `bound`."""
+        cdef TimerHeap* heap = &self.tree.heap
+        cdef Timer best = Timer(INT64_MAX, INT64_MAX, 0, 0)
+        cdef int source = FROM_NOWHERE
+        cdef uint64_t levels = self.levels.occupied
+        cdef TimerList* timers
+        cdef int level
+        if self.tree.run == NULL and self.tree.unready_ms <= now_ms:
+            if heap.count == 0 or heap.timers[0].due_ms >= self.tree.unready_ms:
+                if not self.tree.ready(now_ms):
+                    return OUT_OF_MEMORY
+        # What lies in leaves is due at unready_ms or later, with an id after this one.
+        bound[0] = Timer(self.tree.unready_ms, -1, -1, 0)
+        if self.tree.run != NULL and take_if_before(list_first(self.tree.run), &best, bound):
+            source = FROM_RUN
+        if heap.count and heap.timers[0].due_ms <= now_ms:
+            if take_if_before(&heap.timers[0], &best, bound):
+                source = FROM_HEAP
+        while levels:
+            level = count_trailing_zeros(levels) + 1
+            levels &= levels - 1
+            timers = &self.levels.levels[level].timers
+            if timers.min_due_ms <= now_ms:
+                if take_if_before(list_first(timers), &best, bound):
+                    source = level
+        return source
+
+    cdef Py_ssize_t _drain_heap(
+        self, int64_t now_ms, const Timer* bound, Timer* out, Py_ssize_t limit
+    ) noexcept nogil:
+        cdef Py_ssize_t count = 0
+        cdef Timer timer
+        while self.tree.heap.count and count < limit:
+            timer = self.tree.heap.timers[0]
+            if timer.due_ms > now_ms or is_before(bound, &timer):
+                break
+            heap_drop_first(&self.tree.pool, &self.tree.heap)
+            if self.withdrawn.claim(timer.phys_offset, timer.record_index, timer.partition):
+                continue
+            self._count_popped(timer.partition)
+            out[count] = timer
+            count += 1
+        return count
+
+    cdef Py_ssize_t _drain_run(
+        self, const Timer* bound, Timer* out, Py_ssize_t limit
+    ) noexcept nogil:
+        cdef TimerList* run = self.tree.run
+        cdef Py_ssize_t count = 0
+        cdef Timer timer
+        while run.count and count < limit:
+            timer = list_first(run)[0]
+            if is_before(bound, &timer):
+                break
+            list_drop_first(&self.tree.pool, run)
+            if self.withdrawn.claim(timer.phys_offset, timer.record_index, timer.partition):
+                continue
+            self._count_popped(timer.partition)
+            out[count] = timer
+            count += 1
+        return count
+
+    cdef Py_ssize_t _drain_level(
+        self, int level, int64_t now_ms, const Timer* bound, Timer* out, Py_ssize_t limit
+    ) noexcept nogil:
+        cdef TimerList* timers = &self.levels.levels[level].timers
+        cdef Py_ssize_t count = 0
+        cdef Timer timer
+        while timers.count and count < limit:
+            timer = list_first(timers)[0]
+            if timer.partition != GAP and (timer.due_ms > now_ms or is_before(bound, &timer)):
+                break
+            self.levels.drop_first(level)
+            if timer.partition == GAP or self.withdrawn.claim(
+                timer.phys_offset, timer.record_index, timer.partition
+            ):
+                continue
+            self._count_popped(timer.partition)
+            out[count] = timer
+            count += 1
+        self.levels.settle(level)
+        return count
+
+    cdef int unpop(self, const Timer* timers, Py_ssize_t count) except -1 nogil:
+        cdef Py_ssize_t i
+        # First: it may find no memory, and then nothing has changed.
+        self.tree.put_back(timers, count)
+        for i in range(count):
+            if not self.withdrawn.is_forgotten(timers[i].partition):
+                self._count_pushed(timers[i].partition)
+        return 0
+
+    cdef int64_t next_due_ms(self) noexcept nogil:
+        return min(self.tree.min_due_ms(), self.levels.min_due_ms()) if self.pending else -1
+
+    # Withdraw
+
+    cdef int cancel(
+        self, int64_t phys_offset, int32_t record_index, int32_t partition
+    ) except -1 nogil:
+        assert 0 <= partition < self.partition_capacity
+        assert self.partition_pending[partition] > 0    # the caller's promise: it is pending
+        if not self.withdrawn.cancel(phys_offset, record_index):
+            return 0
+        self._count_popped(partition)
+        self._consider_sweep()
+        return 1
+
+    cdef int forget_partition(self, int32_t partition) except -1 nogil:
+        cdef int64_t count = 0
+        if partition < self.partition_capacity:
+            count = self.partition_pending[partition]
+        self.withdrawn.forget(partition, count)
+        if count:
+            self.partition_pending[partition] = 0
+            self.pending -= count
+        self._consider_sweep()
+        return 0
+
+    cdef void _consider_sweep(self) noexcept nogil:
+        cdef int64_t withdrawn = self.withdrawn.cancelled_count + self.withdrawn.orphan_count
+        if not self.is_sweeping and withdrawn > SWEEP_COUNT_MIN and withdrawn > self.pending:
+            self.is_sweeping = True
+            self.is_sweeping_levels = True
+            self.sweep_credit = 0
+            self.levels.begin_sweep()
+        if self.is_sweeping:
+            self.sweep(SWEEP_CALL_CREDIT)
+
+    cdef bint sweep(self, int64_t budget) noexcept nogil:
+        cdef int64_t examined
+        # A step takes a whole chunk, mostly more than the budget: what it took too much is owed.
+        self.sweep_credit += budget
+        while self.is_sweeping and self.sweep_credit > 0:
+            if self.is_sweeping_levels:
+                examined = self.levels.sweep_step()
+                if examined < 0:
+                    self.is_sweeping_levels = False
+                    self.tree.begin_sweep()
+            else:
+                examined = self.tree.sweep_step()
+                if examined < 0:
+                    self.is_sweeping = False
+            self.sweep_credit -= max(examined, 1)
+        return self.is_sweeping
+
+    # For metrics and the admin API
+
+    @property
+    def next_due(self):
+        """No timer is due before this, epoch ms; -1 if none is pending."""
+        return self.next_due_ms()
+
+    @property
+    def memory_bytes(self):
+        """Memory of the timers and of what is noted about withdrawn ones, bytes."""
+        return (
+            self.tree.pool.allocated_bytes
+            + self.withdrawn.allocated_bytes
+            + self.partition_capacity * <int64_t>sizeof(int64_t)
+            + (self.level_count + 1) * <int64_t>sizeof(Level)
+        )
+
+    @property
+    def withdrawn_count(self):
+        """Entries of withdrawn timers that are still in memory."""
+        return self.withdrawn.cancelled_count + self.withdrawn.orphan_count
+
+    def pending_of(self, int32_t partition):
+        """Number of pending timers of one partition handle."""
+        if 0 <= partition < self.partition_capacity:
+            return self.partition_pending[partition]
+        return 0
+
+    cdef int _check_level(self, int level) except -1:
+        if not 1 <= level <= self.level_count:
+            raise IndexError(f"level {level}; there are 1 to {self.level_count}")
+        return 0
+
+    def level_head_offset(self, int level):
+        """Offset of a level's first timer that is neither popped nor withdrawn.
+
+        The next offset if there is none. Timers of the level that were pushed out of order, or put
+        back, are not seen here.
+
+        Args:
+            level: 1 to level_count.
+
+        Raises:
+            IndexError: no such level.
+        """
+        self._check_level(level)
+        self.levels.trim(level)
+        return self.levels.levels[level].head_offset
+
+    def level_next_offset(self, int level):
+        """Offset that the next timer of a level gets.
+
+        Args:
+            level: 1 to level_count.
+
+        Raises:
+            IndexError: no such level.
+        """
+        self._check_level(level)
+        return self.levels.levels[level].next_offset
+
+    # What tests and benchmarks need of the functions above.
+
+    def level_offset(self, int level, int64_t due_ms):
+        """Offset for a timer of a level; -1 if it is due before the last one pushed there."""
+        self._check_level(level)
+        return self.level_offset_for(level, due_ms)
+
+    def restore_level_offset(self, int level, int64_t next_offset):
+        """Continue a level's offsets at `next_offset`, unless it is further already."""
+        self._check_level(level)
+        self.restore_level(level, next_offset)
+
+    def push_timer(
+        self,
+        int64_t due_ms,
+        int64_t phys_offset,
+        int32_t record_index,
+        int32_t partition,
+        int level=0,
+        int64_t level_offset=-1,
+    ):
+        """Add a pending timer.
+
+        Args:
+            due_ms: epoch ms, 0 or later.
+            phys_offset: first half of its id, 0 or more.
+            record_index: second half.
+            partition: partition handle, 0 or more.
+            level: 1 to level_count, or 0.
+            level_offset: what level_offset() answered.
+
+        Raises:
+            ValueError: due_ms is outside 1970 to 10889.
+            MemoryError: nothing has changed.
+        """
+        cdef Timer timer = Timer(due_ms, phys_offset, record_index, partition)
+        self.push(&timer, level, level_offset)
+
+    def pop(self, int64_t now_ms, Py_ssize_t limit):
+        """Take up to `limit` timers that are due, as (due, phys_offset, index, partition)."""
+        cdef const Timer* timers
+        cdef Py_ssize_t i
+        packed = self.pop_packed(now_ms, limit)
+        timers = <const Timer*><const char*>packed
+        return [
+            (timers[i].due_ms, timers[i].phys_offset, timers[i].record_index, timers[i].partition)
+            for i in range(len(packed) // <Py_ssize_t>sizeof(Timer))
+        ]
+
+    def unpop_timers(self, timers):
+        """Put popped timers back, given as `pop` answers them."""
+        cdef Timer* packed
+        cdef Py_ssize_t i
+        timers = list(timers)
+        packed = <Timer*>malloc(len(timers) * sizeof(Timer) + 1)
+        if packed == NULL:
+            raise MemoryError
+        try:
+            for i in range(len(timers)):
+                due_ms, phys_offset, record_index, partition = timers[i]
+                packed[i] = Timer(due_ms, phys_offset, record_index, partition)
+            self.unpop(packed, len(timers))
+        finally:
+            free(packed)
+
+    def cancel_timer(self, int64_t phys_offset, int32_t record_index, int32_t partition):
+        """Withdraw a pending timer; False if it was withdrawn already."""
+        return self.cancel(phys_offset, record_index, partition) == 1
+
+    def forget(self, int32_t partition):
+        """Withdraw all timers of a partition, and those that will still be pushed."""
+        self.forget_partition(partition)
+
+    def sweep_some(self, int64_t budget):
+        """Sweep about `budget` entries if a sweep is under way; whether work is left."""
+        return self.sweep(budget)
+
+    def push_packed(self, const uint8_t[::1] timers not None):
+        """Add timers from an array of struct Timer, len % 24 == 0, in native byte order."""
+        cdef const Timer* timer = <const Timer*>&timers[0]
+        cdef Py_ssize_t i
+        assert timers.shape[0] % sizeof(Timer) == 0
+        with nogil:
+            for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
+                self.push(&timer[i], 0, -1)
+
+    def cancel_packed(self, const uint8_t[::1] timers not None):
+        """Withdraw the timers in an array of struct Timer, len % 24 == 0."""
+        cdef const Timer* timer = <const Timer*>&timers[0]
+        cdef Py_ssize_t i
+        assert timers.shape[0] % sizeof(Timer) == 0
+        with nogil:
+            for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
+                self.cancel(timer[i].phys_offset, timer[i].record_index, timer[i].partition)
+
+    def pop_packed(self, int64_t now_ms, Py_ssize_t limit):
+        """Take up to `limit` timers that are due, as an array of struct Timer."""
+        cdef Timer* out
+        cdef Py_ssize_t count
+        if not 0 <= limit <= POP_LIMIT_MAX:
+            raise ValueError(f"limit is {limit}; 0 to {POP_LIMIT_MAX} are possible")
+        out = <Timer*>malloc(limit * sizeof(Timer) + 1)
+        if out == NULL:
+            raise MemoryError
+        try:
+            with nogil:
+                count = self.pop_due(now_ms, out, limit)
+            return PyBytes_FromStringAndSize(<const char*>out, count * sizeof(Timer))
+        finally:
+            free(out)
