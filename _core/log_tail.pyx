@@ -71,7 +71,12 @@ cdef class LogTail:
             if reserved or self.has_spare or rest - size >= self.reserve_bytes:
                 return 1
             return 1 if self.prepare_spare() else 0
-        return 1 if self.roll(size) else 0
+        if not self.roll(size):
+            return 0
+        # Callers keep frames below a segment by a header, so that its end can always be filled.
+        rest = self.segment_end - self.pointers.wrote
+        assert size == rest or rest - size >= FRAME_HEADER_SIZE
+        return 1
 
     cdef int _push_part(
         self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
@@ -144,7 +149,7 @@ cdef class LogTail:
             kind: KIND_* of `_core.layout`.
             topic_id: the topic that it is about; 0 for none.
             store_time_ms: now, epoch ms.
-            payload: the encoded state.
+            payload: the encoded state; a segment holds it, two headers and the padding.
 
         Returns:
             The log position of the frame, or -1 when the disk is full.
