@@ -159,8 +159,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
                 carry.ProducerState,
                 producer_id=I64,
                 epoch=I16,
-                last_ms=I64,
-                batches=tuples(st.builds(carry.SequencedBatch, I32, I32, I64), 5),
+                batches=tuples(st.builds(carry.SequencedBatch, I32, I32, I64, I64), 5),
             )
         ),
     ),

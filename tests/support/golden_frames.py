@@ -54,7 +54,7 @@ class ProduceRig:
         self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
         for _ in self.broker.recover():
             pass
-        self.session = self.broker.open_session(lambda _: (None, 0))
+        self.session = self.broker.open_session(lambda _: "only Produce is served here")
 
     def produce(self, topic: str, partition: int, batch: bytes) -> None:
         """Send one batch as a client does, with acks=all, and flush."""
@@ -333,13 +333,12 @@ SEQUENCES: Final = (
     carry.ProducerState(
         producer_id=7,
         epoch=2,
-        last_ms=START_MS,
         batches=(
-            carry.SequencedBatch(first=40, last=42, answer=-1),
-            carry.SequencedBatch(first=43, last=43, answer=12),
+            carry.SequencedBatch(first=40, last=42, answer=-1, store_ms=START_MS),
+            carry.SequencedBatch(first=43, last=43, answer=12, store_ms=START_MS + 9),
         ),
     ),
-    carry.ProducerState(producer_id=1001, epoch=0, last_ms=START_MS, batches=()),
+    carry.ProducerState(producer_id=1001, epoch=0, batches=()),
 )
 LEVELS: Final = {3: 2, 18: 6}
 IDS: Final = (
