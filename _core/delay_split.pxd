@@ -77,7 +77,7 @@ cdef class BatchSplitter:
     # Pass two: visible batch, held batch and tables of the frame.
     cdef int split(
         self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
-        int64_t delay_max_ms, bint log_append_time, DueQueue due
+        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, DueQueue due
     ) except -1 nogil
     cdef int32_t tables_size(self) noexcept nogil
     cdef int assemble(

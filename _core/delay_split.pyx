@@ -320,7 +320,7 @@ cdef class BatchSplitter:
 
     cdef int split(
         self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
-        int64_t delay_max_ms, bint log_append_time, DueQueue due
+        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, DueQueue due
     ) except -1 nogil:
         """REQUIRES: `inspect` found the records sound. SPLIT_OK or a SplitFault."""
         cdef Cursor c = cursor_of(records, size)
@@ -355,6 +355,8 @@ cdef class BatchSplitter:
                         self._add_withdrawal(
                             i, WITHDRAW_DELIVERED, &ask.value[HEADER_ID], ask.due_ms
                         )
+                    if due_timestamp:
+                        r.timestamp_delta = ask.due_ms - b.base_timestamp
                     self._write_rewritten(&self.visible, &r, self.visible_count, &ask, now_ms)
                 self.visible_count += 1
                 self._note_timestamp(b.base_timestamp + r.timestamp_delta)
