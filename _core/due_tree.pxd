@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from _core.timer_heap cimport TimerHeap
-from _core.timer_list cimport Chunk, ChunkPool, Timer, TimerList
+from _core.timer_list cimport ChunkPool, Timer, TimerList
 from _core.withdrawn_timers cimport WithdrawnTimers
 
 cdef enum:

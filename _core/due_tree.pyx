@@ -29,8 +29,9 @@ cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from _core.timer_heap cimport heap_push, heap_reserve, heap_shrink, heap_sweep
+from _core.timer_heap cimport heap_push, heap_reserve, heap_sweep
 from _core.timer_list cimport (
+    Chunk,
     Timer,
     TimerList,
     chunk_timers,
@@ -39,7 +40,6 @@ from _core.timer_list cimport (
     list_append,
     list_clear,
     list_drop_chunk,
-    list_first,
     list_init,
     list_last,
     list_sweep_chunk,

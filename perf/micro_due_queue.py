@@ -13,6 +13,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from _core.due_queue import DueQueue
@@ -36,15 +37,14 @@ class Meter:
     seconds: float = 0.0
     slowest_seconds: float = 0.0
 
-    def run(self, count: int, call: Callable[[], object]) -> object:
+    def run(self, count: int, call: Callable[[], object]) -> None:
         """Make one call that does `count` operations."""
         begin = time.thread_time()
-        result = call()
+        call()
         spent = time.thread_time() - begin
         self.count += count
         self.seconds += spent
         self.slowest_seconds = max(self.slowest_seconds, spent)
-        return result
 
     def text(self, what: str) -> str:
         """Rate and slowest call."""
@@ -66,7 +66,7 @@ def push_all(queue: DueQueue, timers: memoryview) -> Meter:
     step = CALL_COUNT * TIMER_BYTES
     for begin in range(0, len(timers), step):
         part = timers[begin : begin + step]
-        meter.run(len(part) // TIMER_BYTES, lambda part=part: queue.push_packed(part))
+        meter.run(len(part) // TIMER_BYTES, partial(queue.push_packed, part))
     return meter
 
 
@@ -81,7 +81,7 @@ def measure_push_and_pop(what: str, due_ms: list[int]) -> None:
         now_ms = first + (last - first) * step // 100
         while queue.pending:
             before = queue.pending
-            popped.run(0, lambda now_ms=now_ms: queue.pop_packed(now_ms, POP_LIMIT))
+            popped.run(0, partial(queue.pop_packed, now_ms, POP_LIMIT))
             popped.count += before - queue.pending
             if before == queue.pending:
                 break
@@ -102,7 +102,7 @@ def measure_cancel(due_ms: list[int]) -> None:
     for begin in range(0, len(timers), step):
         part = timers[begin : begin + step]
         meter = few if begin < half else swept
-        meter.run(len(part) // TIMER_BYTES, lambda part=part: queue.cancel_packed(part))
+        meter.run(len(part) // TIMER_BYTES, partial(queue.cancel_packed, part))
     print(f"{'one day':12} {few.text('cancel')}; {swept.text('with sweeps')}")
 
 
@@ -111,7 +111,7 @@ def measure_ids(count: int) -> None:
     put, overwritten = Meter(), Meter()
     for meter in (put, overwritten):
         for first in range(0, count, CALL_COUNT):
-            meter.run(CALL_COUNT, lambda first=first: index.fill(1, first, CALL_COUNT))
+            meter.run(CALL_COUNT, partial(index.fill, 1, first, CALL_COUNT))
     expired = Meter()
     index.forget(1)
     while index.count:
