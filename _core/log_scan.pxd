@@ -11,7 +11,9 @@ cdef class LogScan:
     cdef readonly list damage           # (from, to, what is wrong)
     cdef readonly str tail_fault        # what is wrong at `pos`, once done
     cdef readonly bint done
+    cdef readonly bint has_leftovers
     cdef readonly bint newer_version
+    cdef list lost_ranges               # (from, to) of `damage`, shared with the projections
     cdef object control
     cdef list segments                  # (base, memory), ascending
     cdef Py_ssize_t segment
@@ -23,5 +25,6 @@ cdef class LogScan:
     cdef int _enter(self, Py_ssize_t segment) except -1
     cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _at_fault(self, str fault) except -1
+    cdef int _add_damage(self, int64_t start, int64_t end, str fault) except -1
     cdef bint _seek_valid(self, FrameHeader* h) except -1
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2

@@ -14,6 +14,7 @@ class LogScan:
     damage: list[tuple[int, int, str]]
     tail_fault: str | None
     done: bool
+    has_leftovers: bool
     newer_version: bool
     def __new__(
         cls,

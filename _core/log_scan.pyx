@@ -54,6 +54,7 @@ cdef class LogScan:
         frames: valid frames so far.
         damage: (from, to, fault) of each damaged part.
         tail_fault: when done, what was wrong at `pos`; None at a segment's very end.
+        has_leftovers: valid frames lie behind the end of the log; they must not come back.
         newer_version: the log was written by a newer format version: it must not be opened.
     """
 
@@ -74,6 +75,8 @@ cdef class LogScan:
         self.control = control
         self.known_flushed = known_flushed
         self.damage = []
+        self.lost_ranges = []
+        projections.set_lost_ranges(self.lost_ranges)
         self.epoch = 0
         if segments:
             self._enter(0)
@@ -139,15 +142,24 @@ cdef class LogScan:
                 mark = self._highest_mark(self.segment, self.pos)
                 self.known_flushed = max(self.known_flushed, mark)
             if start < self.known_flushed:
-                self.damage.append((start, self.pos, fault))
-                self.projections.set_lost_ranges([(start_, end) for start_, end, _ in self.damage])
+                self._add_damage(start, self.pos, fault)
                 return 0
+            self.has_leftovers = True
         elif start < self.known_flushed:
             self.damage.append((start, self.known_flushed, fault))
         self._enter(segment)
         self.pos = start
         self.tail_fault = fault
         self.done = True
+        return 0
+
+    cdef int _add_damage(self, int64_t start, int64_t end, str fault) except -1:
+        """What was accepted there is not known, so a frame that settles it finds nothing."""
+        if self.damage and self.damage[-1][1] == start and self.damage[-1][2] == fault:
+            start = self.damage.pop()[0]
+            self.lost_ranges.pop()
+        self.damage.append((start, end, fault))
+        self.lost_ranges.append((start, end))
         return 0
 
     cdef bint _seek_valid(self, FrameHeader* h) except -1:
@@ -194,8 +206,8 @@ cdef class LogScan:
             topic = <Topic>self.projections.topics_by_id.get(h.topic_id)
             if topic is None or not 0 <= h.partition < len(topic.partitions):
                 # Its topic frame lies in a damaged part: the records cannot be told apart.
-                self.damage.append(
-                    (h.phys_offset, h.phys_offset + h.size, "frame of an unknown topic")
+                self._add_damage(
+                    h.phys_offset, h.phys_offset + h.size, "frame of an unknown topic"
                 )
                 return 0
             return self.projections.apply(<Partition>topic.partitions[h.partition], h, p, False)

@@ -199,6 +199,7 @@ class CommitLog:
             first = SpareJob(self._fs, self._directory, end, self._segment_size_bytes)
             first.run()
             self._segments.append(first.segment())
+        self._fill_up(self._segments[-1])
         self.view.hot_from = end
         self.pointers = Pointers(end, sync_flush=self._is_sync_flush)
         self.tail = LogTail(
@@ -221,6 +222,13 @@ class CommitLog:
             each.file.fdatasync()
         self._fs.sync_dir(self._directory)
         return 0 if behind is None else segment.size - behind
+
+    def _fill_up(self, segment: Segment) -> None:
+        """Give the last segment back its size, if it lost its end or the setting was raised."""
+        if segment.size < self._segment_size_bytes:
+            segment.file.allocate(self._segment_size_bytes)
+            segment.file.fdatasync()
+            segment.size = self._segment_size_bytes
 
     def _enter(self, segment: Segment) -> None:
         self.view.attach(segment.base, segment.file.map())

@@ -146,7 +146,8 @@ class MessageStore:
                 "a frame of a newer version: use the latermq that wrote it, or a newer one",
             )
         yield Progress("finishing", scan.pos - start, total)
-        self._finish_recovery(scan, is_clean)
+        # After a clean stop nothing is cut; if the last frames rotted all the same, others follow.
+        self._finish_recovery(scan, is_clean and not scan.has_leftovers)
 
     def _finish_recovery(self, scan: LogScan, is_clean: bool) -> None:
         for begin, end, fault in scan.damage:

@@ -1,0 +1,315 @@
+"""Bytes of the log that rot, vanish, come back or move are told of, and never served."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from _core.layout import FRAME_HEADER_SIZE
+from appliance.store.message_store import PRODUCER_ID_BLOCK
+from appliance.units import KIB
+from tests.support.broker_rig import BrokerRig, Fetched, Record, delay
+from tests.support.configs import DATA_DIR
+from tests.support.crash_run import CrashRun
+from tests.support.sim_fs import SimFileSystem
+
+SEGMENT_SIZE_BYTES: Final = 64 * KIB
+LOG: Final = DATA_DIR / "commitlog"
+FUZZ_COUNT: Final = 300
+
+pytestmark = pytest.mark.usefixtures("small_unit_files")
+
+
+def place(pos: int) -> tuple[Path, int]:
+    """File and offset of a log position."""
+    base = pos - pos % SEGMENT_SIZE_BYTES
+    return LOG / f"{base:020d}", pos - base
+
+
+def killed(rig: BrokerRig) -> SimFileSystem:
+    """What a killed process leaves; the disk is there to be damaged."""
+    return rig.disk.crashed("kept", random.Random(0))
+
+
+def started(disk: SimFileSystem, rig: BrokerRig) -> BrokerRig:
+    return BrokerRig(disk, rig.clock, rig.config)
+
+
+@dataclass
+class Story:
+    """A broker with one topic, and where in its log each batch is."""
+
+    rig: BrokerRig = field(default_factory=BrokerRig)
+    frames: list[tuple[int, int]] = field(default_factory=list)
+    """First position and the one behind it of each batch, all flushed."""
+
+    def __post_init__(self) -> None:
+        self.rig.create_topic("t")
+
+    def tell(self, value: bytes, *more: Record) -> None:
+        """Append one batch."""
+        start = self.rig.broker.wrote_pos
+        self.rig.produce("t", 0, [Record(value), *more])
+        self.frames.append((start, self.rig.broker.wrote_pos))
+
+    def values(self) -> list[bytes]:
+        return [record.value for record in self.rig.fetch("t", 0)]
+
+
+@pytest.fixture
+def story() -> Story:
+    """Ten batches of one record."""
+    story = Story()
+    for number in range(10):
+        story.tell(b"%d" % number * 100)
+    return story
+
+
+def header_and_some_of_the_body() -> Iterator[int]:
+    yield from range(FRAME_HEADER_SIZE)
+    yield from range(FRAME_HEADER_SIZE, FRAME_HEADER_SIZE + 160, 7)
+
+
+def test_any_flipped_bit_is_found_and_costs_one_frame(story: Story) -> None:
+    start, end = story.frames[4]
+    expected = [value for value in story.values() if value[:1] != b"4"]
+    for at in header_and_some_of_the_body():
+        disk = killed(story.rig)
+        disk.flip(*place(start + at), 1 << at % 8)
+        rig = started(disk, story.rig)
+        (damage,) = rig.report.damage
+        assert (damage.path, damage.offset, damage.size) == (*place(start), end - start)
+        assert str(damage.path) in str(damage)
+        assert [record.value for record in rig.fetch("t", 0)] == expected
+        assert [record.offset for record in rig.fetch("t", 0, 3)] == [3, 5, 6, 7, 8, 9]
+
+
+def test_damage_is_found_again_and_writing_goes_on(story: Story) -> None:
+    disk = killed(story.rig)
+    disk.flip(*place(story.frames[4][0] + 30), 1)
+    rig = started(disk, story.rig)
+    assert rig.produce("t", 0, [Record(b"new")]).base_offset == 10
+    again = rig.restart()
+    assert again.report.damage == rig.report.damage
+    assert again.fetch("t", 0, 10)[0].value == b"new"
+
+
+def test_a_fault_behind_all_marks_is_a_torn_tail(story: Story) -> None:
+    start, end = story.frames[-1]
+    expected = story.values()[:-1]
+    for at in range(0, end - start, 5):
+        disk = killed(story.rig)
+        disk.flip(*place(start + at), 0x10)
+        rig = started(disk, story.rig)
+        assert not rig.report.damage
+        assert rig.report.cut_bytes > 0
+        assert [record.value for record in rig.fetch("t", 0)] == expected
+        assert rig.produce("t", 0, [Record(b"new")]).base_offset == 9
+        assert rig.restart().report.damage == ()
+
+
+@pytest.mark.parametrize("is_clean", [False, True], ids=["killed", "stopped"])
+def test_what_lay_behind_a_cut_does_not_come_back(is_clean: bool) -> None:
+    """Three batches in one flush; the first rots, and what takes its place ends where one began."""
+    story = Story()
+    story.tell(b"first")
+    at = story.rig.broker.wrote_pos
+    for value in (b"a", b"b", b"c"):
+        story.rig.send_produce("t", 0, [Record(value * 100)])
+    story.rig.flush()
+    if is_clean:
+        story.rig.broker.close()
+    disk = killed(story.rig)
+    disk.flip(*place(at + 30), 1)
+    for size in range(0, 400, 8):
+        rig = started(disk.crashed("kept", random.Random(0)), story.rig)
+        rig.produce("t", 0, [Record(b"x" * size)])
+        seen = rig.fetch("t", 0)
+        assert [record.value for record in seen] == [b"first", b"x" * size]
+        assert rig.crash("kept", random.Random(0)).fetch("t", 0) == seen
+        assert rig.restart().fetch("t", 0) == seen
+
+
+@pytest.mark.parametrize("back", [1, 8, 9, 100])
+def test_a_segment_that_lost_its_end_is_told_of(back: int) -> None:
+    story = Story()
+    while story.rig.broker.wrote_pos < 3 * SEGMENT_SIZE_BYTES // 2:
+        story.tell(b"%04d" % len(story.frames) * 1000)
+    start, _ = next(f for f in story.frames if f[1] + 4_000 > SEGMENT_SIZE_BYTES)
+    lost = story.frames.index((start, _))
+    values = story.values()
+    disk = killed(story.rig)
+    file = disk.open(place(0)[0])
+    file.truncate(start + 1_000 - back)
+    rig = started(disk, story.rig)
+    assert rig.report.damage[0].offset == start
+    assert [record.value for record in rig.fetch("t", 0)] == values[:lost] + values[lost + 1 :]
+
+
+@pytest.mark.parametrize("size", [100, 1_001, 4_097])
+def test_the_last_segment_is_whole_again_after_it_lost_its_end(size: int, story: Story) -> None:
+    disk = killed(story.rig)
+    disk.open(place(0)[0]).truncate(story.frames[-1][1] + size)
+    rig = started(disk, story.rig)
+    values = story.values()
+    for number in range(25):
+        values.append(b"%02d" % number * 2_000)
+        rig.produce("t", 0, [Record(values[-1])])
+    rig = rig.crash("kept", random.Random(0))
+    assert rig.report.damage == ()
+    assert [record.value for record in rig.fetch("t", 0)] == values
+
+
+def test_a_frame_at_another_place_is_no_frame(story: Story) -> None:
+    """Neither behind the last one nor over another of its size."""
+    source, source_end = story.frames[2]
+    values = story.values()
+    for target, expected, damage_count in (
+        (story.frames[-1][1], values, 0),
+        (story.frames[6][0], values[:6] + values[7:], 1),
+    ):
+        disk = killed(story.rig)
+        file = disk.open(place(0)[0])
+        file.pwritev([file.pread(source_end - source, source)], target)
+        rig = started(disk, story.rig)
+        assert len(rig.report.damage) == damage_count
+        assert [record.value for record in rig.fetch("t", 0)] == expected
+
+
+def test_a_frame_of_an_earlier_epoch_is_not_taken_up_again(story: Story) -> None:
+    """It fits its place to the byte, and was lost in a power cut; then the disk gives it back."""
+    story.rig.broker.close()
+    before = started(killed(story.rig), story.rig)
+    after = started(killed(before), story.rig)
+    for _ in range(PRODUCER_ID_BLOCK + 1):
+        after.broker.allocate_producer_id()
+    after.flush()
+    tail = after.broker.wrote_pos
+    lost = ends_at(tail, before)
+    lost.produce("t", 0, [Record(b"stale")])
+    stale = lost.disk.open(place(0)[0]).pread(lost.broker.wrote_pos - tail, tail)
+    disk = killed(after)
+    disk.open(place(0)[0]).pwritev([stale], tail)
+    rig = started(disk, story.rig)
+    assert [record.value for record in rig.fetch("t", 0)] == story.values()
+    assert rig.report.damage == ()
+    assert rig.report.frames == after.report.frames + 3  # its epoch, and twice producer ids
+
+
+def ends_at(tail: int, rig: BrokerRig) -> BrokerRig:
+    """Go on as `rig` would, with one record of such a size that the log ends at `tail`."""
+    for size in range(1_000):
+        disk = rig.disk.crashed("kept", random.Random(0))
+        disk.unlink(DATA_DIR / "abort")  # as if it were the same process: its epoch stays
+        longer = started(disk, rig)
+        longer.produce("t", 0, [Record(b"x" * size)])
+        if longer.broker.wrote_pos == tail:
+            return longer
+    raise AssertionError("no size fits")
+
+
+# Damage while the broker runs: what is not in memory is checked when it comes from the disk
+
+
+def test_a_cold_frame_that_rotted_is_not_served(story: Story) -> None:
+    rig = started(killed(story.rig), story.rig)
+    path, offset = place(story.frames[4][0])
+    rig.disk.evict(path)
+    rig.disk.flip(path, offset + FRAME_HEADER_SIZE + 80, 1)
+    assert [record.offset for record in rig.fetch("t", 0, 4)] == [5, 6, 7, 8, 9]
+    assert [record.offset for record in rig.fetch("t", 0)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert rig.broker.gauges(0).recovered_damage == 1
+
+
+def test_a_sector_that_cannot_be_read_costs_its_frame_alone(story: Story) -> None:
+    rig = started(killed(story.rig), story.rig)
+    path, offset = place(story.frames[4][0])
+    rig.disk.evict(path)
+    rig.disk.spoil(path, offset + 8, 8)
+    assert [record.offset for record in rig.fetch("t", 0, 4)] == [5, 6, 7, 8, 9]
+    assert [record.offset for record in rig.fetch("t", 0)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_timers_of_a_damaged_accept_are_lost_alone_and_told() -> None:
+    story = Story()
+    for number in range(4):
+        story.tell(b"%d" % number, Record(b"later %d" % number, headers=delay(500)))
+    disk = killed(story.rig)
+    disk.flip(*place(story.frames[1][0] + FRAME_HEADER_SIZE), 1)
+    rig = started(disk, story.rig)
+    assert len(rig.report.damage) == 1
+    rig.tick(500)
+    values = [record.value for record in rig.fetch("t", 0)]
+    assert values == [b"0", b"2", b"3", b"later 0", b"later 2", b"later 3"]
+    assert rig.restart().broker.pending_timers == 0
+
+
+def test_timers_whose_delivery_is_damaged_are_pending_again() -> None:
+    """Twice is better than never, and it is told."""
+    story = Story()
+    story.tell(b"now", Record(b"later", headers=delay(500)))
+    at = story.rig.broker.wrote_pos
+    story.rig.tick(500)
+    story.tell(b"end")
+    story.tell(b"mark")
+    disk = killed(story.rig)
+    disk.flip(*place(at + 40), 1)
+    rig = started(disk, story.rig)
+    assert len(rig.report.damage) == 1
+    assert rig.deliver_all() == 1
+    assert [(r.offset, r.value) for r in rig.fetch("t", 0)] == [
+        (0, b"now"), (2, b"end"), (3, b"mark"), (4, b"later"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_no_damage_makes_a_wrong_record(part: int) -> None:
+    """Flips, zeros and moved blocks in a log of several segments."""
+    run = CrashRun(random.Random(part))
+    run.start()
+    run.play_rounds(6)
+    run.flush()
+    places = [(t.name, p.index) for t in run.rig.broker.topics() for p in t.partitions]
+    good = {place: run.rig.fetch(*place) for place in places}
+    end = run.rig.broker.wrote_pos
+    for seed in range(part, FUZZ_COUNT, 3):
+        rng = random.Random(seed)
+        disk = run.rig.disk.crashed("kept", rng)
+        for _ in range(rng.randrange(1, 4)):
+            damage_somewhere(disk, end, rng)
+        rig = BrokerRig(disk, run.clock, run.config)
+        check_served(rig, good, seed)
+        check_served(rig.restart(), good, seed)
+
+
+def damage_somewhere(disk: SimFileSystem, end: int, rng: random.Random) -> None:
+    pos = rng.randrange(end)
+    path, offset = place(pos)
+    if offset >= disk.open(path).size():
+        return  # lost already
+    match rng.randrange(4):
+        case 0:
+            disk.flip(path, offset, 1 << rng.randrange(8))
+        case 1:
+            file = disk.open(path)
+            file.pwritev([bytes(512)], offset - offset % 512)
+        case 2:
+            file = disk.open(path)
+            source = rng.randrange(SEGMENT_SIZE_BYTES // 4096) * 4096
+            file.pwritev([file.pread(4096, source)], offset - offset % 4096)
+        case _:
+            disk.open(path).truncate(offset)
+
+
+def check_served(rig: BrokerRig, good: dict[tuple[str, int], list[Fetched]], seed: int) -> None:
+    """What is served is what was: at its offset, or as a timer that is delivered once more."""
+    for (topic, partition), records in good.items():
+        found = rig.broker.find_topic(topic)
+        if found is None:
+            continue  # its topic frames are gone
+        known = {record.offset: record for record in records}
+        for record in rig.fetch(topic, partition, found.partitions[partition].start_offset):
+            assert record == known[record.offset], f"seed {seed}"
