@@ -7,7 +7,7 @@ PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test soak lint lock clean
+.PHONY: help build demo test soak bench lint lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ test: build  ## all tests (ARGS="..." goes to pytest)
 
 soak: build  ## kill -9 under load, ROUNDS=n times
 	@$(PY) -m pytest -q tests/kill9 --rounds $(ROUNDS) --timeout 0
+
+bench: build  ## throughput beside librdkafka's mock broker (ARGS="--runs 3")
+	@$(PY) -m perf.bench $(ARGS)
 
 lint: build  ## style, layers and types alone
 	@$(PY) -m pytest -q $(STYLE_TESTS)
