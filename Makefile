@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ROUNDS ?= 100
+STATES ?= 50000
 PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
@@ -21,8 +22,8 @@ demo: build  ## delayed messages through a broker that is killed half-way, with 
 test: build  ## all tests (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -q $(ARGS)
 
-soak: build  ## kill -9 under load, ROUNDS=n times
-	@$(PY) -m pytest -q tests/kill9 --rounds $(ROUNDS) --timeout 0
+soak: build  ## kill -9 under load ROUNDS=n times, STATES=n states of the disk after a crash
+	@$(PY) -m pytest -q tests/kill9 tests/store --rounds $(ROUNDS) --states $(STATES) --timeout 0
 
 bench: build  ## throughput beside librdkafka's mock broker (ARGS="--runs 3")
 	@$(PY) -m perf.bench $(ARGS)
