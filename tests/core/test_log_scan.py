@@ -415,6 +415,30 @@ def test_frames_of_an_earlier_epoch_between_valid_ones_are_damage() -> None:
     assert (found.pos, found.epoch) == (log.end, 2)
 
 
+def test_several_frames_of_an_earlier_epoch_are_one_damaged_part() -> None:
+    log = Log(epoch=2)
+    log.topic()
+    log.epoch = 1
+    stale = log.accept()
+    log.accept()
+    log.accept()
+    log.epoch = 2
+    following = log.accept()
+    assert scan(log.segments()).damage == [(stale, following, EPOCH_FELL)]
+
+
+def test_a_mark_of_an_earlier_epoch_says_nothing_even_behind_a_frame_of_this_one() -> None:
+    log = Log(epoch=2)
+    log.topic()
+    torn = log.accept(flushed=0)
+    log.accept(flushed=0)
+    log.epoch = 1
+    log.accept()
+    log.spoil(torn, "zeros")
+    found = scan(log.segments())
+    assert (found.pos, found.damage) == (torn, [])
+
+
 def newer(pos: int = 0) -> model.Frame:
     return model.Frame(kind=200, version=2, phys_offset=pos, tables=bytes(16))
 
