@@ -23,19 +23,23 @@ from _core.octets cimport load_u16
 from _core.partition cimport Partition, Topic
 from _core.projections cimport Projections
 
+cdef enum:
+    # Between two questions for what is written next.
+    SEEK_WINDOW_BYTES = 1 << 20
+
 EPOCH_FELL = "frame of an earlier epoch"
 
 
 cdef int64_t _next_valid(
-    const uint8_t* data, int64_t at, int64_t size, int64_t base, FrameHeader* h
+    const uint8_t* data, int64_t at, int64_t stop, int64_t size, int64_t base, FrameHeader* h
 ) noexcept nogil:
-    """Offset of the first valid frame at or behind `at`, or -1. Zeros pass at memory speed.
+    """Offset of the first valid frame from `at` to before `stop`, or -1.
 
     One of a newer version counts: were it passed over, the log would be cut before it.
     """
     cdef uint64_t word
     cdef int fault
-    while at + FRAME_HEADER_SIZE <= size:
+    while at < stop and at + FRAME_HEADER_SIZE <= size:
         memcpy(&word, data + at, 8)
         if word and load_u16(data + at) == FRAME_MAGIC:
             fault = check_frame(data + at, size - at, base + at, h, True)
@@ -60,7 +64,7 @@ cdef class LogScan:
 
     def __cinit__(
         self, Projections projections not None, list segments not None, control not None, *,
-        int64_t known_flushed=-1
+        int64_t known_flushed=-1, next_data=None
     ):
         """Begin at the first segment.
 
@@ -69,11 +73,15 @@ cdef class LogScan:
             segments: (base position, buffer) of each segment, ascending.
             control: function (kind, topic id, payload, epoch) for frames of control state.
             known_flushed: a log position known to have been flushed, -1 if none is.
+            next_data: function of a log position -> the first one from there on, in the same
+                segment, that may hold written bytes, None if none does. What was allocated and
+                never written is not read then.
         """
         self.projections = projections
         self.segments = segments
         self.control = control
         self.known_flushed = known_flushed
+        self.next_data = next_data
         self.damage = []
         self.lost_ranges = []
         projections.set_lost_ranges(self.lost_ranges)
@@ -155,10 +163,12 @@ cdef class LogScan:
 
     cdef int _add_damage(self, int64_t start, int64_t end, str fault) except -1:
         """What was accepted there is not known, so a frame that settles it finds nothing."""
-        if self.damage and self.damage[-1][1] == start and self.damage[-1][2] == fault:
-            start = self.damage.pop()[0]
-            self.lost_ranges.pop()
         self.damage.append((start, end, fault))
+        if self.lost_ranges:
+            last = self.lost_ranges[len(self.lost_ranges) - 1]
+            if last[1] == start:
+                start = last[0]
+                self.lost_ranges.pop()
         self.lost_ranges.append((start, end))
         return 0
 
@@ -166,8 +176,7 @@ cdef class LogScan:
         """Move to the next valid frame of this epoch or a later one behind `pos`."""
         cdef int64_t at = self.pos - self.base + FRAME_ALIGNMENT
         while True:
-            with nogil:
-                at = _next_valid(self.data, at, self.size, self.base, h)
+            at = self._find_valid(self.data, at, self.size, self.base, h)
             if at >= 0 and h.epoch >= self.epoch:
                 self.pos = self.base + at
                 return True
@@ -178,6 +187,23 @@ cdef class LogScan:
                 return False
             self._enter(self.segment + 1)
             at = 0
+
+    cdef int64_t _find_valid(
+        self, const uint8_t* data, int64_t at, int64_t size, int64_t base, FrameHeader* h
+    ) except -2:
+        """Offset in a segment of the first valid frame at or behind `at`, or -1."""
+        cdef int64_t found = -1, stop
+        while found < 0 and at + FRAME_HEADER_SIZE <= size:
+            if self.next_data is not None:
+                written = self.next_data(base + at)
+                if written is None:
+                    return -1
+                at = max(at, (<int64_t>written - base) & ~<int64_t>(FRAME_ALIGNMENT - 1))
+            stop = at + SEEK_WINDOW_BYTES
+            with nogil:
+                found = _next_valid(data, at, stop, size, base, h)
+            at = stop
+        return found
 
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2:
         """Highest flushed mark of all valid frames from `pos` on: reads the rest of the log."""
@@ -190,7 +216,7 @@ cdef class LogScan:
             memory = buffer
             at = pos - base if i == segment else 0
             while True:
-                at = _next_valid(&memory[0], at, memory.shape[0], base, &h)
+                at = self._find_valid(&memory[0], at, memory.shape[0], base, &h)
                 if at < 0:
                     break
                 if h.epoch >= self.epoch and h.flushed > mark:
