@@ -46,6 +46,27 @@ cdef enum:
     EXTENTS_MAX = 16384
 
 
+cdef bint _is_sound(
+    const uint8_t* frame, int32_t size, int64_t pos, int64_t offset
+) noexcept nogil:
+    """Whether a frame's header leads to a batch inside it that says the same, past `offset`."""
+    cdef int64_t tables = load_i32(frame + AT_TABLES_SIZE)
+    cdef int64_t visible = load_i32(frame + AT_VISIBLE_SIZE)
+    cdef int64_t base_offset = load_i64(frame + AT_BASE_OFFSET)
+    cdef int32_t count = load_i32(frame + AT_RECORD_COUNT)
+    cdef const uint8_t* batch
+    if load_i64(frame + AT_PHYS_OFFSET) != pos or load_i32(frame + AT_SIZE) != size:
+        return False
+    if tables < 0 or visible < BATCH_HEADER_SIZE or FRAME_HEADER_SIZE + tables + visible > size:
+        return False
+    batch = frame + FRAME_HEADER_SIZE + tables
+    if load_i64(batch + BATCH_AT_BASE_OFFSET) != base_offset:
+        return False
+    if load_i32(batch + BATCH_AT_LENGTH) != visible - 12:
+        return False
+    return load_i32(batch + BATCH_AT_COUNT) == count and base_offset + count > offset
+
+
 cdef class FetchPath:
     """Handles Fetch requests of all connections.
 
@@ -220,6 +241,11 @@ cdef class FetchPath:
                 return total
             frame = self.view.at(pos, load_i32(unit + UNIT_AT_SIZE))
             assert frame != NULL
+            if not _is_sound(frame, load_i32(unit + UNIT_AT_SIZE), pos, offset):
+                # It rotted since it was in memory: let the thread find out and report it.
+                if total == 0:
+                    self.cold.append(pos)
+                return total
             offset = load_i64(frame + AT_BASE_OFFSET) + load_i32(frame + AT_RECORD_COUNT)
             size = load_i32(frame + AT_VISIBLE_SIZE)
             if total + size > limit and not (at_least_one and total == 0):

@@ -2,10 +2,14 @@
 
 The store attaches the read-only mapping of each segment. Before bytes are touched, `is_resident`
 must say that they are in the page cache: a cold page would stall the loop, a bad sector would raise
-SIGBUS. What is cold is read and verified by a thread, then marked here. Answers are remembered per
-granule until `forget_residency`, which the store calls about once a second. Layer 0: no I/O;
-`probe` is the store's.
+SIGBUS. What is cold is read and verified by a thread, then marked here. Answers are remembered until
+`forget_residency`, which the store calls about once a second: those of the kernel per granule,
+those of the thread per frame. Where a thread has read from a granule, the kernel is not asked any
+more: pages that came along with what was read are resident, and nobody has checked them.
+Layer 0: no I/O; `probe` is the store's.
 """
+
+from bisect import bisect_left, bisect_right
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t
@@ -20,6 +24,8 @@ cdef class LogView:
         self.buffers = []
         self.damaged = []
         self.hot_from = 0
+        self.verified_starts = []
+        self.verified_ends = []
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -98,33 +104,59 @@ cdef class LogView:
         if pos >= self.hot_from:
             return True
         s = self.segment_of(pos, size)
-        if s == NULL:
+        if s == NULL or self._is_verified(pos, size):
             return True
         granule = (pos - s.base) // GRANULE
         last = (pos - s.base + size - 1) // GRANULE
         while granule <= last:
-            if not s.resident[granule]:
+            if s.resident[granule] == MUST_BE_VERIFIED:
+                return False
+            if s.resident[granule] == NOT_KNOWN:
                 if self.probe is not None and not self.probe(s.base + granule * GRANULE, GRANULE):
                     return False
-                s.resident[granule] = 1
+                s.resident[granule] = RESIDENT
             granule += 1
         return True
 
+    cdef bint _is_verified(self, int64_t pos, int64_t size) except -1:
+        cdef Py_ssize_t i
+        if not self.verified_starts:
+            return False
+        i = bisect_right(self.verified_starts, pos) - 1
+        return i >= 0 and pos + size <= <int64_t>self.verified_ends[i]
+
     def mark_resident(self, int64_t pos, int64_t size):
-        """Those bytes were read and verified a moment ago."""
+        """Those bytes, a whole frame, were read and verified a moment ago."""
         cdef MappedSegment* s = self.segment_of(pos, size)
-        if s != NULL and size > 0:
-            memset(s.resident + (pos - s.base) // GRANULE, 1,
-                   (pos - s.base + size - 1) // GRANULE - (pos - s.base) // GRANULE + 1)
+        cdef int64_t end = pos + size
+        cdef Py_ssize_t first, behind
+        if s == NULL or size <= 0:
+            return
+        memset(s.resident + (pos - s.base) // GRANULE, MUST_BE_VERIFIED,
+               (pos - s.base + size - 1) // GRANULE - (pos - s.base) // GRANULE + 1)
+        first = bisect_left(self.verified_ends, pos)
+        behind = bisect_right(self.verified_starts, end)
+        if first < behind:
+            pos = min(pos, <int64_t>self.verified_starts[first])
+            end = max(end, <int64_t>self.verified_ends[behind - 1])
+        self.verified_starts[first:behind] = [pos]
+        self.verified_ends[first:behind] = [end]
 
     def forget_residency(self):
         """Ask again from now on: the kernel may have dropped pages since."""
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, granule
+        self.verified_starts.clear()
+        self.verified_ends.clear()
         for i in range(self.count):
-            memset(self.segments[i].resident, 0, self.segments[i].size // GRANULE + 1)
+            for granule in range(self.segments[i].size // GRANULE + 1):
+                if self.segments[i].resident[granule] == RESIDENT:
+                    self.segments[i].resident[granule] = NOT_KNOWN
 
     def mark_damaged(self, int64_t pos):
-        """The frame at `pos` failed its check: it is never served."""
+        """The frame at `pos` was read and failed its check: it is never served."""
+        cdef MappedSegment* s = self.segment_of(pos, 1)
+        if s != NULL:
+            s.resident[(pos - s.base) // GRANULE] = MUST_BE_VERIFIED
         self.damaged.append(pos)
 
     cdef bint is_damaged(self, int64_t pos) except -1:

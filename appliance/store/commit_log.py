@@ -335,6 +335,12 @@ class CommitLog:
         size = min(size, segment.end - pos, self.pointers.committed - pos)
         return segment.file.is_resident(pos - segment.base, size)
 
+    def next_data(self, pos: int) -> int | None:
+        """The first position from `pos` on, in its segment, that may hold written bytes."""
+        segment = self._segment_at(pos)
+        found = segment.file.next_data(pos - segment.base)
+        return None if found is None else segment.base + found
+
     def read_frame(self, pos: int, header_size: int) -> bytes:
         """Read the frame at `pos` from the disk, unchecked; may run on any thread.
 
@@ -348,6 +354,14 @@ class CommitLog:
         if not header_size <= size <= segment.end - pos:
             return header
         return segment.file.pread(size, pos - segment.base)
+
+    def read(self, pos: int, size: int) -> bytes:
+        """Read what of the `size` bytes at `pos` is committed and in its segment, unchecked; may
+        run on any thread.
+        """
+        segment = self._segment_at(pos)
+        end = min(pos + size, segment.end, self.pointers.committed)
+        return segment.file.pread(max(end - pos, 0), pos - segment.base)
 
     def path_of(self, pos: int) -> tuple[Path, int]:
         """The file that holds a log position, and the offset in it."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
-from _core.frames import check
+from _core.frames import check, read_header
 from _core.layout import (
     FRAME_HEADER_SIZE,
     KIND_EPOCH,
@@ -37,13 +37,19 @@ from appliance.store.commit_log import CommitLog, FlushJob, SpareJob
 from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Damage, Progress, RecoveryReport
-from appliance.units import MIB
+from appliance.units import KIB, MIB
 
 SCAN_SLICE_BYTES: Final = 16 * MIB
 """Replayed between two turns of the event loop: about ten milliseconds."""
 
 PRODUCER_ID_BLOCK: Final = 1000
 """Producer ids that one producer frame hands out, so that not every new producer costs a frame."""
+
+READ_AHEAD_BYTES: Final = 256 * KIB
+"""Read and checked behind a cold frame that is wanted: what LogView asks the kernel about."""
+
+WHOLE: Final = "whole"
+"""What `check` says of a frame that is as it was written."""
 
 KAFKA_STORAGE_ERROR: Final = 56
 """Kafka's code for a disk that cannot take more: clients try again."""
@@ -133,7 +139,9 @@ class MessageStore:
         yield Progress("opening", 0, 0)
         segments = self._log.open_segments(drop_cache=not is_clean)
         self._queues.reset()
-        scan = LogScan(self.projections, segments, self._apply_control)
+        scan = LogScan(
+            self.projections, segments, self._apply_control, next_data=self._log.next_data
+        )
         total = sum(len(memory) for _, memory in segments)
         start = segments[0][0] if segments else 0
         while not scan.step(SCAN_SLICE_BYTES):
@@ -346,22 +354,37 @@ class MessageStore:
             positions: log positions of frames.
 
         Returns:
-            (position, bytes, what is wrong or "whole") of each.
+            (position, bytes, what is wrong or "whole") of each, and of whole ones that follow.
         """
-        found = []
-        for pos in dict.fromkeys(positions):
+        found: dict[int, tuple[int, str]] = {}
+        for pos in positions:
+            if pos in found:
+                continue
             try:
                 frame = self._log.read_frame(pos, FRAME_HEADER_SIZE)
-                found.append((pos, len(frame), check(frame, pos)))
+                found[pos] = len(frame), check(frame, pos)
+                if found[pos][1] == WHOLE:
+                    found |= self._find_whole_frames(pos + len(frame))
             except StorageError as error:
-                found.append((pos, FRAME_HEADER_SIZE, str(error)))
+                found.setdefault(pos, (FRAME_HEADER_SIZE, str(error)))
+        return [(pos, size, fault) for pos, (size, fault) in found.items()]
+
+    def _find_whole_frames(self, pos: int) -> dict[int, tuple[int, str]]:
+        """Read ahead: who reads this frame will read the next ones too."""
+        found = {}
+        data = memoryview(self._log.read(pos, READ_AHEAD_BYTES))
+        while data and check(data, pos) == WHOLE:
+            size = read_header(data)["size"]
+            found[pos] = size, WHOLE
+            data = data[size:]
+            pos += size
         return found
 
     def note_verified(self, found: list[tuple[int, int, str]]) -> list[Damage]:
         """Take up what `verify_frames` found; on the loop. Returns what is damaged."""
         damaged = []
         for pos, size, fault in found:
-            if fault == "whole":
+            if fault == WHOLE:
                 self.view.mark_resident(pos, size)
             else:
                 path, offset = self._log.path_of(pos)

@@ -1,0 +1,172 @@
+"""Fetch of what is not in memory: read and checked first, never served if it is damaged."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_rig import BrokerRig, read_batches
+from tests.support.raw_batch import Raw, make_batch
+from tests.support.wire_client import WireClient, fetch_part, fetch_request, framed
+
+COUNT = 6
+
+
+def value_of(index: int) -> bytes:
+    return b"value %d " % index + random.Random(index).randbytes(300)
+
+
+@pytest.fixture
+def client() -> WireClient:
+    """A client of a broker whose log, six batches of one record, is on the disk alone."""
+    rig = BrokerRig()
+    rig.create_topic("t")
+    first = WireClient(rig)
+    for index in range(COUNT):
+        first.produce("t", 0, make_batch([Raw(value_of(index))]))
+    rig = rig.restart()
+    make_cold(rig)
+    return WireClient(rig)
+
+
+def segments(rig: BrokerRig) -> list[Path]:
+    return sorted(path for path in rig.disk.files() if path.parent.name == "commitlog")
+
+
+def make_cold(rig: BrokerRig) -> None:
+    """Let the kernel drop the log's pages, and the broker forget that it saw them."""
+    for path in segments(rig):
+        rig.disk.evict(path)
+    rig.clock.advance_ms(2_000)
+    rig.broker.housekeep()
+
+
+def place_of(rig: BrokerRig, index: int) -> tuple[Path, int, int]:
+    """File and offset of the frame of a batch, and the offset of its value."""
+    topic = rig.broker.find_topic("t")
+    assert topic is not None
+    pos = topic.partitions[0].unit_position(index)
+    path = max(path for path in segments(rig) if int(path.name) <= pos)
+    return path, pos - int(path.name), rig.disk.files()[path].index(value_of(index))
+
+
+def offsets(records: bytes) -> list[int]:
+    """Offsets of the records, whose values must be what was sent."""
+    found = read_batches(records)
+    assert [record.value for record in found] == [value_of(record.offset) for record in found]
+    return [record.offset for record in found]
+
+
+def test_cold_frames_are_read_and_then_served(client: WireClient) -> None:
+    """The fetch waits for the disk only, so it is answered in the round of its request."""
+    client.send(fetch_request([("t", [fetch_part(0, 2)])], wait_ms=60_000), 11)
+    assert client.parked == []
+    assert client.take() != b""
+    assert offsets(client.fetch_records("t", 0)) == list(range(COUNT))
+    assert client.damage == []
+
+
+def test_cold_fetch_does_not_touch_memory_before_the_disk_was_read(client: WireClient) -> None:
+    """Until then it is parked, and names the frame to be read."""
+    rig = client.rig
+    topic = rig.broker.find_topic("t")
+    assert topic is not None
+    request = fetch_request([("t", [fetch_part(0, 3)])])
+    session = rig.broker.open_session(rig._answer_rare)
+    data = framed(request, 11, 1)
+    session.get_buffer()[: len(data)] = data
+    session.received(len(data), rig.clock.wall_ms())
+    (parked,) = session.new_parked
+    assert parked.cold == [topic.partitions[0].unit_position(3)]
+    assert session.output(rig.broker.flushed_pos) == []
+    assert not session.retry(parked)
+    rig.read_cold(parked.cold)
+    assert session.retry(parked)
+    assert session.output(rig.broker.flushed_pos) != []
+
+
+@pytest.mark.parametrize("bad", range(COUNT))
+@pytest.mark.parametrize("where", ["value", "header", "batch header", "magic"])
+def test_flipped_bit_is_never_served(client: WireClient, bad: int, where: str) -> None:
+    """It is reported with its file and offset, and the next readable batch is the answer."""
+    path, frame, value = place_of(client.rig, bad)
+    at = {"value": value + 20, "header": frame + 40, "batch header": value - 30, "magic": frame}
+    client.rig.disk.flip(path, at[where], 4)
+    seen = []
+    offset = 0
+    while found := offsets(client.fetch_records("t", 0, offset)):
+        seen += [each for each in found if each >= offset]
+        offset = found[-1] + 1
+        make_cold(client.rig)
+    assert seen == [index for index in range(COUNT) if index != bad]
+    if bad == COUNT - 1:
+        assert offset == bad
+    assert [(damage.path, damage.offset) for damage in client.damage] == [(path, frame)]
+    assert client.fetch("t", 0).high_watermark == COUNT
+
+
+def test_unreadable_sector_is_reported_and_passed_over(client: WireClient) -> None:
+    path, frame, value = place_of(client.rig, 0)
+    client.rig.disk.spoil(path, value, 1)
+    assert offsets(client.fetch_records("t", 0)) == list(range(1, COUNT))
+    (damage,) = client.damage
+    assert (damage.path, damage.offset) == (path, frame)
+    assert "pread" in damage.fault or "Input/output" in damage.fault
+
+
+def test_cold_timers_are_read_before_they_are_delivered() -> None:
+    """A damaged one is counted and never delivered; the others come."""
+    rig = BrokerRig()
+    rig.create_topic("t")
+    client = WireClient(rig)
+    for index in range(3):
+        late = Raw(value_of(index), headers=[(b"x-delay", b"5000")])
+        client.produce("t", 0, make_batch([late]))
+    rig = rig.restart()
+    make_cold(rig)
+    path = segments(rig)[0]
+    rig.disk.flip(path, rig.disk.files()[path].index(value_of(0)) + 5, 1)
+    assert rig.tick(5000) == 2
+    assert [record.value for record in rig.fetch("t", 0)] == [value_of(1), value_of(2)]
+    assert rig.broker.pending_timers == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_order_of_fetches_gets_at_a_flipped_bit(client: WireClient, seed: int) -> None:
+    """Nor a frame that came into memory only because it lies beside one that was read."""
+    rng = random.Random(seed)
+    flipped = set()
+    for index in rng.sample(range(COUNT), 2):
+        path, frame, value = place_of(client.rig, index)
+        client.rig.disk.flip(path, rng.randrange(frame, value + 300), 1 << rng.randrange(8))
+        flipped.add((path, frame))
+    found = set()
+    for _ in range(20):
+        found.update(offsets(client.fetch_records("t", 0, rng.randrange(COUNT))))
+        chance = rng.random()
+        if chance < 0.3:
+            make_cold(client.rig)
+        elif chance < 0.6:
+            client.rig.clock.advance_ms(2_000)
+            client.rig.broker.housekeep()
+    for index in range(COUNT):
+        found.update(offsets(client.fetch_records("t", 0, index)))
+    assert len(found) == COUNT - 2, f"seed {seed}"
+    assert {(damage.path, damage.offset) for damage in client.damage} == flipped
+    assert len(client.damage) == 2
+
+
+@pytest.mark.parametrize("at", range(0, 144, 2))
+def test_header_that_rots_in_memory_leads_nowhere(at: int) -> None:
+    """Where the kernel says that a page is resident, nobody checks CRCs; sizes are looked at."""
+    rig = BrokerRig()
+    rig.create_topic("t")
+    client = WireClient(rig)
+    for index in range(3):
+        client.produce("t", 0, make_batch([Raw(value_of(index))]))
+    client = WireClient(rig.restart())
+    path, frame, _ = place_of(client.rig, 1)
+    client.rig.disk.flip(path, frame + at, 1 << at % 8)
+    found = set(offsets(client.fetch_records("t", 0)))
+    found.update(offsets(client.fetch_records("t", 0, 1)))
+    assert found == ({0, 2} if client.damage else {0, 1, 2})
