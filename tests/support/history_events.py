@@ -69,6 +69,7 @@ class Unknown:
 
     message: MessageId
     at_ms: int
+    error: str = ""  # what the client said, for people
 
 
 @dataclass(frozen=True, slots=True)

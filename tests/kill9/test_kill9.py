@@ -1,0 +1,177 @@
+"""The broker is killed under load, again and again, and keeps every promise.
+
+A real broker process, real clients, SIGKILL at random moments, now and then while the broker is
+still recovering from the one before. `make soak ROUNDS=n` does the same for longer. A failure
+prints the seed and where the data directory and the history are; `LATERMQ_SEED` repeats the load,
+though not the moments, which the machine chooses.
+"""
+
+import os
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.kill9.workload import (
+    FORGETFUL,
+    IDEMPOTENT,
+    ONE_BY_ONE,
+    Load,
+    LoadSpec,
+    Reader,
+    create_topics,
+    now_ms,
+)
+from tests.support.appliance_process import ApplianceProcess
+from tests.support.history import check_history
+from tests.support.history_events import (
+    Acknowledged,
+    Attempted,
+    Consumed,
+    Event,
+    Restarted,
+    Unknown,
+)
+
+# Not among pytest's temporary directories, which the next runs delete.
+KEPT_DIR: Final = Path(__file__).resolve().parents[2] / "build" / "kill9"
+
+LOADS: Final = (
+    LoadSpec("safe", IDEMPOTENT, messages_per_s=600),
+    LoadSpec("forgetful", FORGETFUL, messages_per_s=600),
+    LoadSpec("careless", ONE_BY_ONE, messages_per_s=50, malformed_share=0.3),
+)
+
+# Small segments, so that the log goes through many of them and is killed in between.
+CONFIG: Final = """
+[store]
+segment_size_bytes = 2097152
+[limits]
+batch_size_max_bytes = 262144
+decompressed_size_max_bytes = 262144
+record_size_max_bytes = 65536
+header_size_max_bytes = 16384
+[topics]
+partition_count_max_per_topic = 100
+[delay]
+delivery_batch_max_bytes = 262144
+"""
+
+FLUSH_LIMIT_S: Final = 60.0
+DRAIN_LIMIT_S: Final = 60.0
+SETTLE_MS: Final = 500
+KILL_DURING_START_SHARE: Final = 0.25
+
+
+def test_nothing_is_lost_doubled_or_early_when_the_broker_is_killed(
+    rounds: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Acknowledged messages survive any number of kills, exactly once, in time and in order."""
+    seed = int(os.environ.get("LATERMQ_SEED") or random.SystemRandom().randrange(2**32))
+    root = KEPT_DIR / f"{seed}"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    config = root / "latermq.toml"
+    config.write_text(CONFIG)
+    appliance = ApplianceProcess(root / "data", ["--config", str(config)])
+    events: list[Event] = []
+    try:
+        appliance.start()
+        problems = run_load(appliance, rounds, random.Random(seed), events)
+        problems += [str(violation) for violation in check_history(events)]
+        assert sum(isinstance(event, Consumed) for event in events) > 100 * rounds
+    except BaseException:
+        sys.stderr.write(f"seed {seed}; kept {root}; {appliance.said()}\n")
+        raise
+    finally:
+        appliance.close()
+    if problems:
+        (root / "history.txt").write_text("".join(f"{event}\n" for event in events))
+        shown = "\n".join(problems[:20])
+        pytest.fail(f"{len(problems)} problems, seed {seed}, kept {root}:\n{shown}")
+    shutil.rmtree(root)
+    with capsys.disabled():
+        sys.stdout.write(f"\nkill -9, seed {seed}: {summary(events, appliance.start_times_s)}\n")
+
+
+def run_load(
+    appliance: ApplianceProcess, rounds: int, rng: random.Random, events: list[Event]
+) -> list[str]:
+    """Run all rounds and record them in `events`; return what the clients complained about."""
+    create_topics(appliance.kafka)
+    loads = [Load(appliance.kafka, spec, rng.randrange(2**32), events) for spec in LOADS]
+    live = Reader(appliance.kafka, "live", events)
+    live.start()
+    for load in loads:
+        load.start()
+    for _ in range(rounds):
+        time.sleep(rng.uniform(0.2, 1.5))
+        events.append(kill_and_restart(appliance, rng))
+    unanswered = sum(load.finish(FLUSH_LIMIT_S) for load in loads)
+    wait_until_drained(live, events)
+    live.finish()
+
+    # A clean stop has to keep everything as well.
+    appliance.stop()
+    appliance.start()
+    final = Reader(appliance.kafka, "final", events)
+    final.read_to_end(DRAIN_LIMIT_S)
+    final.finish()
+    appliance.stop()
+
+    problems = [problem for load in loads for problem in load.fatal] + live.fatal + final.fatal
+    problems += [f"{unanswered} messages have no outcome"] if unanswered else []
+    problems += [
+        f"the idempotent producer gave up on {event.message}: {event.error}"
+        for event in events
+        if isinstance(event, Unknown) and event.message.producer == "safe"
+    ]
+    return problems
+
+
+def kill_and_restart(appliance: ApplianceProcess, rng: random.Random) -> Restarted:
+    killed_ms = now_ms()
+    appliance.kill()
+    while rng.random() < KILL_DURING_START_SHARE:
+        appliance.spawn()
+        time.sleep(rng.uniform(0.0, 1.5 * min(appliance.start_times_s)))
+        appliance.kill()
+    appliance.start()
+    return Restarted(killed_ms, now_ms())
+
+
+def wait_until_drained(live: Reader, events: list[Event]) -> None:
+    """Wait until everything is due and the reader has had nothing more to read for a while."""
+    due_ms = max(
+        event.deliver_at_ms or now_ms() + (event.delay_ms or 0)
+        for event in events
+        if isinstance(event, Attempted)
+    )
+    deadline_ms = due_ms + int(DRAIN_LIMIT_S * 1000)
+    while now_ms() < max(due_ms, live.last_read_ms) + SETTLE_MS and now_ms() < deadline_ms:
+        time.sleep(0.02)
+
+
+def summary(events: list[Event], start_times_s: list[float]) -> str:
+    kinds = Counter(type(event).__name__ for event in events)
+    acknowledged = {event.message for event in events if isinstance(event, Acknowledged)}
+    delivered = {
+        event.place for event in events if isinstance(event, Consumed) and event.reader == "final"
+    }
+    cancels = sum(
+        event.cancels is not None and event.message in acknowledged
+        for event in events
+        if isinstance(event, Attempted)
+    )
+    starts = sorted(start_times_s[1:])
+    p50_s, p99_s = starts[len(starts) // 2], starts[int(len(starts) * 0.99)]
+    return (
+        f"{kinds['Restarted']} rounds, {kinds['Attempted']} sent, {len(acknowledged)} acknowledged "
+        f"({cancels} cancels), {kinds['Refused']} refused, {kinds['Unknown']} unknown, "
+        f"{len(delivered)} delivered; restart to ready p50 {p50_s:.2f} s, p99 {p99_s:.2f} s"
+    )
