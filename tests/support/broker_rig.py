@@ -279,6 +279,11 @@ class BrokerRig:
         """The answers that may leave now, by correlation id."""
         return self._client.answers()
 
+    @property
+    def refused_count(self) -> int:
+        """Batches that were refused so far; their answers may have to wait."""
+        return self.broker._produce.refused_batches
+
     # Topics
 
     def send_create_topic(

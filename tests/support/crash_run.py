@@ -44,6 +44,10 @@ def _look_away() -> None:
     pass
 
 
+class Refused(Exception):
+    """The disk is full: the broker took nothing of a batch, or could not deliver."""
+
+
 @dataclass(frozen=True, slots=True)
 class Create:
     name: str
@@ -120,14 +124,19 @@ class CrashRun:
         apply_to_model(model, request, self.clock.wall_ms())
         # Without an answer it counts as unanswered, also while it is being sent.
         self._asked[-1] = (request, len(self.models) - 1)
+        refused_count = self.rig.refused_count
         number = send(self.rig, request)
         self._asked[number] = self._asked.pop(-1)
+        if self.rig.refused_count > refused_count:
+            del self.models[-1], self._asked[number]
+            raise Refused
         self._take_answers()
 
     def _take_answers(self) -> None:
         for number in self.rig.answers():
-            _, index = self._asked.pop(number)
-            self._durable = max(self._durable, index)
+            if number in self._asked:  # else it was refused
+                _, index = self._asked.pop(number)
+                self._durable = max(self._durable, index)
 
     def flush(self) -> None:
         """Flush, and take the answers."""
@@ -169,7 +178,12 @@ class CrashRun:
         for group in groups:
             self.models.append(self.models[-1].copy())
             self.models[-1].deliver(group)
-        assert self.rig.deliver_once().count == sum(map(len, groups))
+        count = self.rig.deliver_once().count
+        if count < sum(map(len, groups)):
+            while count < sum(map(len, groups)):
+                del self.models[-1], groups[-1]
+            raise Refused
+        assert count == sum(map(len, groups))
 
     def batch(self, topic: str, partition: int, *intents: Intent, retries: bool = True) -> Batch:
         """A batch of the one idempotent producer, or of one that does not retry."""
