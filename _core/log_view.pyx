@@ -2,10 +2,10 @@
 
 The store attaches the read-only mapping of each segment. Before bytes are touched, `is_resident`
 must say that they are in the page cache: a cold page would stall the loop, a bad sector would raise
-SIGBUS. What is cold is read and verified by a thread, then marked here. Answers are remembered until
-`forget_residency`, which the store calls about once a second: those of the kernel per granule,
-those of the thread per frame. Where a thread has read from a granule, the kernel is not asked any
-more: pages that came along with what was read are resident, and nobody has checked them.
+SIGBUS. What is cold is read and verified by a thread, then marked here. Answers are remembered
+until `forget_residency`, which the store calls about once a second: those of the kernel per
+granule, those of the thread per frame. Where a thread has read from a granule, the kernel is not
+asked any more: pages that came along with what was read are resident, and nobody has checked them.
 Layer 0: no I/O; `probe` is the store's.
 """
 

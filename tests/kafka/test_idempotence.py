@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.raw_batch import NONE, ZSTD, Raw, RawHeaders, make_batch, split_batches
+from tests.support.sim_fs import CrashMode
 from tests.support.virtual_clock import START_MS
 from tests.support.wire_client import WireClient, produce_request
 
@@ -206,8 +207,9 @@ def test_sequences_survive_a_stop(client: WireClient, stop: str) -> None:
     for sequence in range(REMEMBERED + 2):
         send(client, sequence, epoch=3)
     rig = client.rig
-    rig = rig.restart() if stop == "clean" else rig.crash(stop, random.Random(0))  # type: ignore[arg-type]
-    client = WireClient(rig)
+    modes: dict[str, CrashMode] = {"kept": "kept", "dropped": "dropped"}
+    is_clean = stop not in modes
+    client = WireClient(rig.restart() if is_clean else rig.crash(modes[stop], random.Random(0)))
     assert send(client, 1, epoch=3) == (OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     for sequence in range(2, REMEMBERED + 2):
         assert send(client, sequence, epoch=3) == (0, sequence)

@@ -97,6 +97,9 @@ WRONG_BATCHES: list[tuple[str, bytes | None, int, str]] = [
     ("codec 7", make_batch(TWO, attributes=7), UNSUPPORTED_COMPRESSION_TYPE, "compression type 7"),
 ]
 
+# Attributes, timestamp and offset delta, no key, value `v`, one header: its name has the length -1.
+NAMELESS = bytes.fromhex("14 00 00 00 01 0276 02 01 0278")
+
 WRONG_RECORDS: list[tuple[str, Sequence[Raw] | bytes, int, int, str]] = [
     ("first delta", [Raw(offset_delta=1), Raw()], 2, 0, DELTAS),
     ("later delta", [Raw(), Raw(), Raw(offset_delta=1)], 3, 2, DELTAS),
@@ -108,7 +111,7 @@ WRONG_RECORDS: list[tuple[str, Sequence[Raw] | bytes, int, int, str]] = [
     ("header count below", [Raw(headers=[(b"h", b"")], header_count=0)], 1, 0, NOT_WHOLE),
     ("header count negative", [Raw(header_count=-1)], 1, 0, NOT_WHOLE),
     ("huge header count", [Raw(header_count=2**40)], 1, 0, NOT_WHOLE),
-    ("header without name", [Raw(headers=[(None, b"x")])], 1, 0, NOT_WHOLE),  # type: ignore[list-item]
+    ("header without name", NAMELESS, 1, 0, NOT_WHOLE),
     ("huge record", b"\xfe\xff\xff\xff\x0f" + records_of(TWO), 2, 0, NOT_WHOLE),
     ("negative record", b"\x01" + records_of(TWO), 2, 0, NOT_WHOLE),
     ("endless varint", b"\xff" * 12, 1, 0, NOT_WHOLE),
