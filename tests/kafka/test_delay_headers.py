@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.broker_rig import BrokerRig, Fetched
+from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_oracle import FetchResponse
+from tests.support.kafka_records import Fetched
 from tests.support.raw_batch import (
     CREATED_MS,
     GZIP,
@@ -396,3 +397,16 @@ def test_waiting_fetch_gets_what_is_delivered(client: WireClient) -> None:
     answer = FetchResponse.decode(client.take()[4:], version=11, header=True)
     (part,) = answer.responses[0].partitions
     assert part.high_watermark == 1
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_malformed_records_are_refused_where_headers_are_off(
+    client: WireClient, codec: int
+) -> None:
+    """Headers go unread there, but what is stored is sound, also inside compressed batches."""
+    client.rig.create_topic("off", 1, {"delay.headers": "off"})
+    wrong = make_batch([Raw(headers=[(b"x-delay", b"1")]), Raw(offset_delta=7)], codec=codec)
+    part = client.produce("off", 0, wrong)
+    assert part.error_code == INVALID_RECORD
+    assert [error.batch_index for error in part.record_errors] == [1]
+    assert client.produce("off", 0, make_batch([Raw()], codec=codec)).base_offset == 0

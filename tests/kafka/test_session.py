@@ -1,5 +1,6 @@
 """A connection without its socket: bytes in any pieces, answers in order, limits on both."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -318,3 +319,37 @@ def test_answers_carry_the_versions_header(client: WireClient) -> None:
     (payload,) = split_answers(client.take())
     answer = decode_response(ApiVersionsResponse, 3, payload)
     assert (answer.header.correlation_id, answer.error_code) == (77, 0)
+
+
+@settings(max_examples=300)
+@given(
+    version=st.integers(3, 12),
+    is_fetch=st.booleans(),
+    changes=st.lists(st.tuples(st.integers(4, 400), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_damaged_request_is_answered_or_closes_the_connection(
+    version: int, is_fetch: bool, changes: list[tuple[int, int]]
+) -> None:
+    """Whichever bytes are wrong: the requests behind it, or the next client, are served."""
+    if is_fetch:
+        data = bytearray(fetch(1, version=max(version, 4)) + api_versions(2))
+    else:
+        data = bytearray(produce(1, SMALL, MIXED, version=min(version, 11)) + api_versions(2))
+    size = int.from_bytes(data[:4], "big")
+    for at, byte in changes:
+        data[4 + (at - 4) % size] = byte
+    rig = shared_rig()
+    client = WireClient(rig)
+    client.send_bytes(bytes(data))
+    client.end_waits()
+    rig.flush()
+    found = numbers(client.take())
+    assert client.session.close_reason is not None or found[-1:] == [2]
+    assert WireClient(rig).produce("t", 0, SMALL).error_code == 0
+
+
+@functools.cache
+def shared_rig() -> BrokerRig:
+    rig = BrokerRig()
+    rig.create_topic("t", 2)
+    return rig

@@ -11,6 +11,7 @@ kafka-python encodes the requests and decodes the answers.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from appliance.errors import RemoteProtocolError
 from appliance.store.recovery import Damage
 from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_oracle import (
@@ -121,10 +122,16 @@ class WireClient:
     def __init__(self, rig: BrokerRig) -> None:
         """Connect."""
         self.rig = rig
-        self.session = rig.broker.open_session(rig._answer_rare)
+        self.session = rig.broker.open_session(self._answer_rare)
         self.parked: list[Any] = []
         self.damage: list[Damage] = []
         self._last_correlation_id = 0
+
+    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | str:
+        try:
+            return self.rig._answer_rare(request)
+        except RemoteProtocolError as error:
+            return error.message
 
     def send_bytes(self, data: bytes) -> None:
         """Let the broker receive bytes in one round, and write what follows from them."""
