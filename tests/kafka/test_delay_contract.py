@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.broker_rig import BrokerRig, Fetched
+from tests.support.broker_rig import BrokerRig
 from tests.support.delay_model import (
     CANCEL,
     DELAY,
@@ -21,6 +21,7 @@ from tests.support.delay_model import (
     Meanings,
     Shown,
 )
+from tests.support.kafka_records import Fetched
 from tests.support.raw_batch import NONE, SNAPPY, ZSTD, Raw, make_batch
 from tests.support.virtual_clock import START_MS
 from tests.support.wire_client import WireClient

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_rig import BrokerRig, read_batches
+from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
 from tests.support.kafka_oracle import FetchResponse, decode_response
+from tests.support.kafka_records import read_batches
 from tests.support.raw_batch import Raw, make_batch, split_batches
 from tests.support.wire_client import (
     WireClient,

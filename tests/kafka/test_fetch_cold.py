@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_rig import BrokerRig, read_batches
+from tests.support.broker_rig import BrokerRig
+from tests.support.kafka_records import read_batches
 from tests.support.raw_batch import Raw, make_batch
 from tests.support.wire_client import WireClient, fetch_part, fetch_request, framed
 

@@ -7,9 +7,10 @@ import random
 
 import pytest
 
-from tests.support.broker_rig import BrokerRig, read_batches
+from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
 from tests.support.kafka_oracle import ProduceResponse, decode_response
+from tests.support.kafka_records import read_batches
 from tests.support.raw_batch import (
     GZIP,
     HEADER_SIZE,

@@ -12,7 +12,7 @@ from appliance.errors import StorageError
 from appliance.fs import OsFileSystem
 from appliance.main import KAFKA_FACADE
 from appliance.units import MIB
-from tests.support.broker_rig import Record
+from tests.support.kafka_records import Record
 from tests.support.live_broker import LIMIT_S, LiveBroker, until
 
 MALFORMED_METADATA = b"\0\0\0\x0e" + b"\0\x03\0\x05" + b"\0\0\0\x07" + b"\xff\xff" + b"\x7f" * 4

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from appliance.errors import StorageError
-from tests.support.broker_rig import Produced, Record, delay
+from tests.support.broker_rig import Produced
+from tests.support.kafka_records import Record, delay
 from tests.support.live_broker import LIMIT_S, Client, LiveBroker, until
 
 T = TypeVar("T")

@@ -11,9 +11,10 @@ import pytest
 from _core.layout import FRAME_HEADER_SIZE
 from appliance.store.message_store import PRODUCER_ID_BLOCK
 from appliance.units import KIB
-from tests.support.broker_rig import BrokerRig, Fetched, Record, delay
+from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR
 from tests.support.crash_run import CrashRun
+from tests.support.kafka_records import Fetched, Record, delay
 from tests.support.sim_fs import SimFileSystem
 
 SEGMENT_SIZE_BYTES: Final = 64 * KIB

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.support.broker_rig import (
-    BrokerRig,
+from tests.support.broker_rig import BrokerRig
+from tests.support.kafka_records import (
     Headers,
     Producer,
     Record,

@@ -14,8 +14,9 @@ from typing import Final
 
 from appliance.config import Config
 from tests.support.broker_model import Batch, Intent, Model, Shown, visible_in
-from tests.support.broker_rig import BrokerRig, Digest, Producer, produced
+from tests.support.broker_rig import BrokerRig, Digest, produced
 from tests.support.configs import DATA_DIR, small_config
+from tests.support.kafka_records import Producer
 from tests.support.sim_fs import CrashMode, Fault, SimFileSystem
 from tests.support.virtual_clock import VirtualClock
 

@@ -17,16 +17,7 @@ from appliance.clock import SystemClock
 from appliance.fs import Buffer, File, OsFileSystem
 from appliance.main import KAFKA_FACADE
 from compat.kafka.server import KafkaServer
-from tests.support.broker_rig import (
-    FETCH_VERSION,
-    PRODUCE_VERSION,
-    Fetched,
-    Produced,
-    Record,
-    build_batch,
-    produced,
-    read_batches,
-)
+from tests.support.broker_rig import FETCH_VERSION, PRODUCE_VERSION, Produced, produced
 from tests.support.configs import small_config
 from tests.support.kafka_oracle import (
     FetchRequest,
@@ -35,6 +26,7 @@ from tests.support.kafka_oracle import (
     ProduceResponse,
     encode_request,
 )
+from tests.support.kafka_records import Fetched, Record, build_batch, read_batches
 
 LIMIT_S: Final = 20
 """A test that waits longer has failed."""

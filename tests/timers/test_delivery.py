@@ -5,15 +5,9 @@ from typing import Final
 
 import pytest
 
-from tests.support.broker_rig import (
-    BrokerRig,
-    Record,
-    by_level,
-    cancel,
-    delay,
-    deliver_at,
-)
+from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
+from tests.support.kafka_records import Record, by_level, cancel, delay, deliver_at
 from tests.support.sim_fs import SimFileSystem
 
 HOUR_MS: Final = 3_600_000

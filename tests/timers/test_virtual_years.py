@@ -8,8 +8,9 @@ import pytest
 from appliance.config import Config
 from appliance.store import consume_queue
 from appliance.units import MIB
-from tests.support.broker_rig import BrokerRig, Record, cancel, delay
+from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
+from tests.support.kafka_records import Record, cancel, delay
 
 DAY_MS: Final = 86_400_000
 YEARS_MS: Final = 3_650 * DAY_MS
