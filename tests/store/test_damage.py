@@ -220,7 +220,6 @@ def test_a_cold_frame_that_rotted_is_not_served(story: Story) -> None:
     path, offset = place(story.frames[4][0])
     rig.disk.evict(path)
     rig.disk.flip(path, offset + FRAME_HEADER_SIZE + 80, 1)
-    assert [record.offset for record in rig.fetch("t", 0, 4)] == [5, 6, 7, 8, 9]
     assert [record.offset for record in rig.fetch("t", 0)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert rig.broker.gauges(0).recovered_damage == 1
 
@@ -230,7 +229,6 @@ def test_a_sector_that_cannot_be_read_costs_its_frame_alone(story: Story) -> Non
     path, offset = place(story.frames[4][0])
     rig.disk.evict(path)
     rig.disk.spoil(path, offset + 8, 8)
-    assert [record.offset for record in rig.fetch("t", 0, 4)] == [5, 6, 7, 8, 9]
     assert [record.offset for record in rig.fetch("t", 0)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
