@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import pytest
@@ -103,6 +104,19 @@ class Receiver:
             assert message.error() is None, message.error()
             received.append(received_from(message))
         return received
+
+
+@contextmanager
+def asking(broker: ApplianceProcess) -> Iterator[Consumer]:
+    """A consumer that reads nothing, so that no long poll is in the way of its questions."""
+    settings = {
+        "bootstrap.servers": broker.kafka,
+        "group.id": "unused",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(settings)
+    yield consumer
+    consumer.close()
 
 
 def received_from(message: Message) -> Received:
@@ -361,26 +375,26 @@ def test_offsets_are_found_by_time_and_at_both_ends(broker: ApplianceProcess, cr
     for index in range(10):
         sender.send(created, b"%d" % index, timestamp_ms=1_700_000_000_000 + 1_000 * index)
         sender.flush_all_acknowledged()
-    consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "unused"})
     partition = TopicPartition(created, 0)
-    assert consumer.get_watermark_offsets(partition, timeout=LIMIT_S) == (0, 10)
-    for time_ms, offset in ((0, 0), (1_700_000_003_500, 4), (1_700_000_009_000, 9)):
-        asked = TopicPartition(created, 0, time_ms)
-        assert consumer.offsets_for_times([asked], LIMIT_S)[0].offset == offset
-    beyond = TopicPartition(created, 0, 1_700_000_009_001)
-    assert consumer.offsets_for_times([beyond], LIMIT_S)[0].offset == -1
-    consumer.close()
+    with asking(broker) as consumer:
+        assert consumer.get_watermark_offsets(partition, timeout=LIMIT_S) == (0, 10)
+        for time_ms, offset in (
+            (0, 0),
+            (1_700_000_003_500, 4),
+            (1_700_000_009_000, 9),
+            (1_700_000_009_001, -1),  # there is none so late
+        ):
+            asked = TopicPartition(created, 0, time_ms)
+            assert consumer.offsets_for_times([asked], LIMIT_S)[0].offset == offset
 
 
-def test_pending_records_count_in_no_watermark(
-    broker: ApplianceProcess, created: str, receiver: Callable[..., Receiver]
-) -> None:
+def test_pending_records_count_in_no_watermark(broker: ApplianceProcess, created: str) -> None:
     """A record that is not due has no offset."""
     sender = Sender(broker.kafka)
     sender.send(created, b"tomorrow", [("x-delay", b"1d")])
     sender.flush_all_acknowledged()
-    partition = TopicPartition(created, 0)
-    assert receiver().consumer.get_watermark_offsets(partition, timeout=LIMIT_S) == (0, 0)
+    with asking(broker) as consumer:
+        assert consumer.get_watermark_offsets(TopicPartition(created, 0), timeout=LIMIT_S) == (0, 0)
 
 
 def test_transactional_producer_is_refused_quickly(broker: ApplianceProcess) -> None:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -281,7 +281,11 @@ class Reader(threading.Thread):
             missing -= self._read_once()
 
     def _read_once(self) -> int:
-        messages: Sequence[Message] = self._consumer.consume(1_000, timeout=0.05)
+        first = self._consumer.poll(0.05)
+        # At once: waiting for more would make an early record look punctual.
+        if first is None:
+            return 0
+        messages = [first, *self._consumer.consume(1_000, timeout=0)]
         at_ms = now_ms()
         count = 0
         for message in messages:
