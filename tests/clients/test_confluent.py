@@ -46,6 +46,7 @@ class Sender:
             {
                 "bootstrap.servers": address,
                 "message.send.max.retries": 0,
+                "log_level": 0,
                 **(settings or {}),
             }
         )
@@ -151,7 +152,7 @@ def receiver(broker: ApplianceProcess, topic: str) -> Iterator[Callable[..., Rec
 
 @pytest.fixture
 def admin(broker: ApplianceProcess) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.kafka})
+    return AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
 
 
 @pytest.fixture
@@ -414,7 +415,7 @@ def test_refused_batch_with_acks_0_closes_the_connection_and_stores_nothing(
     broker: ApplianceProcess, created: str, receiver: Callable[..., Receiver]
 ) -> None:
     """Without an answer there is no other way to tell; the client reconnects and goes on."""
-    sender = Sender(broker.kafka, {"acks": "0", "linger.ms": 0, "log_level": 0})
+    sender = Sender(broker.kafka, {"acks": "0", "linger.ms": 0})
     sender.send(created, b"bad", [("x-delay", b"soon")])
     sender.flush()
     acknowledged = Sender(broker.kafka)

@@ -48,7 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProces
 def send(address: str, topic: str, *records: tuple[bytes, dict[str, bytes]]) -> None:
     """Produce to partition 0 and wait until all is acknowledged."""
     errors: list[str] = []
-    producer = Producer({"bootstrap.servers": address})
+    producer = Producer({"bootstrap.servers": address, "log_level": 0})
     for value, headers in records:
         producer.produce(
             topic,
