@@ -23,5 +23,6 @@ class LogScan:
         control: Callable[[int, int, bytes, int], None],
         *,
         known_flushed: int = -1,
+        next_data: Callable[[int], int | None] | None = None,
     ) -> Self: ...
     def step(self, budget: int) -> bool: ...
