@@ -15,7 +15,9 @@ cdef class LogScan:
     cdef readonly bint newer_version
     cdef list lost_ranges               # (from, to), shared with the projections
     cdef object control
-    cdef object next_data
+    cdef object written
+    cdef dict ranges                    # by segment: where something may be written
+    cdef readonly int64_t garbage_end
     cdef list segments                  # (base, memory), ascending
     cdef Py_ssize_t segment
     cdef int64_t known_flushed          # highest flushed mark behind, -1 = not looked for
@@ -28,7 +30,9 @@ cdef class LogScan:
     cdef int _at_fault(self, str fault) except -1
     cdef int _add_damage(self, int64_t start, int64_t end, str fault) except -1
     cdef bint _seek_valid(self, FrameHeader* h) except -1
+    cdef list _written_in(self, Py_ssize_t segment)
     cdef int64_t _find_valid(
-        self, const uint8_t* data, int64_t at, int64_t size, int64_t base, FrameHeader* h
+        self, Py_ssize_t segment, const uint8_t* data, int64_t at, int64_t size, int64_t base,
+        FrameHeader* h
     ) except -2
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2

@@ -16,6 +16,7 @@ class LogScan:
     done: bool
     has_leftovers: bool
     newer_version: bool
+    garbage_end: int
     def __new__(
         cls,
         projections: Projections,
@@ -23,6 +24,6 @@ class LogScan:
         control: Callable[[int, int, bytes, int], None],
         *,
         known_flushed: int = -1,
-        next_data: Callable[[int], int | None] | None = None,
+        written: Callable[[int], list[tuple[int, int]]] | None = None,
     ) -> Self: ...
     def step(self, budget: int) -> bool: ...

@@ -19,32 +19,32 @@ from libc.string cimport memcpy
 from _core.frames cimport FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame
 from _core.frames import FAULTS
 from _core.layout cimport *
-from _core.octets cimport load_u16
+from _core.octets cimport load_i64, load_u16
 from _core.partition cimport Partition, Topic
 from _core.projections cimport Projections
-
-cdef enum:
-    # Between two questions for what is written next.
-    SEEK_WINDOW_BYTES = 1 << 20
 
 EPOCH_FELL = "frame of an earlier epoch"
 
 
 cdef int64_t _next_valid(
-    const uint8_t* data, int64_t at, int64_t stop, int64_t size, int64_t base, FrameHeader* h
+    const uint8_t* data, int64_t at, int64_t stop, int64_t size, int64_t base, FrameHeader* h,
+    int64_t* last
 ) noexcept nogil:
     """Offset of the first valid frame from `at` to before `stop`, or -1.
 
-    One of a newer version counts: were it passed over, the log would be cut before it.
+    One of a newer version counts: were it passed over, the log would be cut before it. `last` is
+    set behind the last bytes passed that are not zero.
     """
     cdef uint64_t word
     cdef int fault
     while at < stop and at + FRAME_HEADER_SIZE <= size:
         memcpy(&word, data + at, 8)
-        if word and load_u16(data + at) == FRAME_MAGIC:
-            fault = check_frame(data + at, size - at, base + at, h, True)
-            if fault == FRAME_OK or fault == FRAME_NEWER_VERSION:
-                return at
+        if word:
+            last[0] = at + FRAME_ALIGNMENT
+            if load_u16(data + at) == FRAME_MAGIC:
+                fault = check_frame(data + at, size - at, base + at, h, True)
+                if fault == FRAME_OK or fault == FRAME_NEWER_VERSION:
+                    return at
         at += FRAME_ALIGNMENT
     return -1
 
@@ -58,13 +58,15 @@ cdef class LogScan:
         frames: valid frames so far.
         damage: (from, to, fault) of each damaged part.
         tail_fault: when done, what was wrong at `pos`; None at a segment's very end.
+        garbage_end: when done, about where bytes that are not zero end; at most `pos` if nothing
+            but zeros follows.
         has_leftovers: valid frames lie behind the end of the log; they must not come back.
         newer_version: the log was written by a newer format version: it must not be opened.
     """
 
     def __cinit__(
         self, Projections projections not None, list segments not None, control not None, *,
-        int64_t known_flushed=-1, next_data=None
+        int64_t known_flushed=-1, written=None
     ):
         """Begin at the first segment.
 
@@ -73,15 +75,16 @@ cdef class LogScan:
             segments: (base position, buffer) of each segment, ascending.
             control: function (kind, topic id, payload, epoch) for frames of control state.
             known_flushed: a log position known to have been flushed, -1 if none is.
-            next_data: function of a log position -> the first one from there on, in the same
-                segment, that may hold written bytes, None if none does. What was allocated and
-                never written is not read then.
+            written: function of a log position -> the ranges from there to the end of its segment
+                that may hold written bytes, as (from, to) positions; None if that is not known.
+                What was allocated and never written is not read then.
         """
         self.projections = projections
         self.segments = segments
         self.control = control
         self.known_flushed = known_flushed
-        self.next_data = next_data
+        self.written = written
+        self.ranges = {}
         self.damage = []
         self.lost_ranges = []
         projections.set_lost_ranges(self.lost_ranges)
@@ -175,8 +178,10 @@ cdef class LogScan:
     cdef bint _seek_valid(self, FrameHeader* h) except -1:
         """Move to the next valid frame of this epoch or a later one behind `pos`."""
         cdef int64_t at = self.pos - self.base + FRAME_ALIGNMENT
+        if self.data != NULL and at <= self.size and load_i64(self.data + at - FRAME_ALIGNMENT):
+            self.garbage_end = max(self.garbage_end, self.pos + FRAME_ALIGNMENT)
         while True:
-            at = self._find_valid(self.data, at, self.size, self.base, h)
+            at = self._find_valid(self.segment, self.data, at, self.size, self.base, h)
             if at >= 0 and h.epoch >= self.epoch:
                 self.pos = self.base + at
                 return True
@@ -188,22 +193,38 @@ cdef class LogScan:
             self._enter(self.segment + 1)
             at = 0
 
+    cdef list _written_in(self, Py_ssize_t segment):
+        """Ranges of a segment that may hold written bytes, as offsets in it.
+
+        Asked for once, at the first fault and for all segments from there on: the look itself
+        brings pages into memory that then count as written.
+        """
+        if not self.ranges:
+            for i in range(segment, len(self.segments)):
+                base, memory = self.segments[i]
+                if self.written is None:
+                    self.ranges[i] = [(0, len(memory))]
+                    continue
+                start = self.pos if i == segment else base
+                self.ranges[i] = [(a - base, b - base) for a, b in self.written(start)]
+        return <list>self.ranges[segment]
+
     cdef int64_t _find_valid(
-        self, const uint8_t* data, int64_t at, int64_t size, int64_t base, FrameHeader* h
+        self, Py_ssize_t segment, const uint8_t* data, int64_t at, int64_t size, int64_t base,
+        FrameHeader* h
     ) except -2:
         """Offset in a segment of the first valid frame at or behind `at`, or -1."""
-        cdef int64_t found = -1, stop
-        while found < 0 and at + FRAME_HEADER_SIZE <= size:
-            if self.next_data is not None:
-                written = self.next_data(base + at)
-                if written is None:
-                    return -1
-                at = max(at, (<int64_t>written - base) & ~<int64_t>(FRAME_ALIGNMENT - 1))
-            stop = at + SEEK_WINDOW_BYTES
+        cdef int64_t found, start, stop, last
+        for begin, end in self._written_in(segment):
+            start = max(at, <int64_t>begin & ~<int64_t>(FRAME_ALIGNMENT - 1))
+            stop = end
+            last = -1
             with nogil:
-                found = _next_valid(data, at, stop, size, base, h)
-            at = stop
-        return found
+                found = _next_valid(data, start, stop, size, base, h, &last)
+            self.garbage_end = max(self.garbage_end, base + last)
+            if found >= 0:
+                return found
+        return -1
 
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2:
         """Highest flushed mark of all valid frames from `pos` on: reads the rest of the log."""
@@ -216,7 +237,7 @@ cdef class LogScan:
             memory = buffer
             at = pos - base if i == segment else 0
             while True:
-                at = self._find_valid(&memory[0], at, memory.shape[0], base, &h)
+                at = self._find_valid(i, &memory[0], at, memory.shape[0], base, &h)
                 if at < 0:
                     break
                 if h.epoch >= self.epoch and h.flushed > mark:

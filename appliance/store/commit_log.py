@@ -24,13 +24,16 @@ from appliance.clock import Clock
 from appliance.errors import CorruptionError, StorageError
 from appliance.fs import File, FileSystem
 from appliance.store.paths import parse_segment_name, segment_name
-from appliance.units import MIB, NS_PER_MS
+from appliance.units import KIB, MIB, NS_PER_MS
 
 HOT_BYTES: Final = 16 * MIB
 """What was written last is taken to be in the page cache without asking the kernel."""
 
 RESERVE_FRACTION: Final = 16
 """1/16 of a segment is kept for deliveries while no further segment can be allocated."""
+
+WRITTEN_STEP_BYTES: Final = 64 * KIB
+"""In such steps a start asks what was ever written behind the end of the log."""
 
 SPARE_RETRY_NS: Final = 200 * NS_PER_MS
 """A full disk is asked for room again at most this often."""
@@ -172,29 +175,23 @@ class CommitLog:
             mapped.append((base, file.map()))
         return mapped
 
-    def recover_to(self, end: int, *, is_cut: bool) -> int:
+    def recover_to(self, end: int, *, is_cut: bool) -> None:
         """The log ends at `end`: forget what lies behind, and be ready to append there.
 
         Args:
             end: log position behind the last whole frame; 0 for an empty log.
             is_cut: True after an unclean stop: zero what is behind `end`, sync all segments.
 
-        Returns:
-            About how many bytes behind `end` held something.
-
         Raises:
             StorageError: also when the disk has no room for the first segment.
         """
-        dropped = 0
         while self._segments and self._segments[-1].base >= end:
             # A spare, or left over from before a cut: made anew when it is needed.
             segment = self._segments.pop()
-            if segment.file.next_data(0) is not None:
-                dropped += segment.size
             segment.file.close()
             self._fs.unlink(segment.file.path)
         if is_cut and self._segments:
-            dropped += self._cut(self._segments[-1], end)
+            self._cut(self._segments[-1], end)
         if not self._segments or self._segments[-1].end == end:
             first = SpareJob(self._fs, self._directory, end, self._segment_size_bytes)
             first.run()
@@ -210,18 +207,15 @@ class CommitLog:
         for segment in self._segments[:-1]:
             self.view.attach(segment.base, segment.file.map())
         self._enter(self._segments[-1])
-        return dropped
 
-    def _cut(self, segment: Segment, end: int) -> int:
+    def _cut(self, segment: Segment, end: int) -> None:
         """Zero what follows `end`, and make all that precedes it durable."""
-        behind = segment.file.next_data(end - segment.base) if end < segment.end else None
-        if behind is not None:
+        if end < segment.end and segment.file.next_data(end - segment.base) is not None:
             segment.file.truncate(end - segment.base)
             segment.file.allocate(segment.size)
         for each in self._segments:
             each.file.fdatasync()
         self._fs.sync_dir(self._directory)
-        return 0 if behind is None else segment.size - behind
 
     def _fill_up(self, segment: Segment) -> None:
         """Give the last segment back its size, if it lost its end or the setting was raised."""
@@ -335,11 +329,24 @@ class CommitLog:
         size = min(size, segment.end - pos, self.pointers.committed - pos)
         return segment.file.is_resident(pos - segment.base, size)
 
-    def next_data(self, pos: int) -> int | None:
-        """The first position from `pos` on, in its segment, that may hold written bytes."""
+    def written_ranges(self, pos: int) -> list[tuple[int, int]]:
+        """Where in its segment, from `pos` on, something may be written: (from, to) positions.
+
+        Ask before those pages are read: one that was only looked at counts as written afterwards.
+        """
         segment = self._segment_at(pos)
-        found = segment.file.next_data(pos - segment.base)
-        return None if found is None else segment.base + found
+        ranges: list[tuple[int, int]] = []
+        at = pos - segment.base
+        while at < segment.size:
+            found = segment.file.next_data(at)
+            if found is None:
+                break
+            at = min((found // WRITTEN_STEP_BYTES + 1) * WRITTEN_STEP_BYTES, segment.size)
+            start, end = segment.base + found, segment.base + at
+            if ranges and ranges[-1][1] == start:
+                start = ranges.pop()[0]
+            ranges.append((start, end))
+        return ranges
 
     def read_frame(self, pos: int, header_size: int) -> bytes:
         """Read the frame at `pos` from the disk, unchecked; may run on any thread.

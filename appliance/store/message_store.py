@@ -140,7 +140,7 @@ class MessageStore:
         segments = self._log.open_segments(drop_cache=not is_clean)
         self._queues.reset()
         scan = LogScan(
-            self.projections, segments, self._apply_control, next_data=self._log.next_data
+            self.projections, segments, self._apply_control, written=self._log.written_ranges
         )
         total = sum(len(memory) for _, memory in segments)
         start = segments[0][0] if segments else 0
@@ -161,7 +161,7 @@ class MessageStore:
         for begin, end, fault in scan.damage:
             path, offset = self._log.path_of(begin)
             self.damage.append(Damage(path, offset, end - begin, fault))
-        cut_bytes = self._log.recover_to(scan.pos, is_cut=not is_clean)
+        self._log.recover_to(scan.pos, is_cut=not is_clean)
         self.tail.epoch = scan.epoch
         self.writer = LogWriter(
             self.tail,
@@ -181,7 +181,7 @@ class MessageStore:
             is_clean=is_clean,
             frames=scan.frames,
             end_pos=self.pointers.wrote,
-            cut_bytes=cut_bytes,
+            cut_bytes=max(0, scan.garbage_end - scan.pos),
             damage=tuple(self.damage),
             epoch=self.tail.epoch,
         )

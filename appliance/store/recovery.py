@@ -47,10 +47,10 @@ class RecoveryReport:
     epoch: int
 
     def __str__(self) -> str:
-        stop = "clean" if self.is_clean else "unclean"
+        stop = "a clean" if self.is_clean else "an unclean"
         cut = f", torn tail cut ({self.cut_bytes} bytes)" if self.cut_bytes else ""
         found = f", {len(self.damage)} damaged parts" if self.damage else ""
         return (
-            f"recovered after a {stop} stop: {self.frames} frames, {self.end_pos} bytes"
+            f"recovered after {stop} stop: {self.frames} frames, {self.end_pos} bytes"
             f"{cut}{found}; epoch {self.epoch}"
         )
