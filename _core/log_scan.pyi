@@ -20,7 +20,7 @@ class LogScan:
     def __new__(
         cls,
         projections: Projections,
-        segments: list[tuple[int, memoryview]],
+        segments: list[tuple[int, memoryview]] | list[tuple[int, bytes]],
         control: Callable[[int, int, bytes, int], None],
         *,
         known_flushed: int = -1,

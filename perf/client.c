@@ -7,17 +7,17 @@
  *   client consume --brokers HOST:PORT --topic NAME --count N [--partitions N]
  *   client mock    --topic NAME [--partitions N]
  *
- * produce  sends N records of the same BYTES and waits until each is acknowledged. With --delay each
- *          record carries the header x-delay: VALUE. One more record, without header, goes to
+ * produce  sends N records of the same BYTES and waits until each is acknowledged. With --delay
+ *          each record carries the header x-delay: VALUE. One more record, without header, goes to
  *          partition 0 before the clock starts: it makes librdkafka connect to the leader.
  * consume  assigns all partitions from the beginning, without a group, and reads N records; offsets
  *          must be dense.
  * mock     runs librdkafka's mock cluster (one broker, stores next to nothing) in this process,
  *          prints "mock ready HOST:PORT" and stays until standard input ends.
  *
- * produce and consume print one JSON object on standard output. MB is 1e6 payload bytes; CPU seconds
- * are this process's own, over the measured part. Exit 0; 1 if anything was not sent, acknowledged or
- * read within TIME_LIMIT_S, with the reason on standard error; 2 on bad arguments.
+ * produce and consume print one JSON object on standard output. MB is 1e6 payload bytes; CPU
+ * seconds are this process's own, over the measured part. Exit 0; 1 if anything was not sent,
+ * acknowledged or read within TIME_LIMIT_S, with the reason on standard error; 2 on bad arguments.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -39,7 +39,7 @@ enum {
         TIME_LIMIT_S = 300,      /* a run takes seconds; past this something hangs */
         PARTITIONS_MAX = 1024,
         PAYLOAD_SIZE_MAX = 900000, /* below librdkafka's message.max.bytes of 1,000,000 */
-        BLOCK_COUNT = 1000,      /* records in a row to one partition, as a sticky partitioner does */
+        BLOCK_COUNT = 1000,      /* records in a row to one partition, as sticky partitioners do */
         CONSUME_BATCH_COUNT = 10000,
 };
 
@@ -132,8 +132,8 @@ static void await_metadata(rd_kafka_t *handle, const char *topic_name, long part
 static void on_delivery(rd_kafka_t *handle, const rd_kafka_message_t *message, void *opaque) {
         (void)handle;
         (void)opaque;
-        /* Only failures come here (delivery.report.only.error): a report per record costs the client
-         * more than the broker needs for the record. */
+        /* Only failures come here (delivery.report.only.error): one for each record costs the
+         * client more than the broker needs for the record. */
         if (!message->err)
                 return;
         if (failed_count++ == 0)
@@ -288,15 +288,16 @@ static void consume(const struct options *options) {
         rd_kafka_destroy(consumer);
 }
 
-/* The mock leaves Nagle's algorithm on, so that its last answers wait 40 ms for a delayed ACK: in a run
- * of half a second that flatters whatever is compared with it. librdkafka gives no access to the
- * socket, so the listening ones are looked for; accepted sockets inherit the option. */
+/* The mock leaves Nagle's algorithm on, so that its last answers wait 40 ms for a delayed ACK: in
+ * a run of half a second that flatters whatever is compared with it. librdkafka gives no access to
+ * the socket, so the listening ones are looked for; accepted sockets inherit the option. */
 static void switch_off_nagle(void) {
         int found_count = 0;
         for (int fd = 0; fd < 256; fd++) {
                 int is_listening = 0, on = 1;
                 socklen_t size = sizeof is_listening;
-                if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) || !is_listening)
+                if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) ||
+                    !is_listening)
                         continue;
                 if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on))
                         die("TCP_NODELAY on the mock's socket: %s", strerror(errno));
@@ -339,7 +340,8 @@ static long number(const char *text, long smallest, long largest, const char *na
         errno = 0;
         long value = strtol(text, &end, 10);
         if (errno || *text == '\0' || *end != '\0' || value < smallest || value > largest) {
-                fprintf(stderr, "client: --%s %s: want %ld to %ld\n", name, text, smallest, largest);
+                fprintf(stderr, "client: --%s %s: want %ld to %ld\n", name, text, smallest,
+                        largest);
                 exit(2);
         }
         return value;

@@ -1,8 +1,6 @@
 """The scan at start: what is kept, what is damage, and where the log ends."""
 
-from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,156 +9,13 @@ from hypothesis import strategies as st
 from _core.log_scan import EPOCH_FELL, LogScan
 from _core.partition import Topic
 from _core.projections import Projections
-from appliance.store import control_frames as control
 from tests.support import frames_model as model
-from tests.support.golden_frames import JOBS, START_MS
+from tests.support.golden_frames import JOBS
+from tests.support.scanned_log import BAD_CRC, NO_MAGIC, Log, scan, small_log
 
-NO_MAGIC = "no frame magic"
-BAD_CRC = "CRC of header and tables differs"
-BAD_BATCH = "length or CRC of a batch differs"
 NEWER = "written by a newer format version"
 MISSING = "a segment is missing"
 UNKNOWN_TOPIC = "frame of an unknown topic"
-
-
-@dataclass
-class Log:
-    """A log of frames of some 200 bytes, built frame by frame."""
-
-    segment_size: int = 4096
-    data: bytearray = field(default_factory=bytearray)
-    positions: list[int] = field(default_factory=list)
-    flushed: list[int] = field(default_factory=list)
-    epoch: int = 0
-    next_offset: int = 0
-
-    def add(self, frame: model.Frame, *, flushed: int | None = None) -> int:
-        """Append a frame; it names `flushed`, or all that is before it, as flushed."""
-        left = -len(self.data) % self.segment_size or self.segment_size
-        if left != frame.size and left < frame.size + model.HEADER_SIZE:
-            blank = model.Frame(
-                kind=model.BLANK,
-                phys_offset=len(self.data),
-                epoch=self.epoch,
-                flushed=self.flushed[-1],
-                blank_size=left,
-            )
-            self.data += blank.encode().ljust(left, b"\x00")
-        pos = len(self.data)
-        mark = pos if flushed is None else flushed
-        changes: dict[str, Any] = {"phys_offset": pos, "epoch": self.epoch, "flushed": mark}
-        self.data += replace(frame, **changes).encode()
-        self.positions.append(pos)
-        self.flushed.append(mark)
-        return pos
-
-    def topic(self, topic_id: int = 1, **marks: int) -> int:
-        frame = control.TopicFrame(
-            control.TOPIC_DECLARED, f"jobs{topic_id}", JOBS, ((0, self.next_offset, -1),), {}
-        )
-        payload = control.encode_topic(frame)
-        return self.add(
-            model.control_frame(model.TOPIC, payload, topic_id=topic_id, store_time=START_MS),
-            **marks,
-        )
-
-    def accept(self, topic_id: int = 1, partition: int = 0, **marks: int) -> int:
-        batch = model.Batch(
-            records=(model.Record(timestamp=START_MS, key=b"k"),), base_offset=self.next_offset
-        )
-        frame = model.Frame(
-            kind=model.ACCEPT,
-            topic_id=topic_id,
-            store_time=START_MS,
-            base_offset=self.next_offset,
-            partition=partition,
-            record_count=1,
-            visible=batch.encode(),
-        )
-        self.next_offset += 1
-        return self.add(frame, **marks)
-
-    @property
-    def end(self) -> int:
-        return len(self.data)
-
-    def segments(self) -> list[tuple[int, bytes]]:
-        """As the disk holds them: the last one is filled up with zeros."""
-        whole = bytes(self.data) + bytes(-len(self.data) % self.segment_size)
-        return [
-            (base, whole[base : base + self.segment_size])
-            for base in range(0, len(whole), self.segment_size)
-        ]
-
-    def spoil(self, pos: int, how: str) -> str:
-        """Make the frame at `pos` invalid; returns the fault that a scan must name."""
-        at, size = pos, int.from_bytes(self.data[pos + 4 : pos + 8], "big")
-        if how == "zeros":
-            self.data[at : at + size] = bytes(size)
-            return NO_MAGIC
-        if how == "header":
-            self.data[at + 33] ^= 0x10
-            return BAD_CRC
-        if how == "version":
-            self.data[at + 2] ^= 0x40
-            return BAD_CRC
-        assert how == "tail"
-        self.data[at + size // 512 * 512 : at + size] = bytes(size - size // 512 * 512)
-        return NO_MAGIC if size < 512 else BAD_BATCH
-
-
-@dataclass
-class Outcome:
-    """What a scan found."""
-
-    pos: int
-    epoch: int
-    frames: int
-    damage: list[tuple[int, int, str]]
-    tail_fault: str | None
-    newer_version: bool
-    next_offset: int | None
-    controls: list[tuple[int, int, int]]
-
-
-def scan(
-    segments: list[tuple[int, bytes]], *, known_flushed: int = -1, budget: int = 2**40
-) -> Outcome:
-    projections = Projections(level_count=3, id_key=bytes(16), fired_id_memory_ms=1000)
-    controls: list[tuple[int, int, int]] = []
-
-    def apply_control(kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
-        controls.append((kind, topic_id, epoch))
-        if kind == model.TOPIC:
-            frame = control.decode_topic(payload)
-            known = projections.topics_by_id.get(topic_id)
-            topic = known or Topic(frame.name, frame.uuid, topic_id, {})
-            projections.add_topic(topic, list(frame.partitions))
-
-    log_scan = LogScan(projections, segments, apply_control, known_flushed=known_flushed)
-    before = -1
-    while not log_scan.step(budget):
-        assert log_scan.pos > before, "a slice moved nothing"
-        before = log_scan.pos
-    topic = projections.topics_by_id.get(1)
-    return Outcome(
-        pos=log_scan.pos,
-        epoch=log_scan.epoch,
-        frames=log_scan.frames,
-        damage=list(log_scan.damage),
-        tail_fault=log_scan.tail_fault,
-        newer_version=log_scan.newer_version,
-        next_offset=None if topic is None else topic.partitions[0].next_offset,
-        controls=controls,
-    )
-
-
-def small_log(accepts: int = 5, *, segment_size: int = 4096, **marks: int) -> Log:
-    log = Log(segment_size)
-    log.topic(**marks)
-    for _ in range(accepts):
-        log.accept(**marks)
-    return log
 
 
 # A whole log
