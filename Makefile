@@ -23,7 +23,8 @@ test: build  ## all tests (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -q $(ARGS)
 
 soak: build  ## kill -9 under load ROUNDS=n times, STATES=n states of the disk after a crash
-	@$(PY) -m pytest -q tests/kill9 tests/store --rounds $(ROUNDS) --states $(STATES) --timeout 0
+	@$(PY) -m pytest -q tests/kill9 tests/store --rounds $(ROUNDS) --states $(STATES) --timeout 0 \
+		-o faulthandler_timeout=0
 
 bench: build  ## throughput beside librdkafka's mock broker (ARGS="--runs 3")
 	@$(PY) -m perf.bench $(ARGS)

@@ -2,7 +2,7 @@
 
 The units are a projection of the log. They grow in memory (`_core.partition`); `save` writes what
 is new to the files and maps these, after which only a short tail stays in memory. They are not
-synced: after an unclean stop they are rebuilt.
+synced: every start rebuilds them from the log.
 
 Layer 2: files through FileSystem only.
 """

@@ -3,7 +3,7 @@
 Order of a start (`recover`, in slices): take the lock; note whether the abort file tells of an
 unclean stop, and write it; after an unclean stop drop the page cache; replay the log; cut a torn
 tail and sync what was kept; raise the epoch. Only then is anything served. Order of a stop
-(`close`): flush, save units, remove the abort file.
+(`close`): flush, remove the abort file.
 
 Order of a write: `commit` (page cache), `begin_flush` .. `end_flush` (disk), and each moves what is
 visible. Layer 2.

@@ -9,6 +9,19 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
+from tests.support.produce_client import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    KAFKA_STORAGE_ERROR,
+    MESSAGE_TOO_LARGE,
+    PAIR,
+    TWO,
+    UNSUPPORTED_COMPRESSION_TYPE,
+    VERSIONS,
+    next_offset,
+    values,
+)
 from tests.support.raw_batch import (
     GZIP,
     LZ4,
@@ -25,44 +38,6 @@ from tests.support.wire_client import (
     framed,
     produce_request,
 )
-
-VERSIONS = range(3, 12)
-LAST = VERSIONS[-1]
-WITH_START_OFFSET = 5
-WITH_ERRORS = 8
-
-CORRUPT_MESSAGE = 2
-UNKNOWN_TOPIC_OR_PARTITION = 3
-MESSAGE_TOO_LARGE = 10
-INVALID_REQUIRED_ACKS = 21
-INVALID_TIMESTAMP = 32
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-KAFKA_STORAGE_ERROR = 56
-UNSUPPORTED_COMPRESSION_TYPE = 76
-INVALID_RECORD = 87
-
-TWO = (Raw(b"a"), Raw(b"b"))
-PAIR = make_batch(TWO)
-
-
-@pytest.fixture
-def client() -> WireClient:
-    """A client of a broker with topic `t` of two partitions."""
-    rig = BrokerRig()
-    rig.create_topic("t", 2)
-    return WireClient(rig)
-
-
-def values(client: WireClient, topic: str = "t", partition: int = 0) -> list[bytes]:
-    return [record.value for record in client.rig.fetch(topic, partition)]
-
-
-def next_offset(client: WireClient, topic: str = "t", partition: int = 0) -> int:
-    found = client.rig.broker.find_topic(topic)
-    assert found is not None
-    offset: int = found.partitions[partition].next_offset
-    return offset
-
 
 # What is wrong with a batch
 
