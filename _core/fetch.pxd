@@ -39,6 +39,9 @@ cdef class FetchPath:
     cdef readonly list cold
     cdef readonly list watched
     cdef readonly int64_t sent_bytes
+    cdef readonly dict refused          # partitions by Kafka error code
+    cdef public int64_t requests
+    cdef int _refuse(self, int error) except -1
     cdef Extent* extents
     cdef Py_ssize_t extent_count
     cdef Py_ssize_t extent_capacity

@@ -11,4 +11,6 @@ class FetchPath:
     cold: list[int]
     watched: list[Partition]
     sent_bytes: int
+    refused: dict[int, int]
+    requests: int
     def __new__(cls, projections: Projections, view: LogView, *, size_max: int) -> Self: ...

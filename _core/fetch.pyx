@@ -74,7 +74,8 @@ cdef class FetchPath:
         epoch: the leader epoch that clients must know.
         cold: after FETCH_COLD: positions of frames to be read by a thread first.
         watched: partitions that the last request asked for.
-        sent_bytes: record bytes answered since start.
+        requests, sent_bytes: totals since start.
+        refused: partitions answered with an error, by Kafka error code.
     """
 
     def __cinit__(
@@ -92,10 +93,16 @@ cdef class FetchPath:
         self.size_max = size_max
         self.cold = []
         self.watched = []
+        self.refused = {}
 
     def __dealloc__(self):
         free(self.extents)
         free(self.inserts)
+
+    cdef int _refuse(self, int error) except -1:
+        self.any_error = True
+        self.refused[error] = self.refused.get(error, 0) + 1
+        return 0
 
     cdef int handle(self, Cursor* c, int version, bint patient, Buf* out, FetchAsk* ask) except -1:
         """Answer the request body at `c` into `out`, slices noted in `inserts`. A FetchResult."""
@@ -117,7 +124,7 @@ cdef class FetchPath:
         ask.session_epoch = take_i32(c) if version >= 7 else -1
         if ask.session_id:
             error = FETCH_SESSION_ID_NOT_FOUND
-            self.any_error = True
+            self._refuse(error)
         put_i32(out, 0)  # throttle time
         if version >= 7:
             put_i16(out, error)
@@ -182,7 +189,7 @@ cdef class FetchPath:
             partition = <Partition>topic.partitions[index]
         error = self._check_position(partition, leader_epoch, offset)
         if error:
-            self.any_error = True
+            self._refuse(error)
         self.extent_count = 0
         if partition is not None:
             high_watermark = partition.visible_offset

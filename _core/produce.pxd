@@ -28,7 +28,8 @@ cdef class ProducePath:
     cdef readonly BatchSplitter splitter
     cdef object decompress
     cdef readonly int64_t batches
-    cdef readonly int64_t refused_batches
+    cdef readonly dict refused          # batches by Kafka error code
+    cdef public int64_t requests
     cdef readonly int64_t received_bytes
     cdef str message
     cdef bint transactional

@@ -8,7 +8,8 @@ class ProducePath:
     writer: LogWriter
     splitter: BatchSplitter
     batches: int
-    refused_batches: int
+    refused: dict[int, int]
+    requests: int
     received_bytes: int
     def __new__(
         cls,

@@ -61,7 +61,8 @@ cdef class ProducePath:
     """Handles Produce requests of all connections.
 
     Attributes:
-        batches, refused_batches, received_bytes: totals since start.
+        requests, batches, received_bytes: totals since start.
+        refused: batches refused, by Kafka error code.
     """
 
     def __cinit__(
@@ -78,6 +79,7 @@ cdef class ProducePath:
         self.writer = writer
         self.splitter = splitter
         self.decompress = decompress
+        self.refused = {}
 
     cdef int handle(
         self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos
@@ -154,7 +156,7 @@ cdef class ProducePath:
             self._accept(partition, version, data, size, now_ms, &o)
         if o.error:
             failed[0] = True
-            self.refused_batches += 1
+            self.refused[o.error] = self.refused.get(o.error, 0) + 1
         elif o.end_pos > end_pos[0]:
             end_pos[0] = o.end_pos
         return self._write_outcome(out, version, index, &o, partition)

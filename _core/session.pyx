@@ -191,10 +191,12 @@ cdef class Session:
         if key == KEY_PRODUCE and PRODUCE_MIN <= version <= PRODUCE_MAX:
             take_string(&c, False, &client_id_size)
             skip_tags(&c, version >= PRODUCE_FLEXIBLE)
+            self.produce.requests += 1
             return self._produce(&c, version, correlation, now_ms)
         if key == KEY_FETCH and FETCH_MIN <= version <= FETCH_MAX:
             take_string(&c, False, &client_id_size)
             skip_tags(&c, version >= FETCH_FLEXIBLE)
+            self.fetch.requests += 1
             return self._fetch(&c, version, correlation)
         return self._rare(p, size)
 

@@ -11,6 +11,7 @@ when `next_wake_ms` has come.
 Layer 4.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -38,6 +39,9 @@ from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.units import NS_PER_MS
 
 NODE_ID: Final = 1
+
+PRODUCE_KEY: Final = 0
+FETCH_KEY: Final = 1
 
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions looked at in one turn of the housekeeping."""
@@ -411,6 +415,9 @@ class Broker:
     def collect_metrics(self) -> Metrics:
         """The counters, those of the compiled paths brought up to date."""
         metrics, state = self.metrics, self._store.projections
+        metrics.requests[PRODUCE_KEY] = self._produce.requests
+        metrics.requests[FETCH_KEY] = self._fetch.requests
+        metrics.request_errors = dict(Counter(self._produce.refused) + Counter(self._fetch.refused))
         metrics.accepted_frames = state.accepted_frames
         metrics.accepted_records = state.accepted_records + state.timers_accepted
         metrics.timers_accepted = state.timers_accepted

@@ -83,11 +83,6 @@ class Metrics:
     def count_request(self, api_key: int) -> None:
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
 
-    def count_error(self, code: int) -> None:
-        """Count an error answer; 0, which is no error, is not counted."""
-        if code:
-            self.request_errors[code] = self.request_errors.get(code, 0) + 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
@@ -122,7 +117,12 @@ class MetricInfo:
 
 METRICS: Final = (
     MetricInfo("requests", "counter", "Requests received, by Kafka API key.", "api_key"),
-    MetricInfo("request_errors", "counter", "Error answers sent, by Kafka error code.", "code"),
+    MetricInfo(
+        "request_errors",
+        "counter",
+        "Batches and partitions refused by Produce and Fetch, by error.",
+        "code",
+    ),
     MetricInfo("received_bytes", "counter", "Bytes received from Kafka clients."),
     MetricInfo("sent_bytes", "counter", "Bytes sent to Kafka clients."),
     MetricInfo("accepted_frames", "counter", "Batches accepted, one frame of the log for each."),

@@ -300,7 +300,10 @@ class KafkaServer:
     def answer_rare(self, request: bytes) -> tuple[bytes, int] | str:
         """Answer a request of the control plane; a text says why to close the connection."""
         try:
-            return control.answer(self._node, request), self.broker.control_pos
+            answer = control.answer(self._node, request)
+            # Only now is the key known to be one of ours, and not any number from the network.
+            self.broker.metrics.count_request(int.from_bytes(request[:2], "big"))
+            return answer, self.broker.control_pos
         except RemoteProtocolError as error:
             return error.message
         except StorageError:

@@ -66,6 +66,24 @@ def test_a_flood_of_tiny_requests_is_answered_in_order(tmp_path: Path) -> None:
     run(test())
 
 
+def test_requests_and_refusals_are_counted(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with LiveBroker(tmp_path) as live:
+            live.create_topic("t")
+            client = await live.connect()
+            await client.produce("t", 0, [Record(b"a")])
+            await client.produce("t", 7, [Record(b"a")])
+            await client.produce("t", 0, [Record(b"a", headers=(("x-delay", b"soon"),))])
+            assert len(await client.fetch("t", 0, 0)) == 1
+            client.send_bytes(TINY_API_VERSIONS)
+            await client.read_answer()
+            metrics = live.broker.collect_metrics()
+            assert metrics.requests == {0: 3, 1: 1, 18: 1}
+            assert metrics.request_errors == {3: 1, 87: 1}
+
+    run(test())
+
+
 def test_a_sync_that_fails_during_the_stop_is_not_tried_again(tmp_path: Path) -> None:
     async def test() -> None:
         async with LiveBroker(tmp_path) as live:
