@@ -179,7 +179,7 @@ class BrokerRig:
     @property
     def refused_count(self) -> int:
         """Batches that were refused so far; their answers may have to wait."""
-        return self.broker._produce.refused_batches
+        return sum(self.broker._produce.refused.values())
 
     # Topics
 
