@@ -120,6 +120,9 @@ cdef class DeliverPath:
                 self.cold.append(self.timers[i].phys_offset)
             elif result == LOCATE_DAMAGED:
                 self.damaged_timers += 1
+                self.writer.projections.dropped.add(
+                    (self.timers[i].phys_offset, self.timers[i].record_index)
+                )
                 continue
             self.timers[kept] = self.timers[i]
             kept += 1

@@ -159,6 +159,8 @@ cdef class FetchPath:
             return FETCH_MALFORMED
         if self.cold:
             return FETCH_COLD
+        # A request may name a partition many times; it waits for it once.
+        self.watched = list(dict.fromkeys(self.watched))
         if patient and ask.max_wait_ms > 0 and not self.any_error:
             if self.answered_bytes < ask.min_bytes:
                 return FETCH_TOO_LITTLE

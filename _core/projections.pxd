@@ -25,6 +25,7 @@ cdef class Projections:
     cdef readonly int64_t timers_delivered
     cdef int64_t fired_id_memory_ms
     cdef list lost_ranges
+    cdef set dropped             # timers that damage made undeliverable, by id
     cdef VisibleMark* marks
     cdef Py_ssize_t mark_head
     cdef Py_ssize_t mark_count

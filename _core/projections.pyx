@@ -48,6 +48,7 @@ cdef class Projections:
         self.topics_by_id = {}
         self.partitions = []
         self.lost_ranges = []
+        self.dropped = set()
 
     def __dealloc__(self):
         free(self.marks)
@@ -206,6 +207,8 @@ cdef class Projections:
         """Cancel the pending timer of that id; 1 if there was one."""
         cdef NamedTimer known
         if not self.ids.find(topic_id, name, size, now_ms, &known) or known.state != PENDING:
+            return 0
+        if self.dropped and (known.phys_offset, known.record_index) in self.dropped:
             return 0
         self.due.cancel(known.phys_offset, known.record_index, known.partition)
         return 1

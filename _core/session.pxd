@@ -11,6 +11,7 @@ cdef class Answer:
     cdef int64_t end_pos
     cdef bint parked
     cdef list pieces
+    cdef int64_t size         # of the pieces, if they are counted
 
 cdef class ParkedFetch:
     cdef readonly Session session
@@ -35,6 +36,8 @@ cdef class Session:
     cdef object rare
     cdef object answers          # deque of Answer
     cdef int64_t request_size_max
+    cdef int64_t queued_bytes    # of answers that wait
+    cdef int parked_count
     cdef Buf input
     cdef Py_ssize_t consumed     # bytes of `input` that are dealt with
     cdef Buf merged              # answers of this round that leave together
@@ -47,5 +50,6 @@ cdef class Session:
     cdef int _rare(self, const uint8_t* p, Py_ssize_t size) except -1
     cdef int _park(self, ParkedFetch parked, int result) except -1
     cdef int _end_round(self) except -1
+    cdef int _fill(self, Answer answer, list pieces) except -1
     cdef int _close(self, str reason) except -1
     cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1

@@ -45,6 +45,7 @@ cdef enum:
     KEEP_BYTES = 64 << 10
     # A client that sends requests and does not read answers is not read any further.
     ANSWERS_MAX = 256
+    QUEUED_MAX_BYTES = 8 << 20
 
 
 cdef class Answer:
@@ -138,11 +139,15 @@ cdef class Session:
         cdef Py_ssize_t rest
         cdef int32_t size
         while self.close_reason is None:
-            if len(self.answers) >= ANSWERS_MAX:
-                self.paused = True
-                break
             rest = self.input.size - self.consumed
             if rest < 4:
+                break
+            # Behind a fetch that waits Kafka looks at nothing else either.
+            if (
+                self.parked_count or len(self.answers) >= ANSWERS_MAX
+                or self.queued_bytes >= QUEUED_MAX_BYTES
+            ):
+                self.paused = True
                 break
             size = load_i32(self.input.data + self.consumed)
             if size < 8 or size > self.request_size_max:
@@ -175,6 +180,12 @@ cdef class Session:
         if self.merged.size == 0:
             release(&self.merged)
         release(&self.out)
+
+    cdef int _fill(self, Answer answer, list pieces) except -1:
+        answer.pieces = pieces
+        answer.size = sum([len(piece) for piece in pieces])
+        self.queued_bytes += answer.size
+        return 0
 
     cdef int _close(self, str reason) except -1:
         self.close_reason = reason
@@ -238,7 +249,7 @@ cdef class Session:
             return self._close("malformed Fetch request")
         self.answers.append(answer)
         if result == FETCH_ANSWERED:
-            answer.pieces = self.fetch.pieces(&self.out, 0)
+            self._fill(answer, self.fetch.pieces(&self.out, 0))
             return 0
         parked = ParkedFetch()
         parked.session = self
@@ -248,6 +259,7 @@ cdef class Session:
         parked.correlation = correlation
         parked.wait_ms = ask.max_wait_ms
         answer.parked = True
+        self.parked_count += 1
         self._park(parked, result)
         self.new_parked.append(parked)
         return 0
@@ -284,8 +296,9 @@ cdef class Session:
         if result != FETCH_ANSWERED:
             self._park(parked, result)
             return False
-        parked.answer.pieces = self.fetch.pieces(&self.out, 0)
+        self._fill(parked.answer, self.fetch.pieces(&self.out, 0))
         parked.answer.parked = False
+        self.parked_count -= 1
         parked.answered = True
         return True
 
@@ -329,6 +342,7 @@ cdef class Session:
             if answer.parked or answer.end_pos > durable_pos:
                 break
             result.extend(answer.pieces)
+            self.queued_bytes -= answer.size
             self.answers.popleft()
         return result
 

@@ -330,8 +330,8 @@ class Broker:
         topic = self.find_topic(name)
         if topic is None:
             raise UnknownTopicError(f"there is no topic {name}")
-        self._partition_total -= len(topic.partitions)
         self._store.delete_topic(topic)
+        self._partition_total -= len(topic.partitions)
         self.control_pos = self.wrote_pos
 
     def allocate_producer_id(self) -> int:

@@ -6,6 +6,7 @@ Layer 6.
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
 
@@ -141,6 +142,12 @@ class Service:
             await asyncio.sleep(interval_ms / 1000)
 
 
+def _raise_file_limit() -> None:
+    """Allow as many files as the system permits: each partition with records takes some."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _set_priority(nice: int) -> None:
     """Ask to wait less behind others on a busy machine: lateness is a matter of being scheduled."""
     process = psutil.Process()
@@ -173,6 +180,7 @@ def run(config: Config) -> int:
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    _raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
         runner.run(_serve(config))
     return 0

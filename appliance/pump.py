@@ -50,7 +50,10 @@ class Pump:
         self._broker = broker
         self._progressed = progressed
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-disk")
+        # Each kind of work has its own, so that no flush waits behind a consumer's cold reads.
+        self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
+        self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
+        self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -79,7 +82,8 @@ class Pump:
         for handle in (self._flush_timer, self._housekeeping):
             if handle is not None:
                 handle.cancel()
-        await asyncio.to_thread(self._threads.shutdown)
+        for threads in (self._flusher, self._allocator, self._readers):
+            await asyncio.to_thread(threads.shutdown)
         if self._flush_future is not None:
             await asyncio.wait((self._flush_future,))
             error = self._flush_future.exception()
@@ -162,7 +166,7 @@ class Pump:
         started_ns = self._broker.clock.monotonic_ns()
         # Bytes committed from now on are younger than this.
         self._next_unflushed_since_ns = started_ns
-        future = self._loop.run_in_executor(self._threads, job.run)
+        future = self._loop.run_in_executor(self._flusher, job.run)
         self._flush_future = future
         future.add_done_callback(
             lambda done: self._guard(lambda: self._end_flush(done, started_ns))
@@ -216,7 +220,7 @@ class Pump:
             then: called on the loop when they are in memory, or known to be damaged.
         """
         future = self._loop.run_in_executor(
-            self._threads, self._broker.verify_frames, list(positions)
+            self._readers, self._broker.verify_frames, list(positions)
         )
 
         def finish() -> None:
@@ -230,5 +234,5 @@ class Pump:
         self._broker.housekeep()
         spare = self._broker.begin_spare()
         if spare is not None:
-            self._loop.run_in_executor(self._threads, spare.run)
+            self._loop.run_in_executor(self._allocator, spare.run)
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)

@@ -7,6 +7,7 @@ synced: every start rebuilds them from the log.
 Layer 2: files through FileSystem only.
 """
 
+import errno
 from typing import Final
 
 from _core.layout import UNIT_SIZE, UNITS_PER_FILE
@@ -16,6 +17,8 @@ from appliance.fs import File, FileSystem
 from appliance.store.paths import DataPaths, segment_name
 
 FILE_SIZE_BYTES: Final = UNIT_SIZE * UNITS_PER_FILE
+
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 UNITS_IN_MEMORY_MAX: Final = 16_384
 """A partition with more unsaved units than this is saved at once."""
@@ -38,7 +41,8 @@ class ConsumeQueues:
     def save(self, partition: Partition) -> None:
         """Write a partition's unsaved units to its files.
 
-        On a full disk they stay in memory, where they serve as well, until there is room again.
+        On a full disk, or without a file descriptor or mapping to spare, they stay in memory, where
+        they serve as well, until there is room again.
 
         Raises:
             StorageError: they could not be written for another reason.
@@ -46,7 +50,7 @@ class ConsumeQueues:
         try:
             self._save(partition)
         except StorageError as error:
-            if not error.is_disk_full:
+            if not error.is_disk_full and error.errno not in _EXHAUSTED:
                 raise
 
     def _save(self, partition: Partition) -> None:

@@ -146,6 +146,8 @@ class MessageStore:
         start = segments[0][0] if segments else 0
         while not scan.step(SCAN_SLICE_BYTES):
             self._save_large_queues()
+            # Else a mark for each frame of the whole log would pile up.
+            self.projections.advance_visible(scan.pos)
             yield Progress("replaying", scan.pos - start, total)
         if scan.newer_version:
             raise CorruptionError(

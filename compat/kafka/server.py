@@ -138,7 +138,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._adjust_reading()
 
     def _adjust_reading(self) -> None:
-        should_pause = self._is_write_paused or self._session.paused
+        session = self._session
+        # Nobody looks at what a connection sends that is about to be closed.
+        is_ending = session.close_reason is not None
+        should_pause = self._is_write_paused or session.paused or is_ending
         if self._is_lost or should_pause == self._is_read_paused:
             return
         self._is_read_paused = should_pause
