@@ -24,6 +24,14 @@ READY_LIMIT_S: Final = 30.0
 STOP_LIMIT_S: Final = 15.0
 TAIL_SIZE_CHARS: Final = 4_000
 
+CONFIG: Final = """\
+[store]
+segment_size_bytes = 67108864
+[limits]
+decompressed_size_max_bytes = 8388608
+"""
+"""Takes a sixteenth of the disk that the default segments do; the limit fits a segment."""
+
 READY_LINE: Final = re.compile(r"latermq ready kafka=(\S+:\d+) admin=(\S+:\d+)\n")
 
 
@@ -41,7 +49,7 @@ class ApplianceProcess:
 
     Args:
         data_dir: made by the broker if missing.
-        arguments: more of `latermq serve`.
+        arguments: more of `latermq serve`; without --config among them, segments are small.
         stderr_path: every start appends to it.
     """
 
@@ -54,6 +62,10 @@ class ApplianceProcess:
         self.admin = "127.0.0.1:0"
         self.start_times_s: list[float] = []
         self._arguments = list(arguments)
+        if "--config" not in self._arguments:
+            config_path = self.stderr_path.with_suffix(".toml")
+            config_path.write_text(CONFIG)
+            self._arguments += ["--config", str(config_path)]
         self._process: subprocess.Popen[bytes] | None = None
         self._stdout = b""
 
