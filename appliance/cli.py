@@ -12,7 +12,8 @@ from typing import Annotated, Final
 
 import typer
 
-from appliance.config import Config, load_config, settings
+from appliance.config import Config, settings
+from appliance.config_file import load_config
 from appliance.errors import (
     ConfigError,
     CorruptionError,

@@ -1,21 +1,17 @@
 """The settings of a broker: what each is called, what it may be, and why its default is what it is.
 
 A `Config` that exists is valid: its constructor checks every value and how the values fit together.
-The file is TOML with one section for each part; a command line flag beats it. docs/CONFIGURATION.md
-shows the same table and a test holds the two together.
-Layer 1; reads its file through `FileSystem`.
+docs/CONFIGURATION.md shows the same table and a test holds the two together; appliance.config_file
+reads a file of them.
+Layer 1; does no I/O.
 """
 
-import difflib
-import tomllib
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from appliance.errors import ConfigError, StorageError
-from appliance.fs import FileSystem
+from appliance.errors import ConfigError
 from appliance.setting import (
     LEVEL_COUNT_MAX,
     Address,
@@ -49,12 +45,10 @@ __all__ = [
     "Setting",
     "is_loopback",
     "is_wildcard",
-    "load_config",
     "parse_address",
     "settings",
 ]
 
-CONFIG_FILE_SIZE_MAX_BYTES: Final = MIB
 FRAME_GROWTH: Final = 4
 """How many times its batch a frame may be: a 17-byte record can need a 48-byte timer entry."""
 
@@ -291,6 +285,51 @@ class Config:
         (1_000, 365 * MS_PER_DAY),
         "How long the sequence of a silent idempotent producer is kept; Kafka's one day.",
     )
+    session_timeout_min_ms: int = number(
+        6_000,
+        "groups.session_timeout_min_ms",
+        (1, MS_PER_DAY),
+        "A consumer that asks for less is refused; Kafka's.",
+    )
+    session_timeout_max_ms: int = number(
+        30 * MS_PER_MINUTE,
+        "groups.session_timeout_max_ms",
+        (1, MS_PER_DAY),
+        "A consumer that asks for more is refused; Kafka's.",
+    )
+    initial_rebalance_delay_ms: int = number(
+        500,
+        "groups.initial_rebalance_delay_ms",
+        (0, 5 * MS_PER_MINUTE),
+        "How long an empty group waits for further members before its first assignment, "
+        "so that those that start together get one. Kafka's 3 s make every start slow.",
+    )
+    group_count_max: int = number(
+        10_000,
+        "groups.count_max",
+        (1, 1_000_000),
+        "Consumer groups; bounds what a client can make by naming them.",
+        unit="groups",
+    )
+    group_member_count_max: int = number(
+        1_000,
+        "groups.member_count_max",
+        (1, 100_000),
+        "Of one group; Kafka's group.max.size. A further member is refused.",
+        unit="members",
+    )
+    group_size_max_bytes: int = number(
+        8 * MIB,
+        "groups.size_max_bytes",
+        (4 * KIB, 64 * MIB),
+        "Names, subscriptions and assignments of one group, as its members sent them.",
+    )
+    group_total_size_max_bytes: int = number(
+        256 * MIB,
+        "groups.total_size_max_bytes",
+        (4 * KIB, 64 * GIB),
+        "The same, of all groups together.",
+    )
     loop: Literal["auto", "uvloop", "asyncio"] = field(
         default="auto",
         metadata=about(
@@ -335,69 +374,6 @@ class Config:
 def settings() -> dict[str, Setting]:
     """Return what is known of each field of `Config`, by its name and in its order."""
     return {each.name: each.metadata["setting"] for each in fields(Config)}
-
-
-def load_config(path: Path | None, overrides: Mapping[str, object], fs: FileSystem) -> Config:
-    """Make the configuration from a TOML file and from what the command line says.
-
-    Args:
-        path: the file; None for none.
-        overrides: values by field name of `Config`, which beat the file; None is as if absent.
-        fs: where the file is.
-
-    Raises:
-        ConfigError: the file cannot be read, or names or values in it or in `overrides` are wrong.
-    """
-    names_by_key = {setting.key: name for name, setting in settings().items()}
-    values: dict[str, Any] = {}
-    if path is not None:
-        for key, value in _flatten(_read_toml(path, fs), prefix=""):
-            if key not in names_by_key:
-                raise ConfigError(f"{path}: there is no setting {key}{_suggest(key, names_by_key)}")
-            values[names_by_key[key]] = value
-    for name, value in overrides.items():
-        if name not in names_by_key.values():
-            raise ConfigError(f"there is no setting {name}{_suggest(name, names_by_key.values())}")
-        if value is not None:
-            values[name] = value
-    return Config(**values)
-
-
-def _read_toml(path: Path, fs: FileSystem) -> dict[str, object]:
-    try:
-        file = fs.open(path, writable=False)
-        try:
-            content = file.pread(CONFIG_FILE_SIZE_MAX_BYTES + 1, 0)
-        finally:
-            file.close()
-    except StorageError as error:
-        raise ConfigError(f"the configuration file cannot be read: {error}") from error
-    if len(content) > CONFIG_FILE_SIZE_MAX_BYTES:
-        raise ConfigError(f"{path} is larger than {CONFIG_FILE_SIZE_MAX_BYTES} bytes")
-    try:
-        return tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-
-
-def _flatten(table: Mapping[str, object], *, prefix: str) -> list[tuple[str, object]]:
-    """Return the values of nested tables with dotted keys."""
-    found: list[tuple[str, object]] = []
-    for name, value in table.items():
-        if isinstance(value, dict):
-            found.extend(_flatten(value, prefix=f"{prefix}{name}."))
-        else:
-            found.append((prefix + name, value))
-    return found
-
-
-def _suggest(unknown: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence: what was probably meant."""
-    known = list(known)
-    last = unknown.rpartition(".")[2]
-    close = [name for name in known if name.rpartition(".")[2] == last]
-    close = close or difflib.get_close_matches(unknown, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
 
 
 def _refused(setting: Setting, value: object, problem: str) -> ConfigError:
@@ -474,11 +450,19 @@ def _check_sizes(config: Config) -> None:
         f"delay.delivery_batch_max_bytes, whichever is larger, and {PARTITION_STATE_SIZE_MAX_BYTES}"
         f" for each of topics.partition_count_max_per_topic, and {TOPIC_FRAME_SIZE_MAX_BYTES}",
     )
+    groups = config.group_size_max_bytes
+    _check(
+        size >= FRAME_GROWTH * groups,
+        f"store.segment_size_bytes = {size} cannot hold the largest group: it must be at least "
+        f"{FRAME_GROWTH} times groups.size_max_bytes = {groups}",
+    )
 
 
 def _check_counts(config: Config) -> None:
     _at_most(config, "default_partition_count", "partition_count_max_per_topic")
     _at_most(config, "partition_count_max_per_topic", "partition_total_max")
+    _at_most(config, "session_timeout_min_ms", "session_timeout_max_ms")
+    _at_most(config, "group_size_max_bytes", "group_total_size_max_bytes")
 
 
 def _at_most(config: Config, lower: str, upper: str) -> None:

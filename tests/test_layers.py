@@ -42,6 +42,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.fs": 1,
     "appliance.setting": 1,
     "appliance.config": 1,
+    "appliance.config_file": 1,
     "appliance.metrics": 1,
     # 0: compiled; no I/O, no clock, nothing of ours
     "_core": 0,

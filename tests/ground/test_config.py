@@ -10,10 +10,10 @@ from appliance.config import (
     Config,
     is_loopback,
     is_wildcard,
-    load_config,
     parse_address,
     settings,
 )
+from appliance.config_file import load_config
 from appliance.errors import ConfigError
 from appliance.units import GIB, KIB, MIB
 from tests.support import doc_tables

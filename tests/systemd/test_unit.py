@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import Address, Config, load_config
+from appliance.config import Address, Config
+from appliance.config_file import load_config
 from appliance.fs import OsFileSystem
 from tests.support.example_config import EXAMPLE_PATH, example_config
 
