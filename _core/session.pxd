@@ -26,6 +26,13 @@ cdef class ParkedFetch:
     cdef int32_t correlation
     cdef list partitions
 
+cdef class ParkedAnswer:
+    cdef readonly Session session
+    cdef readonly bint answered
+    cdef Answer answer
+    cdef bytes payload           # given before the session knew of it
+    cdef int64_t end_pos
+
 cdef class Session:
     cdef readonly ProducePath produce
     cdef readonly FetchPath fetch
@@ -48,6 +55,7 @@ cdef class Session:
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1
     cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1
     cdef int _rare(self, const uint8_t* p, Py_ssize_t size) except -1
+    cdef int _tell(self, Answer answer, bytes payload, int64_t end_pos) except -1
     cdef int _park(self, ParkedFetch parked, int result) except -1
     cdef int _end_round(self) except -1
     cdef int _fill(self, Answer answer, list pieces) except -1

@@ -18,6 +18,11 @@ class ParkedFetch:
     is_expired: bool
     def unpark(self) -> None: ...
 
+class ParkedAnswer:
+    session: Session | None
+    answered: bool
+    def complete(self, payload: bytes, end_pos: int) -> None: ...
+
 class Session:
     produce: ProducePath
     fetch: FetchPath
@@ -29,7 +34,7 @@ class Session:
         cls,
         produce: ProducePath,
         fetch: FetchPath,
-        rare: Callable[[bytes], tuple[bytes, int] | str],
+        rare: Callable[[bytes], tuple[bytes, int] | ParkedAnswer | str],
         *,
         request_size_max: int,
     ) -> Self: ...

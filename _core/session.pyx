@@ -73,6 +73,32 @@ cdef class ParkedFetch:
         self.partitions = []
 
 
+cdef class ParkedAnswer:
+    """The answer to a rare request that is not known yet; the requests behind it wait.
+
+    Attributes:
+        session: the connection, once it knows of this.
+        answered: True when it is over.
+    """
+
+    def complete(self, bytes payload not None, int64_t end_pos):
+        """Give the answer; nothing happens if the connection is gone.
+
+        Args:
+            payload: the response without its size prefix.
+            end_pos: log position that must be durable before it leaves.
+        """
+        assert not self.answered
+        self.answered = True
+        if self.session is None:
+            self.payload = payload
+            self.end_pos = end_pos
+            return
+        self.answer.parked = False
+        self.session.parked_count -= 1
+        self.session._tell(self.answer, payload, end_pos)
+
+
 cdef class Session:
     """State of one connection.
 
@@ -90,7 +116,8 @@ cdef class Session:
         Args:
             produce, fetch: the shared hot paths.
             rare: function of a request's bytes -> (answer without size prefix, log position that
-                must be durable first), or a text that says why to close the connection.
+                must be durable first), or a ParkedAnswer if it comes later, or a text that says
+                why to close the connection.
             request_size_max: largest request, bytes.
         """
         self.produce = produce
@@ -304,16 +331,28 @@ cdef class Session:
 
     cdef int _rare(self, const uint8_t* p, Py_ssize_t size) except -1:
         cdef Answer answer
+        cdef ParkedAnswer parked
         self._end_round()
         told = self.rare(PyBytes_FromStringAndSize(<const char*>p, size))
         if isinstance(told, str):
             return self._close(told)
-        payload, end_pos = told
         answer = Answer()
-        answer.end_pos = end_pos
-        answer.pieces = [len(payload).to_bytes(4, "big") + payload]
         self.answers.append(answer)
+        if not isinstance(told, ParkedAnswer):
+            payload, end_pos = told
+            return self._tell(answer, payload, end_pos)
+        parked = <ParkedAnswer>told
+        if parked.answered:
+            return self._tell(answer, parked.payload, parked.end_pos)
+        parked.session = self
+        parked.answer = answer
+        answer.parked = True
+        self.parked_count += 1
         return 0
+
+    cdef int _tell(self, Answer answer, bytes payload, int64_t end_pos) except -1:
+        answer.end_pos = end_pos
+        return self._fill(answer, [len(payload).to_bytes(4, "big") + payload])
 
     # Output
 

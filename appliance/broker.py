@@ -18,6 +18,7 @@ from typing import Final, cast
 from uuid import UUID
 
 from _core.batch import batch_header, timestamps
+from _core.cancel import CancelPath
 from _core.delay_split import BatchSplitter
 from _core.deliver import DeliverPath
 from _core.fetch import FetchPath
@@ -25,7 +26,7 @@ from _core.frames import read_header
 from _core.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
 from _core.partition import Partition, Topic
 from _core.produce import ProducePath
-from _core.session import ParkedFetch, Session
+from _core.session import ParkedAnswer, ParkedFetch, Session
 from appliance.clock import Clock
 from appliance.config import Config
 from appliance.errors import PolicyError, RequestError, TopicExistsError, UnknownTopicError
@@ -34,7 +35,7 @@ from appliance.metrics import Gauges, Metrics
 from appliance.model import TimerState, TimerStateName
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.commit_log import FlushJob, SpareJob
-from appliance.store.message_store import MessageStore
+from appliance.store.message_store import KAFKA_STORAGE_ERROR, MessageStore
 from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.units import NS_PER_MS
 
@@ -118,6 +119,7 @@ class Broker:
             chunk_max=config.delivery_chunk_records,
             batch_size_max=config.delivery_batch_max_bytes,
         )
+        self._cancel = CancelPath(store.writer)
         self._scheduler = Scheduler(
             store.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
@@ -142,7 +144,9 @@ class Broker:
     def report(self) -> RecoveryReport:
         return self._store.report
 
-    def open_session(self, answer_rare: Callable[[bytes], tuple[bytes, int] | str]) -> Session:
+    def open_session(
+        self, answer_rare: Callable[[bytes], tuple[bytes, int] | ParkedAnswer | str]
+    ) -> Session:
         """A new Kafka connection; see `_core.session.Session` for `answer_rare`."""
         return Session(
             self._produce,
@@ -229,6 +233,27 @@ class Broker:
             return TimerState("unknown")
         state, due_at, partition = found
         return TimerState(cast(TimerStateName, state), due_at, partition)
+
+    def cancel_timer(self, topic: Topic, user_id: bytes) -> TimerState:
+        """Cancel the pending timer with that id; nothing happens if there is none.
+
+        Args:
+            topic: its topic.
+            user_id: 1 to 255 bytes.
+
+        Returns:
+            What became of the timer: "cancelled" also if it was cancelled before. It is certain
+            once the log is durable up to `wrote_pos`.
+
+        Raises:
+            RequestError: the disk is full.
+        """
+        self._cancel.cancel(topic, user_id, self.clock.wall_ms())
+        if self._cancel.disk_full:
+            raise RequestError(
+                "the disk is full, so nothing was cancelled", code=KAFKA_STORAGE_ERROR
+            )
+        return self.timer_state(topic, user_id)
 
     # Cold reads
 

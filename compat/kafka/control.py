@@ -4,6 +4,8 @@ All APIs are listed here, also the two that compiled code answers, so that what 
 what is served come from one table. Layer 4; does no I/O.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from appliance.errors import RemoteProtocolError
@@ -15,7 +17,7 @@ from compat.kafka.api_19_create_topics import create_topics
 from compat.kafka.api_20_delete_topics import delete_topics
 from compat.kafka.api_22_init_producer_id import init_producer_id
 from compat.kafka.node import Node
-from compat.kafka.registry import FETCH, PRODUCE, Api, Registry
+from compat.kafka.registry import FETCH, PRODUCE, Api, Fields, Later, Registry
 from compat.kafka.wire import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -41,7 +43,22 @@ REGISTRY: Final = Registry((*_OTHERS, api_18_api_versions.make_api(_OTHERS)))
 """Every API of this broker."""
 
 
-def answer(node: Node, frame: Buffer) -> bytes:
+@dataclass(frozen=True, slots=True)
+class LaterAnswer:
+    """A response that is not known yet, and how it will be encoded."""
+
+    later: Later
+    _api: Api
+    _header: RequestHeader
+
+    def when_complete(self, answered: Callable[[bytes], None]) -> None:
+        """Have a function called with the encoded response, at once if it is there already."""
+        self.later.when_complete(
+            lambda response: answered(_encode(self._api, self._header, response))
+        )
+
+
+def answer(node: Node, frame: Buffer) -> bytes | LaterAnswer:
     """Answer one request of the control plane.
 
     Requests that change something (CreateTopics, DeleteTopics, Metadata that makes a topic,
@@ -49,12 +66,12 @@ def answer(node: Node, frame: Buffer) -> bytes:
     log is flushed up to where it is then written.
 
     Args:
-        node: the broker and where clients reach it.
+        node: the broker, where clients reach it, and from where this one does.
         frame: the request without the int32 size in front of it.
 
     Returns:
         The response without the int32 size in front of it. Requests of the control plane always
-        have one.
+        have one, though some only later.
 
     Raises:
         RemoteProtocolError: the request is malformed, or of an API or version that is not served
@@ -94,12 +111,20 @@ def read_header(frame: Buffer) -> tuple[RequestHeader, int]:
     return read_request_header(frame, is_flexible=api.is_flexible(version))
 
 
-def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> bytes:
+def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> bytes | LaterAnswer:
     version = header.api_version
     if api.handler is None:
         raise RemoteProtocolError(f"{api.name} does not belong to the control plane")
     request = messages.decode_request(api.key, version, body)
+    node = replace(node, client=replace(node.client, client_id=header.client_id or ""))
     response = api.handler(node, version, request)
+    if isinstance(response, Later):
+        return LaterAnswer(response, api, header)
+    return _encode(api, header, response)
+
+
+def _encode(api: Api, header: RequestHeader, response: Fields | bytes) -> bytes:
+    version = header.api_version
     if not isinstance(response, bytes):
         response = messages.encode_response(api.key, version, response)
     return (

@@ -97,16 +97,31 @@ class ControlBroker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Client:
+    """Who sent a request.
+
+    Args:
+        client_id: what the client calls itself, "" if it does not say.
+        host: its address.
+    """
+
+    client_id: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
-    """One broker and where clients reach it.
+    """One broker and where clients reach it, as one request meets it.
 
     Args:
         broker: the broker.
         host: the advertised host; an IPv4 literal, unless the user chose a name: "localhost" leads
             librdkafka to ::1 first.
         port: the advertised port, 1 to 65535.
+        client: who asks.
     """
 
     broker: ControlBroker
     host: str
     port: int
+    client: Client = Client()

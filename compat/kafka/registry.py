@@ -16,9 +16,44 @@ Fields: TypeAlias = dict[str, Any]
 """A message or a part of it: field names as in kio's schemas. Times are integers in ms, error codes
 integers, arrays lists or tuples, a topic id is a UUID or None."""
 
-Handler: TypeAlias = Callable[[Node, int, Fields], Fields | bytes]
+
+class Later:
+    """The answer to a request that must wait, as for the other members of a group.
+
+    The handler returns it in place of a response, and whoever has the response calls `complete`.
+    The requests that come behind on that connection wait as well: Kafka answers in order.
+
+    Attributes:
+        is_abandoned: nobody waits any more, the connection is gone.
+    """
+
+    def __init__(self) -> None:
+        self.is_abandoned = False
+        self._response: Fields | None = None
+        self._answered: Callable[[Fields], None] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """The response has been given."""
+        return self._response is not None
+
+    def complete(self, response: Fields) -> None:
+        """Give the response; once, at any time, also before the handler returns."""
+        assert self._response is None, "answered twice"
+        self._response = response
+        if self._answered is not None:
+            self._answered(response)
+
+    def when_complete(self, answered: Callable[[Fields], None]) -> None:
+        """Have a function called with the response, at once if it is there already."""
+        self._answered = answered
+        if self._response is not None:
+            answered(self._response)
+
+
+Handler: TypeAlias = Callable[[Node, int, Fields], Fields | bytes | Later]
 """Answers one request: node, version, request -> response, or its body if that is encoded
-already."""
+already, or an answer to come."""
 
 
 @dataclass(frozen=True, slots=True)

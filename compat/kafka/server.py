@@ -12,17 +12,19 @@ copied. Layer 5.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
-from _core.session import ParkedFetch, Session
+from _core.session import ParkedAnswer, ParkedFetch, Session
 from appliance.broker import Broker
 from appliance.config import Address, is_wildcard
 from appliance.errors import ConfigError, RemoteProtocolError, StorageError
 from appliance.pump import Pump
 from appliance.units import KIB, MS_PER_SECOND
 from compat.kafka import control
-from compat.kafka.node import Node
+from compat.kafka.node import Client, Node
+from compat.kafka.registry import Later
 
 WRITE_BUFFER_BYTES: Final = 256 * KIB
 """A connection with more unsent bytes than this is not read any further."""
@@ -43,6 +45,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._session: Session
         self._transport: asyncio.Transport
         self._parked: set[ParkedFetch] = set()
+        self._node: Node
+        self._later: Later | None = None
         self._is_write_paused = False
         self._is_read_paused = False
         self._is_lost = False
@@ -62,7 +66,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._session = self._server.broker.open_session(self._server.answer_rare)
+        peer = transport.get_extra_info("peername") or ("",)
+        self._node = replace(self._server.node, client=Client(host=str(peer[0])))
+        self._session = self._server.broker.open_session(self._answer_rare)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if not self._server.admit(self):
             self._is_lost = True
@@ -75,6 +81,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._cancel(parked)
             parked.unpark()
         self._parked.clear()
+        if self._later is not None:
+            self._later.is_abandoned = True
         self._session.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -114,6 +122,36 @@ class KafkaConnection(asyncio.BufferedProtocol):
         for parked in self._session.new_parked:
             self._watch(parked)
         self.send()
+        self._server.send_completed()
+
+    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | ParkedAnswer | str:
+        """Answer a request of the control plane; a text says why to close the connection."""
+        broker = self._server.broker
+        try:
+            answer = control.answer(self._node, request)
+        except RemoteProtocolError as error:
+            return error.message
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a bug in a handler)
+            # Whoever met it is cut off, all others are served on.
+            _log.exception("a request could not be answered")
+            return f"internal error: {error!r}"
+        # Only now is the key known to be one of ours, and not any number from the network.
+        broker.metrics.count_request(int.from_bytes(request[:2], "big"))
+        if isinstance(answer, bytes):
+            return answer, broker.control_pos
+        parked = ParkedAnswer()
+        self._later = answer.later
+        answer.when_complete(partial(self._complete, parked))
+        return parked
+
+    def _complete(self, parked: ParkedAnswer, payload: bytes) -> None:
+        self._later = None
+        if not self._is_lost:
+            parked.complete(payload, self._server.broker.control_pos)
+            # Whoever caused this is in the middle of a turn: what it changed is not written yet.
+            self._server.note_completed(self)
 
     def send(self) -> None:
         """Send what may leave, and go on reading if that made room."""
@@ -214,7 +252,8 @@ class KafkaServer:
         self.bound = broker.config.listen
         self._server: asyncio.Server | None = None
         self._trimming: asyncio.TimerHandle | None = None
-        self._node: Node
+        self.node: Node
+        self._completed: list[KafkaConnection] = []
         self._connections: set[KafkaConnection] = set()
         self._by_session: dict[Session, KafkaConnection] = {}
         self._awaiting_flush: set[KafkaConnection] = set()
@@ -240,7 +279,7 @@ class KafkaServer:
         self.bound = Address(host, port)
         told = config.advertise or self.bound
         assert not is_wildcard(told.host)
-        self._node = Node(self.broker, told.host, told.port or port)
+        self.node = Node(self.broker, told.host, told.port or port)
         self.pump.start()
         self._trim_idle()
         await self._server.start_serving()
@@ -300,21 +339,15 @@ class KafkaServer:
         else:
             self._awaiting_flush.discard(connection)
 
-    def answer_rare(self, request: bytes) -> tuple[bytes, int] | str:
-        """Answer a request of the control plane; a text says why to close the connection."""
-        try:
-            answer = control.answer(self._node, request)
-            # Only now is the key known to be one of ours, and not any number from the network.
-            self.broker.metrics.count_request(int.from_bytes(request[:2], "big"))
-            return answer, self.broker.control_pos
-        except RemoteProtocolError as error:
-            return error.message
-        except StorageError:
-            raise
-        except Exception as error:  # noqa: BLE001 (a bug in a handler)
-            # Whoever met it is cut off, all others are served on.
-            _log.exception("a request could not be answered")
-            return f"internal error: {error!r}"
+    def note_completed(self, connection: KafkaConnection) -> None:
+        """An answer that was waited for is known; it leaves at the end of the turn."""
+        self._completed.append(connection)
+
+    def send_completed(self) -> None:
+        """Send answers that became known in this turn, which has been written."""
+        completed, self._completed = self._completed, []
+        for connection in completed:
+            connection.send()
 
     def _trim_idle(self) -> None:
         for connection in self._connections:

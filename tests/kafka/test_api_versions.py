@@ -8,6 +8,7 @@ from compat.kafka.error_codes import ErrorCode
 from tests.support.kafka_oracle import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    answer_now,
     ask,
     decode_response,
     encode_request,
@@ -35,7 +36,7 @@ def test_answers_the_whole_registry(version: int) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_has_no_tagged_field_that_old_librdkafka_would_stumble_over(version: int) -> None:
-    payload = control.answer(NODE, encode_request(request(), version))
+    payload = answer_now(NODE, encode_request(request(), version))
     correlation_id, error_code, count = payload[:4], payload[4:6], payload[6]
     entry_size = 2 + 2 + 2 + 1
     assert (correlation_id, error_code, count) == (b"\0\0\0\x07", b"\0\0", len(TABLE) + 1)
@@ -45,7 +46,7 @@ def test_has_no_tagged_field_that_old_librdkafka_would_stumble_over(version: int
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
 def test_unknown_version_is_answered_in_v0_without_reading_the_body(version: int) -> None:
     frame = b"\x00\x12" + version.to_bytes(2, signed=True) + b"\x00\x00\x00\x2a" + b"\xff" * 50
-    payload = control.answer(NODE, frame)
+    payload = answer_now(NODE, frame)
     response = decode_response(ApiVersionsResponse, 0, payload)
     assert response.header.correlation_id == 42
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -60,7 +61,7 @@ def test_unknown_version_is_answered_in_v0_without_reading_the_body(version: int
 def test_software_with_a_malformed_name_is_refused(
     version: int, name: str, software_version: str
 ) -> None:
-    payload = control.answer(NODE, encode_request(request(name, software_version), version))
+    payload = answer_now(NODE, encode_request(request(name, software_version), version))
     assert payload[4:6] == ErrorCode.INVALID_REQUEST.to_bytes(2)
 
 
@@ -72,4 +73,4 @@ def test_software_with_a_proper_name_is_answered(name: str) -> None:
 def test_the_body_of_a_known_version_is_read() -> None:
     frame = encode_request(request(), 3)
     with pytest.raises(RemoteProtocolError):
-        control.answer(NODE, frame[:-3])
+        answer_now(NODE, frame[:-3])

@@ -19,6 +19,7 @@ from tests.support.kafka_oracle import (
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
+    answer_now,
     encode_request,
 )
 from tests.support.memory_broker import MemoryBroker, memory_node
@@ -79,7 +80,7 @@ def try_frame(frame: bytes) -> bool:
     broker = MemoryBroker(small_config(topic_count_max=5))
     broker.create_topic("t", 2, {}).partitions[0].append(1, 2, 3)
     try:
-        payload = control.answer(memory_node(broker), frame)
+        payload = answer_now(memory_node(broker), frame)
     except RemoteProtocolError:
         return False
     assert payload[:4] == frame[4:8]

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from _core.session import ParkedAnswer
 from appliance.broker import Broker
 from appliance.config import Config
 from appliance.main import KAFKA_FACADE
@@ -86,7 +87,7 @@ class Connection:
         self,
         broker: Broker,
         clock: VirtualClock,
-        answer_rare: Callable[[bytes], tuple[bytes, int] | str],
+        answer_rare: Callable[[bytes], tuple[bytes, int] | ParkedAnswer | str],
     ) -> None:
         self.session = broker.open_session(answer_rare)
         self._broker = broker
@@ -165,8 +166,13 @@ class BrokerRig:
     def report(self) -> RecoveryReport:
         return self.broker.report
 
-    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | str:
-        return control.answer(self._node, request), self.broker.control_pos
+    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | ParkedAnswer | str:
+        answer = control.answer(self._node, request)
+        if isinstance(answer, bytes):
+            return answer, self.broker.control_pos
+        parked = ParkedAnswer()
+        answer.when_complete(lambda payload: parked.complete(payload, self.broker.control_pos))
+        return parked
 
     def send(self, request: Any, version: int, response_class: Any) -> int:
         """Send a request and let the broker write; its correlation id."""

@@ -11,6 +11,7 @@ kafka-python encodes the requests and decodes the answers.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from _core.session import ParkedAnswer
 from appliance.errors import RemoteProtocolError
 from appliance.store.recovery import Damage
 from tests.support.broker_rig import BrokerRig
@@ -127,7 +128,7 @@ class WireClient:
         self.damage: list[Damage] = []
         self._last_correlation_id = 0
 
-    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | str:
+    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | ParkedAnswer | str:
         try:
             return self.rig._answer_rare(request)
         except RemoteProtocolError as error:
