@@ -330,6 +330,24 @@ class Config:
         (4 * KIB, 64 * GIB),
         "The same, of all groups together.",
     )
+    offset_retention_ms: int = number(
+        7 * MS_PER_DAY,
+        "groups.offset_retention_ms",
+        (1_000, 3_650 * MS_PER_DAY),
+        "How long a group without members keeps its committed offsets; Kafka's seven days.",
+    )
+    offset_metadata_size_max_bytes: int = number(
+        4 * KIB,
+        "groups.offset_metadata_size_max_bytes",
+        (0, 16 * KIB),
+        "What a consumer may store with one offset; Kafka's offset.metadata.max.bytes.",
+    )
+    offset_total_size_max_bytes: int = number(
+        128 * MIB,
+        "groups.offset_total_size_max_bytes",
+        (4 * KIB, 64 * GIB),
+        "Committed offsets of all groups, with what is stored beside them; about 70 bytes each.",
+    )
     loop: Literal["auto", "uvloop", "asyncio"] = field(
         default="auto",
         metadata=about(
