@@ -32,10 +32,6 @@ from compat.kafka.topic_settings import check_topic_settings, list_topic_setting
 
 _DEFAULT: Final = -1
 
-_SOURCE_TOPIC: Final = 1
-_SOURCE_DEFAULT: Final = 5
-"""Kafka's numbers for where the value of a setting comes from."""
-
 
 @handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5)
 def create_topics(node: Node, version: int, request: Fields) -> Fields:
@@ -75,16 +71,7 @@ def _create_topic(node: Node, asked: Fields, is_only_checked: bool) -> Fields:
         "error_message": None,
         "num_partitions": partition_count,
         "replication_factor": 1,
-        "configs": [
-            {
-                "name": setting.name,
-                "value": setting.value,
-                "read_only": setting.is_read_only,
-                "config_source": _SOURCE_DEFAULT if setting.is_default else _SOURCE_TOPIC,
-                "is_sensitive": False,
-            }
-            for setting in list_topic_settings(settings, broker.config)
-        ],
+        "configs": [setting.fields() for setting in list_topic_settings(settings, broker.config)],
     }
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from compat.kafka.error_codes import ErrorCode
-from compat.kafka.topic_settings import TOPIC_SETTINGS
+from compat.kafka.topic_setting_table import TOPIC_SETTINGS
 from tests.support.configs import small_config
 from tests.support.kafka_oracle import CreateTopicsRequest, CreateTopicsResponse, ask
 from tests.support.memory_broker import MemoryBroker, memory_node

@@ -4,9 +4,10 @@ import pytest
 
 from appliance.config import Config
 from appliance.errors import InvalidSettingError, InvalidTopicError
+from compat.kafka.config_entries import ConfigSource, Synonym
 from compat.kafka.topic_names import RESERVED_TOPIC_NAMES, check_topic_name
+from compat.kafka.topic_setting_table import TOPIC_SETTINGS
 from compat.kafka.topic_settings import (
-    TOPIC_SETTINGS,
     TopicPolicy,
     check_topic_settings,
     list_topic_settings,
@@ -15,6 +16,7 @@ from compat.kafka.topic_settings import (
 from tests.support.configs import small_config
 
 CONFIG = Config()
+TOPIC, BROKER, DEFAULT = ConfigSource.TOPIC, ConfigSource.BROKER, ConfigSource.DEFAULT
 
 KAFKA_NAMES = {
     "cleanup.policy",
@@ -171,18 +173,35 @@ def test_a_limit_that_the_broker_lowered_later_holds_for_old_topics() -> None:
 
 
 def test_settings_are_listed_by_name_with_their_values() -> None:
-    values = list_topic_settings({"delay.headers": "off", "retention.ms": "-1"}, CONFIG)
-    names = [value.name for value in values]
+    entries = list_topic_settings({"delay.headers": "off", "retention.ms": "-1"}, CONFIG)
+    names = [entry.name for entry in entries]
     assert names == sorted(names)
     assert "segment.bytes" not in names  # it has no value here
-    by_name = {value.name: value for value in values}
-    assert (by_name["delay.headers"].value, by_name["delay.headers"].is_default) == ("off", False)
-    assert (by_name["retention.ms"].is_default, by_name["retention.ms"].is_read_only) == (
-        False,
-        True,
-    )
+    by_name = {entry.name: entry for entry in entries}
+    headers, retention = by_name["delay.headers"], by_name["retention.ms"]
+    assert (headers.value, headers.source, headers.is_read_only) == ("off", TOPIC, False)
+    assert (retention.value, retention.source, retention.is_read_only) == ("-1", TOPIC, True)
     assert by_name["delay.timestamp"].value == "created"
+    assert by_name["delay.timestamp"].source == DEFAULT
     assert by_name["delay.max.ms"].value == str(CONFIG.delay_max_ms)
+
+
+def test_a_limit_comes_from_the_topic_then_the_broker_then_the_default() -> None:
+    config = small_config(delay_max_ms=8_000_000)
+    default = Synonym("delay.max_ms", str(Config().delay_max_ms), DEFAULT)
+    broker = Synonym("delay.max_ms", "8000000", BROKER)
+    assert synonyms_of("delay.max.ms", {}, Config()) == (default,)
+    assert synonyms_of("delay.max.ms", {}, config) == (broker, default)
+    lowered = Synonym("delay.max.ms", "70", TOPIC)
+    assert synonyms_of("delay.max.ms", {"delay.max.ms": "70"}, config) == (lowered, broker, default)
+    # What the broker lowered later holds, and is shown.
+    raised = Synonym("delay.max.ms", "8000000", TOPIC)
+    assert synonyms_of("delay.max.ms", {"delay.max.ms": "9000000"}, config)[0] == raised
+
+
+def synonyms_of(name: str, settings: dict[str, str], config: Config) -> tuple[Synonym, ...]:
+    (entry,) = (each for each in list_topic_settings(settings, config) if each.name == name)
+    return entry.synonyms
 
 
 @pytest.mark.parametrize("name", ["a", "A-Z_0.9", "x" * 249, "...", "_", "__mine"])

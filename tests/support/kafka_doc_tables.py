@@ -11,7 +11,7 @@ from typing import Final
 from appliance.config import settings
 from compat.kafka import control
 from compat.kafka.registry import Api
-from compat.kafka.topic_settings import TOPIC_SETTINGS, TopicSetting
+from compat.kafka.topic_setting_table import TOPIC_SETTINGS, TopicSetting
 
 PATH: Final = Path(__file__).parents[2] / "docs" / "KAFKA.md"
 
@@ -46,10 +46,10 @@ def topic_settings_table() -> str:
 
 def fixed_settings_table() -> str:
     """Return one row for each topic setting that has one accepted value or none."""
-    rows = [("setting", "accepted")]
+    rows = [("setting", "accepted", "because")]
     for setting in sorted(TOPIC_SETTINGS, key=lambda setting: setting.name):
         if not setting.is_supported:
-            rows.append((f"`{setting.name}`", _accepted(setting)))
+            rows.append((f"`{setting.name}`", _accepted(setting), setting.note))
     return _table(rows)
 
 
