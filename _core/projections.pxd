@@ -16,6 +16,7 @@ cdef class Projections:
     cdef readonly IdIndex ids
     cdef readonly dict topics_by_name
     cdef readonly dict topics_by_id
+    cdef readonly dict topics_by_uuid
     cdef readonly list partitions
     cdef readonly int64_t accepted_records
     cdef readonly int64_t accepted_frames
@@ -32,8 +33,9 @@ cdef class Projections:
     cdef Py_ssize_t mark_capacity
     cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1
     cdef bint _is_lost(self, int64_t pos)
-    # Applies a frame whose header and tables lie at p in one piece. `live`: its timers were popped,
-    # not just read.
+    cdef bint _is_gone(self, int64_t accept_pos, int32_t index)
+    # Applies a frame whose header and tables lie at p in one piece. `live`: it was appended just
+    # now, so that the timers of a deliver frame are out of the due queue already.
     cdef int apply(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1

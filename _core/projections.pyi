@@ -11,6 +11,7 @@ class Projections:
     ids: IdIndex
     topics_by_name: dict[bytes, Topic]
     topics_by_id: dict[int, Topic]
+    topics_by_uuid: dict[bytes, Topic]
     partitions: list[Partition | None]
     accepted_records: int
     accepted_frames: int

@@ -27,7 +27,7 @@ cdef class Projections:
     Attributes:
         due: pending timers, by due time and arrival.
         ids: users' timer ids.
-        topics_by_name, topics_by_id: live topics.
+        topics_by_name, topics_by_id, topics_by_uuid: live topics; the last one by 16 bytes.
         partitions: every partition by its handle, an in-process number that timers carry; None when
             deleted.
         accepted_records, timers_accepted, ...: totals since the start of the replay.
@@ -46,6 +46,7 @@ cdef class Projections:
         self.fired_id_memory_ms = fired_id_memory_ms
         self.topics_by_name = {}
         self.topics_by_id = {}
+        self.topics_by_uuid = {}
         self.partitions = []
         self.lost_ranges = []
         self.dropped = set()
@@ -65,6 +66,7 @@ cdef class Projections:
         cdef Partition partition
         self.topics_by_name[topic.name_bytes] = topic
         self.topics_by_id[topic.topic_id] = topic
+        self.topics_by_uuid[topic.uuid.bytes] = topic
         for index in range(len(topic.partitions), len(offsets)):
             _, following, running_max = offsets[index]
             # What this frame is the first to tell of has no records in the log before it.
@@ -83,6 +85,7 @@ cdef class Projections:
         self.ids.forget_topic(topic.topic_id)
         del self.topics_by_name[topic.name_bytes]
         del self.topics_by_id[topic.topic_id]
+        del self.topics_by_uuid[topic.uuid.bytes]
 
     # Visibility
 
@@ -138,6 +141,12 @@ cdef class Projections:
             if start <= pos < end:
                 return True
         return False
+
+    cdef bint _is_gone(self, int64_t accept_pos, int32_t index):
+        """Damage took the timer out of the due queue, or kept it from getting there."""
+        if self.lost_ranges and self._is_lost(accept_pos):
+            return True
+        return bool(self.dropped) and (accept_pos, index) in self.dropped
 
     cdef int apply(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
@@ -279,7 +288,8 @@ cdef class Projections:
             accept_pos = load_i64(entry + SETTLED_AT_ACCEPT_POS)
             index = load_i32(entry + SETTLED_AT_INDEX)
             size = entry[SETTLED_AT_ID_SIZE]
-            if not live and not (self.lost_ranges and self._is_lost(accept_pos)):
+            # What is delivered live was popped just now; what is cancelled waits in the queue.
+            if (not live or state == CANCELLED) and not self._is_gone(accept_pos, index):
                 self.due.cancel(accept_pos, index, partition.handle)
             if size:
                 self.ids.settle(

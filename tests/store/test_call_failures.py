@@ -12,7 +12,7 @@ from appliance.errors import StorageError
 from tests.support.crash_run import CrashRun, Refused, check_disk
 from tests.support.sim_fs import CrashMode
 
-SEED: Final = 2
+SEED: Final = 3
 ROUNDS: Final = 3
 MODES: Final[tuple[CrashMode, ...]] = ("kept", "dropped", "torn")
 

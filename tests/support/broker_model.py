@@ -144,10 +144,7 @@ class Model:
 
     def _accept_one(self, topic: ModelTopic, batch: Batch, intent: Intent, now_ms: int) -> None:
         if intent.cancels is not None:
-            old = topic.named.pop(intent.cancels, None)
-            if old is not None:
-                self.pending.discard(old)
-                topic.ids[intent.cancels] = ("cancelled", old.due_ms, old.partition)
+            self._withdraw(topic, intent.cancels)
             return
         due_ms = intent.due_at_ms or now_ms + intent.delay_ms
         if intent.level:
@@ -169,6 +166,18 @@ class Model:
         if intent.user_id is not None:
             topic.named[intent.user_id] = timer
             topic.ids[intent.user_id] = ("pending", due_ms, batch.partition)
+
+    def cancel(self, topic_name: str, user_id: bytes) -> tuple[str, int | None, int | None]:
+        """Cancel by name; state, due and partition of that id afterwards."""
+        topic = self.topics[topic_name]
+        self._withdraw(topic, user_id)
+        return topic.ids.get(user_id, ("unknown", None, None))
+
+    def _withdraw(self, topic: ModelTopic, user_id: bytes) -> None:
+        old = topic.named.pop(user_id, None)
+        if old is not None:
+            self.pending.discard(old)
+            topic.ids[user_id] = ("cancelled", old.due_ms, old.partition)
 
     def next_due_ms(self) -> int | None:
         return min((timer.due_ms for timer in self.pending), default=None)

@@ -372,6 +372,20 @@ class BrokerRig:
         state = self.broker.timer_state(found, user_id)
         return state.state, state.due_at, state.partition
 
+    @property
+    def durable_pos(self) -> int:
+        """Up to where the log may be acknowledged."""
+        broker = self.broker
+        return broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
+
+    def cancel_timer(self, topic: str, user_id: bytes) -> tuple[str, int | None, int | None]:
+        """Cancel a timer as the admin API does; it is written, not flushed."""
+        found = self.broker.find_topic(topic)
+        assert found is not None
+        state = self.broker.cancel_timer(found, user_id)
+        self.broker.commit()
+        return state.state, state.due_at, state.partition
+
     def digest(self, user_ids: Sequence[bytes] = ()) -> Digest:
         """All that follows from the log. It takes the timers out: the broker is of no use after it.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config import Config
+from appliance.errors import RequestError
 from tests.support.broker_model import Batch, Intent, Model, Shown, visible_in
 from tests.support.broker_rig import BrokerRig, Digest, produced
 from tests.support.configs import DATA_DIR, small_config
@@ -95,6 +96,7 @@ class CrashRun:
         self.models = [Model(self.config.delay_levels)]
         self._durable = self._flushed = 0
         self._asked: dict[int, tuple[Request, int]] = {}
+        self._cancelled: list[tuple[int, int]] = []
         self._sequences: dict[tuple[str, int], int] = {}
         self._values = 0
         self._epoch = -1
@@ -133,11 +135,27 @@ class CrashRun:
             raise Refused
         self._take_answers()
 
+    def cancel(self) -> None:
+        """Cancel by name, as the admin API does; it is acknowledged by the next flush."""
+        topic, user_id = self.rng.choice("ab"), self.rng.choice(USER_IDS)
+        self.models.append(self.models[-1].copy())
+        state = self.models[-1].cancel(topic, user_id)
+        try:
+            assert self.rig.cancel_timer(topic, user_id) == state
+        except RequestError:
+            del self.models[-1]
+            raise Refused from None
+        self._cancelled.append((self.rig.broker.wrote_pos, len(self.models) - 1))
+        self._take_answers()
+
     def _take_answers(self) -> None:
         for number in self.rig.answers():
             if number in self._asked:  # else it was refused
                 _, index = self._asked.pop(number)
                 self._durable = max(self._durable, index)
+        durable_pos = self.rig.durable_pos
+        while self._cancelled and self._cancelled[0][0] <= durable_pos:
+            self._durable = max(self._durable, self._cancelled.pop(0)[1])
 
     def flush(self) -> None:
         """Flush, and take the answers."""
@@ -229,6 +247,8 @@ class CrashRun:
                 if len(self._asked) == IN_FLIGHT_MAX:
                     self.flush()
                 self.ask(self._random_batch())
+                if rng.random() < 0.2:
+                    self.cancel()
                 rng.choice((self.flush, self.flush, self.peek, _look_away, _look_away))()
             self.clock.advance_ms(rng.randrange(1, 3_000))
             while self.models[-1].due_groups(self.clock.wall_ms(), 1):
