@@ -78,6 +78,15 @@ cdef class LogTail:
         assert size == rest or rest - size >= FRAME_HEADER_SIZE
         return 1
 
+    def has_room(self, int64_t payload_size):
+        """Whether a control frame fits without touching what is reserved for deliveries.
+
+        Args:
+            payload_size: bytes of the encoded state.
+        """
+        cdef int64_t tables_size = payload_size + (-payload_size & (FRAME_ALIGNMENT - 1))
+        return self.room_for(frame_size(tables_size, 0, 0), False) == 1
+
     cdef int _push_part(
         self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
     ) except -1 nogil:

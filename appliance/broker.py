@@ -12,7 +12,7 @@ Layer 4.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 from uuid import UUID
@@ -35,6 +35,7 @@ from appliance.metrics import Gauges, Metrics
 from appliance.model import TimerState, TimerStateName
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.commit_log import FlushJob, SpareJob
+from appliance.store.group_frames import GroupFrame, OffsetEntry
 from appliance.store.message_store import KAFKA_STORAGE_ERROR, MessageStore
 from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.units import NS_PER_MS
@@ -111,7 +112,12 @@ class Broker:
             header_size_max=config.header_size_max_bytes,
         )
         self._produce = ProducePath(store.writer, splitter, self._decompress)
-        self._fetch = FetchPath(store.projections, store.view, size_max=config.fetch_size_max_bytes)
+        self._fetch = FetchPath(
+            store.projections,
+            store.view,
+            size_max=config.fetch_size_max_bytes,
+            item_count_max=config.partition_total_max + config.topic_count_max,
+        )
         self._fetch.epoch = store.tail.epoch
         self._deliver = DeliverPath(
             store.writer,
@@ -300,7 +306,7 @@ class Broker:
 
     def find_topic_by_uuid(self, uuid: UUID) -> Topic | None:
         """The topic with that id."""
-        return next((topic for topic in self.topics() if topic.uuid == uuid), None)
+        return self._store.projections.topics_by_uuid.get(uuid.bytes)
 
     def check_topic(
         self, name: str, partition_count: int, settings: Mapping[str, str | None]
@@ -364,6 +370,32 @@ class Broker:
         producer_id = self._store.allocate_producer_id()
         self.control_pos = max(self.control_pos, self._store.producer_ids_pos)
         return producer_id
+
+    # Groups
+
+    def groups(self) -> Mapping[str, GroupFrame]:
+        """Consumer groups by name, as they were last told."""
+        return self._store.groups.groups
+
+    def group_names(self) -> list[str]:
+        """All groups, also those of which nothing but committed offsets is known."""
+        return self._store.groups.names
+
+    def tell_group(self, frame: GroupFrame) -> None:
+        """Keep what a group is now; see `GroupStore.tell_group`."""
+        self._store.groups.tell_group(frame)
+        self.control_pos = self.wrote_pos
+
+    def committed_offsets(self, group: str) -> Mapping[tuple[int, int], OffsetEntry]:
+        """The committed offsets of a group, by topic id and partition."""
+        return self._store.groups.offsets(group)
+
+    def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
+        """Commit or delete offsets; see `GroupStore.commit_offsets`."""
+        self._store.groups.commit_offsets(entries)
+        # Their frame is yet to come. Whatever else this turn writes before it, no answer leaves
+        # before the turn is written as a whole, and then the log is past this.
+        self.control_pos = self.wrote_pos + 1
 
     # Offsets by time
 

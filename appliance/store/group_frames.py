@@ -113,10 +113,16 @@ class GroupFrame:
 
 def encode_offsets(entries: Sequence[OffsetEntry]) -> bytes:
     """The payload of an offset frame; later entries beat earlier ones."""
-    return COUNT.pack(len(entries)) + b"".join(_encode_offset(entry) for entry in entries)
+    return join_offsets([encode_offset(entry) for entry in entries])
 
 
-def _encode_offset(entry: OffsetEntry) -> bytes:
+def join_offsets(encoded: Sequence[bytes]) -> bytes:
+    """The payload of an offset frame of what `encode_offset` made of each of its entries."""
+    return COUNT.pack(len(encoded)) + b"".join(encoded)
+
+
+def encode_offset(entry: OffsetEntry) -> bytes:
+    """One entry of an offset frame."""
     head = OFFSET_ENTRY.pack(
         entry.op,
         entry.producer_epoch,

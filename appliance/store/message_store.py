@@ -18,6 +18,8 @@ from _core.frames import check, read_header
 from _core.layout import (
     FRAME_HEADER_SIZE,
     KIND_EPOCH,
+    KIND_GROUP,
+    KIND_OFFSET,
     KIND_PRODUCER,
     KIND_TOPIC,
 )
@@ -32,9 +34,10 @@ from appliance.clock import Clock
 from appliance.config import Config
 from appliance.errors import CorruptionError, RequestError, StorageError
 from appliance.fs import FileSystem, Lock
-from appliance.store import control_frames
+from appliance.store import control_frames, group_frames
 from appliance.store.commit_log import CommitLog, FlushJob, SpareJob
 from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
+from appliance.store.group_store import GroupStore
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.units import KIB, MIB
@@ -100,6 +103,11 @@ class MessageStore:
         self.cluster = UUID(bytes=secrets.token_bytes(16), version=4)
         self.damage: list[Damage] = []
         self.producer_ids_pos = 0
+        self.groups = GroupStore(
+            append=self._append_frame,
+            has_room=self._has_room,
+            payload_size_max=config.segment_size_bytes // 2,
+        )
         self.projections = Projections(
             level_count=len(config.delay_levels),
             id_key=secrets.token_bytes(16),
@@ -231,6 +239,10 @@ class MessageStore:
             frame = control_frames.decode_epoch(payload)
             self._epoch_starts.append((frame.epoch, frame.start_pos))
             self.cluster = frame.cluster
+        elif kind == KIND_OFFSET:
+            self.groups.apply_offsets(group_frames.decode_offsets(payload))
+        elif kind == KIND_GROUP:
+            self.groups.apply_group(group_frames.decode_group(payload))
         else:
             raise CorruptionError(
                 self._paths.commit_log,
@@ -255,6 +267,7 @@ class MessageStore:
     def _remove_topic(self, topic: Topic) -> None:
         handles = [partition.handle for partition in topic.partitions]
         self.projections.remove_topic(topic)
+        self.groups.forget_topic(topic.topic_id)
         self._queues.remove_topic(topic.name, handles)
 
     def _topic_payload(self, topic: Topic) -> bytes:
@@ -269,6 +282,14 @@ class MessageStore:
         )
 
     def _append_control(self, kind: int, payload: bytes, topic_id: int = 0) -> None:
+        # Replay must meet them in this order: what was committed, then the topic's end.
+        self.groups.append_gathered()
+        self._append_frame(kind, payload, topic_id)
+
+    def _has_room(self, payload_size: int) -> bool:
+        return self.tail.has_room(payload_size)
+
+    def _append_frame(self, kind: int, payload: bytes, topic_id: int = 0) -> None:
         pos = self.tail.append_control(
             kind, topic_id=topic_id, store_time_ms=self._clock.wall_ms(), payload=payload
         )
@@ -325,6 +346,7 @@ class MessageStore:
 
     def commit(self) -> None:
         """Write what is encoded. A StorageError is fatal: memory is ahead of the file."""
+        self.groups.append_gathered()
         self._log.commit()
 
     def begin_spare(self) -> SpareJob | None:

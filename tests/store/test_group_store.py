@@ -1,0 +1,135 @@
+"""Groups and committed offsets in the log: what was acknowledged is there again after a restart."""
+
+import random
+from typing import Any, get_args
+
+import pytest
+
+from appliance.errors import RequestError
+from appliance.store.group_frames import (
+    GROUP_DELETED,
+    GROUP_TOLD,
+    OFFSET_COMMITTED,
+    OFFSET_DELETED,
+    GroupFrame,
+    OffsetEntry,
+)
+from tests.support.broker_rig import BrokerRig
+from tests.support.sim_fs import CrashMode
+
+
+def offset(group: str, topic_id: int, partition: int, value: int, **more: Any) -> OffsetEntry:
+    """A committed offset."""
+    return OffsetEntry(
+        op=OFFSET_COMMITTED,
+        group=group,
+        topic_id=topic_id,
+        partition=partition,
+        offset=value,
+        commit_ms=1,
+        **more,
+    )
+
+
+def values(rig: BrokerRig, group: str) -> dict[tuple[int, int], int]:
+    """The committed offsets of a group."""
+    return {key: entry.offset for key, entry in rig.broker.committed_offsets(group).items()}
+
+
+def test_committed_offsets_and_groups_are_there_after_a_restart() -> None:
+    rig = BrokerRig()
+    topic = rig.broker.create_topic("t", 2, {})
+    rig.broker.commit_offsets([offset("g", topic.topic_id, 0, 5, metadata="m", leader_epoch=0)])
+    rig.broker.commit_offsets(
+        [offset("g", topic.topic_id, 1, 6), offset("h", topic.topic_id, 1, 7)]
+    )
+    rig.broker.tell_group(GroupFrame(op=GROUP_TOLD, group="g", generation=3))
+    rig.broker.flush()
+    before = rig.broker.committed_offsets("g")
+    rig = rig.restart()
+    assert rig.broker.committed_offsets("g") == before
+    assert values(rig, "h") == {(topic.topic_id, 1): 7}
+    assert rig.broker.groups()["g"].generation == 3
+    assert rig.broker.group_names() == ["g", "h"]
+
+
+def test_commits_of_a_turn_share_a_frame() -> None:
+    rig = BrokerRig()
+    topic = rig.broker.create_topic("t", 1, {})
+    rig.broker.flush()
+    start = rig.broker.wrote_pos
+    for number in range(100):
+        rig.broker.commit_offsets([offset("g", topic.topic_id, 0, number)])
+        assert rig.broker.wrote_pos == start
+        assert rig.broker.control_pos > start
+    rig.broker.flush()
+    assert rig.broker.control_pos <= rig.broker.flushed_pos
+    size = rig.broker.wrote_pos - start
+    assert size < 100 * 144
+    rig = rig.restart()
+    assert values(rig, "g") == {(topic.topic_id, 0): 99}
+
+
+def test_offsets_of_a_deleted_topic_are_gone_also_for_a_new_one_of_its_name() -> None:
+    rig = BrokerRig()
+    topic = rig.broker.create_topic("t", 1, {})
+    rig.broker.commit_offsets([offset("g", topic.topic_id, 0, 5)])
+    rig.broker.delete_topic("t")
+    rig.broker.create_topic("t", 1, {})
+    rig.broker.flush()
+    assert values(rig, "g") == {}
+    rig = rig.restart()
+    assert values(rig, "g") == {}
+    assert rig.broker.group_names() == []
+
+
+def test_deleted_offsets_and_groups_stay_deleted() -> None:
+    rig = BrokerRig()
+    topic = rig.broker.create_topic("t", 2, {})
+    rig.broker.commit_offsets(
+        [offset("g", topic.topic_id, 0, 5), offset("h", topic.topic_id, 0, 5)]
+    )
+    rig.broker.tell_group(GroupFrame(op=GROUP_TOLD, group="h", generation=3))
+    rig.broker.commit_offsets(
+        [OffsetEntry(op=OFFSET_DELETED, group="g", topic_id=topic.topic_id, partition=0)]
+    )
+    rig.broker.tell_group(GroupFrame(op=GROUP_DELETED, group="h"))
+    rig.broker.flush()
+    rig = rig.restart()
+    assert rig.broker.group_names() == []
+
+
+@pytest.mark.parametrize("mode", get_args(CrashMode))
+def test_unwritten_commits_are_there_as_a_whole_turn_or_not_at_all(mode: CrashMode) -> None:
+    rig = BrokerRig()
+    topic = rig.broker.create_topic("t", 2, {})
+    rig.broker.commit_offsets(
+        [offset("g", topic.topic_id, 0, 1), offset("g", topic.topic_id, 1, 1)]
+    )
+    rig.broker.flush()
+    rig.broker.commit_offsets(
+        [offset("g", topic.topic_id, 0, 2), offset("g", topic.topic_id, 1, 2)]
+    )
+    rig.broker.commit()
+    rig = rig.crash(mode, random.Random(1))
+    found = set(values(rig, "g").values())
+    assert found in ({1}, {2})
+
+
+def test_state_larger_than_a_frame_is_refused_and_names_the_setting() -> None:
+    rig = BrokerRig()
+    topic = rig.broker.create_topic("t", 1, {})
+    with pytest.raises(RequestError, match=r"store\.segment_size_bytes"):
+        rig.broker.commit_offsets([offset("g", topic.topic_id, 0, 1, metadata="x" * 40_000)])
+    rig.broker.commit_offsets([offset("g", topic.topic_id, 0, 1, metadata="x" * 10_000)])
+    rig.broker.flush()
+    assert values(rig.restart(), "g") == {(topic.topic_id, 0): 1}
+
+
+def test_commits_larger_than_a_segment_roll_into_the_next_ones() -> None:
+    rig = BrokerRig()
+    topic = rig.broker.create_topic("t", 1, {})
+    for number in range(50):
+        rig.broker.commit_offsets([offset("g", topic.topic_id, 0, number, metadata="x" * 4_000)])
+    rig.broker.flush()
+    assert values(rig.restart(), "g") == {(topic.topic_id, 0): 49}
