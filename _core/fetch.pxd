@@ -3,7 +3,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from _core.buffer cimport Buf
 from _core.log_view cimport LogView
 from _core.octets cimport Cursor
-from _core.partition cimport Partition
+from _core.partition cimport Partition, Topic
 from _core.pointers cimport Pointers
 from _core.projections cimport Projections
 
@@ -23,6 +23,7 @@ cdef enum FetchResult:
     FETCH_TOO_LITTLE = 1      # fewer bytes than asked for, and the client is willing to wait
     FETCH_COLD = 2            # frames must be read by a thread first: `cold`
     FETCH_MALFORMED = 3
+    FETCH_TOO_LARGE = 4       # it names too much, and its version has no error that says so
 
 cdef struct FetchAsk:
     int32_t max_wait_ms
@@ -36,6 +37,7 @@ cdef class FetchPath:
     cdef readonly LogView view
     cdef public int32_t epoch
     cdef int64_t size_max
+    cdef int64_t item_count_max
     cdef readonly list cold
     cdef readonly list watched
     cdef readonly int64_t sent_bytes
@@ -48,13 +50,20 @@ cdef class FetchPath:
     cdef Insert* inserts
     cdef Py_ssize_t insert_count
     cdef Py_ssize_t insert_capacity
+    # Of the request that is handled:
+    cdef int64_t room                   # record bytes that it has room for in all
     cdef int64_t answered_bytes
+    cdef Py_ssize_t extents_left
+    cdef int64_t copies_left
     cdef bint any_error
+    cdef bint is_full                   # more would not fit, however long it waits
     # Writes the answer's body into out. `patient`: too little data is not an answer.
     cdef int handle(self, Cursor* c, int version, bint patient, Buf* out, FetchAsk* ask) except -1
-    cdef int _partition(
-        self, Cursor* c, int version, const uint8_t* name, int64_t name_size, Buf* out, int64_t room
-    ) except -1
+    cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1
+    cdef int _put_head(self, Buf* out, int version, int error) except -1
+    cdef int _topics(self, Cursor* c, int version, Buf* out) except -1
+    cdef Topic _take_topic(self, Cursor* c, int version, Buf* out)
+    cdef int _partition(self, Cursor* c, int version, Topic topic, Buf* out) except -1
     cdef int _check_position(
         self, Partition partition, int32_t leader_epoch, int64_t offset
     ) except -1

@@ -13,4 +13,6 @@ class FetchPath:
     sent_bytes: int
     refused: dict[int, int]
     requests: int
-    def __new__(cls, projections: Projections, view: LogView, *, size_max: int) -> Self: ...
+    def __new__(
+        cls, projections: Projections, view: LogView, *, size_max: int, item_count_max: int
+    ) -> Self: ...

@@ -1,14 +1,21 @@
-"""Fetch, versions 4 to 12: from the bytes of a request to slices of the log.
+"""Fetch, versions 4 to 17: from the bytes of a request to slices of the log.
 
 Behaviour. The answer is made of its own bytes and of slices of the mapped segments, which go to the
 socket without a copy; batches below a few KiB are copied, which is cheaper than one more slice. It
 begins with the batch that contains the offset; the first batch is given even if it is larger than
-the limits (KIP-74). Every partition that was asked for is in the answer. Fetch sessions (KIP-227)
-are declined: the session id is always 0. There are no transactions yet, so the last stable offset
-is the high watermark and the list of aborted transactions is empty.
+the limits (KIP-74). Every partition that was asked for is in the answer, in its order. There are no
+transactions yet, so the last stable offset is the high watermark and the list of aborted
+transactions is empty.
+
+Fetch sessions (KIP-227) are declined, as Kafka does when its cache is full: a request of epoch 0 or
+-1 is answered whole, with session id 0; any other one continues a session that does not exist.
+
+Work is bounded: a request names at most so many topics and partitions, and an answer takes at most
+EXTENTS_MAX batches of which it copies at most COPIES_MAX_BYTES. The client asks for the rest again.
 
 Versions. 5: log start offset; 7: sessions; 9: leader epoch; 11: rack; 12: flexible encoding, last
-fetched epoch.
+fetched epoch; 13: topics by id; 15: replica id and epoch as a tagged field; 16: tagged endpoints in
+the answer, left out; 17: tagged directory id. Tagged fields of requests are for followers: skipped.
 
 Layer 0: no I/O, no clock. Nothing cold is touched: see `LogView.is_resident`.
 """
@@ -24,7 +31,7 @@ from _core.kafka_wire cimport (
 from _core.layout cimport *
 from _core.log_view cimport LogView
 from _core.octets cimport (
-    Cursor, load_i32, load_i64, store_u32, store_uvarint, take_i8, take_i32, take_i64,
+    Cursor, load_i32, load_i64, store_u32, store_uvarint, take, take_i8, take_i32, take_i64,
 )
 from _core.partition cimport Partition, Topic
 from _core.projections cimport Projections
@@ -34,16 +41,27 @@ cdef enum:
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_REQUEST = 42
     FETCH_SESSION_ID_NOT_FOUND = 70
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
+    UNKNOWN_TOPIC_ID = 100
 
 cdef enum:
+    FIRST_WITH_SESSIONS = 7
     FIRST_FLEXIBLE = 12
+    FIRST_WITH_TOPIC_IDS = 13
+    FIRST_WITH_TAGGED_REPLICA = 15
+    TOPIC_ID_SIZE = 16
+    # Epochs of a request that asks for everything: it opens a session, or wants none.
+    SESSION_OPENS = 0
+    SESSION_ENDS = -1
     # Below this a copy costs less than one more slice to send.
     COPY_MAX_BYTES = 8192
-    # Frames that one look at a partition reads at most, so that tiny batches cannot stall the loop.
+    # Batches in one answer, and what is copied of them, so that tiny ones cannot stall the loop and
+    # an answer that waits holds little memory.
     EXTENTS_MAX = 16384
+    COPIES_MAX_BYTES = 4 << 20
 
 
 cdef bint _is_sound(
@@ -79,7 +97,8 @@ cdef class FetchPath:
     """
 
     def __cinit__(
-        self, Projections projections not None, LogView view not None, *, int64_t size_max
+        self, Projections projections not None, LogView view not None, *, int64_t size_max,
+        int64_t item_count_max
     ):
         """Join the parts.
 
@@ -87,10 +106,12 @@ cdef class FetchPath:
             projections: topics and partitions.
             view: reads the log.
             size_max: most record bytes of one answer, whatever the client allows.
+            item_count_max: most topics and partitions together that a request may name.
         """
         self.projections = projections
         self.view = view
         self.size_max = size_max
+        self.item_count_max = item_count_max
         self.cold = []
         self.watched = []
         self.refused = {}
@@ -106,77 +127,112 @@ cdef class FetchPath:
 
     cdef int handle(self, Cursor* c, int version, bint patient, Buf* out, FetchAsk* ask) except -1:
         """Answer the request body at `c` into `out`, slices noted in `inserts`. A FetchResult."""
-        cdef bint flexible = version >= FIRST_FLEXIBLE
-        cdef int64_t topics, partitions, i, k, size
-        cdef const uint8_t* name
+        cdef Py_ssize_t start = out.size
         cdef int error = NONE
         self.insert_count = 0
         self.answered_bytes = 0
-        self.any_error = False
+        self.extents_left = EXTENTS_MAX
+        self.copies_left = COPIES_MAX_BYTES
+        self.any_error = self.is_full = False
         self.cold = []
         self.watched = []
-        take_i32(c)  # replica id
-        ask.max_wait_ms = take_i32(c)
-        ask.min_bytes = take_i32(c)
-        ask.max_bytes = take_i32(c)
-        take_i8(c)  # isolation level: without transactions both see the same
-        ask.session_id = take_i32(c) if version >= 7 else 0
-        ask.session_epoch = take_i32(c) if version >= 7 else -1
-        if ask.session_id:
+        self._read_ask(c, version, ask)
+        if ask.session_epoch != SESSION_OPENS and ask.session_epoch != SESSION_ENDS:
             error = FETCH_SESSION_ID_NOT_FOUND
-            self._refuse(error)
-        put_i32(out, 0)  # throttle time
-        if version >= 7:
-            put_i16(out, error)
-            put_i32(out, 0)
-        if error:
-            put_array(out, flexible, 0)
-            if flexible:
-                put_i8(out, 0)
-            return FETCH_MALFORMED if c.failed else FETCH_ANSWERED
-        topics = take_array(c, flexible, 3)
-        put_array(out, flexible, topics)
-        for i in range(topics):
-            name = take_string(c, flexible, &size)
-            if c.failed or size < 0:
-                return FETCH_MALFORMED
-            put_string(out, flexible, name, size)
-            partitions = take_array(c, flexible, 16)
-            put_array(out, flexible, partitions)
-            for k in range(partitions):
-                self._partition(
-                    c, version, name, size, out, min(<int64_t>ask.max_bytes, self.size_max)
-                )
-                if c.failed:
-                    return FETCH_MALFORMED
-            skip_tags(c, flexible)
-            if flexible:
-                put_i8(out, 0)
+        else:
+            self._put_head(out, version, NONE)
+            error = self._topics(c, version, out)
         # Forgotten topics and rack end the request; neither matters without sessions and replicas.
-        if flexible:
-            put_i8(out, 0)
         if c.failed:
             return FETCH_MALFORMED
+        if error:
+            if version < FIRST_WITH_SESSIONS:
+                return FETCH_TOO_LARGE  # it has no error of the whole request
+            self._refuse(error)
+            out.size = start
+            self._put_head(out, version, error)
+            put_array(out, version >= FIRST_FLEXIBLE, 0)
+        if version >= FIRST_FLEXIBLE:
+            put_i8(out, 0)
         if self.cold:
             return FETCH_COLD
         # A request may name a partition many times; it waits for it once.
         self.watched = list(dict.fromkeys(self.watched))
-        if patient and ask.max_wait_ms > 0 and not self.any_error:
-            if self.answered_bytes < ask.min_bytes:
+        if patient and ask.max_wait_ms > 0 and self.watched:
+            if self.answered_bytes < ask.min_bytes and not self.any_error and not self.is_full:
                 return FETCH_TOO_LITTLE
         self.sent_bytes += self.answered_bytes
         return FETCH_ANSWERED
 
-    cdef int _partition(
-        self, Cursor* c, int version, const uint8_t* name, int64_t name_size, Buf* out, int64_t room
-    ) except -1:
+    cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1:
+        """The fields in front of the topics."""
+        if version < FIRST_WITH_TAGGED_REPLICA:
+            take_i32(c)  # replica id
+        ask.max_wait_ms = take_i32(c)
+        ask.min_bytes = take_i32(c)
+        ask.max_bytes = take_i32(c)
+        take_i8(c)  # isolation level: without transactions both see the same
+        ask.session_id = take_i32(c) if version >= FIRST_WITH_SESSIONS else 0
+        ask.session_epoch = take_i32(c) if version >= FIRST_WITH_SESSIONS else SESSION_ENDS
+        self.room = min(<int64_t>ask.max_bytes, self.size_max)
+        return 0
+
+    cdef int _put_head(self, Buf* out, int version, int error) except -1:
+        put_i32(out, 0)  # throttle time
+        if version >= FIRST_WITH_SESSIONS:
+            put_i16(out, error)
+            put_i32(out, 0)  # session id
+        return 0
+
+    cdef int _topics(self, Cursor* c, int version, Buf* out) except -1:
+        """All topics of the request. An error of the request as a whole, or `c` has failed."""
+        cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef int64_t i, k, partitions, items
+        cdef Topic topic
+        items = take_array(c, flexible, 3)
+        put_array(out, flexible, items)
+        for i in range(items):
+            topic = self._take_topic(c, version, out)
+            partitions = take_array(c, flexible, 16)
+            items += partitions
+            if items > self.item_count_max:
+                return INVALID_REQUEST
+            put_array(out, flexible, partitions)
+            for k in range(partitions):
+                self._partition(c, version, topic, out)
+                if c.failed:
+                    return NONE
+            skip_tags(c, flexible)
+            if c.failed:
+                return NONE
+            if flexible:
+                put_i8(out, 0)
+        return NONE
+
+    cdef Topic _take_topic(self, Cursor* c, int version, Buf* out):
+        """The topic that is named next, None if it is not known; the answer names it likewise."""
+        cdef const uint8_t* name
+        cdef int64_t size
+        if version >= FIRST_WITH_TOPIC_IDS:
+            name = take(c, TOPIC_ID_SIZE)
+            if c.failed:
+                return None
+            append(out, name, TOPIC_ID_SIZE)
+            return self.projections.topics_by_uuid.get((<const char*>name)[:TOPIC_ID_SIZE])
+        name = take_string(c, version >= FIRST_FLEXIBLE, &size)
+        if c.failed or size < 0:
+            c.failed = True
+            return None
+        put_string(out, version >= FIRST_FLEXIBLE, name, size)
+        return self.projections.topics_by_name.get((<const char*>name)[:size])
+
+    cdef int _partition(self, Cursor* c, int version, Topic topic, Buf* out) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef int32_t index = take_i32(c)
         cdef int32_t leader_epoch = take_i32(c) if version >= 9 else -1
         cdef int64_t offset = take_i64(c)
         cdef int64_t limit, size = 0, high_watermark = -1, start = -1
         cdef Partition partition = None
-        cdef Topic topic
         cdef int error
         if version >= 12:
             take_i32(c)  # last fetched epoch: only followers send one
@@ -186,10 +242,14 @@ cdef class FetchPath:
         skip_tags(c, flexible)
         if c.failed:
             return 0
-        topic = <Topic>self.projections.topics_by_name.get((<const char*>name)[:name_size])
-        if topic is not None and 0 <= index < len(topic.partitions):
-            partition = <Partition>topic.partitions[index]
-        error = self._check_position(partition, leader_epoch, offset)
+        if topic is None:
+            error = (
+                UNKNOWN_TOPIC_ID if version >= FIRST_WITH_TOPIC_IDS else UNKNOWN_TOPIC_OR_PARTITION
+            )
+        else:
+            if 0 <= index < len(topic.partitions):
+                partition = <Partition>topic.partitions[index]
+            error = self._check_position(partition, leader_epoch, offset)
         if error:
             self._refuse(error)
         self.extent_count = 0
@@ -198,7 +258,6 @@ cdef class FetchPath:
             start = partition.start_offset
             self.watched.append(partition)
             if not error:
-                limit = min(limit, room - self.answered_bytes)
                 size = self._collect(partition, offset, limit, self.answered_bytes == 0)
         self.answered_bytes += size
         put_i32(out, index)
@@ -231,13 +290,19 @@ cdef class FetchPath:
     cdef int64_t _collect(
         self, Partition partition, int64_t offset, int64_t limit, bint at_least_one
     ) except -1:
-        """Batches from the one that contains `offset` on, into `extents`; their bytes in all."""
+        """Batches from the one that contains `offset` on, into `extents`; their bytes in all.
+
+        At most `limit`, and what the request has `room` for, but for the one if `at_least_one`.
+        """
         cdef const uint8_t* unit
         cdef const uint8_t* frame
         cdef int64_t pos, total = 0
         cdef int32_t size
         cdef Extent* grown
-        while offset < partition.visible_offset and self.extent_count < EXTENTS_MAX:
+        while offset < partition.visible_offset:
+            if self.extents_left == 0 or self.copies_left <= 0:
+                self.is_full = True
+                break
             unit = partition.unit_of(offset)
             assert unit != NULL  # every offset below visible_offset has its unit
             pos = load_i64(unit + UNIT_AT_POSITION)
@@ -257,8 +322,12 @@ cdef class FetchPath:
                 return total
             offset = load_i64(frame + AT_BASE_OFFSET) + load_i32(frame + AT_RECORD_COUNT)
             size = load_i32(frame + AT_VISIBLE_SIZE)
-            if total + size > limit and not (at_least_one and total == 0):
-                return total
+            if not (at_least_one and total == 0):
+                if total + size > self.room - self.answered_bytes:
+                    self.is_full = True
+                    break
+                if total + size > limit:
+                    break
             if self.extent_count == self.extent_capacity:
                 grown = <Extent*>realloc(
                     self.extents, (self.extent_capacity * 2 + 64) * sizeof(Extent)
@@ -271,6 +340,8 @@ cdef class FetchPath:
                 pos + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE), size
             )
             self.extent_count += 1
+            self.extents_left -= 1
+            self.copies_left -= size if size <= COPY_MAX_BYTES else 0
             total += size
         return total
 

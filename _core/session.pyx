@@ -20,7 +20,8 @@ from libc.string cimport memmove
 
 from _core.buffer cimport Buf, append, release, reserve, shrink
 from _core.fetch cimport (
-    FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LITTLE, FetchAsk, FetchPath,
+    FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
+    FetchPath,
 )
 from _core.kafka_wire cimport put_i32, put_i8, skip_tags, take_string
 from _core.octets cimport Cursor, cursor_of, load_i16, load_i32, store_u32, take_i16, take_i32
@@ -36,7 +37,7 @@ cdef enum:
     PRODUCE_MAX = 11
     PRODUCE_FLEXIBLE = 9
     FETCH_MIN = 4
-    FETCH_MAX = 12
+    FETCH_MAX = 17
     FETCH_FLEXIBLE = 12
 
 cdef enum:
@@ -274,6 +275,8 @@ cdef class Session:
         result = self.fetch.handle(c, version, True, &self.out, &ask)
         if result == FETCH_MALFORMED:
             return self._close("malformed Fetch request")
+        if result == FETCH_TOO_LARGE:
+            return self._close("a Fetch that names more topics and partitions than there can be")
         self.answers.append(answer)
         if result == FETCH_ANSWERED:
             self._fill(answer, self.fetch.pieces(&self.out, 0))

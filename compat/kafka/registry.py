@@ -134,6 +134,6 @@ PRODUCE = Api(key=0, name="Produce", versions=(0, 11), flexible_from=9, served_f
 librdkafka before 2.11.1 compresses only if the broker's range overlaps [0, version of the
 codec]."""
 
-FETCH = Api(key=1, name="Fetch", versions=(4, 12), flexible_from=12, served_from=4)
-"""Answered by compiled code. 4 and 10 lie inside for librdkafka before 2.11.1; 13 and above need
-topic ids."""
+FETCH = Api(key=1, name="Fetch", versions=(4, 17), flexible_from=12, served_from=4)
+"""Answered by compiled code. 4 and 10 lie inside for librdkafka before 2.11.1; 13 and above name
+topics by the ids that Metadata tells."""

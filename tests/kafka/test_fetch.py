@@ -14,6 +14,7 @@ from tests.support.kafka_oracle import FetchResponse, decode_response
 from tests.support.kafka_records import read_batches
 from tests.support.raw_batch import Raw, make_batch, split_batches
 from tests.support.wire_client import (
+    FETCH_BY_ID_FROM,
     WireClient,
     fetch_part,
     fetch_request,
@@ -22,7 +23,7 @@ from tests.support.wire_client import (
     split_answers,
 )
 
-VERSIONS = range(4, 13)
+VERSIONS = range(4, 18)
 LAST = VERSIONS[-1]
 WITH_START_OFFSET = 5
 WITH_SESSIONS = 7
@@ -31,9 +32,9 @@ WITH_READ_REPLICA = 11
 
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
-FETCH_SESSION_ID_NOT_FOUND = 70
 FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
+UNKNOWN_TOPIC_ID = 100
 
 BATCH = make_batch([Raw(b"a"), Raw(b"b"), Raw(b"c")])
 LATER = make_batch([Raw(b"later", headers=[(b"x-delay", b"10")])])
@@ -83,19 +84,25 @@ def test_every_version_tells_all_it_has(client: WireClient, version: int) -> Non
     if version >= WITH_SESSIONS:
         assert (answer.error_code, answer.session_id) == (0, 0)
     told = [
-        (topic.topic, p.partition_index, p.error_code, p.high_watermark, bases(bytes(p.records)))
-        for topic in answer.responses
+        (name, p.partition_index, p.error_code, p.high_watermark, bases(bytes(p.records)))
+        for (name, _), topic in zip(topics, answer.responses, strict=True)
         for p in topic.partitions
     ]
+    is_by_id = version >= FETCH_BY_ID_FROM
+    unknown = UNKNOWN_TOPIC_ID if is_by_id else UNKNOWN_TOPIC_OR_PARTITION
     assert told == [
         ("t", 1, 0, 9, [3, 6]),
         ("t", 0, 0, 0, []),
         ("t", 1, 0, 9, [0, 3, 6]),
         ("t", 7, UNKNOWN_TOPIC_OR_PARTITION, -1, []),
-        ("no-such-topic", 0, UNKNOWN_TOPIC_OR_PARTITION, -1, []),
+        ("no-such-topic", 0, unknown, -1, []),
         ("u", 2, 0, 0, []),
     ]
-    assert [topic.topic for topic in answer.responses] == [name for name, _ in topics]
+    if is_by_id:
+        named = [topic.topic_id for topic in answer.responses]
+        assert named == [client.topic_id(name) for name, _ in topics]
+    else:
+        assert [topic.topic for topic in answer.responses] == [name for name, _ in topics]
     for topic in answer.responses:
         for part in topic.partitions:
             is_known = part.error_code == 0
@@ -115,7 +122,9 @@ def test_request_of_no_topics_is_answered(client: WireClient, version: int) -> N
 @pytest.mark.parametrize("version", VERSIONS)
 def test_malformed_request_closes_the_connection(client: WireClient, version: int) -> None:
     """Cut before the end of its last partition."""
-    whole = framed(fetch_request([("t", [fetch_part(0, 0)])]), version, 1)
+    request = fetch_request([("t", [fetch_part(0, 0)])])
+    request.topics[0].topic_id = client.topic_id("t")
+    whole = framed(request, version, 1)
     # What may follow a partition: tags, forgotten topics, rack, tags.
     tail = 12 if version < 12 else 6
     for size in range(30, len(whole) - tail, 3):
@@ -169,20 +178,6 @@ def test_leader_epoch_is_checked(client: WireClient, version: int) -> None:
         part = client.fetch("t", 0, version=version, leader_epoch=epoch)
         assert part.error_code == code
         assert bool(part.records) == (code == 0)
-
-
-@pytest.mark.parametrize("version", range(WITH_SESSIONS, LAST + 1))
-def test_fetch_sessions_are_declined(client: WireClient, version: int) -> None:
-    """Session 0 is answered to who wants one; who names one is told that there is none."""
-    fill(client)
-    topics = [("t", [fetch_part(0, 0)])]
-    answer = client.ask(fetch_request(topics, session_epoch=0), version, FetchResponse)
-    assert (answer.error_code, answer.session_id) == (0, 0)
-    assert len(answer.responses) == 1
-    request = fetch_request(topics, session_id=5, session_epoch=1, wait_ms=60_000)
-    answer = client.ask(request, version, FetchResponse)
-    assert answer.error_code == FETCH_SESSION_ID_NOT_FOUND
-    assert (answer.session_id, answer.responses) == (0, [])
 
 
 # Visibility
@@ -395,4 +390,4 @@ def test_topic_deleted_under_a_waiting_fetch_is_told(client: WireClient) -> None
     client.rig.delete_topic("t")
     client.end_waits()
     (answer,) = answers(client)
-    assert answer.responses[0].partitions[0].error_code == UNKNOWN_TOPIC_OR_PARTITION
+    assert answer.responses[0].partitions[0].error_code == UNKNOWN_TOPIC_ID

@@ -16,7 +16,7 @@ def test_advertised_versions_are_these() -> None:
     """A change of the public surface is made on purpose."""
     assert {api.key: (api.name, *api.versions) for api in APIS} == {
         0: ("Produce", 0, 11),
-        1: ("Fetch", 4, 12),
+        1: ("Fetch", 4, 17),
         2: ("ListOffsets", 1, 9),
         3: ("Metadata", 0, 12),
         10: ("FindCoordinator", 0, 6),

@@ -9,7 +9,8 @@ kafka-python encodes the requests and decodes the answers.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
+from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from _core.session import ParkedAnswer
 from appliance.errors import RemoteProtocolError
@@ -26,6 +27,9 @@ from tests.support.kafka_oracle import (
 
 Part = tuple[int, bytes | None]
 """A partition and the batch for it."""
+
+FETCH_BY_ID_FROM: Final = 13
+"""The first version of Fetch that names topics by their ids."""
 
 
 def framed(request: Any, version: int, correlation_id: int) -> bytes:
@@ -179,9 +183,17 @@ class WireClient:
         durable_pos = broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
         return b"".join(self.session.output(durable_pos))
 
+    def topic_id(self, name: str) -> UUID:
+        """The id of a topic; some id that no topic has if there is no topic of that name."""
+        topic = self.rig.broker.find_topic(name)
+        return uuid5(NAMESPACE_DNS, name) if topic is None else topic.uuid
+
     def send(self, request: Any, version: int) -> int:
-        """Send a request; its correlation id."""
+        """Send a request; its correlation id. A Fetch may name its topics in every version."""
         self._last_correlation_id += 1
+        if isinstance(request, FetchRequest) and version >= FETCH_BY_ID_FROM:
+            for topic in request.topics:
+                topic.topic_id = topic.topic_id or self.topic_id(topic.topic)
         self.send_bytes(framed(request, version, self._last_correlation_id))
         return self._last_correlation_id
 
@@ -230,7 +242,10 @@ class WireClient:
         request = fetch_request([(topic, [wanted])], max_bytes=max_bytes)
         answer = self.ask(request, version, FetchResponse)
         (of_topic,) = answer.responses
-        assert of_topic.topic == topic
+        if version >= FETCH_BY_ID_FROM:
+            assert of_topic.topic_id == self.topic_id(topic)
+        else:
+            assert of_topic.topic == topic
         (part,) = of_topic.partitions
         assert part.partition_index == partition
         return part
