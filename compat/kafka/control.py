@@ -13,9 +13,12 @@ from compat.kafka import api_18_api_versions, messages
 from compat.kafka.api_02_list_offsets import list_offsets
 from compat.kafka.api_03_metadata import metadata
 from compat.kafka.api_10_find_coordinator import find_coordinator
+from compat.kafka.api_17_sasl_handshake import sasl_handshake
 from compat.kafka.api_19_create_topics import create_topics
 from compat.kafka.api_20_delete_topics import delete_topics
 from compat.kafka.api_22_init_producer_id import init_producer_id
+from compat.kafka.api_32_describe_configs import describe_configs
+from compat.kafka.api_60_describe_cluster import describe_cluster
 from compat.kafka.node import Node
 from compat.kafka.registry import FETCH, PRODUCE, Api, Fields, Later, Registry
 from compat.kafka.wire import (
@@ -34,9 +37,12 @@ _OTHERS: Final = (
     list_offsets,
     metadata,
     find_coordinator,
+    sasl_handshake,
     create_topics,
     delete_topics,
     init_producer_id,
+    describe_configs,
+    describe_cluster,
 )
 
 REGISTRY: Final = Registry((*_OTHERS, api_18_api_versions.make_api(_OTHERS)))

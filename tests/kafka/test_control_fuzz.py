@@ -15,10 +15,13 @@ from tests.support.kafka_oracle import (
     ApiVersionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
+    SaslHandshakeRequest,
     answer_now,
     encode_request,
 )
@@ -45,6 +48,7 @@ SAMPLES: dict[int, Callable[[], object]] = {
         allow_auto_topic_creation=True,
     ),
     10: lambda: FindCoordinatorRequest(key="k", key_type=0, coordinator_keys=["k", "l"]),
+    17: lambda: SaslHandshakeRequest(mechanism="PLAIN"),
     18: lambda: ApiVersionsRequest(client_software_name="a", client_software_version="1"),
     19: lambda: CreateTopicsRequest(
         topics=[
@@ -72,6 +76,17 @@ SAMPLES: dict[int, Callable[[], object]] = {
         timeout_ms=1,
     ),
     22: lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1),
+    32: lambda: DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=keys
+            )
+            for kind, name, keys in ((2, "t", None), (4, "1", ["log.dirs"]), (2, "u", []))
+        ],
+        include_synonyms=True,
+        include_documentation=True,
+    ),
+    60: lambda: DescribeClusterRequest(include_cluster_authorized_operations=False),
 }
 
 

@@ -20,10 +20,13 @@ def test_advertised_versions_are_these() -> None:
         2: ("ListOffsets", 1, 9),
         3: ("Metadata", 0, 12),
         10: ("FindCoordinator", 0, 6),
+        17: ("SaslHandshake", 0, 1),
         18: ("ApiVersions", 0, 4),
         19: ("CreateTopics", 2, 7),
         20: ("DeleteTopics", 1, 6),
         22: ("InitProducerId", 0, 5),
+        32: ("DescribeConfigs", 1, 4),
+        60: ("DescribeCluster", 0, 2),
     }
 
 
@@ -37,6 +40,7 @@ def test_advertised_versions_are_these() -> None:
         ("offsets by time", {2: 1}),
         ("idempotent producer", {22: 0}),
         ("asking for versions", {18: 0}),
+        ("asking how to authenticate", {17: 0}),
     ],
 )
 def test_old_librdkafka_finds_the_versions_by_which_it_knows_a_feature(
@@ -61,6 +65,7 @@ def test_old_librdkafka_finds_the_versions_by_which_it_knows_a_feature(
         (19, {3, 7}),
         (20, {1, 6}),
         (22, {0, 3}),
+        (32, {1, 2}),
     ],
 )
 def test_the_highest_of_old_clients_and_the_lowest_of_new_ones_are_served(

@@ -1,0 +1,99 @@
+"""DescribeConfigs (key 32): v1-4.
+
+Behaviour:
+- Topics: every setting that has a value here. A limit that the topic does not lower is the broker's
+  (compat.kafka.topic_settings). Not there: UNKNOWN_TOPIC_OR_PARTITION; a name that no topic may
+  have: INVALID_TOPIC_EXCEPTION.
+- The broker, by its id or "": every setting by latermq's name, and those of Kafka's that tools look
+  for (compat.kafka.broker_settings); all of them are read-only. Any other id: INVALID_REQUEST.
+- Loggers, groups, client metrics and kinds that nobody knows: INVALID_REQUEST, names the kind.
+- A resource that the request names more than once is answered once: INVALID_REQUEST.
+- A list of keys (null and empty: all) filters; a key that does not exist is left out.
+- Synonyms on request: all places that the value may come from, the one that counts first.
+  Documentation on request (v3+).
+
+Deviations:
+- Kafka describes a resource as often as it is named.
+- Kafka describes its loggers, and from version 4 on the settings of groups; here there are none.
+
+Versions: 1 synonyms and sources; 2 as 1; 3 types and documentation; 4 flexible.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from appliance.errors import RequestError
+from compat.kafka import messages
+from compat.kafka.config_entries import ConfigEntry
+from compat.kafka.config_resources import DUPLICATE, find_configs
+from compat.kafka.error_codes import ErrorCode
+from compat.kafka.node import Node
+from compat.kafka.registry import Fields, handles
+
+_KEY: Final = 32
+
+
+@handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4)
+def describe_configs(node: Node, version: int, request: Fields) -> Fields:
+    """Describe resources, each for itself."""
+    describer = _Describer(node, version, request)
+    named: dict[tuple[int, str], list[Fields]] = {}
+    for resource in request["resources"]:
+        named.setdefault((resource["resource_type"], resource["resource_name"]), []).append(
+            resource
+        )
+    return {"results": [describer.describe(resources) for resources in named.values()]}
+
+
+class _Describer:
+    """Describes the resources of one request.
+
+    Ten thousand topics have the same settings, nearly: each entry is encoded once.
+    """
+
+    def __init__(self, node: Node, version: int, request: Fields) -> None:
+        self._node = node
+        self._version = version
+        self._shows_synonyms: bool = request["include_synonyms"]
+        self._shows_notes: bool = request.get("include_documentation", False)
+        self._encoded: dict[ConfigEntry, bytes] = {}
+
+    def describe(self, resources: list[Fields]) -> Fields:
+        """Describe a resource, which the request names as often as the list is long."""
+        resource = resources[0]
+        result = {
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+            "resource_type": resource["resource_type"],
+            "resource_name": resource["resource_name"],
+            "configs": (),
+        }
+        try:
+            if len(resources) > 1:
+                raise RequestError(DUPLICATE, ErrorCode.INVALID_REQUEST)
+            keys = frozenset(resource["configuration_keys"] or ())
+            result["configs"] = [
+                self._encode(entry)
+                for entry in find_configs(self._node, resource)
+                if not keys or entry.name in keys
+            ]
+        except RequestError as error:
+            result["error_code"], result["error_message"] = error.code, error.message
+        return result
+
+    def _encode(self, entry: ConfigEntry) -> bytes:
+        known = self._encoded.get(entry)
+        if known is not None:
+            return known
+        synonyms = entry.synonyms if self._shows_synonyms else ()
+        fields = {
+            **entry.fields(),
+            "synonyms": [
+                {"name": each.name, "value": each.value, "source": each.source} for each in synonyms
+            ],
+            "config_type": entry.type,
+            "documentation": entry.note if self._shows_notes else None,
+        }
+        encoded = messages.encode_response_item(_KEY, self._version, "results.configs", fields)
+        self._encoded[entry] = encoded
+        return encoded
