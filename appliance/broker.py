@@ -232,6 +232,10 @@ class Broker:
     def pending_timers(self) -> int:
         return self._store.projections.due.pending
 
+    def pending_timers_of(self, partition: Partition) -> int:
+        """How many records of a partition wait until they are due."""
+        return self._store.projections.due.pending_of(partition.handle)
+
     def timer_state(self, topic: Topic, user_id: bytes) -> TimerState:
         """What became of the timer with that id in that topic."""
         found = self._store.projections.timer_state(topic, user_id, self.clock.wall_ms())
@@ -270,6 +274,11 @@ class Broker:
     def note_verified(self, found: list[tuple[int, int, str]]) -> list[Damage]:
         """Take up what `verify_frames` found. Returns the damage among it."""
         return self._store.note_verified(found)
+
+    @property
+    def damage(self) -> Sequence[Damage]:
+        """What was found damaged, by the start or later, in the order in which it was found."""
+        return self._store.damage
 
     def housekeep(self) -> None:
         """A slice of background work; call about ten times a second."""

@@ -13,16 +13,15 @@ import sys
 import psutil
 
 from _core.partition import Topic
-from appliance.admin import AdminServer
+from appliance.admin import AdminServer, LiveStatus
 from appliance.broker import Broker, Facade
 from appliance.clock import SystemClock
 from appliance.config import Config
 from appliance.fs import OsFileSystem
-from appliance.metrics import render
-from appliance.model import TimerState
+from appliance.model import GroupStatus
 from appliance.sd_notify import Notifier
-from appliance.store.recovery import Progress
 from compat.kafka.codecs import decompress
+from compat.kafka.group_status import describe_group
 from compat.kafka.server import KafkaServer
 from compat.kafka.topic_settings import read_topic_policy
 
@@ -45,29 +44,17 @@ KAFKA_FACADE = Facade(decompress=decompress, configure_topic=configure_topic)
 
 
 class Service:
-    """One broker with its servers, and the `StatusSource` of the admin pages."""
+    """One broker with its servers."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._broker = Broker(SystemClock(), OsFileSystem(), config, KAFKA_FACADE)
-        self._kafka: KafkaServer | None = None
+        self._status = LiveStatus(self._broker, self._describe_group)
         self._notifier = Notifier()
         self._stop = asyncio.Event()
 
-    @property
-    def ready(self) -> bool:
-        return self._kafka is not None
-
-    def progress(self) -> Progress:
-        return self._broker.progress()
-
-    def timer_state(self, topic: str, user_id: bytes) -> TimerState | None:
-        found = self._broker.find_topic(topic)
-        return None if found is None else self._broker.timer_state(found, user_id)
-
-    def metrics_text(self) -> bytes:
-        connections = 0 if self._kafka is None else self._kafka.connection_count
-        return render(self._broker.collect_metrics(), self._broker.gauges(connections))
+    def _describe_group(self, name: str) -> GroupStatus:
+        return describe_group(name, self._broker.groups().get(name))
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -80,19 +67,19 @@ class Service:
             loop.add_signal_handler(number, self._stop.set)
         advertised = self._config.advertise
         names = () if advertised is None else (advertised.host,)
-        admin = AdminServer(self, self._config.admin, names)
-        admin_host, admin_port = await admin.start()
+        admin = AdminServer(self._status, self._config.admin, names)
+        admin_address = await admin.start()
         try:
             if not await self._recover():
                 return
             kafka = KafkaServer(self._broker)
             await kafka.start()
-            self._kafka = kafka
+            self._status.serves(kafka, admin_address)
             # What is alive now stays: the collector need not look at it again.
             gc.collect()
             gc.freeze()
             _set_priority(self._config.process_priority)
-            told = f"kafka={kafka.bound} admin={_address(admin_host, admin_port)}"
+            told = f"kafka={kafka.bound} admin={admin_address}"
             sys.stdout.write(f"latermq ready {told}\n")
             sys.stdout.flush()
             self._notifier.ready(told)
@@ -126,7 +113,7 @@ class Service:
         watchdog.cancel()
         stop.cancel()
         self._notifier.stopping("stopping")
-        self._kafka = None
+        self._status.stops()
         await kafka.stop()
         if kafka.pump.failure.done():
             # No clean stop: memory and disk may differ, and the next start must look.
@@ -157,10 +144,6 @@ def _set_priority(nice: int) -> None:
         process.nice(nice)
     except psutil.AccessDenied:
         _log.info("process.priority = %d is not permitted here", nice)
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def run(config: Config) -> int:

@@ -22,6 +22,7 @@ from typing import Final
 from _core.session import ParkedFetch
 from appliance.broker import Broker
 from appliance.clock import WakeTimer
+from appliance.errors import NotReadyError
 from appliance.store.commit_log import FlushJob
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
@@ -63,6 +64,7 @@ class Pump:
         self._next_unflushed_since_ns: int | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
+        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._is_stopped = False
         self._is_closed = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()
@@ -78,6 +80,7 @@ class Pump:
         if self._is_closed:
             return
         self._is_stopped = self._is_closed = True
+        self._disappoint()
         self._loop.remove_reader(self._timer.fileno())
         for handle in (self._flush_timer, self._housekeeping):
             if handle is not None:
@@ -101,6 +104,7 @@ class Pump:
         self._is_stopped = True
         if not self.failure.done():
             self.failure.set_result(error)
+        self._disappoint()
 
     def _guard(self, step: Callable[[], None]) -> None:
         """Run a step of the pump; nobody above would see its error."""
@@ -126,7 +130,38 @@ class Pump:
         woken = self._broker.commit()
         self._want_flush()
         self._arm()
+        self._tell(woken)
+
+    async def durable(self, pos: int) -> None:
+        """End the turn, and wait until what lies below a log position may be acknowledged.
+
+        Raises:
+            NotReadyError: the broker stops or has failed; nobody can say what a restart finds.
+        """
+        self._guard(self.end_turn)
+        while self.durable_pos < pos:
+            if self._is_stopped:
+                raise NotReadyError("the broker is stopping")
+            future = self._loop.create_future()
+            self._awaited.append((pos, future))
+            await future
+
+    def _tell(self, woken: list[ParkedFetch]) -> None:
+        """Tell everybody who waits that there was progress."""
         self._progressed(woken)
+        if self._awaited:
+            durable_pos = self.durable_pos
+            for pos, future in self._awaited:
+                if pos <= durable_pos and not future.done():
+                    future.set_result(None)
+            self._awaited = [each for each in self._awaited if not each[1].done()]
+
+    def _disappoint(self) -> None:
+        """There will be no more progress."""
+        for _, future in self._awaited:
+            if not future.done():
+                future.set_exception(NotReadyError("the broker is stopping"))
+        self._awaited = []
 
     def _arm(self) -> None:
         wake_ms = self._broker.next_wake_ms()
@@ -183,7 +218,7 @@ class Pump:
         is_behind = broker.flushed_pos < broker.committed_pos
         self._unflushed_since_ns = self._next_unflushed_since_ns if is_behind else None
         self._want_flush()
-        self._progressed(woken)
+        self._tell(woken)
 
     # Delivery
 
@@ -232,6 +267,7 @@ class Pump:
 
     def _housekeep(self) -> None:
         self._broker.housekeep()
+        self.end_turn()  # what expired goes into the log
         spare = self._broker.begin_spare()
         if spare is not None:
             self._loop.run_in_executor(self._allocator, spare.run)

@@ -295,6 +295,11 @@ class KafkaServer:
         await self.pump.stop()
 
     @property
+    def advertised(self) -> Address:
+        """Where clients are told to connect."""
+        return Address(self.node.host, self.node.port)
+
+    @property
     def connection_count(self) -> int:
         return len(self._connections)
 

@@ -1,23 +1,19 @@
 """The admin address, as a real HTTP client on loopback sees it."""
 
 import asyncio
-import json
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import quote
 
-import aiohttp
 import pytest
 import uvloop
-from yarl import URL
 
-from appliance.admin import AdminServer, Progress
+from appliance.admin import AdminServer
 from appliance.config import Address
 from appliance.errors import ConfigError, NotReadyError
 from appliance.model import TimerState
+from tests.support.admin_client import Status, serving
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -29,84 +25,14 @@ def run(request: pytest.FixtureRequest) -> Run:
     return runner
 
 
-@dataclass
-class Status:
-    """A broker's status, made of plain values."""
-
-    ready: bool = True
-    topics: dict[str, dict[bytes, TimerState]] = field(default_factory=dict)
-    failure: Exception | None = None
-
-    def progress(self) -> Progress:
-        return Progress(phase="scanning the log", recovered_bytes=3, total_bytes=7)
-
-    def timer_state(self, topic: str, user_id: bytes) -> TimerState | None:
-        if self.failure is not None:
-            raise self.failure
-        if topic not in self.topics:
-            return None
-        return self.topics[topic].get(user_id, TimerState("unknown"))
-
-    def metrics_text(self) -> bytes:
-        return b"# TYPE latermq_up gauge\nlatermq_up 1.0\n"
-
-
-@dataclass
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        assert self.headers["Content-Type"] == "application/json; charset=utf-8"
-        return json.loads(self.body)
-
-
-class Client:
-    """An HTTP client that sends paths exactly as they are given."""
-
-    def __init__(self, session: aiohttp.ClientSession, address: tuple[str, int]) -> None:
-        self._session = session
-        self.address = address
-
-    async def get(self, path: str, method: str = "GET", host: str | None = None) -> Answer:
-        headers = {} if host is None else {"Host": host}
-        url = URL(f"http://{self.address[0]}:{self.address[1]}{path}", encoded=True)
-        async with self._session.request(method, url, headers=headers) as response:
-            return Answer(response.status, dict(response.headers), await response.read())
-
-    async def send_raw(self, request: bytes) -> bytes:
-        """Send bytes on a connection of their own, and return all that comes until it closes."""
-        reader, writer = await asyncio.open_connection(*self.address)
-        writer.write(request)
-        async with asyncio.timeout(10):
-            answer = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        return answer
-
-
-@asynccontextmanager
-async def serving(
-    status: Status, host: str = "127.0.0.1", host_names: tuple[str, ...] = ()
-) -> AsyncIterator[Client]:
-    server = AdminServer(status, Address(host, 0), host_names)
-    _, port = await server.start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Client(session, ("127.0.0.1", port))
-    finally:
-        await server.stop()
-
-
 def test_health_readiness_and_metrics_of_a_ready_broker(run: Run) -> None:
     async def scenario() -> None:
         async with serving(Status()) as client:
-            health = await client.get("/healthz")
+            health = await client.ask("/healthz")
             assert (health.status, health.json()) == (200, {"status": "ok"})
-            readiness = await client.get("/readyz")
+            readiness = await client.ask("/readyz")
             assert (readiness.status, readiness.json()) == (200, {"ready": True})
-            metrics = await client.get("/metrics")
+            metrics = await client.ask("/metrics")
             assert metrics.status == 200
             assert metrics.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             assert metrics.body == b"# TYPE latermq_up gauge\nlatermq_up 1.0\n"
@@ -116,9 +42,9 @@ def test_health_readiness_and_metrics_of_a_ready_broker(run: Run) -> None:
 
 def test_a_recovering_broker_is_healthy_but_not_ready_and_shows_how_far_it_is(run: Run) -> None:
     async def scenario() -> None:
-        status = Status(ready=False, topics={"orders": {}})
+        status = Status(ready=False, timers={"orders": {}})
         async with serving(status) as client:
-            assert (await client.get("/healthz")).status == 200
+            assert (await client.ask("/healthz")).status == 200
             expected = {
                 "ready": False,
                 "phase": "scanning the log",
@@ -126,10 +52,10 @@ def test_a_recovering_broker_is_healthy_but_not_ready_and_shows_how_far_it_is(ru
                 "total_bytes": 7,
             }
             for path in ("/readyz", "/api/v1/topics/orders/timers/a"):
-                answer = await client.get(path)
+                answer = await client.ask(path)
                 assert (answer.status, answer.json()) == (503, expected)
             status.ready = True
-            assert (await client.get("/readyz")).status == 200
+            assert (await client.ask("/readyz")).status == 200
 
     run(scenario())
 
@@ -140,17 +66,17 @@ def test_the_state_of_a_timer_is_shown_as_it_is(run: Run) -> None:
             b"a": TimerState("pending", due_at=1_767_225_600_000, partition=3),
             b"b": TimerState("delivered", due_at=5, partition=0),
         }
-        async with serving(Status(topics={"orders": timers})) as client:
+        async with serving(Status(timers={"orders": timers})) as client:
             path = "/api/v1/topics/orders/timers/"
-            pending = await client.get(path + "a")
+            pending = await client.ask(path + "a")
             assert pending.status == 200
             assert pending.json() == {
                 "state": "pending",
                 "due_at": 1_767_225_600_000,
                 "partition": 3,
             }
-            assert (await client.get(path + "b")).json()["state"] == "delivered"
-            unknown = await client.get(path + "c")
+            assert (await client.ask(path + "b")).json()["state"] == "delivered"
+            unknown = await client.ask(path + "c")
             assert unknown.status == 200
             assert unknown.json() == {"state": "unknown", "due_at": None, "partition": None}
 
@@ -165,7 +91,7 @@ def test_the_state_of_a_timer_is_shown_as_it_is(run: Run) -> None:
 def test_an_id_is_bytes_of_any_kind(run: Run, user_id: bytes) -> None:
     async def scenario() -> None:
         timers = {user_id: TimerState("cancelled", due_at=1, partition=2)}
-        async with serving(Status(topics={"a.topic_1-x": timers})) as client:
+        async with serving(Status(timers={"a.topic_1-x": timers})) as client:
             everything_escaped = "".join(f"%{byte:02x}" for byte in user_id)
             for escaped in (everything_escaped, quote(user_id, safe="")):
                 request = (
@@ -182,8 +108,8 @@ def test_an_id_is_bytes_of_any_kind(run: Run, user_id: bytes) -> None:
 @pytest.mark.parametrize("escaped", ["", "x" * 256, "%00" * 256, "a%4", "%", "%zz"])
 def test_an_id_that_is_empty_too_long_or_badly_escaped_is_refused(run: Run, escaped: str) -> None:
     async def scenario() -> None:
-        async with serving(Status(topics={"orders": {}})) as client:
-            answer = await client.get(f"/api/v1/topics/orders/timers/{escaped}")
+        async with serving(Status(timers={"orders": {}})) as client:
+            answer = await client.ask(f"/api/v1/topics/orders/timers/{escaped}")
             assert answer.status == 400
             assert "1 to 255 bytes" in answer.json()["error"]
 
@@ -193,8 +119,8 @@ def test_an_id_that_is_empty_too_long_or_badly_escaped_is_refused(run: Run, esca
 @pytest.mark.parametrize("topic", ["absent", "", "%ff%fe", "or%2Fders", "%zz"])
 def test_an_unknown_topic_is_not_found(run: Run, topic: str) -> None:
     async def scenario() -> None:
-        async with serving(Status(topics={"orders": {}})) as client:
-            answer = await client.get(f"/api/v1/topics/{topic}/timers/a")
+        async with serving(Status(timers={"orders": {}})) as client:
+            answer = await client.ask(f"/api/v1/topics/{topic}/timers/a")
             assert answer.status == 404
             assert "there is no topic" in answer.json()["error"]
 
@@ -204,12 +130,12 @@ def test_an_unknown_topic_is_not_found(run: Run, topic: str) -> None:
 def test_unknown_paths_and_methods_are_answered_in_json(run: Run) -> None:
     async def scenario() -> None:
         async with serving(Status()) as client:
-            for path in ("/", "/healthz/", "/api/v1/topics/a/timers/b/c", "/api/v1/topics/a"):
-                answer = await client.get(path)
+            for path in ("/", "/healthz/", "/api/v1/topics/a/timers/b/c", "/api/v1"):
+                answer = await client.ask(path)
                 assert answer.status == 404
                 assert path in answer.json()["error"]
             for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
-                answer = await client.get("/readyz", method=method)
+                answer = await client.ask("/readyz", method=method)
                 assert answer.status == 405
                 assert method in answer.json()["error"]
                 assert answer.headers["Allow"] == "GET, HEAD"
@@ -236,7 +162,7 @@ def test_unknown_paths_and_methods_are_answered_in_json(run: Run) -> None:
 def test_only_requests_that_name_this_server_are_answered(run: Run, host: str, status: int) -> None:
     async def scenario() -> None:
         async with serving(Status(), host_names=("broker.example",)) as client:
-            answer = await client.get("/healthz", host=host)
+            answer = await client.ask("/healthz", headers={"Host": host})
             assert answer.status == status
             if status == 421:
                 assert answer.json() == {"error": "the Host header names another server"}
@@ -247,8 +173,8 @@ def test_only_requests_that_name_this_server_are_answered(run: Run, host: str, s
 def test_on_all_addresses_any_address_in_figures_names_the_server(run: Run) -> None:
     async def scenario() -> None:
         async with serving(Status(), host="0.0.0.0") as client:
-            assert (await client.get("/healthz", host="10.0.0.1:9192")).status == 200
-            assert (await client.get("/healthz", host="evil.example")).status == 421
+            assert (await client.ask("/healthz", headers={"Host": "10.0.0.1:9192"})).status == 200
+            assert (await client.ask("/healthz", headers={"Host": "evil.example"})).status == 421
 
     run(scenario())
 
@@ -266,7 +192,7 @@ def test_answers_are_not_kept_by_caches_and_tell_no_versions(run: Run) -> None:
     async def scenario() -> None:
         async with serving(Status()) as client:
             for path in ("/healthz", "/metrics", "/nothing"):
-                headers = (await client.get(path)).headers
+                headers = (await client.ask(path)).headers
                 assert headers["Server"] == "latermq"
                 assert headers["Cache-Control"] == "no-store"
 
@@ -277,15 +203,15 @@ def test_a_failure_inside_is_logged_and_answered_without_its_details(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        status = Status(topics={"orders": {}}, failure=RuntimeError("secret"))
+        status = Status(timers={"orders": {}}, failure=RuntimeError("secret"))
         async with serving(status) as client:
-            answer = await client.get("/api/v1/topics/orders/timers/a")
+            answer = await client.ask("/api/v1/topics/orders/timers/a")
             assert answer.status == 500
             assert b"secret" not in answer.body
             assert "error" in answer.json()
             status.failure = NotReadyError("stopping")
-            assert (await client.get("/api/v1/topics/orders/timers/a")).status == 503
-            assert (await client.get("/healthz")).status == 200
+            assert (await client.ask("/api/v1/topics/orders/timers/a")).status == 503
+            assert (await client.ask("/healthz")).status == 200
 
     run(scenario())
     assert "secret" in caplog.text
@@ -311,7 +237,7 @@ def test_malformed_and_oversized_requests_are_refused_without_noise_in_the_log(
             except ConnectionResetError:
                 answer = b""  # closed with bytes of ours unread: refused all the same
             assert answer == b"" or answer.startswith(b"HTTP/1.0 400 "), answer[:200]
-            assert (await client.get("/healthz")).status == 200
+            assert (await client.ask("/healthz")).status == 200
 
     run(scenario())
     assert caplog.records == []

@@ -1,0 +1,217 @@
+"""The status of a running broker: the `StatusSource` that the admin server has in a real process.
+
+Layer 5; on the event loop.
+"""
+
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Final, Protocol
+
+from _core.partition import Topic
+from appliance.admin.status import BrokerStatus, DamagedPart, LogPositions
+from appliance.broker import Broker
+from appliance.config import Address
+from appliance.errors import NotReadyError
+from appliance.metrics import render
+from appliance.model import (
+    CommittedOffset,
+    GroupStatus,
+    GroupSummary,
+    PartitionStatus,
+    TimerState,
+    TopicStatus,
+    TopicSummary,
+)
+from appliance.pump import Pump
+from appliance.store.recovery import Progress
+from appliance.units import NS_PER_MS
+
+DAMAGE_SHOWN_MAX: Final = 100
+"""Damaged parts in a status; on a dying disk there may be any number."""
+
+
+class Frontend(Protocol):
+    """The server of the broker's clients, once it serves them."""
+
+    pump: Pump
+    bound: Address
+
+    @property
+    def advertised(self) -> Address:
+        """Where clients are told to connect."""
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+
+
+class LiveStatus:
+    """Tells of one broker; ready from `serves` until `stops`."""
+
+    def __init__(self, broker: Broker, describe_group: Callable[[str], GroupStatus]) -> None:
+        """Make the status of a broker that is not ready.
+
+        Args:
+            broker: the broker.
+            describe_group: tells of a group by its name all but its offsets; one of which nothing
+                is known is "Dead". Only called when ready.
+        """
+        self._broker = broker
+        self._describe_group = describe_group
+        self._frontend: Frontend | None = None
+        self._admin = broker.config.admin
+        self._started_at = 0
+        self._started_ns = 0
+        self._version = importlib.metadata.version("latermq")
+
+    def serves(self, frontend: Frontend, admin: Address) -> None:
+        """From now on clients are served.
+
+        Args:
+            frontend: by whom.
+            admin: where the admin server listens.
+        """
+        self._frontend = frontend
+        self._admin = admin
+        self._started_at = self._broker.clock.wall_ms()
+        self._started_ns = self._broker.clock.monotonic_ns()
+
+    def stops(self) -> None:
+        """From now on they are not."""
+        self._frontend = None
+
+    @property
+    def ready(self) -> bool:
+        return self._frontend is not None
+
+    def progress(self) -> Progress:
+        return self._broker.progress()
+
+    def metrics_text(self) -> bytes:
+        connections = 0 if self._frontend is None else self._frontend.connection_count
+        return render(self._broker.collect_metrics(), self._broker.gauges(connections))
+
+    @property
+    def _serving(self) -> Frontend:
+        if self._frontend is None:
+            raise NotReadyError("the broker is starting or stopping")
+        return self._frontend
+
+    # The broker as a whole
+
+    def status(self) -> BrokerStatus:
+        broker, frontend = self._broker, self._serving
+        gauges = broker.gauges(frontend.connection_count)
+        topics = broker.topics()
+        return BrokerStatus(
+            version=self._version,
+            cluster_id=broker.cluster_id,
+            epoch=broker.epoch,
+            kafka=str(frontend.bound),
+            advertised=str(frontend.advertised),
+            admin=str(self._admin),
+            insecure=gauges.insecure,
+            flush=broker.config.flush,
+            started_at=self._started_at,
+            uptime_ms=(broker.clock.monotonic_ns() - self._started_ns) // NS_PER_MS,
+            log=LogPositions(
+                wrote=gauges.log_wrote_pos,
+                committed=gauges.log_committed_pos,
+                flushed=gauges.log_flushed_pos,
+                visible=gauges.log_visible_pos,
+            ),
+            connections=gauges.connections,
+            topics=len(topics),
+            partitions=sum(len(topic.partitions) for topic in topics),
+            groups=len(broker.group_names()),
+            pending_timers=gauges.pending_timers,
+            next_due_at=broker.next_wake_ms(),
+            damage_count=gauges.recovered_damage,
+            damage=tuple(
+                DamagedPart(str(each.path), each.offset, each.size, each.fault)
+                for each in islice(broker.damage, DAMAGE_SHOWN_MAX)
+            ),
+        )
+
+    # Topics
+
+    def topics(self) -> Iterator[TopicSummary]:
+        for topic in self._broker.topics():
+            if not topic.deleted:
+                yield self._summary(topic)
+
+    def _summary(self, topic: Topic) -> TopicSummary:
+        parts = topic.partitions
+        return TopicSummary(
+            name=topic.name,
+            id=str(topic.uuid),
+            partition_count=len(parts),
+            record_count=sum(part.visible_offset - part.start_offset for part in parts),
+            pending_timers=sum(map(self._broker.pending_timers_of, parts)),
+        )
+
+    def topic(self, name: str) -> TopicStatus | None:
+        topic = self._broker.find_topic(name)
+        if topic is None:
+            return None
+        partitions = tuple(
+            PartitionStatus(
+                partition=part.index,
+                start_offset=part.start_offset,
+                visible_offset=part.visible_offset,
+                next_offset=part.next_offset,
+                pending_timers=self._broker.pending_timers_of(part),
+            )
+            for part in topic.partitions
+        )
+        return TopicStatus(topic.name, str(topic.uuid), dict(topic.settings), partitions)
+
+    # Groups
+
+    def groups(self) -> Iterator[GroupSummary]:
+        for name in self._broker.group_names():
+            group = self._describe_group(name)
+            yield GroupSummary(name, group.state, group.protocol_type, len(group.members))
+
+    def group(self, name: str) -> GroupStatus | None:
+        if name not in self._broker.groups() and not self._broker.committed_offsets(name):
+            return None
+        return replace(self._describe_group(name), offsets=tuple(self._committed(name)))
+
+    def _committed(self, group: str) -> Iterator[CommittedOffset]:
+        topics = {topic.topic_id: topic for topic in self._broker.topics()}
+        for (topic_id, index), entry in sorted(self._broker.committed_offsets(group).items()):
+            topic = topics[topic_id]
+            end_offset = topic.partitions[index].visible_offset
+            yield CommittedOffset(
+                topic=topic.name,
+                partition=index,
+                offset=entry.offset,
+                metadata=entry.metadata,
+                committed_at=entry.commit_ms,
+                end_offset=end_offset,
+                # An application may commit any offset, also one above the end.
+                lag=max(0, end_offset - entry.offset),
+            )
+
+    # Timers
+
+    async def timer_state(self, topic: str, user_id: bytes) -> TimerState | None:
+        return await self._ask_timer(topic, user_id, self._broker.timer_state)
+
+    async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
+        return await self._ask_timer(topic, user_id, self._broker.cancel_timer)
+
+    async def _ask_timer(
+        self, name: str, user_id: bytes, ask: Callable[[Topic, bytes], TimerState]
+    ) -> TimerState | None:
+        pump = self._serving.pump
+        topic = self._broker.find_topic(name)
+        if topic is None:
+            return None
+        state = ask(topic, user_id)
+        # Nobody is told of what a power cut could still undo.
+        await pump.durable(self._broker.wrote_pos)
+        return state

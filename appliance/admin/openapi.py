@@ -1,0 +1,284 @@
+"""The OpenAPI 3.1 description of the admin address, as it is served. Layer 5; only data."""
+
+from typing import Any, Final
+
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_POSITION: Final = {"type": "integer", "minimum": 0, "description": "byte position in the log"}
+_INSTANT: Final = {"type": "integer", "description": "epoch ms"}
+_MAYBE_INSTANT: Final = {"type": ["integer", "null"], "description": "epoch ms"}
+_TEXT: Final = {"type": "string"}
+_MAYBE_TEXT: Final = {"type": ["string", "null"]}
+_ADDRESS: Final = {"type": "string", "description": "HOST:PORT, an IPv6 host in brackets"}
+_UUID: Final = {"type": "string", "format": "uuid"}
+_STATES: Final = ["pending", "cancelled", "delivered", "unknown"]
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """A closed object all of whose properties are there."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _list(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
+def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _error(description: str) -> dict[str, Any]:
+    return _json(description, _ref("Error"))
+
+
+_NOT_READY: Final = _json("the broker is starting or stopping", _ref("NotReady"))
+
+_TOPIC_PARAMETER: Final = {
+    "name": "topic",
+    "in": "path",
+    "required": True,
+    "schema": _TEXT,
+    "description": "name of a topic, percent-encoded UTF-8",
+}
+_GROUP_PARAMETER: Final = {
+    "name": "group",
+    "in": "path",
+    "required": True,
+    "schema": _TEXT,
+    "description": "name of a consumer group, percent-encoded UTF-8",
+}
+_ID_PARAMETER: Final = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": _TEXT,
+    "description": "what the record had in x-deliver-id: 1 to 255 bytes of any kind, "
+    "percent-encoded",
+}
+
+_TIMER: Final = {
+    "state": {"enum": _STATES},
+    "due_at": _MAYBE_INSTANT,
+    "partition": {"type": ["integer", "null"], "minimum": 0},
+}
+
+_SCHEMAS: Final[dict[str, Any]] = {
+    "Error": _object(error={"type": "string", "description": "a sentence for people"}),
+    "NotReady": _object(
+        ready={"const": False}, phase=_TEXT, recovered_bytes=_COUNT, total_bytes=_COUNT
+    ),
+    "Status": _object(
+        version=_TEXT,
+        cluster_id=_UUID,
+        epoch={**_COUNT, "description": "the leader epoch of every partition"},
+        kafka=_ADDRESS,
+        advertised={**_ADDRESS, "description": "where Kafka clients are sent"},
+        admin=_ADDRESS,
+        insecure={
+            "type": "boolean",
+            "description": "others than this machine may connect, unencrypted, without password",
+        },
+        flush={"enum": ["sync", "async"]},
+        started_at=_INSTANT,
+        uptime_ms=_COUNT,
+        log=_object(wrote=_POSITION, committed=_POSITION, flushed=_POSITION, visible=_POSITION),
+        connections=_COUNT,
+        topics=_COUNT,
+        partitions=_COUNT,
+        groups=_COUNT,
+        pending_timers={**_COUNT, "description": "records that wait until they are due"},
+        next_due_at={**_MAYBE_INSTANT, "description": "nothing is due before, epoch ms"},
+        damage_count=_COUNT,
+        damage={
+            **_list(_object(file=_TEXT, offset=_COUNT, size=_COUNT, fault=_TEXT)),
+            "maxItems": 100,
+            "description": "the first parts of files that were found damaged",
+        },
+    ),
+    "TopicSummary": _object(
+        name=_TEXT,
+        id=_UUID,
+        partition_count=_COUNT,
+        record_count={**_COUNT, "description": "offsets that can be fetched"},
+        pending_timers=_COUNT,
+    ),
+    "Topic": _object(
+        name=_TEXT,
+        id=_UUID,
+        settings={
+            "type": "object",
+            "additionalProperties": _TEXT,
+            "description": "what was set; all others have their defaults",
+        },
+        partitions=_list(
+            _object(
+                partition=_COUNT,
+                start_offset=_COUNT,
+                visible_offset={**_COUNT, "description": "up to here it can be fetched"},
+                next_offset=_COUNT,
+                pending_timers=_COUNT,
+            )
+        ),
+    ),
+    "GroupSummary": _object(name=_TEXT, state=_TEXT, protocol_type=_TEXT, member_count=_COUNT),
+    "Group": _object(
+        name=_TEXT,
+        state={"type": "string", "description": "Kafka's word, such as Stable or Empty"},
+        protocol_type=_TEXT,
+        protocol=_TEXT,
+        generation={"type": "integer", "minimum": -1},
+        members=_list(
+            _object(
+                member_id=_TEXT,
+                instance_id=_MAYBE_TEXT,
+                client_id=_TEXT,
+                host=_TEXT,
+                assignment={
+                    "type": ["array", "null"],
+                    "items": _object(topic=_TEXT, partition=_COUNT),
+                    "description": "null: of a form that the broker does not know",
+                },
+            )
+        ),
+        offsets=_list(
+            _object(
+                topic=_TEXT,
+                partition=_COUNT,
+                offset={"type": "integer", "description": "of the record that it reads next"},
+                metadata=_MAYBE_TEXT,
+                committed_at=_INSTANT,
+                end_offset=_COUNT,
+                lag=_COUNT,
+            )
+        ),
+    ),
+    "Timer": _object(**_TIMER),
+    "NotCancelled": _object(error=_TEXT, **_TIMER),
+}
+
+_TIMER_PATH: Final[dict[str, Any]] = {
+    "parameters": [_TOPIC_PARAMETER, _ID_PARAMETER],
+    "get": {
+        "operationId": "getTimer",
+        "summary": "what became of a delayed record, by its x-deliver-id",
+        "description": "Delivered and cancelled ones are remembered for a day "
+        "(delay.fired_id_memory_ms), then they are unknown.",
+        "responses": {
+            "200": _json("its state, durable like an acknowledged record", _ref("Timer")),
+            "400": _error("the id is empty, too long or badly encoded"),
+            "404": _error("there is no such topic"),
+            "503": _NOT_READY,
+        },
+    },
+    "delete": {
+        "operationId": "cancelTimer",
+        "summary": "cancel a delayed record, by its x-deliver-id",
+        "description": "As strong as a record with x-deliver-cancel: after the answer 200 it is "
+        "never delivered. May be repeated.",
+        "responses": {
+            "200": _json("it is cancelled, now or before; this is durable", _ref("Timer")),
+            "400": _error("the id is empty, too long or badly encoded"),
+            "403": _error("the request comes from a web page of another origin"),
+            "404": _json(
+                "there is no such topic, or no such timer",
+                {"oneOf": [_ref("Error"), _ref("NotCancelled")]},
+            ),
+            "409": _json("too late: it was delivered", _ref("NotCancelled")),
+            "503": _NOT_READY,
+            "507": _error("the disk is full"),
+        },
+    },
+}
+
+
+def _get(
+    operation: str, summary: str, responses: dict[str, Any], *parameters: dict[str, Any]
+) -> dict[str, Any]:
+    path: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
+    return path | {"get": {"operationId": operation, "summary": summary, "responses": responses}}
+
+
+_PATHS: Final[dict[str, Any]] = {
+    "/healthz": _get(
+        "getHealth",
+        "the event loop turns",
+        {"200": _json("it does", _object(status={"const": "ok"}))},
+    ),
+    "/readyz": _get(
+        "getReadiness",
+        "clients are served",
+        {"200": _json("they are", _object(ready={"const": True})), "503": _NOT_READY},
+    ),
+    "/metrics": _get(
+        "getMetrics",
+        "metrics for Prometheus",
+        {"200": {"description": "all of them", "content": {"text/plain": {"schema": _TEXT}}}},
+    ),
+    "/api/v1/openapi.json": _get(
+        "getDescription", "this description", {"200": _json("OpenAPI 3.1", {"type": "object"})}
+    ),
+    "/api/v1/status": _get(
+        "getStatus",
+        "the broker as a whole",
+        {"200": _json("its state", _ref("Status")), "503": _NOT_READY},
+    ),
+    "/api/v1/topics": _get(
+        "listTopics",
+        "all topics",
+        {
+            "200": _json("in order of creation", _object(topics=_list(_ref("TopicSummary")))),
+            "503": _NOT_READY,
+        },
+    ),
+    "/api/v1/topics/{topic}": _get(
+        "getTopic",
+        "a topic and its partitions",
+        {
+            "200": _json("the topic", _ref("Topic")),
+            "404": _error("there is no such topic"),
+            "503": _NOT_READY,
+        },
+        _TOPIC_PARAMETER,
+    ),
+    "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
+    "/api/v1/groups": _get(
+        "listGroups",
+        "all consumer groups",
+        {
+            "200": _json("by name", _object(groups=_list(_ref("GroupSummary")))),
+            "503": _NOT_READY,
+        },
+    ),
+    "/api/v1/groups/{group}": _get(
+        "getGroup",
+        "a consumer group, its members and committed offsets",
+        {
+            "200": _json("the group", _ref("Group")),
+            "404": _error("there is no such group"),
+            "503": _NOT_READY,
+        },
+        _GROUP_PARAMETER,
+    ),
+}
+
+DESCRIPTION: Final[dict[str, Any]] = {
+    "openapi": "3.1.0",
+    "info": {
+        "title": "latermq admin API",
+        "version": "1",
+        "description": "Served on the admin address. Every path may also answer 421 if the Host "
+        "header names another server, and 500 for a mistake of the broker's, with a body of the "
+        "schema Error.",
+        "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    },
+    "paths": _PATHS,
+    "components": {"schemas": _SCHEMAS},
+}
