@@ -22,7 +22,7 @@ _SMALL: Final[dict[str, Any]] = {
     "header_size_max_bytes": 4 * KIB,
     "header_count_max": 100,
     "partition_count_max_per_topic": 64,
-    "group_size_max_bytes": 8 * KIB,
+    "group_size_max_bytes": 16 * KIB,
     "group_total_size_max_bytes": MIB,
     "delivery_chunk_records": 64,
     "delivery_batch_max_bytes": 8 * KIB,

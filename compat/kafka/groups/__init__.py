@@ -1,0 +1,1 @@
+"""Consumer groups of the classic protocol: who is in which group, and who consumes what."""

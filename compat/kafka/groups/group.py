@@ -1,0 +1,373 @@
+"""One group: its members, what they have in common, and what of it goes into the log.
+
+What happens when is compat.kafka.groups.rebalance's.
+Layer 3; does no I/O.
+"""
+
+import enum
+import secrets
+import uuid
+from collections import Counter
+from typing import Final
+
+from appliance.errors import RemoteProtocolError
+from appliance.store.group_frames import (
+    GROUP_TOLD,
+    STATE_COMPLETING_REBALANCE,
+    STATE_EMPTY,
+    STATE_PREPARING_REBALANCE,
+    STATE_STABLE,
+    GroupFrame,
+    GroupMember,
+)
+from compat.kafka.error_codes import ErrorCode
+from compat.kafka.groups.deadlines import Deadline
+from compat.kafka.groups.member import (
+    MEMBER_OVERHEAD_BYTES,
+    JoinAnswer,
+    Member,
+    Protocols,
+    Reply,
+    SyncAnswer,
+)
+from compat.kafka.wire import Reader
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+"""Of all consumers; then the metadata tells the topics. Others are Kafka Connect and the like."""
+
+GENERATION_MAX: Final = (1 << 31) - 1
+
+ID_PREFIX_CHAR_COUNT_MAX: Final = 255
+"""Of a member id, in front of the random part: a client id may have 32,767 bytes, and what a
+response names can have no more."""
+
+GROUP_OVERHEAD_BYTES: Final = 1024
+
+
+class GroupState(enum.Enum):
+    """What a group is doing; the values are Kafka's names."""
+
+    EMPTY = "Empty"
+    """No members; it may have offsets."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Waits until all members have joined again."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """A generation has begun; waits for its leader's assignment."""
+    STABLE = "Stable"
+    """Every member can have its assignment."""
+    DEAD = "Dead"
+    """Deleted; nobody is given such a group any more."""
+
+
+_STATES_IN_FRAMES: Final = {
+    GroupState.EMPTY: STATE_EMPTY,
+    GroupState.PREPARING_REBALANCE: STATE_PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE: STATE_COMPLETING_REBALANCE,
+    GroupState.STABLE: STATE_STABLE,
+}
+STATES_OF_FRAMES: Final = {number: state for state, number in _STATES_IN_FRAMES.items()}
+
+
+class Usage:
+    """What all groups together take.
+
+    Attributes:
+        size_bytes: names, subscriptions, assignments and what keeps them in order.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
+class Group:
+    """One group.
+
+    Attributes:
+        group_id: its name.
+        state: what it is doing.
+        state_ms: since when, wall clock.
+        generation: counts the completed joins, from 1 on.
+        protocol_type: of all its members; stays when it is empty; None before the first one.
+        protocol: what the members of this generation have agreed on; None while it is empty.
+        leader_id: the member that assigns; None without members.
+        members: by member id, in the order in which they came.
+        static_ids: the member id of each instance id.
+        pending: ids that were given to clients that are to join with them, and until when.
+        unsynced: members that have not sent SyncGroup in this generation.
+        awaiting_join_count: how many members have joined the coming generation.
+        size_bytes: what it takes, all in all.
+        is_initial: it was empty before this rebalance, so it waits for further members a while.
+        initial_end_ms: it does not wait beyond this, monotonic.
+        has_grown: somebody joined since the last look, during an initial rebalance.
+        join_deadline, sync_deadline: the end of the present phase of a rebalance.
+        upkeep: when to look whether it is still needed, or to write it again.
+        is_told: the log has it as it is.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        join_deadline: Deadline,
+        sync_deadline: Deadline,
+        upkeep: Deadline,
+        usage: Usage,
+        state_ms: int,
+    ) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.state_ms = state_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader_id: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_ids: dict[str, str] = {}
+        self.pending: dict[str, Deadline] = {}
+        self.unsynced: set[str] = set()
+        self.awaiting_join_count = 0
+        self.size_bytes = 0
+        self.is_initial = False
+        self.initial_end_ms = 0
+        self.has_grown = False
+        self.join_deadline = join_deadline
+        self.sync_deadline = sync_deadline
+        self.upkeep = upkeep
+        self.is_told = False
+        self._support: Counter[str] = Counter()
+        self._subscribed: tuple[int, frozenset[str] | None] | None = None
+        self._usage = usage
+        self._grow(GROUP_OVERHEAD_BYTES + len(group_id.encode()))
+
+    def _grow(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self._usage.size_bytes += size_bytes
+
+    def give_back(self) -> None:
+        """Stop counting what it takes: it is deleted."""
+        self._grow(-self.size_bytes)
+
+    # Questions
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """It waits for its members to join."""
+        return self.state is GroupState.PREPARING_REBALANCE
+
+    @property
+    def have_all_joined(self) -> bool:
+        """Nobody has to be waited for any more."""
+        return not self.pending and self.awaiting_join_count == len(self.members)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The time that the slowest member needs to join again. O(members)."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Tell what is wrong with the name a client gives itself."""
+        if instance_id is not None:
+            current = self.static_ids.get(instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        elif member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Tell whether somebody with these protocols can be in the group. O(protocols)."""
+        if not protocol_type or not protocols:
+            return False
+        if not self.members:
+            return True
+        return protocol_type == self.protocol_type and any(
+            self._support[name] == len(self.members) for name in protocols
+        )
+
+    def choose_protocol(self) -> str:
+        """Return the protocol with the most votes among those that all members support.
+
+        Each member votes for the one that it likes best of them; of equal ones it is the one that
+        was voted for first. O(members * protocols).
+        """
+        votes: Counter[str] = Counter()
+        for member in self.members.values():
+            votes[self._vote(member)] += 1
+        return max(votes, key=lambda name: votes[name])
+
+    def _vote(self, member: Member) -> str:
+        count = len(self.members)
+        return next(name for name in member.protocols if self._support[name] == count)
+
+    def metadata_of(self, member: Member) -> bytes:
+        """What the member said for the protocol that was chosen."""
+        return b"" if self.protocol is None else member.protocols.get(self.protocol, b"")
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Return the topics that the members consume, None if that cannot be known.
+
+        O(metadata) the first time in a generation.
+        """
+        if self._subscribed is None or self._subscribed[0] != self.generation:
+            self._subscribed = (self.generation, self._read_subscriptions())
+        return self._subscribed[1]
+
+    def _read_subscriptions(self) -> frozenset[str] | None:
+        if not self.members:
+            return frozenset()
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None:
+            return None
+        try:
+            return frozenset(
+                topic
+                for member in self.members.values()
+                for topic in read_subscription(self.metadata_of(member))
+            )
+        except RemoteProtocolError:
+            return None
+
+    # Members
+
+    def make_member_id(self, client_id: str, instance_id: str | None) -> str:
+        """Return an id that nobody had before and nobody can guess."""
+        prefix = (client_id if instance_id is None else instance_id)[:ID_PREFIX_CHAR_COUNT_MAX]
+        return f"{prefix}-{uuid.UUID(bytes=secrets.token_bytes(16), version=4)}"
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """Take a member in; the first one leads."""
+        assert member.member_id not in self.members
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_ids[member.instance_id] = member.member_id
+        self._support.update(member.protocols.keys())
+        self._grow(member.size_bytes)
+
+    def expect(self, member_id: str, deadline: Deadline) -> None:
+        """Note that a client is to join with this id."""
+        self.pending[member_id] = deadline
+        self._grow(MEMBER_OVERHEAD_BYTES + len(member_id.encode()))
+
+    def stop_expecting(self, member_id: str) -> None:
+        """Note that it has joined, or will not."""
+        self.pending.pop(member_id).cancel()
+        self._grow(-MEMBER_OVERHEAD_BYTES - len(member_id.encode()))
+
+    def await_join(self, member: Member, reply: Reply[JoinAnswer]) -> None:
+        """Note that a member has joined and waits for the coming generation."""
+        # If it waits already it has come anew, on another connection, or there are two of them.
+        self.answer_join(member, JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID))
+        member.awaiting_join = reply
+        self.awaiting_join_count += 1
+
+    def answer_join(self, member: Member, answer: JoinAnswer) -> bool:
+        """Answer the JoinGroup of a member that waits, if one does."""
+        waiting, member.awaiting_join = member.awaiting_join, None
+        if waiting is None:
+            return False
+        self.awaiting_join_count -= 1
+        waiting.complete(answer)
+        return True
+
+    def remove(self, member: Member, error: ErrorCode) -> None:
+        """Let a member go; what it waits for is answered with the error."""
+        member.session.cancel()
+        self._grow(-member.size_bytes)
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            del self.static_ids[member.instance_id]
+        self._withdraw(member.protocols)
+        self.unsynced.discard(member.member_id)
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.fail(member, error)
+
+    def fail(self, member: Member, error: ErrorCode) -> None:
+        """Answer whatever a member waits for with an error."""
+        self.answer_join(member, JoinAnswer(error=error))
+        member.answer_sync(SyncAnswer(error=error))
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """Give a static member a new id; it keeps its place, its assignment and its lead."""
+        assert member.instance_id is not None
+        old_id = member.member_id
+        self._grow(len(member_id.encode()) - len(old_id.encode()))
+        member.member_id = member_id
+        # In its old place: the order tells whose vote came first.
+        self.members = {each.member_id: each for each in self.members.values()}
+        self.static_ids[member.instance_id] = member_id
+        if old_id in self.unsynced:
+            self.unsynced.remove(old_id)
+            self.unsynced.add(member_id)
+        if self.leader_id == old_id:
+            self.leader_id = member_id
+
+    def update(self, member: Member, protocols: Protocols) -> None:
+        """Note that a member supports other protocols now."""
+        self._withdraw(member.protocols)
+        self._grow(-member.size_bytes)
+        member.protocols = protocols
+        member.is_restored = False
+        self._grow(member.size_bytes)
+        self._support.update(protocols.keys())
+
+    def _withdraw(self, protocols: Protocols) -> None:
+        for name in protocols:
+            self._support[name] -= 1
+            if not self._support[name]:
+                del self._support[name]
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """Note what a member has to consume."""
+        self._grow(len(assignment) - len(member.assignment))
+        member.assignment = assignment
+
+    # The log
+
+    def to_frame(self) -> GroupFrame:
+        """The frame that tells of the group as it is. O(members)."""
+        return GroupFrame(
+            op=GROUP_TOLD,
+            group=self.group_id,
+            state=_STATES_IN_FRAMES[self.state],
+            generation=self.generation,
+            state_ms=self.state_ms,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=self.leader_id,
+            members=tuple(
+                GroupMember(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    session_timeout_ms=member.session_timeout_ms,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    metadata=self.metadata_of(member),
+                    assignment=member.assignment,
+                )
+                for member in self.members.values()
+            ),
+        )
+
+
+def read_subscription(metadata: bytes) -> list[str]:
+    """Read the topics out of what a consumer says when it joins.
+
+    Args:
+        metadata: int16 version, int32 count, and as many strings; more may follow.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    reader = Reader(metadata)
+    reader.int16()
+    count = reader.array_count(is_compact=False, is_nullable=False)
+    assert count is not None
+    topics = [reader.string(is_compact=False, is_nullable=False) for _ in range(count)]
+    return [topic for topic in topics if topic is not None]
