@@ -293,6 +293,7 @@ class Broker:
             self.clock.wall_ms() - self.config.producer_id_expiry_ms,
             partitions_max=HOUSEKEEPING_PARTITIONS,
         )
+        store.offset_expiry.expire_some(self.clock.wall_ms())
 
     # Topics
 

@@ -3,6 +3,8 @@
 import hypothesis
 import pytest
 
+from appliance.store import consume_queue
+
 # The same examples in every run: a failure on one machine is a failure on every machine.
 hypothesis.settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, print_blob=True
@@ -31,3 +33,9 @@ def rounds(request: pytest.FixtureRequest) -> int:
     """How often to kill the broker."""
     value: int = request.config.getoption("--rounds")
     return value
+
+
+@pytest.fixture
+def small_unit_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulated file is not sparse, and few units are used: most of the time went to zeros."""
+    monkeypatch.setattr(consume_queue, "FILE_SIZE_BYTES", 1 << 16)

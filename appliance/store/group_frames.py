@@ -137,6 +137,11 @@ def encode_offset(entry: OffsetEntry) -> bytes:
     return head + pack_text(entry.group) + pack_text(entry.metadata)
 
 
+def offset_size(entry: OffsetEntry) -> int:
+    """Bytes of one entry of an offset frame."""
+    return _OFFSET_SIZE_MIN + len(entry.group.encode()) + len((entry.metadata or "").encode())
+
+
 def decode_offsets(payload: bytes) -> tuple[OffsetEntry, ...]:
     """Read the payload of an offset frame.
 

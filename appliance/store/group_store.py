@@ -5,11 +5,11 @@ the same name. The commits of one turn share a frame: it is appended at the end 
 before any other frame of control state, so that replay meets all of them in their order. Layer 2.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from _core.layout import KIND_GROUP, KIND_OFFSET
+from _core.layout import FRAME_ALIGNMENT, FRAME_HEADER_SIZE, KIND_GROUP, KIND_OFFSET
 from appliance.errors import RequestError
 from appliance.store.group_frames import (
     GROUP_DELETED,
@@ -19,20 +19,30 @@ from appliance.store.group_frames import (
     encode_group,
     encode_offset,
     join_offsets,
+    offset_size,
 )
+from appliance.store.payload import COUNT
 from appliance.units import KIB
 
 GATHERED_MAX_BYTES: Final = 32 * KIB
 """Commits of one turn that wait for its end to share a frame; with more there are more frames."""
 
-KAFKA_STORAGE_ERROR: Final = 56
+FRAME_OVERHEAD_BYTES: Final = FRAME_HEADER_SIZE + COUNT.size + FRAME_ALIGNMENT
+"""What an offset frame has beside its entries, at most."""
+
 MESSAGE_TOO_LARGE: Final = 10
+INVALID_COMMIT_OFFSET_SIZE: Final = 28
+KAFKA_STORAGE_ERROR: Final = 56
 
 _NONE: Final[Mapping[tuple[int, int], OffsetEntry]] = MappingProxyType({})
 
 
 class GroupStore:
-    """Groups as they were last told, and their committed offsets."""
+    """Groups as they were last told, and their committed offsets.
+
+    Attributes:
+        offsets_size: bytes of all committed offsets together, as they are encoded.
+    """
 
     def __init__(
         self,
@@ -40,6 +50,8 @@ class GroupStore:
         append: Callable[[int, bytes], None],
         has_room: Callable[[int], bool],
         payload_size_max: int,
+        reserve_bytes: int,
+        offsets_size_max: int,
     ) -> None:
         """Begin without groups.
 
@@ -47,10 +59,15 @@ class GroupStore:
             append: (kind, payload) appends a control frame; raises RequestError if it cannot.
             has_room: whether the log takes a payload of so many bytes beside its reserve.
             payload_size_max: the largest payload, bytes.
+            reserve_bytes: what is kept free when the disk is full. It takes what is gathered then.
+            offsets_size_max: of all committed offsets together, as they are encoded.
         """
         self._append = append
         self._has_room = has_room
         self._payload_size_max = payload_size_max
+        self._gathered_size_max = min(GATHERED_MAX_BYTES, reserve_bytes - 2 * FRAME_HEADER_SIZE)
+        self._offsets_size_max = offsets_size_max
+        self.offsets_size = 0
         self._gathered: list[bytes] = []
         self._gathered_size = 0
         self._groups: dict[str, GroupFrame] = {}
@@ -74,22 +91,32 @@ class GroupStore:
     # Changes
 
     def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
-        """Commit or delete offsets; in the log with the turn.
+        """Commit or delete offsets, all of them or none; in the log with the turn.
 
         Args:
             entries: of any groups, of topics that exist.
 
         Raises:
-            RequestError: the disk is full, or an entry is larger than a frame may be; that entry
-                and those behind it are not committed.
+            RequestError: the disk is full, an entry is larger than a frame may be, or there are too
+                many offsets. If they are too many for one frame, and the disk fills up between two
+                frames, those of the first ones stay committed.
         """
-        for entry in entries:
-            encoded = encode_offset(entry)
-            if self._gathered_size + len(encoded) > GATHERED_MAX_BYTES:
+        if not entries:
+            return
+        encoded = [encode_offset(entry) for entry in entries]
+        self._check_payload(max(map(len, encoded)) + FRAME_OVERHEAD_BYTES)
+        self._check_growth(entries)
+        frames = 2 + sum(map(len, encoded)) // max(1, self._gathered_size_max)
+        total = self._gathered_size + sum(map(len, encoded)) + frames * FRAME_OVERHEAD_BYTES
+        self._check_room(min(total, self._payload_size_max))
+        for entry, data in zip(entries, encoded, strict=True):
+            if self._gathered_size + len(data) > self._gathered_size_max:
                 self.append_gathered()
-            self._check_room(self._gathered_size + len(encoded))
-            self._gathered.append(encoded)
-            self._gathered_size += len(encoded)
+            if len(data) > self._gathered_size_max:
+                self._append(KIND_OFFSET, join_offsets([data]))
+            else:
+                self._gathered.append(data)
+                self._gathered_size += len(data)
             self.apply_offsets((entry,))
 
     def append_gathered(self) -> None:
@@ -108,19 +135,35 @@ class GroupStore:
         """
         payload = encode_group(frame)
         self.append_gathered()
+        self._check_payload(len(payload))
         self._check_room(len(payload))
         self._append(KIND_GROUP, payload)
         self.apply_group(frame)
 
-    def _check_room(self, size: int) -> None:
-        # What is gathered can go into the reserve, which is kept for deliveries; but nothing more
-        # is let in when only that is left.
+    def _check_payload(self, size: int) -> None:
         if size > self._payload_size_max:
             raise RequestError(
                 f"{size} bytes of a group's state; a frame of the log takes "
                 f"{self._payload_size_max}: raise store.segment_size_bytes",
                 code=MESSAGE_TOO_LARGE,
             )
+
+    def _check_growth(self, entries: Sequence[OffsetEntry]) -> None:
+        growth = 0
+        for entry in entries:
+            if entry.op != OFFSET_DELETED:
+                known = self.offsets(entry.group).get((entry.topic_id, entry.partition))
+                growth += offset_size(entry) - (0 if known is None else offset_size(known))
+        if growth > 0 and self.offsets_size + growth > self._offsets_size_max:
+            raise RequestError(
+                f"{self.offsets_size} bytes of committed offsets; {growth} more would pass "
+                f"groups.offset_total_size_max_bytes = {self._offsets_size_max}",
+                code=INVALID_COMMIT_OFFSET_SIZE,
+            )
+
+    def _check_room(self, size: int) -> None:
+        # What is gathered can go into the reserve, which is kept for deliveries; but nothing more
+        # is let in when only that is left.
         if not self._has_room(size):
             raise RequestError("the disk is full", code=KAFKA_STORAGE_ERROR)
 
@@ -130,32 +173,41 @@ class GroupStore:
         """Take up what an offset frame says; later entries beat earlier ones."""
         for entry in entries:
             key = entry.topic_id, entry.partition
-            if entry.op != OFFSET_DELETED:
-                self._offsets.setdefault(entry.group, {})[key] = entry
+            if entry.op == OFFSET_DELETED:
+                self._forget_offset(entry.group, key)
                 continue
-            offsets = self._offsets.get(entry.group, {})
-            offsets.pop(key, None)
-            if not offsets:
-                self._offsets.pop(entry.group, None)
+            offsets = self._offsets.setdefault(entry.group, {})
+            known = offsets.get(key)
+            self.offsets_size += offset_size(entry) - (0 if known is None else offset_size(known))
+            offsets[key] = entry
+
+    def _forget_offset(self, group: str, key: tuple[int, int]) -> None:
+        offsets = self._offsets.get(group, {})
+        known = offsets.pop(key, None)
+        if known is not None:
+            self.offsets_size -= offset_size(known)
+        if not offsets:
+            self._offsets.pop(group, None)
 
     def apply_group(self, frame: GroupFrame) -> None:
         """Take up what a group frame says; the offsets of a deleted group go with it."""
         if frame.op == GROUP_DELETED:
             self._groups.pop(frame.group, None)
-            self._offsets.pop(frame.group, None)
+            for key in list(self.offsets(frame.group)):
+                self._forget_offset(frame.group, key)
         else:
             self._groups[frame.group] = frame
 
     def forget_topic(self, topic_id: int) -> None:
-        """A topic is deleted: nobody's offset in it counts any more."""
+        """A topic is deleted: nobody's offset in it counts any more. O(all offsets)."""
         for group, offsets in list(self._offsets.items()):
-            kept = {key: entry for key, entry in offsets.items() if key[0] != topic_id}
-            if kept:
-                self._offsets[group] = kept
-            else:
-                del self._offsets[group]
+            for key in [key for key in offsets if key[0] == topic_id]:
+                self._forget_offset(group, key)
 
-    def all_offsets(self) -> Iterable[OffsetEntry]:
-        """Every committed offset."""
-        for offsets in self._offsets.values():
-            yield from offsets.values()
+    def walk_offsets(self) -> Iterator[OffsetEntry]:
+        """Every committed offset, group by group; whatever changes meanwhile may be in it or not.
+
+        At most those of one group are held at a time.
+        """
+        for group in list(self._offsets):
+            yield from list(self._offsets.get(group, {}).values())

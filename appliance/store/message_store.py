@@ -35,9 +35,10 @@ from appliance.config import Config
 from appliance.errors import CorruptionError, RequestError, StorageError
 from appliance.fs import FileSystem, Lock
 from appliance.store import control_frames, group_frames
-from appliance.store.commit_log import CommitLog, FlushJob, SpareJob
+from appliance.store.commit_log import RESERVE_FRACTION, CommitLog, FlushJob, SpareJob
 from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
 from appliance.store.group_store import GroupStore
+from appliance.store.offset_expiry import OffsetExpiry
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.units import KIB, MIB
@@ -107,7 +108,10 @@ class MessageStore:
             append=self._append_frame,
             has_room=self._has_room,
             payload_size_max=config.segment_size_bytes // 2,
+            reserve_bytes=config.segment_size_bytes // RESERVE_FRACTION,
+            offsets_size_max=config.offset_total_size_max_bytes,
         )
+        self.offset_expiry = OffsetExpiry(self.groups, retention_ms=config.offset_retention_ms)
         self.projections = Projections(
             level_count=len(config.delay_levels),
             id_key=secrets.token_bytes(16),

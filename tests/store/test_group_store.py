@@ -58,16 +58,16 @@ def test_commits_of_a_turn_share_a_frame() -> None:
     topic = rig.broker.create_topic("t", 1, {})
     rig.broker.flush()
     start = rig.broker.wrote_pos
-    for number in range(100):
+    for number in range(50):
         rig.broker.commit_offsets([offset("g", topic.topic_id, 0, number)])
         assert rig.broker.wrote_pos == start
         assert rig.broker.control_pos > start
     rig.broker.flush()
     assert rig.broker.control_pos <= rig.broker.flushed_pos
     size = rig.broker.wrote_pos - start
-    assert size < 100 * 144
+    assert size < 50 * 144
     rig = rig.restart()
-    assert values(rig, "g") == {(topic.topic_id, 0): 99}
+    assert values(rig, "g") == {(topic.topic_id, 0): 49}
 
 
 def test_offsets_of_a_deleted_topic_are_gone_also_for_a_new_one_of_its_name() -> None:
