@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
+from appliance.clock import Clock
 from appliance.config import Config
+from appliance.store.group_frames import GroupFrame, OffsetEntry
+from appliance.units import NS_PER_MS
+from compat.kafka.groups.coordinator import GroupCoordinator
 
 
 class PartitionView(Protocol):
@@ -35,6 +39,10 @@ class TopicView(Protocol):
 
     @property
     def uuid(self) -> UUID: ...
+
+    @property
+    def topic_id(self) -> int:
+        """Its number in the log, by which offsets are kept; it is never given again."""
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -83,6 +91,24 @@ class ControlBroker(Protocol):
 
     def allocate_producer_id(self) -> int: ...
 
+    @property
+    def clock(self) -> Clock: ...
+
+    def groups(self) -> Mapping[str, GroupFrame]:
+        """The groups that were told, by name, each as it was told last."""
+
+    def group_names(self) -> Sequence[str]:
+        """All groups, also those of which there are offsets alone."""
+
+    def tell_group(self, frame: GroupFrame) -> None:
+        """Write what a group is now, or that it is no more; raises RequestError."""
+
+    def committed_offsets(self, group: str) -> Mapping[tuple[int, int], OffsetEntry]:
+        """The offsets of a group by topic id and partition; none if nobody knows it."""
+
+    def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
+        """Commit or delete offsets, all of them or none; raises RequestError."""
+
     def offset_for_time(
         self, topic: Any, partition: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
@@ -118,10 +144,16 @@ class Node:
         host: the advertised host; an IPv4 literal, unless the user chose a name: "localhost" leads
             librdkafka to ::1 first.
         port: the advertised port, 1 to 65535.
+        groups: the consumer groups of this broker.
         client: who asks.
     """
 
     broker: ControlBroker
     host: str
     port: int
+    groups: GroupCoordinator
     client: Client = Client()
+
+    def now_ms(self) -> int:
+        """Return the monotonic time in ms, by which the protocol's time-outs go."""
+        return self.broker.clock.monotonic_ns() // NS_PER_MS

@@ -23,6 +23,7 @@ from appliance.errors import ConfigError, RemoteProtocolError, StorageError
 from appliance.pump import Pump
 from appliance.units import KIB, MS_PER_SECOND
 from compat.kafka import control
+from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import Client, Node
 from compat.kafka.registry import Later
 
@@ -123,6 +124,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._watch(parked)
         self.send()
         self._server.send_completed()
+        self._server.arm_groups()
 
     def _answer_rare(self, request: bytes) -> tuple[bytes, int] | ParkedAnswer | str:
         """Answer a request of the control plane; a text says why to close the connection."""
@@ -241,7 +243,7 @@ class KafkaServer:
     """Listens, and ties connections to the pump.
 
     Attributes:
-        broker, pump, loop: what the connections use.
+        broker, pump, groups, loop: what the connections use.
         bound: the address that is listened on, once started.
     """
 
@@ -249,6 +251,9 @@ class KafkaServer:
         self.broker = broker
         self.loop = asyncio.get_running_loop()
         self.pump = Pump(broker, self._progressed)
+        self.groups = GroupCoordinator(broker, broker.config)
+        self._groups_due_ms: int | None = None
+        self._groups_timer: asyncio.TimerHandle | None = None
         self.bound = broker.config.listen
         self._server: asyncio.Server | None = None
         self._trimming: asyncio.TimerHandle | None = None
@@ -279,15 +284,18 @@ class KafkaServer:
         self.bound = Address(host, port)
         told = config.advertise or self.bound
         assert not is_wildcard(told.host)
-        self.node = Node(self.broker, told.host, told.port or port)
+        self.node = Node(self.broker, told.host, told.port or port, self.groups)
+        self.groups.restore(self.node.now_ms())
+        self.arm_groups()
         self.pump.start()
         self._trim_idle()
         await self._server.start_serving()
 
     async def stop(self) -> None:
         """Stop listening, drop the connections and stand still."""
-        if self._trimming is not None:
-            self._trimming.cancel()
+        for timer in (self._trimming, self._groups_timer):
+            if timer is not None:
+                timer.cancel()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -353,6 +361,26 @@ class KafkaServer:
         completed, self._completed = self._completed, []
         for connection in completed:
             connection.send()
+
+    def arm_groups(self) -> None:
+        """Wake when the groups want to; call it after each turn."""
+        due_ms = self.groups.next_deadline_ms()
+        if due_ms == self._groups_due_ms:
+            return
+        self._groups_due_ms = due_ms
+        if self._groups_timer is not None:
+            self._groups_timer.cancel()
+            self._groups_timer = None
+        if due_ms is not None:
+            delay_s = max(0, due_ms - self.node.now_ms()) / MS_PER_SECOND
+            self._groups_timer = self.loop.call_later(delay_s, self.guard, self._expire_groups)
+
+    def _expire_groups(self) -> None:
+        self._groups_due_ms = None
+        self.groups.expire(self.node.now_ms())
+        self.pump.end_turn()
+        self.send_completed()
+        self.arm_groups()
 
     def _trim_idle(self) -> None:
         for connection in self._connections:

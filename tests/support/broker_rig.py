@@ -28,6 +28,7 @@ from appliance.main import KAFKA_FACADE
 from appliance.schedule.scheduler import Delivery
 from appliance.store.recovery import Damage, RecoveryReport
 from compat.kafka import control
+from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import Node
 from tests.support.configs import small_config
 from tests.support.kafka_oracle import (
@@ -157,7 +158,9 @@ class BrokerRig:
         self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
         for _ in self.broker.recover():
             pass
-        self._node = Node(self.broker, "127.0.0.1", 9092)
+        groups = GroupCoordinator(self.broker, self.config)
+        self._node = Node(self.broker, "127.0.0.1", 9092, groups)
+        groups.restore(self._node.now_ms())
         self._client = Connection(self.broker, self.clock, self._answer_rare)
         # Another one, since an answer waits for those of earlier requests of its connection.
         self._consumer = Connection(self.broker, self.clock, self._answer_rare)

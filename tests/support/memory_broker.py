@@ -1,14 +1,22 @@
 """The part of the broker that the control plane uses, as plain lists in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from appliance.config import Config
 from appliance.errors import InvalidPartitionsError, PolicyError, RequestError, TopicExistsError
+from appliance.store.group_frames import (
+    GROUP_DELETED,
+    OFFSET_DELETED,
+    GroupFrame,
+    OffsetEntry,
+)
 from compat.kafka.error_codes import ErrorCode
+from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import Node
+from tests.support.virtual_clock import VirtualClock
 
 
 @dataclass
@@ -50,6 +58,9 @@ class MemoryBroker:
         self._topics: dict[str, MemoryTopic] = {}
         self._topic_count_ever = 0
         self._next_producer_id = 1000
+        self.clock = VirtualClock()
+        self._groups: dict[str, GroupFrame] = {}
+        self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
 
     def topics(self) -> list[MemoryTopic]:
         return list(self._topics.values())
@@ -89,10 +100,43 @@ class MemoryBroker:
         del self._topics[name]
 
     def allocate_producer_id(self) -> int:
-        if self.is_full:
-            raise RequestError("there is no room left", ErrorCode.KAFKA_STORAGE_ERROR)
+        self._check_room()
         self._next_producer_id += 1
         return self._next_producer_id
+
+    def groups(self) -> dict[str, GroupFrame]:
+        return self._groups
+
+    def group_names(self) -> list[str]:
+        return sorted(self._groups.keys() | self._offsets.keys())
+
+    def tell_group(self, frame: GroupFrame) -> None:
+        self._check_room()
+        self.change_count += 1
+        if frame.op == GROUP_DELETED:
+            self._groups.pop(frame.group, None)
+            self._offsets.pop(frame.group, None)
+        else:
+            self._groups[frame.group] = frame
+
+    def committed_offsets(self, group: str) -> dict[tuple[int, int], OffsetEntry]:
+        return self._offsets.get(group, {})
+
+    def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
+        self._check_room()
+        self.change_count += 1
+        for entry in entries:
+            offsets = self._offsets.setdefault(entry.group, {})
+            if entry.op == OFFSET_DELETED:
+                offsets.pop((entry.topic_id, entry.partition), None)
+            else:
+                offsets[entry.topic_id, entry.partition] = entry
+            if not offsets:
+                del self._offsets[entry.group]
+
+    def _check_room(self) -> None:
+        if self.is_full:
+            raise RequestError("there is no room left", ErrorCode.KAFKA_STORAGE_ERROR)
 
     def offset_for_time(
         self, topic: Any, partition: int, timestamp_ms: int
@@ -113,4 +157,5 @@ class MemoryBroker:
 
 def memory_node(broker: MemoryBroker) -> Node:
     """Return a node on which clients reach the broker at 127.0.0.1:9092."""
-    return Node(broker=broker, host="127.0.0.1", port=9092)
+    groups = GroupCoordinator(broker, broker.config)
+    return Node(broker=broker, host="127.0.0.1", port=9092, groups=groups)
