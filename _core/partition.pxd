@@ -52,6 +52,7 @@ cdef class Partition:
     cdef readonly int64_t next_offset
     cdef readonly int64_t visible_offset
     cdef readonly int64_t running_max
+    cdef readonly int64_t log_bytes   # of its frames in the log
     cdef public list waiters
     cdef readonly dict producers
     cdef readonly bint units_dirty

@@ -8,6 +8,8 @@ from _core.session import ParkedFetch
 class ProducerState:
     epoch: int
     last_ms: int
+    @property
+    def last_sequence(self) -> int: ...
 
 class Topic:
     name: str
@@ -38,6 +40,7 @@ class Partition:
     next_offset: int
     visible_offset: int
     running_max: int
+    log_bytes: int
     waiters: list[ParkedFetch]
     producers: dict[int, ProducerState]
     units_dirty: bool
@@ -51,4 +54,6 @@ class Partition:
     @property
     def unsaved_count(self) -> int: ...
     def unit_position(self, offset: int) -> int: ...
+    def first_offset_from(self, pos: int) -> int: ...
+    def raise_start(self, offset: int) -> None: ...
     def forget_producers(self, idle_since_ms: int) -> int: ...

@@ -24,7 +24,17 @@ cdef enum:
 
 
 cdef class ProducerState:
-    """The last batches of one producer on one partition (Kafka's rule for idempotence)."""
+    """The last batches of one producer on one partition (Kafka's rule for idempotence).
+
+    Attributes:
+        epoch: the producer's.
+        last_ms: store time of its last batch, epoch ms.
+    """
+
+    @property
+    def last_sequence(self):
+        """The last sequence of its last batch."""
+        return self.batches[self.newest].last
 
 
 cdef class Topic:
@@ -79,6 +89,7 @@ cdef class Partition:
         next_offset: offset that the next visible record gets.
         visible_offset: records below it may be fetched (Kafka's high watermark).
         running_max: highest timestamp so far, -1 while there is none.
+        log_bytes: size of its frames in the log.
         waiters: parked fetches to look at again when `visible_offset` grows.
     """
 
@@ -172,6 +183,34 @@ cdef class Partition:
         """Log position of the frame that holds `offset`; -1 if there is none."""
         cdef const uint8_t* unit = self.unit_of(offset)
         return -1 if unit == NULL else load_i64(unit + UNIT_AT_POSITION)
+
+    def first_offset_from(self, int64_t pos):
+        """The first offset that can be fetched of a record at log position `pos` or behind it.
+
+        It is `next_offset` if there is none. O(log n): positions grow with offsets.
+        """
+        cdef int64_t low = self.start_offset, high = self.next_offset, middle
+        cdef const uint8_t* unit
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit_of(middle)
+            assert unit != NULL
+            if load_i64(unit + UNIT_AT_POSITION) >= pos:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def raise_start(self, int64_t offset):
+        """What is below `offset` can no longer be fetched; an earlier start is no change."""
+        if offset <= self.start_offset:
+            return
+        if offset > self.next_offset:
+            # The records below it were lost to damage; nobody can ask for their units.
+            self.add_units(offset - self.next_offset, 0, 0)
+        self.start_offset = offset
+        if offset > self.visible_offset:
+            self.visible_offset = offset
 
     cdef int check_sequence(
         self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found

@@ -57,7 +57,7 @@ cdef class Projections:
     # Topics
 
     def add_topic(self, Topic topic not None, list offsets not None):
-        """Add a topic, or the partitions that a known one lacks.
+        """Add a topic, or the partitions that a known one lacks; start offsets only rise.
 
         Args:
             topic: the topic; it becomes the one with its name and id.
@@ -67,8 +67,11 @@ cdef class Projections:
         self.topics_by_name[topic.name_bytes] = topic
         self.topics_by_id[topic.topic_id] = topic
         self.topics_by_uuid[topic.uuid.bytes] = topic
-        for index in range(len(topic.partitions), len(offsets)):
-            _, following, running_max = offsets[index]
+        for index, (start, following, running_max) in enumerate(offsets):
+            if index < len(topic.partitions):
+                partition = <Partition>topic.partitions[index]
+                partition.raise_start(start)
+                continue
             # What this frame is the first to tell of has no records in the log before it.
             partition = Partition(topic, index, len(self.partitions), following, following)
             partition.running_max = running_max
@@ -123,7 +126,8 @@ cdef class Projections:
                 break
             partition = <Partition>self.partitions[mark.handle]
             if partition is not None:
-                partition.visible_offset = mark.next_offset
+                # Records that were deleted are behind it already.
+                partition.visible_offset = max(partition.visible_offset, mark.next_offset)
                 if partition.waiters:
                     woken[partition] = True
             self.mark_head = (self.mark_head + 1) % self.mark_capacity
@@ -151,6 +155,7 @@ cdef class Projections:
     cdef int apply(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1:
+        partition.log_bytes += h.size
         if h.kind == KIND_ACCEPT:
             self.accepted_frames += 1
             self.accepted_records += h.record_count

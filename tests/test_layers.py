@@ -23,6 +23,8 @@ LAYERS: Final[dict[str, int]] = {
     "compat.kafka.server": 5,
     # 4: synchronous, take the broker and a clock
     "appliance.broker": 4,
+    "appliance.offsets_by_time": 4,
+    "appliance.topic_admin": 4,
     "compat.kafka.api_*": 4,
     "compat.kafka.control": 4,
     # 3: sans-IO

@@ -10,7 +10,7 @@ visible. Layer 2.
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -37,10 +37,12 @@ from appliance.fs import FileSystem, Lock
 from appliance.store import control_frames, group_frames
 from appliance.store.commit_log import RESERVE_FRACTION, CommitLog, FlushJob, SpareJob
 from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
+from appliance.store.epoch_starts import EpochStarts
 from appliance.store.group_store import GroupStore
 from appliance.store.offset_expiry import OffsetExpiry
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Damage, Progress, RecoveryReport
+from appliance.store.topic_store import TopicStore
 from appliance.units import KIB, MIB
 
 SCAN_SLICE_BYTES: Final = 16 * MIB
@@ -68,6 +70,7 @@ class MessageStore:
         view, projections, writer: set by `recover`.
         damage: what was found damaged, by the start or later.
         cluster: the id of the cluster that the log belongs to.
+        epochs, groups, topics: what the log says of each.
     """
 
     def __init__(
@@ -84,7 +87,6 @@ class MessageStore:
         self._clock = clock
         self._fs = fs
         self._config = config
-        self._configure_topic = configure_topic
         self._paths = DataPaths(config.data_dir)
         self._queues = ConsumeQueues(fs, self._paths)
         self._log = CommitLog(
@@ -95,10 +97,9 @@ class MessageStore:
             is_sync_flush=config.flush == "sync",
         )
         self._lock: Lock | None = None
-        self._next_topic_id = 1
         self._next_producer_id = 0
         self._producer_id_limit = 0
-        self._epoch_starts: list[tuple[int, int]] = []
+        self.epochs = EpochStarts()
         self._unsaved: Iterator[Partition] = iter(())
         self._with_producers: Iterator[Partition] = iter(())
         self.cluster = UUID(bytes=secrets.token_bytes(16), version=4)
@@ -116,6 +117,13 @@ class MessageStore:
             level_count=len(config.delay_levels),
             id_key=secrets.token_bytes(16),
             fired_id_memory_ms=config.fired_id_memory_ms,
+        )
+        self.topics = TopicStore(
+            self.projections,
+            append=self._append_topic,
+            has_room=self._has_room,
+            configure=configure_topic,
+            removed=self._forget_topic,
         )
         self.writer: LogWriter
 
@@ -181,7 +189,7 @@ class MessageStore:
             self.tail,
             self.projections,
             frame_size_max=self._config.segment_size_bytes // 2,
-            topic_payload=self._topic_payload,
+            topic_payload=self.topics.payload,
         )
         if not is_clean or scan.frames == 0:
             self._begin_epoch(0 if scan.frames == 0 else scan.epoch + 1)
@@ -203,7 +211,7 @@ class MessageStore:
     def _begin_epoch(self, epoch: int) -> None:
         start = self.pointers.wrote
         self.tail.epoch = epoch
-        self._epoch_starts.append((epoch, start))
+        self.epochs.add(epoch, start)
         self._append_control(
             KIND_EPOCH,
             control_frames.encode_epoch(control_frames.EpochFrame(epoch, start, self.cluster)),
@@ -235,13 +243,13 @@ class MessageStore:
     def _apply_control(self, kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
         """Replay a frame of control state."""
         if kind == KIND_TOPIC:
-            self._apply_topic(topic_id, control_frames.decode_topic(payload))
+            self.topics.replay(topic_id, payload)
         elif kind == KIND_PRODUCER:
             self._next_producer_id = control_frames.decode_producer(payload)
             self._producer_id_limit = self._next_producer_id
         elif kind == KIND_EPOCH:
             frame = control_frames.decode_epoch(payload)
-            self._epoch_starts.append((frame.epoch, frame.start_pos))
+            self.epochs.add(frame.epoch, frame.start_pos)
             self.cluster = frame.cluster
         elif kind == KIND_OFFSET:
             self.groups.apply_offsets(group_frames.decode_offsets(payload))
@@ -255,35 +263,9 @@ class MessageStore:
                 f"a frame of kind {kind}: use the latermq that wrote it, or a newer one",
             )
 
-    def _apply_topic(self, topic_id: int, frame: control_frames.TopicFrame) -> None:
-        known = self.projections.topics_by_id.get(topic_id)
-        self._next_topic_id = max(self._next_topic_id, topic_id + 1)
-        if frame.op == control_frames.TOPIC_DELETED:
-            if known is not None:
-                self._remove_topic(known)
-            return
-        topic = known or Topic(frame.name, frame.uuid, topic_id, dict(frame.settings))
-        topic.settings.clear()
-        topic.settings.update(frame.settings)
-        self._configure_topic(topic)
-        self.projections.add_topic(topic, list(frame.partitions))
-
-    def _remove_topic(self, topic: Topic) -> None:
-        handles = [partition.handle for partition in topic.partitions]
-        self.projections.remove_topic(topic)
+    def _forget_topic(self, topic: Topic) -> None:
         self.groups.forget_topic(topic.topic_id)
-        self._queues.remove_topic(topic.name, handles)
-
-    def _topic_payload(self, topic: Topic) -> bytes:
-        return control_frames.encode_topic(
-            control_frames.TopicFrame(
-                control_frames.TOPIC_DECLARED,
-                topic.name,
-                topic.uuid,
-                tuple((p.start_offset, p.next_offset, p.running_max) for p in topic.partitions),
-                topic.settings,
-            )
-        )
+        self._queues.remove_topic(topic.name, [each.handle for each in topic.partitions])
 
     def _append_control(self, kind: int, payload: bytes, topic_id: int = 0) -> None:
         # Replay must meet them in this order: what was committed, then the topic's end.
@@ -300,37 +282,9 @@ class MessageStore:
         if pos < 0:
             raise RequestError("the disk is full", code=KAFKA_STORAGE_ERROR)
 
-    def create_topic(self, name: str, partition_count: int, settings: Mapping[str, str]) -> Topic:
-        """Make a topic; durable after the next flush. The caller has checked name and settings.
-
-        Raises:
-            RequestError: the disk is full.
-        """
-        frame = control_frames.TopicFrame(
-            control_frames.TOPIC_DECLARED,
-            name,
-            UUID(bytes=secrets.token_bytes(16), version=4),
-            ((0, 0, -1),) * partition_count,
-            dict(settings),
-        )
-        topic_id = self._next_topic_id
-        self._append_control(KIND_TOPIC, control_frames.encode_topic(frame), topic_id)
-        self._apply_topic(topic_id, frame)
-        topic = self.projections.topics_by_id[topic_id]
-        topic.declared_in = self.tail.segment_end
-        return topic
-
-    def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic with its records and timers; durable after the next flush.
-
-        Raises:
-            RequestError: the disk is full.
-        """
-        frame = control_frames.TopicFrame(
-            control_frames.TOPIC_DELETED, topic.name, topic.uuid, (), {}
-        )
-        self._append_control(KIND_TOPIC, control_frames.encode_topic(frame), topic.topic_id)
-        self._apply_topic(topic.topic_id, frame)
+    def _append_topic(self, payload: bytes, topic_id: int) -> int:
+        self._append_control(KIND_TOPIC, payload, topic_id)
+        return self.tail.segment_end
 
     def allocate_producer_id(self) -> int:
         """A producer id that was never given before, also not before a crash.

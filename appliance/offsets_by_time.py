@@ -1,0 +1,115 @@
+"""Which record of a partition a time leads to.
+
+A frame's header carries the highest timestamp of its partition so far, so that the first record
+from which it reaches a time is found by halving. Deleted records count in it, though they cannot be
+answered; where they hide the answer, frames are looked through one by one, a bounded number of
+them. Layer 4; does no I/O of its own.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from _core.batch import batch_header, timestamps
+from _core.frames import read_header
+from _core.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
+from _core.log_view import LogView
+from _core.partition import Partition
+
+FRAMES_LOOKED_THROUGH_MAX: Final = 4_096
+"""About ten milliseconds."""
+
+_CODEC_MASK: Final = 7
+_LOG_APPEND_TIME: Final = 8
+_ANY_TIME: Final = -(1 << 63)
+
+
+class OffsetsByTime:
+    """Finds offsets by the timestamps of records."""
+
+    def __init__(self, view: LogView, decompress: Callable[[int, memoryview], bytes]) -> None:
+        """Read a log.
+
+        Args:
+            view: the log.
+            decompress: (codec, record section) -> plain bytes.
+        """
+        self._view = view
+        self._decompress = decompress
+
+    def find(self, queue: Partition, timestamp_ms: int) -> tuple[int, int] | None:
+        """Find the first record from which the running maximum of timestamps reaches a time.
+
+        Returns:
+            (offset, its timestamp in epoch ms), or None if no visible record does. Where deleted
+            records hide it, an earlier record than that may be answered, never a later one.
+        """
+        low, high = queue.start_offset, queue.visible_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._header(queue, middle)["running_max"] >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        header = None
+        for _ in range(FRAMES_LOOKED_THROUGH_MAX):
+            if low >= queue.visible_offset:
+                return None
+            header = self._header(queue, low)
+            if header["max_timestamp"] >= timestamp_ms:
+                found = self._find_in_frame(header, low, timestamp_ms)
+                if found is not None:
+                    return found
+            low = max(low, header["base_offset"] + header["record_count"])
+        assert header is not None
+        return self._find_in_frame(header, queue.start_offset, _ANY_TIME)
+
+    def find_highest(self, queue: Partition) -> tuple[int, int] | None:
+        """Find the first visible record with the highest timestamp; None if there is no record.
+
+        Where a deleted record had the highest, the last frames alone are looked at.
+        """
+        start, last = queue.start_offset, queue.visible_offset - 1
+        if last < start:
+            return None
+        highest = self._header(queue, last)["running_max"]
+        if self._header(queue, start)["running_max"] < highest:
+            return self.find(queue, highest)
+        best = None
+        for _ in range(FRAMES_LOOKED_THROUGH_MAX):
+            if last < start:
+                break
+            header = self._header(queue, last)
+            if header["base_offset"] < start:
+                header["max_timestamp"] = max(stamp for _, stamp in self._records(header, start))
+            if best is None or header["max_timestamp"] >= best["max_timestamp"]:
+                best = header
+            last = min(last, header["base_offset"]) - 1
+        assert best is not None
+        return self._find_in_frame(best, start, best["max_timestamp"])
+
+    def _header(self, queue: Partition, offset: int) -> dict[str, int]:
+        return read_header(self._view.read(queue.unit_position(offset), FRAME_HEADER_SIZE))
+
+    def _find_in_frame(
+        self, header: dict[str, int], offset: int, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        """Find the first record of a frame, at `offset` or behind it, that reaches a time."""
+        records = self._records(header, offset)
+        return next((record for record in records if record[1] >= timestamp_ms), None)
+
+    def _records(self, header: dict[str, int], start: int) -> list[tuple[int, int]]:
+        """Offset and timestamp of a frame's records from offset `start` on."""
+        pos = header["phys_offset"] + FRAME_HEADER_SIZE + header["tables_size"]
+        batch = memoryview(self._view.read(pos, header["visible_size"]))
+        fields = batch_header(batch)
+        base = header["base_offset"]
+        if fields["attributes"] & _LOG_APPEND_TIME:  # all records have the batch's
+            stamps = [fields["max_timestamp"]] * fields["count"]
+        else:
+            codec = fields["attributes"] & _CODEC_MASK
+            records = batch[BATCH_HEADER_SIZE:]
+            plain = self._decompress(codec, records) if codec else records
+            deltas = timestamps(plain, fields["count"])
+            stamps = [fields["base_timestamp"] + delta for delta in deltas]
+        skipped = max(0, start - base)
+        return list(enumerate(stamps[skipped:], base + skipped))

@@ -1,0 +1,182 @@
+"""Topics: what topic frames say, and more of them.
+
+A topic frame tells the whole of its topic: settings, and of every partition where it starts and
+where it goes on. So each change is one frame, which is there after a crash or is not, and the frame
+that stands for the topic in a later segment carries all changes before it. Layer 2.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from _core.partition import Topic
+from _core.projections import Projections
+from appliance.errors import RequestError
+from appliance.store.control_frames import (
+    TOPIC_DECLARED,
+    TOPIC_DELETED,
+    TopicFrame,
+    decode_topic,
+    encode_topic,
+)
+
+KAFKA_STORAGE_ERROR: Final = 56
+
+_NEW_PARTITION: Final = (0, 0, -1)
+
+
+class TopicStore:
+    """Changes topics, in the log and in the projections; and replays such changes.
+
+    Attributes:
+        partition_total: of all topics together.
+    """
+
+    def __init__(
+        self,
+        projections: Projections,
+        *,
+        append: Callable[[bytes, int], int],
+        has_room: Callable[[int], bool],
+        configure: Callable[[Topic], None],
+        removed: Callable[[Topic], None],
+    ) -> None:
+        """Begin without topics.
+
+        Args:
+            projections: where topics live.
+            append: (payload, topic id) appends a topic frame and returns the end of the segment
+                that holds it; raises RequestError if it cannot.
+            has_room: whether the log takes a payload of so many bytes beside its reserve.
+            configure: sets on a topic what its settings mean.
+            removed: told of a topic that is gone.
+        """
+        self._projections = projections
+        self._append = append
+        self._has_room = has_room
+        self._configure = configure
+        self._removed = removed
+        self._next_topic_id = 1
+        self.partition_total = 0
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics there are."""
+        return len(self._projections.topics_by_id)
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of that name."""
+        return self._projections.topics_by_name.get(name.encode("utf-8", "surrogateescape"))
+
+    # Changes: durable after the next flush
+
+    def create(self, name: str, partition_count: int, settings: Mapping[str, str]) -> Topic:
+        """Make a topic; the caller has checked name and settings.
+
+        Raises:
+            RequestError: the disk is full.
+        """
+        uuid = UUID(bytes=secrets.token_bytes(16), version=4)
+        frame = TopicFrame(
+            TOPIC_DECLARED, name, uuid, (_NEW_PARTITION,) * partition_count, dict(settings)
+        )
+        topic_id = self._next_topic_id
+        self._write(topic_id, frame)
+        return self._projections.topics_by_id[topic_id]
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic with its records and timers, also from a full disk's reserve.
+
+        Raises:
+            RequestError: that is used up too.
+        """
+        frame = TopicFrame(TOPIC_DELETED, topic.name, topic.uuid, (), {})
+        self._append(encode_topic(frame), topic.topic_id)
+        self._apply(topic.topic_id, frame)
+
+    def add_partitions(self, topic: Topic, partition_count: int) -> None:
+        """Give a topic more partitions, empty ones, so that it has `partition_count`.
+
+        Raises:
+            RequestError: the disk is full.
+        """
+        present = self._describe(topic)
+        added = partition_count - len(present.partitions)
+        assert added > 0
+        partitions = (*present.partitions, *(_NEW_PARTITION,) * added)
+        self._write(topic.topic_id, replace(present, partitions=partitions))
+
+    def replace_settings(self, topic: Topic, settings: Mapping[str, str]) -> None:
+        """Give a topic other settings; they hold for every record from now on.
+
+        Raises:
+            RequestError: the disk is full.
+        """
+        self._write(topic.topic_id, replace(self._describe(topic), settings=dict(settings)))
+
+    def raise_starts(self, topic: Topic, starts: Mapping[int, int]) -> None:
+        """Make records unreadable; they stay in the log as long as others.
+
+        Args:
+            topic: the topic.
+            starts: the first offset that can still be fetched, by partition; it is visible, or the
+                one behind the last visible one.
+
+        Raises:
+            RequestError: the disk is full.
+        """
+        present = self._describe(topic)
+        partitions = list(present.partitions)
+        for index, start in starts.items():
+            assert start <= topic.partitions[index].visible_offset
+            partitions[index] = max(start, partitions[index][0]), *partitions[index][1:]
+        self._write(topic.topic_id, replace(present, partitions=tuple(partitions)))
+
+    def _write(self, topic_id: int, frame: TopicFrame) -> None:
+        payload = encode_topic(frame)
+        # The reserve is kept for deliveries.
+        if not self._has_room(len(payload)):
+            raise RequestError("the disk is full", code=KAFKA_STORAGE_ERROR)
+        segment_end = self._append(payload, topic_id)
+        self._apply(topic_id, frame)
+        self._projections.topics_by_id[topic_id].declared_in = segment_end
+
+    # Frames
+
+    def payload(self, topic: Topic) -> bytes:
+        """What the topic frame at the start of a segment says."""
+        return encode_topic(self._describe(topic))
+
+    def _describe(self, topic: Topic) -> TopicFrame:
+        partitions = tuple((p.start_offset, p.next_offset, p.running_max) for p in topic.partitions)
+        return TopicFrame(TOPIC_DECLARED, topic.name, topic.uuid, partitions, dict(topic.settings))
+
+    def replay(self, topic_id: int, payload: bytes) -> None:
+        """Take up what a topic frame in the log says.
+
+        Raises:
+            CorruptionError: it is none.
+        """
+        self._apply(topic_id, decode_topic(payload))
+
+    def _apply(self, topic_id: int, frame: TopicFrame) -> None:
+        known = self._projections.topics_by_id.get(topic_id)
+        self._next_topic_id = max(self._next_topic_id, topic_id + 1)
+        if frame.op == TOPIC_DELETED:
+            if known is not None:
+                self._remove(known)
+            return
+        topic = known or Topic(frame.name, frame.uuid, topic_id, {})
+        topic.settings.clear()
+        topic.settings.update(frame.settings)
+        self._configure(topic)
+        self.partition_total -= len(topic.partitions)
+        self._projections.add_topic(topic, list(frame.partitions))
+        self.partition_total += len(topic.partitions)
+
+    def _remove(self, topic: Topic) -> None:
+        self.partition_total -= len(topic.partitions)
+        self._projections.remove_topic(topic)
+        self._removed(topic)
