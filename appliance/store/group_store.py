@@ -119,6 +119,11 @@ class GroupStore:
                 self._gathered_size += len(data)
             self.apply_offsets((entry,))
 
+    @property
+    def has_gathered(self) -> bool:
+        """Something was committed in this turn whose frame is yet to come."""
+        return bool(self._gathered)
+
     def append_gathered(self) -> None:
         """Append the frame of what was committed since; see the module on when."""
         if self._gathered:

@@ -12,12 +12,15 @@ from appliance.errors import RemoteProtocolError
 from compat.kafka import api_18_api_versions, messages
 from compat.kafka.api_02_list_offsets import list_offsets
 from compat.kafka.api_03_metadata import metadata
+from compat.kafka.api_08_offset_commit import offset_commit
+from compat.kafka.api_09_offset_fetch import offset_fetch
 from compat.kafka.api_10_find_coordinator import find_coordinator
 from compat.kafka.api_17_sasl_handshake import sasl_handshake
 from compat.kafka.api_19_create_topics import create_topics
 from compat.kafka.api_20_delete_topics import delete_topics
 from compat.kafka.api_22_init_producer_id import init_producer_id
 from compat.kafka.api_32_describe_configs import describe_configs
+from compat.kafka.api_47_offset_delete import offset_delete
 from compat.kafka.api_60_describe_cluster import describe_cluster
 from compat.kafka.node import Node
 from compat.kafka.registry import FETCH, PRODUCE, Api, Fields, Later, Registry
@@ -36,12 +39,15 @@ _OTHERS: Final = (
     FETCH,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_fetch,
     find_coordinator,
     sasl_handshake,
     create_topics,
     delete_topics,
     init_producer_id,
     describe_configs,
+    offset_delete,
     describe_cluster,
 )
 

@@ -21,14 +21,17 @@ from tests.support.kafka_oracle import (
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
+    OffsetFetchRequest,
     SaslHandshakeRequest,
     answer_now,
     encode_request,
 )
 from tests.support.memory_broker import MemoryBroker, memory_node
+from tests.support.offsets_client import Commit, commit_request, delete_request, fetch_request
 
 CONTROL_APIS = [api for api in control.REGISTRY.apis if api.handler is not None]
 MUTATION_COUNT = 150
+OFFSETS = {("t", 0): Commit(1, "m"), ("t", 1): Commit(2, None), ("u", 0): Commit(3)}
 
 NewTopic = CreateTopicsRequest.CreatableTopic
 OffsetTopic = ListOffsetsRequest.ListOffsetsTopic
@@ -46,6 +49,13 @@ SAMPLES: dict[int, Callable[[], object]] = {
     3: lambda: MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", "u")],
         allow_auto_topic_creation=True,
+    ),
+    8: lambda: commit_request("g", OFFSETS, member_id="m", instance_id="i", generation=1),
+    9: lambda: OffsetFetchRequest(
+        group_id="g",
+        topics=fetch_request(7, {"g": OFFSETS}).topics,
+        groups=fetch_request(9, {"g": OFFSETS, "h": None}).groups,
+        require_stable=True,
     ),
     10: lambda: FindCoordinatorRequest(key="k", key_type=0, coordinator_keys=["k", "l"]),
     17: lambda: SaslHandshakeRequest(mechanism="PLAIN"),
@@ -86,6 +96,7 @@ SAMPLES: dict[int, Callable[[], object]] = {
         include_synonyms=True,
         include_documentation=True,
     ),
+    47: lambda: delete_request("g", OFFSETS),
     60: lambda: DescribeClusterRequest(include_cluster_authorized_operations=False),
 }
 

@@ -19,6 +19,8 @@ def test_advertised_versions_are_these() -> None:
         1: ("Fetch", 4, 17),
         2: ("ListOffsets", 1, 9),
         3: ("Metadata", 0, 12),
+        8: ("OffsetCommit", 2, 9),
+        9: ("OffsetFetch", 1, 9),
         10: ("FindCoordinator", 0, 6),
         17: ("SaslHandshake", 0, 1),
         18: ("ApiVersions", 0, 4),
@@ -26,6 +28,7 @@ def test_advertised_versions_are_these() -> None:
         20: ("DeleteTopics", 1, 6),
         22: ("InitProducerId", 0, 5),
         32: ("DescribeConfigs", 1, 4),
+        47: ("OffsetDelete", 0, 0),
         60: ("DescribeCluster", 0, 2),
     }
 
@@ -38,6 +41,7 @@ def test_advertised_versions_are_these() -> None:
         ("lz4", {10: 0}),
         ("zstd", {0: 7, 1: 10}),
         ("offsets by time", {2: 1}),
+        ("committed offsets", {8: 2, 9: 1}),
         ("idempotent producer", {22: 0}),
         ("asking for versions", {18: 0}),
         ("asking how to authenticate", {17: 0}),
@@ -60,6 +64,8 @@ def test_old_librdkafka_finds_the_versions_by_which_it_knows_a_feature(
         (1, {11, 12}),
         (2, {3, 5}),
         (3, {5, 9}),
+        (8, {3, 8}),
+        (9, {3, 8}),
         (10, {1, 4}),
         (18, {0, 3}),
         (19, {3, 7}),

@@ -138,7 +138,7 @@ class BrokerRig:
     """A recovered broker, and one client connected to it.
 
     Attributes:
-        disk, clock, config, broker: what it is made of.
+        disk, clock, config, broker, groups: what it is made of.
         report: the outcome of its start.
     """
 
@@ -158,9 +158,9 @@ class BrokerRig:
         self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
         for _ in self.broker.recover():
             pass
-        groups = GroupCoordinator(self.broker, self.config)
-        self._node = Node(self.broker, "127.0.0.1", 9092, groups)
-        groups.restore(self._node.now_ms())
+        self.groups = GroupCoordinator(self.broker, self.config)
+        self._node = Node(self.broker, "127.0.0.1", 9092, self.groups)
+        self.groups.restore(self.now_ms())
         self._client = Connection(self.broker, self.clock, self._answer_rare)
         # Another one, since an answer waits for those of earlier requests of its connection.
         self._consumer = Connection(self.broker, self.clock, self._answer_rare)
@@ -304,7 +304,17 @@ class BrokerRig:
                 self.read_cold(parked.cold)
         return consumer.answers()[number].responses[0].partitions[0]
 
-    # What the pump does
+    # What the pump and the server do
+
+    def now_ms(self) -> int:
+        """Monotonic time, by which the time-outs of groups go."""
+        return self._node.now_ms()
+
+    def pass_ms(self, duration_ms: int) -> None:
+        """Let time pass, then what the groups waited for happens; nothing is delivered."""
+        self.clock.advance_ms(duration_ms)
+        self.groups.expire(self.now_ms())
+        self.broker.commit()
 
     def flush(self) -> None:
         """Make everything durable."""

@@ -43,6 +43,10 @@ class MemoryTopic:
     settings: dict[str, str]
     partitions: list[MemoryPartition]
 
+    @property
+    def topic_id(self) -> int:
+        return self.uuid.int
+
 
 class MemoryBroker:
     """Satisfies compat.kafka.node.ControlBroker; topic n has the id UUID(int=n), n from 1."""

@@ -7,8 +7,10 @@ assert offsets.fetch("g") == {("t", 0): Committed(5, "note")}
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from random import Random
+from typing import Any, Final, Literal
 
+from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_oracle import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -172,6 +174,16 @@ class OffsetsClient:
 
     def __init__(self, client: WireClient) -> None:
         self.client = client
+
+    @property
+    def rig(self) -> BrokerRig:
+        """The broker."""
+        return self.client.rig
+
+    def reborn(self, how: Literal["restart", "crash"]) -> "OffsetsClient":
+        """A client of the broker that starts on the disk after a clean stop, or a power cut."""
+        rig = self.rig.restart() if how == "restart" else self.rig.crash("dropped", Random(0))
+        return OffsetsClient(WireClient(rig))
 
     def commit(
         self,

@@ -1,0 +1,89 @@
+"""OffsetFetch (key 9): v1-9.
+
+Behaviour:
+- What a group has committed on the partitions that are asked for; without a list of topics (v2+)
+  everything. Many groups in one request from v8 on.
+- Nothing committed, and likewise a group, topic or partition that does not exist: offset -1, leader
+  epoch -1, empty metadata, and no error.
+- Offsets of a deleted topic are gone, also if there is a new one of the same name.
+- The answer waits until what it says is as durable as the broker's flush mode promises.
+- `require_stable` (v7+) is accepted: as there are no transactions, every offset is stable.
+- Member id and epoch (v9) are for groups whose assignment the broker makes; a classic group is
+  answered without a look at them.
+
+Deviations: a group, topic or partition that is asked for twice is answered once.
+
+Versions: 1 one group, its topics listed; 2 all topics, error of the whole request; 3 throttle time;
+4 as 3; 5 leader epoch; 6 flexible; 7 require_stable; 8 many groups; 9 member id and epoch.
+Layer 4; does no I/O.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from appliance.store.group_frames import OffsetEntry
+from compat.kafka.error_codes import ErrorCode
+from compat.kafka.node import Node
+from compat.kafka.registry import Fields, handles
+
+_FIRST_VERSION_WITH_MANY_GROUPS: Final = 8
+
+_Offsets = Mapping[tuple[int, int], OffsetEntry]
+_Wanted = dict[str, dict[int, OffsetEntry | None]]
+"""What is committed, by name of the topic and partition."""
+
+
+@handles(key=9, name="OffsetFetch", versions=(1, 9), flexible_from=6)
+def offset_fetch(node: Node, version: int, request: Fields) -> Fields:
+    """Answer which offsets groups have committed."""
+    if version < _FIRST_VERSION_WITH_MANY_GROUPS:
+        return _answer(node, request["group_id"], request["topics"])
+    # Each once, or a small request could ask for an answer of any size.
+    asked = {group["group_id"]: group["topics"] for group in request["groups"]}
+    return {
+        "groups": [
+            {"group_id": group, **_answer(node, group, topics)} for group, topics in asked.items()
+        ]
+    }
+
+
+def _answer(node: Node, group: str, topics: list[Fields] | None) -> Fields:
+    committed = node.broker.committed_offsets(group)
+    wanted = _all(node, committed) if topics is None else _listed(node, committed, topics)
+    answers = [
+        {
+            "name": name,
+            "partitions": [_describe(index, entry) for index, entry in partitions.items()],
+        }
+        for name, partitions in wanted.items()
+    ]
+    return {"topics": answers, "error_code": ErrorCode.NONE}
+
+
+def _listed(node: Node, committed: _Offsets, topics: list[Fields]) -> _Wanted:
+    wanted: _Wanted = {}
+    for asked in topics:
+        topic = node.broker.find_topic(asked["name"])
+        partitions = wanted.setdefault(asked["name"], {})
+        for index in asked["partition_indexes"]:
+            partitions[index] = None if topic is None else committed.get((topic.topic_id, index))
+    return wanted
+
+
+def _all(node: Node, committed: _Offsets) -> _Wanted:
+    wanted: _Wanted = {}
+    names = {topic.topic_id: topic.name for topic in node.broker.topics()}
+    for (topic_id, index), entry in sorted(committed.items()):
+        # The offsets of a deleted topic are gone with it, so every id has its name.
+        wanted.setdefault(names[topic_id], {})[index] = entry
+    return wanted
+
+
+def _describe(index: int, entry: OffsetEntry | None) -> Fields:
+    return {
+        "partition_index": index,
+        "committed_offset": -1 if entry is None else entry.offset,
+        "committed_leader_epoch": -1 if entry is None else entry.leader_epoch,
+        "metadata": "" if entry is None else entry.metadata,
+        "error_code": ErrorCode.NONE,
+    }
