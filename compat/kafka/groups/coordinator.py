@@ -371,8 +371,8 @@ class GroupCoordinator:
             return ErrorCode.NON_EMPTY_GROUP
         try:
             self._log.tell_group(GroupFrame(op=GROUP_DELETED, group=group_id))
-        except RequestError as error:
-            return ErrorCode(error.code)
+        except RequestError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._drop(group)
         return ErrorCode.NONE
 

@@ -1,0 +1,65 @@
+"""DescribeGroups (key 15): v0-6.
+
+Behaviour: state, protocol and members of each group that is asked for. Metadata and assignments are
+told while the group is stable, as Kafka does. A group that does not exist is "Dead", and from
+version 6 on GROUP_ID_NOT_FOUND with a sentence.
+
+Deviations: authorized operations (v3+) are never known.
+
+Versions: 1 throttle time; 2 as 1; 3 authorized operations; 4 static members; 5 flexible; 6 error
+message.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from compat.kafka.error_codes import ErrorCode
+from compat.kafka.groups.group import Group, GroupState
+from compat.kafka.groups.member import Member
+from compat.kafka.node import Node
+from compat.kafka.registry import Fields, handles
+
+_FIRST_VERSION_WITH_NOT_FOUND: Final = 6
+
+
+@handles(key=15, name="DescribeGroups", versions=(0, 6), flexible_from=5)
+def describe_groups(node: Node, version: int, request: Fields) -> Fields:
+    """Tell what groups are doing, and who is in them."""
+    return {"groups": [_describe(node, version, group_id) for group_id in request["groups"]]}
+
+
+def _describe(node: Node, version: int, group_id: str) -> Fields:
+    group = node.groups.find(group_id)
+    if group is None:
+        is_told = version >= _FIRST_VERSION_WITH_NOT_FOUND
+        return {
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE,
+            "error_message": f"there is no group {group_id}" if is_told else None,
+            "group_id": group_id,
+            "group_state": GroupState.DEAD.value,
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": (),
+        }
+    is_stable = group.state is GroupState.STABLE
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": group_id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": (group.protocol or "") if is_stable else "",
+        "members": [_describe_member(group, member) for member in group.members.values()],
+    }
+
+
+def _describe_member(group: Group, member: Member) -> Fields:
+    is_stable = group.state is GroupState.STABLE
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        # Kafka's tools show addresses with this slash.
+        "client_host": f"/{member.client_host}",
+        "member_metadata": group.metadata_of(member) if is_stable else b"",
+        "member_assignment": member.assignment if is_stable else b"",
+    }
