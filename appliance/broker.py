@@ -17,27 +17,26 @@ from dataclasses import dataclass
 from typing import Final, cast
 from uuid import UUID
 
-from _core.batch import batch_header, timestamps
 from _core.cancel import CancelPath
 from _core.delay_split import BatchSplitter
 from _core.deliver import DeliverPath
 from _core.fetch import FetchPath
-from _core.frames import read_header
-from _core.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
 from _core.partition import Partition, Topic
 from _core.produce import ProducePath
 from _core.session import ParkedAnswer, ParkedFetch, Session
 from appliance.clock import Clock
 from appliance.config import Config
-from appliance.errors import PolicyError, RequestError, TopicExistsError, UnknownTopicError
+from appliance.errors import RequestError
 from appliance.fs import FileSystem
 from appliance.metrics import Gauges, Metrics
 from appliance.model import TimerState, TimerStateName
+from appliance.offsets_by_time import OffsetsByTime
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.commit_log import FlushJob, SpareJob
 from appliance.store.group_frames import GroupFrame, OffsetEntry
 from appliance.store.message_store import KAFKA_STORAGE_ERROR, MessageStore
 from appliance.store.recovery import Damage, Progress, RecoveryReport
+from appliance.topic_admin import TopicAdmin
 from appliance.units import NS_PER_MS
 
 NODE_ID: Final = 1
@@ -53,8 +52,6 @@ RESIDENCY_TRUSTED_NS: Final = 1000 * NS_PER_MS
 
 HOUSEKEEPING_IDS: Final = 65_536
 """Remembered timer ids looked at in one turn."""
-
-_CODEC_MASK: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,8 @@ class Broker:
         self._store = MessageStore(
             clock, fs, config, lambda topic: facade.configure_topic(topic, config)
         )
+        self._topic_admin = TopicAdmin(self._store.topics, config)
         self._progress = Progress("starting", 0, 0)
-        self._partition_total = 0
         self.is_ready = False
         self._residency_asked_ns = clock.monotonic_ns()
         self.control_pos = 0
@@ -129,7 +126,7 @@ class Broker:
         self._scheduler = Scheduler(
             store.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
-        self._partition_total = sum(len(topic.partitions) for topic in self.topics())
+        self._offsets_by_time = OffsetsByTime(store.view, self._decompress)
         self.is_ready = True
 
     def close(self) -> None:
@@ -312,7 +309,7 @@ class Broker:
 
     def find_topic(self, name: str) -> Topic | None:
         """The topic of that name."""
-        return self._store.projections.topics_by_name.get(name.encode("utf-8", "surrogateescape"))
+        return self._store.topics.find(name)
 
     def find_topic_by_uuid(self, uuid: UUID) -> Topic | None:
         """The topic with that id."""
@@ -322,58 +319,39 @@ class Broker:
         self, name: str, partition_count: int, settings: Mapping[str, str | None]
     ) -> None:
         """Raise what `create_topic` would raise; name and settings are the facade's to check."""
-        config = self.config
-        topics = self._store.projections.topics_by_id
-        if self.find_topic(name) is not None:
-            raise TopicExistsError(f"topic {name} exists already")
-        if not 1 <= partition_count <= config.partition_count_max_per_topic:
-            raise RequestError(
-                f"{partition_count} partitions; topics.partition_count_max_per_topic is "
-                f"{config.partition_count_max_per_topic}",
-                code=37,
-            )
-        if len(topics) >= config.topic_count_max:
-            raise PolicyError(f"there are {len(topics)} topics; topics.topic_count_max is reached")
-        if self._partition_total + partition_count > config.partition_total_max:
-            raise PolicyError(
-                f"there are {self._partition_total} partitions; {partition_count} more would pass "
-                f"topics.partition_total_max = {config.partition_total_max}"
-            )
+        self._topic_admin.check_create(name, partition_count)
 
     def create_topic(
         self, name: str, partition_count: int, settings: Mapping[str, str | None]
     ) -> Topic:
-        """Make a topic; it can be used at once, and is durable after the next flush.
-
-        Args:
-            name: checked by the caller.
-            partition_count: 1 or more.
-            settings: checked by the caller; those without a value keep the default.
-
-        Raises:
-            TopicExistsError, PolicyError: see `check_topic`.
-            RequestError: likewise, or the disk is full.
-        """
-        self.check_topic(name, partition_count, settings)
-        given = {key: value for key, value in settings.items() if value is not None}
-        topic = self._store.create_topic(name, partition_count, given)
-        self._partition_total += partition_count
+        """Make a topic; see `TopicAdmin.create`."""
+        topic = self._topic_admin.create(name, partition_count, settings)
         self.control_pos = self.wrote_pos
         return topic
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and its timers.
-
-        Raises:
-            UnknownTopicError: there is no such topic.
-            RequestError: the disk is full.
-        """
-        topic = self.find_topic(name)
-        if topic is None:
-            raise UnknownTopicError(f"there is no topic {name}")
-        self._store.delete_topic(topic)
-        self._partition_total -= len(topic.partitions)
+        """Delete a topic; see `TopicAdmin.delete`."""
+        self._topic_admin.delete(name)
         self.control_pos = self.wrote_pos
+
+    def check_partitions(self, topic: Topic, partition_count: int) -> None:
+        """Raise what `add_partitions` would raise; a full disk alone is not foreseen."""
+        self._topic_admin.check_add_partitions(topic, partition_count)
+
+    def add_partitions(self, topic: Topic, partition_count: int) -> None:
+        """Give a topic more partitions; see `TopicAdmin.add_partitions`."""
+        self._topic_admin.add_partitions(topic, partition_count)
+        self.control_pos = self.wrote_pos
+
+    def replace_topic_settings(self, topic: Topic, settings: Mapping[str, str]) -> None:
+        """Give a topic other settings, all of them; see `TopicAdmin.replace_settings`."""
+        if self._topic_admin.replace_settings(topic, settings):
+            self.control_pos = self.wrote_pos
+
+    def delete_records(self, topic: Topic, offsets: Mapping[int, int]) -> None:
+        """Delete the records below some offsets; see `TopicAdmin.delete_records`."""
+        if self._topic_admin.delete_records(topic, offsets):
+            self.control_pos = self.wrote_pos
 
     def allocate_producer_id(self) -> int:
         """A producer id that was never given before."""
@@ -407,57 +385,32 @@ class Broker:
         # before the turn is written as a whole, and then the log is past this.
         self.control_pos = self.wrote_pos + self._store.groups.has_gathered
 
-    # Offsets by time
+    # Offsets
 
     def offset_for_time(
         self, topic: Topic, partition: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        """The first offset from which the running maximum of timestamps reaches `timestamp_ms`.
-
-        Returns:
-            (offset, its record's timestamp in epoch ms), or None if no visible record does.
-            O(log n) frame headers are read.
-        """
-        queue = topic.partitions[partition]
-        low, high = queue.start_offset, queue.visible_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self._frame_header(queue, middle)["running_max"] >= timestamp_ms:
-                high = middle
-            else:
-                low = middle + 1
-        if low >= queue.visible_offset:
-            return None
-        # All records of a frame share its running maximum, so `low` is the first one of a frame.
-        return self._first_in_frame(queue, low, timestamp_ms)
+        """The first offset that leads to a time; see `OffsetsByTime.find`."""
+        return self._offsets_by_time.find(topic.partitions[partition], timestamp_ms)
 
     def offset_of_max_timestamp(self, topic: Topic, partition: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first visible record with the highest one; None if empty."""
-        queue = topic.partitions[partition]
-        if queue.visible_offset == queue.start_offset:
+        return self._offsets_by_time.find_highest(topic.partitions[partition])
+
+    def end_of_epoch(self, topic: Topic, partition: int, epoch: int) -> tuple[int, int] | None:
+        """Where in a partition the records of an epoch, and of all before it, end.
+
+        Returns:
+            (the last epoch up to it that is known, offset), or None if there was no such epoch yet.
+        """
+        found = self._store.epochs.find_end(epoch)
+        if found is None:
             return None
-        highest = self._frame_header(queue, queue.visible_offset - 1)["running_max"]
-        return self.offset_for_time(topic, partition, highest)
-
-    def _frame_header(self, queue: Partition, offset: int) -> dict[str, int]:
-        return read_header(self._store.view.read(queue.unit_position(offset), FRAME_HEADER_SIZE))
-
-    def _first_in_frame(
-        self, queue: Partition, offset: int, timestamp_ms: int
-    ) -> tuple[int, int] | None:
-        header = self._frame_header(queue, offset)
-        pos = header["phys_offset"] + FRAME_HEADER_SIZE + header["tables_size"]
-        batch = memoryview(self._store.view.read(pos, header["visible_size"]))
-        fields = batch_header(batch)
-        records = batch[BATCH_HEADER_SIZE:]
-        if fields["attributes"] & 8:  # LogAppendTime: all records have the batch's
-            return header["base_offset"], fields["max_timestamp"]
-        codec = fields["attributes"] & _CODEC_MASK
-        plain = self._decompress(codec, records) if codec else records
-        for index, delta in enumerate(timestamps(plain, fields["count"])):
-            if fields["base_timestamp"] + delta >= timestamp_ms:
-                return header["base_offset"] + index, fields["base_timestamp"] + delta
-        return None
+        known, end_pos = found
+        queue = topic.partitions[partition]
+        if end_pos is None:
+            return known, queue.next_offset
+        return known, queue.first_offset_from(end_pos)
 
     # Metrics
 
