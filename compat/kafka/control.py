@@ -15,11 +15,18 @@ from compat.kafka.api_03_metadata import metadata
 from compat.kafka.api_08_offset_commit import offset_commit
 from compat.kafka.api_09_offset_fetch import offset_fetch
 from compat.kafka.api_10_find_coordinator import find_coordinator
+from compat.kafka.api_11_join_group import join_group
+from compat.kafka.api_12_heartbeat import heartbeat
+from compat.kafka.api_13_leave_group import leave_group
+from compat.kafka.api_14_sync_group import sync_group
+from compat.kafka.api_15_describe_groups import describe_groups
+from compat.kafka.api_16_list_groups import list_groups
 from compat.kafka.api_17_sasl_handshake import sasl_handshake
 from compat.kafka.api_19_create_topics import create_topics
 from compat.kafka.api_20_delete_topics import delete_topics
 from compat.kafka.api_22_init_producer_id import init_producer_id
 from compat.kafka.api_32_describe_configs import describe_configs
+from compat.kafka.api_42_delete_groups import delete_groups
 from compat.kafka.api_47_offset_delete import offset_delete
 from compat.kafka.api_60_describe_cluster import describe_cluster
 from compat.kafka.node import Node
@@ -42,11 +49,18 @@ _OTHERS: Final = (
     offset_commit,
     offset_fetch,
     find_coordinator,
+    join_group,
+    heartbeat,
+    leave_group,
+    sync_group,
+    describe_groups,
+    list_groups,
     sasl_handshake,
     create_topics,
     delete_topics,
     init_producer_id,
     describe_configs,
+    delete_groups,
     offset_delete,
     describe_cluster,
 )

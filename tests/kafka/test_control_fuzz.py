@@ -11,6 +11,15 @@ from appliance.errors import RemoteProtocolError
 from compat.kafka import control
 from compat.kafka.registry import Api
 from tests.support.configs import small_config
+from tests.support.group_requests import (
+    DeleteGroupsRequest,
+    describe_request,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    list_request,
+    sync_request,
+)
 from tests.support.kafka_oracle import (
     ApiVersionsRequest,
     CreateTopicsRequest,
@@ -23,7 +32,6 @@ from tests.support.kafka_oracle import (
     MetadataRequest,
     OffsetFetchRequest,
     SaslHandshakeRequest,
-    answer_now,
     encode_request,
 )
 from tests.support.memory_broker import MemoryBroker, memory_node
@@ -31,6 +39,7 @@ from tests.support.offsets_client import Commit, commit_request, delete_request,
 
 CONTROL_APIS = [api for api in control.REGISTRY.apis if api.handler is not None]
 MUTATION_COUNT = 150
+LONG_MS = 1 << 40
 OFFSETS = {("t", 0): Commit(1, "m"), ("t", 1): Commit(2, None), ("u", 0): Commit(3)}
 
 NewTopic = CreateTopicsRequest.CreatableTopic
@@ -58,6 +67,12 @@ SAMPLES: dict[int, Callable[[], object]] = {
         require_stable=True,
     ),
     10: lambda: FindCoordinatorRequest(key="k", key_type=0, coordinator_keys=["k", "l"]),
+    11: lambda: join_request("g", protocols={"range": b"m", "sticky": b"n"}),
+    12: lambda: heartbeat_request("g", "m", 1, "i"),
+    13: lambda: leave_request("g", [("m", None), ("n", "i")]),
+    14: lambda: sync_request("g", "m", 1, {"m": b"a", "n": b""}, protocol="range"),
+    15: lambda: describe_request("g", "h"),
+    16: lambda: list_request(["Stable", "Empty"], ["classic"]),
     17: lambda: SaslHandshakeRequest(mechanism="PLAIN"),
     18: lambda: ApiVersionsRequest(client_software_name="a", client_software_version="1"),
     19: lambda: CreateTopicsRequest(
@@ -96,6 +111,7 @@ SAMPLES: dict[int, Callable[[], object]] = {
         include_synonyms=True,
         include_documentation=True,
     ),
+    42: lambda: DeleteGroupsRequest(groups_names=["g", "h"]),
     47: lambda: delete_request("g", OFFSETS),
     60: lambda: DescribeClusterRequest(include_cluster_authorized_operations=False),
 }
@@ -105,10 +121,19 @@ def try_frame(frame: bytes) -> bool:
     """Send a frame to a small broker; tell whether it was answered."""
     broker = MemoryBroker(small_config(topic_count_max=5))
     broker.create_topic("t", 2, {}).partitions[0].append(1, 2, 3)
+    node = memory_node(broker)
+    payloads: list[bytes] = []
     try:
-        payload = answer_now(memory_node(broker), frame)
+        answer = control.answer(node, frame)
     except RemoteProtocolError:
         return False
+    if isinstance(answer, bytes):
+        payloads.append(answer)
+    else:
+        answer.when_complete(payloads.append)
+        # What still waits is answered when its time is over.
+        node.groups.expire(node.now_ms() + LONG_MS)
+    (payload,) = payloads
     assert payload[:4] == frame[4:8]
     return True
 

@@ -1,4 +1,4 @@
-"""FindCoordinator and InitProducerId: what does not exist yet is refused so that clients stop."""
+"""FindCoordinator and InitProducerId: groups are here, what does not exist is refused."""
 
 from typing import Any
 
@@ -16,7 +16,6 @@ from tests.support.memory_broker import MemoryBroker, memory_node
 
 GROUP, TRANSACTION, SHARE_GROUP = 0, 1, 2
 REFUSALS = {
-    GROUP: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups are not supported yet"),
     TRANSACTION: (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         "transactions are not supported yet",
@@ -25,11 +24,23 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("version", "key_type"),
-    [(0, GROUP)] + [(version, key_type) for version in range(1, 7) for key_type in REFUSALS],
-)
-def test_there_is_no_coordinator(version: int, key_type: int) -> None:
+@pytest.mark.parametrize("version", range(7))
+def test_this_broker_coordinates_every_group(version: int) -> None:
+    request = FindCoordinatorRequest(key="k", key_type=GROUP, coordinator_keys=["k", ""])
+    response = ask(memory_node(MemoryBroker()), request, version, FindCoordinatorResponse)
+    answers = response.coordinators if version >= 4 else [response]
+    if version >= 4:
+        assert [answer.key for answer in answers] == ["k", ""]
+    for answer in answers:
+        assert answer.error_code == ErrorCode.NONE
+        assert (answer.node_id, answer.host, answer.port) == (1, "127.0.0.1", 9092)
+        if version >= 1:
+            assert answer.error_message is None
+
+
+@pytest.mark.parametrize("key_type", REFUSALS)
+@pytest.mark.parametrize("version", range(1, 7))
+def test_there_is_no_coordinator_of_anything_else(version: int, key_type: int) -> None:
     request = FindCoordinatorRequest(key="k", key_type=key_type, coordinator_keys=["k", "l"])
     response = ask(memory_node(MemoryBroker()), request, version, FindCoordinatorResponse)
     answers = response.coordinators if version >= 4 else [response]
@@ -39,8 +50,7 @@ def test_there_is_no_coordinator(version: int, key_type: int) -> None:
     for answer in answers:
         assert answer.error_code == error_code
         assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
-        if version >= 1:
-            assert message in answer.error_message
+        assert message in answer.error_message
 
 
 def init(broker: MemoryBroker, version: int, **fields: Any) -> Any:

@@ -22,12 +22,19 @@ def test_advertised_versions_are_these() -> None:
         8: ("OffsetCommit", 2, 9),
         9: ("OffsetFetch", 1, 9),
         10: ("FindCoordinator", 0, 6),
+        11: ("JoinGroup", 0, 9),
+        12: ("Heartbeat", 0, 4),
+        13: ("LeaveGroup", 0, 5),
+        14: ("SyncGroup", 0, 5),
+        15: ("DescribeGroups", 0, 6),
+        16: ("ListGroups", 0, 5),
         17: ("SaslHandshake", 0, 1),
         18: ("ApiVersions", 0, 4),
         19: ("CreateTopics", 2, 7),
         20: ("DeleteTopics", 1, 6),
         22: ("InitProducerId", 0, 5),
         32: ("DescribeConfigs", 1, 4),
+        42: ("DeleteGroups", 0, 2),
         47: ("OffsetDelete", 0, 0),
         60: ("DescribeCluster", 0, 2),
     }
@@ -42,6 +49,7 @@ def test_advertised_versions_are_these() -> None:
         ("zstd", {0: 7, 1: 10}),
         ("offsets by time", {2: 1}),
         ("committed offsets", {8: 2, 9: 1}),
+        ("groups", {11: 0, 12: 0, 13: 0, 14: 0}),
         ("idempotent producer", {22: 0}),
         ("asking for versions", {18: 0}),
         ("asking how to authenticate", {17: 0}),
@@ -67,6 +75,10 @@ def test_old_librdkafka_finds_the_versions_by_which_it_knows_a_feature(
         (8, {3, 8}),
         (9, {3, 8}),
         (10, {1, 4}),
+        (11, {5, 6}),
+        (12, {1, 3, 4}),
+        (13, {1, 4}),
+        (14, {3, 4}),
         (18, {0, 3}),
         (19, {3, 7}),
         (20, {1, 6}),
@@ -102,7 +114,7 @@ def test_produce_0_to_2_are_advertised_and_not_served() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(3, 13), (3, -1), (0, 2), (1, 3), (2, 0), (11, 0), (-1, 0), (32767, 0)]
+    ("key", "version"), [(3, 13), (3, -1), (0, 2), (1, 3), (2, 0), (4, 0), (-1, 0), (32767, 0)]
 )
 def test_what_is_not_served_closes_the_connection(key: int, version: int) -> None:
     frame = key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True) + bytes(100)
