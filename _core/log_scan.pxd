@@ -20,6 +20,7 @@ cdef class LogScan:
     cdef readonly int64_t garbage_end
     cdef list segments                  # (base, memory), ascending
     cdef Py_ssize_t segment
+    cdef int64_t reach                  # nothing but zeros from there on, -1 = not known
     cdef int64_t known_flushed          # highest flushed mark behind, -1 = not looked for
     cdef bint has_looked_ahead
     cdef const uint8_t* data

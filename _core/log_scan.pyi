@@ -24,6 +24,7 @@ class LogScan:
         control: Callable[[int, int, bytes, int], None],
         *,
         known_flushed: int = -1,
+        reach: int = -1,
         written: Callable[[int], list[tuple[int, int]]] | None = None,
     ) -> Self: ...
     def step(self, budget: int) -> bool: ...

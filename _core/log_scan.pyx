@@ -13,7 +13,7 @@ Layer 0: no I/O; the segments are buffers.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from _core.frames cimport FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame
@@ -66,7 +66,7 @@ cdef class LogScan:
 
     def __cinit__(
         self, Projections projections not None, list segments not None, control not None, *,
-        int64_t known_flushed=-1, written=None
+        int64_t known_flushed=-1, int64_t reach=-1, written=None
     ):
         """Begin at the first segment.
 
@@ -75,6 +75,8 @@ cdef class LogScan:
             segments: (base position, buffer) of each segment, ascending.
             control: function (kind, topic id, payload, epoch) for frames of control state.
             known_flushed: a log position known to have been flushed, -1 if none is.
+            reach: a log position behind which no frame was ever written, -1 if none is known. What
+                lies there are zeros that prepare a segment; they are not read.
             written: function of a log position -> the ranges from there to the end of its segment
                 that may hold written bytes, as (from, to) positions; None if that is not known.
                 What was allocated and never written is not read then.
@@ -83,6 +85,7 @@ cdef class LogScan:
         self.segments = segments
         self.control = control
         self.known_flushed = known_flushed
+        self.reach = reach
         self.written = written
         self.ranges = {}
         self.damage = []
@@ -199,14 +202,19 @@ cdef class LogScan:
         Asked for once, at the first fault and for all segments from there on: the look itself
         brings pages into memory that then count as written.
         """
+        # A reach that was passed is none: it was said of another log.
+        limit = self.reach if self.reach >= self.pos else INT64_MAX
         if not self.ranges:
             for i in range(segment, len(self.segments)):
                 base, memory = self.segments[i]
-                if self.written is None:
-                    self.ranges[i] = [(0, len(memory))]
-                    continue
                 start = self.pos if i == segment else base
-                self.ranges[i] = [(a - base, b - base) for a, b in self.written(start)]
+                if self.written is None:
+                    found = [(base, base + len(memory))]
+                else:
+                    found = self.written(start)
+                self.ranges[i] = [
+                    (a - base, min(b, limit) - base) for a, b in found if a < limit
+                ]
         return <list>self.ranges[segment]
 
     cdef int64_t _find_valid(
@@ -221,7 +229,8 @@ cdef class LogScan:
             last = -1
             with nogil:
                 found = _next_valid(data, start, stop, size, base, h, &last)
-            self.garbage_end = max(self.garbage_end, base + last)
+            if last >= 0:
+                self.garbage_end = max(self.garbage_end, base + last)
             if found >= 0:
                 return found
         return -1

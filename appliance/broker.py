@@ -32,10 +32,11 @@ from appliance.metrics import Gauges, Metrics
 from appliance.model import TimerState, TimerStateName
 from appliance.offsets_by_time import OffsetsByTime
 from appliance.schedule.scheduler import Delivery, Scheduler
-from appliance.store.commit_log import FlushJob, SpareJob
+from appliance.store.commit_log import FlushJob
 from appliance.store.group_frames import GroupFrame, OffsetEntry
 from appliance.store.message_store import KAFKA_STORAGE_ERROR, MessageStore
 from appliance.store.recovery import Damage, Progress, RecoveryReport
+from appliance.store.segment import SpareJob
 from appliance.topic_admin import TopicAdmin
 from appliance.units import NS_PER_MS
 
@@ -190,6 +191,10 @@ class Broker:
     def begin_spare(self) -> SpareJob | None:
         """The next segment of the log, to be made on a thread; None if it is not time for that."""
         return self._store.begin_spare()
+
+    def stop_prewriting(self) -> None:
+        """Let the job of `begin_spare` come to its end soon."""
+        self._store.stop_prewriting()
 
     def begin_flush(self) -> FlushJob | None:
         """What is to be synced next; run it on a thread, then call `end_flush`."""
@@ -381,7 +386,7 @@ class Broker:
     def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
         """Commit or delete offsets; see `GroupStore.commit_offsets`."""
         self._store.groups.commit_offsets(entries)
-        # Their frame is yet to come. Whatever else this turn writes before it, no answer leaves
+        # If their frame is yet to come: whatever else this turn writes before it, no answer leaves
         # before the turn is written as a whole, and then the log is past this.
         self.control_pos = self.wrote_pos + self._store.groups.has_gathered
 
@@ -411,6 +416,14 @@ class Broker:
         if end_pos is None:
             return known, queue.next_offset
         return known, queue.first_offset_from(end_pos)
+
+    def space(self) -> tuple[int, int]:
+        """Bytes of the file system that holds the data: all, and what can still be written.
+
+        Raises:
+            StorageError: it does not say.
+        """
+        return self._store.space()
 
     # Metrics
 

@@ -26,7 +26,7 @@ from appliance.setting import (
     read_levels,
     read_optional_address,
     read_path,
-    read_switch,
+    switch,
 )
 from appliance.units import (
     GIB,
@@ -116,15 +116,11 @@ class Config:
             flag="--advertise",
         ),
     )
-    allow_insecure: bool = field(
-        default=False,
-        metadata=about(
-            "network.allow_insecure",
-            read_switch,
-            "true or false",
-            "Lets others than this machine connect without encryption and password.",
-            flag="--allow-insecure",
-        ),
+    allow_insecure: bool = switch(
+        False,
+        "network.allow_insecure",
+        "Lets others than this machine connect without encryption and password.",
+        flag="--allow-insecure",
     )
     connection_count_max: int = number(
         10_000,
@@ -182,6 +178,12 @@ class Config:
         (64 * KIB, GIB),
         "Size of one file of the log, a multiple of 4096; RocketMQ's. Frame sizes have 32 bits.",
     )
+    prewrite_segments: bool = switch(
+        True,
+        "store.prewrite_segments",
+        "Writes the zeros of the next segment in the background, so that a flush costs a "
+        "third: each byte of the log is written twice.",
+    )
     default_partition_count: int = number(
         4,
         "topics.default_partition_count",
@@ -189,14 +191,10 @@ class Config:
         "Of a topic that is made without saying how many; RocketMQ's four queues.",
         unit="partitions",
     )
-    auto_create_topics: bool = field(
-        default=True,
-        metadata=about(
-            "topics.auto_create",
-            read_switch,
-            "true or false",
-            "Makes a topic when a producer first names it, as Kafka does.",
-        ),
+    auto_create_topics: bool = switch(
+        True,
+        "topics.auto_create",
+        "Makes a topic when a producer first names it, as Kafka does.",
     )
     partition_count_max_per_topic: int = number(
         1_000,

@@ -24,6 +24,7 @@ from appliance.broker import Broker
 from appliance.clock import WakeTimer
 from appliance.errors import NotReadyError
 from appliance.store.commit_log import FlushJob
+from appliance.store.segment import SpareJob
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 HOUSEKEEPING_S: Final = 0.1
@@ -85,6 +86,7 @@ class Pump:
         for handle in (self._flush_timer, self._housekeeping):
             if handle is not None:
                 handle.cancel()
+        self._broker.stop_prewriting()
         for threads in (self._flusher, self._allocator, self._readers):
             await asyncio.to_thread(threads.shutdown)
         if self._flush_future is not None:
@@ -270,5 +272,11 @@ class Pump:
         self.end_turn()  # what expired goes into the log
         spare = self._broker.begin_spare()
         if spare is not None:
-            self._loop.run_in_executor(self._allocator, spare.run)
+            self._loop.run_in_executor(self._allocator, _make_spare, spare)
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
+
+
+def _make_spare(spare: SpareJob) -> None:
+    """Make the next segment, and prepare it as far as there is time."""
+    spare.run()
+    spare.prewrite()

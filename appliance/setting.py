@@ -114,6 +114,13 @@ def number(
     return field(default=default, metadata={"setting": setting})
 
 
+def switch(default: bool, key: str, reason: str, flag: str = "") -> Any:
+    """Make the field of a setting that is on or off."""
+    return field(
+        default=default, metadata=about(key, read_switch, "true or false", reason, flag=flag)
+    )
+
+
 def _read_number(low: int, high: int, value: object) -> int:
     # bool is an int to Python, but `interval_ms = true` is a mistake.
     if not isinstance(value, int) or isinstance(value, bool):

@@ -12,7 +12,6 @@ through FileSystem only.
 """
 
 import contextlib
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,9 @@ from _core.pointers import Pointers
 from appliance.clock import Clock
 from appliance.errors import CorruptionError, StorageError
 from appliance.fs import File, FileSystem
-from appliance.store.paths import parse_segment_name, segment_name
+from appliance.store.checkpoint import CheckpointFile
+from appliance.store.paths import parse_segment_name
+from appliance.store.segment import Segment, SpareJob
 from appliance.units import KIB, MIB, NS_PER_MS
 
 HOT_BYTES: Final = 16 * MIB
@@ -39,17 +40,8 @@ SPARE_RETRY_NS: Final = 200 * NS_PER_MS
 """A full disk is asked for room again at most this often."""
 
 
-@dataclass(slots=True)
-class Segment:
-    """One file of the log."""
-
-    base: int
-    size: int
-    file: File
-
-    @property
-    def end(self) -> int:
-        return self.base + self.size
+REACH_STEP_BYTES: Final = 256 * MIB
+"""The log says so far ahead where it will write next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +50,9 @@ class FlushJob:
 
     target: int
     files: tuple[File, ...]
+    checkpoint: CheckpointFile
+    reach: int | None = None
+    """How far the log will go from now on, if it is time to say so."""
 
     def run(self) -> None:
         """Sync the files; may run on any thread.
@@ -67,49 +62,8 @@ class FlushJob:
         """
         for file in self.files:
             file.fdatasync()
-
-
-class SpareJob:
-    """Makes one segment of reserved zeros, durable with its name. `run` may be on any thread."""
-
-    def __init__(self, fs: FileSystem, directory: Path, base: int, size_bytes: int) -> None:
-        self._fs = fs
-        self._directory = directory
-        self._base = base
-        self._size_bytes = size_bytes
-        self._is_done = threading.Event()
-        self._segment: Segment | None = None
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        """Make it; what goes wrong is told by `segment`."""
-        try:
-            self._segment = self._allocate()
-        except Exception as error:  # noqa: BLE001 (the root of a thread: `segment` raises it)
-            self._error = error
-        finally:
-            self._is_done.set()
-
-    def segment(self) -> Segment:
-        """The segment; waits for a run that is under way. Raises what `run` met, a StorageError."""
-        self._is_done.wait()
-        if self._error is not None:
-            raise self._error
-        assert self._segment is not None
-        return self._segment
-
-    def _allocate(self) -> Segment:
-        path = self._directory / segment_name(self._base)
-        file = self._fs.open(path, create=True)
-        try:
-            file.allocate(self._size_bytes)
-            file.fdatasync()
-            self._fs.sync_dir(self._directory)
-        except StorageError:
-            file.close()
-            self._fs.unlink(path)
-            raise
-        return Segment(self._base, self._size_bytes, file)
+        if self.reach is not None:
+            self.checkpoint.write(self.target, self.reach)
 
 
 class CommitLog:
@@ -128,14 +82,18 @@ class CommitLog:
         *,
         segment_size_bytes: int,
         is_sync_flush: bool,
+        is_prewritten: bool,
+        checkpoint: CheckpointFile,
     ) -> None:
         self._clock = clock
         self._fs = fs
         self._directory = directory
         self._segment_size_bytes = segment_size_bytes
         self._is_sync_flush = is_sync_flush
+        self._is_prewritten = is_prewritten
+        self._checkpoint = checkpoint
+        self._reach = 0
         self._segments: list[Segment] = []
-        self._spare: Segment | None = None
         self._spare_job: SpareJob | None = None
         self._unsynced: list[File] = []
         self._spare_failed_ns: int | None = None
@@ -207,6 +165,7 @@ class CommitLog:
         for segment in self._segments[:-1]:
             self.view.attach(segment.base, segment.file.map())
         self._enter(self._segments[-1])
+        self._raise_reach()
 
     def _cut(self, segment: Segment, end: int) -> None:
         """Zero what follows `end`, and make all that precedes it durable."""
@@ -234,11 +193,12 @@ class CommitLog:
     def begin_spare(self) -> SpareJob | None:
         """What is to be run on a thread so that the next segment is there in time; None if nothing.
 
-        The job needs no end: the log takes its segment up when it needs it.
+        `run`, then `prewrite`. The job needs no end: the log takes its segment when it needs it.
         """
-        if self._spare_job is not None or self.tail.has_spare or self._is_spare_refused():
+        if self._spare_job is not None or self._is_spare_refused():
             return None
-        if self.tail.segment_end - self.pointers.wrote > self._segment_size_bytes // 2:
+        rest = self.tail.segment_end - self.pointers.wrote
+        if not self._is_prewritten and rest > self._segment_size_bytes // 2:
             return None
         self._spare_job = SpareJob(
             self._fs, self._directory, self.tail.segment_end, self._segment_size_bytes
@@ -250,24 +210,30 @@ class CommitLog:
         failed_ns = self._spare_failed_ns
         return failed_ns is not None and self._clock.monotonic_ns() - failed_ns < SPARE_RETRY_NS
 
+    def stop_prewriting(self) -> None:
+        """Let a job that is under way on a thread come to its end."""
+        if self._spare_job is not None:
+            self._spare_job.stop()
+
     def _prepare_spare(self) -> bool:
         """Have the next segment at hand; False if the disk is full. Called by the tail."""
-        if self._spare is None:
-            if self._spare_job is None and self._is_spare_refused():
+        job = self._spare_job
+        if job is None:
+            if self._is_spare_refused():
                 return False
-            job, self._spare_job = self._spare_job, None
-            if job is None:
-                job = SpareJob(
-                    self._fs, self._directory, self.tail.segment_end, self._segment_size_bytes
-                )
-                job.run()
-            try:
-                self._spare = job.segment()
-            except StorageError as error:
-                if not error.is_disk_full:
-                    raise
-                self._spare_failed_ns = self._clock.monotonic_ns()
-                return False
+            job = SpareJob(
+                self._fs, self._directory, self.tail.segment_end, self._segment_size_bytes
+            )
+            job.run()
+            self._spare_job = job
+        try:
+            job.segment()
+        except StorageError as error:
+            self._spare_job = None
+            if not error.is_disk_full:
+                raise
+            self._spare_failed_ns = self._clock.monotonic_ns()
+            return False
         self.tail.has_spare = True
         return True
 
@@ -276,12 +242,12 @@ class CommitLog:
         assert size <= self._segment_size_bytes
         if not self._prepare_spare():
             return False
+        assert self._spare_job is not None
+        segment = self._spare_job.take()
         self.tail.append_blank()
         self.commit()
-        segment = self._spare
-        assert segment is not None
         assert segment.base == self.pointers.wrote
-        self._spare = None
+        self._spare_job = None
         self.tail.has_spare = False
         self._segments.append(segment)
         self._enter(segment)
@@ -297,6 +263,8 @@ class CommitLog:
         """
         if not self.tail.has_pending:
             return
+        if self.pointers.wrote > self._reach:
+            self._raise_reach()
         segment = self._segments[-1]
         segment.file.pwritev(self.tail.take(), self.pointers.committed - segment.base)
         self.tail.taken()
@@ -306,13 +274,28 @@ class CommitLog:
         """What must be synced so that all that is committed becomes durable; None if nothing."""
         if self.pointers.flushed == self.pointers.committed:
             return None
-        return FlushJob(self.pointers.committed, tuple(self._unsynced))
+        committed = self.pointers.committed
+        is_near = committed > self._reach - REACH_STEP_BYTES // 2
+        return FlushJob(
+            committed,
+            tuple(self._unsynced),
+            self._checkpoint,
+            committed + REACH_STEP_BYTES if is_near else None,
+        )
+
+    def _raise_reach(self) -> None:
+        """Say before it is done that the log will be written beyond where it said it would."""
+        reach = self.pointers.wrote + REACH_STEP_BYTES
+        self._checkpoint.write(self.pointers.flushed, reach)
+        self._reach = reach
 
     def end_flush(self, job: FlushJob) -> None:
         """A job has run: everything up to its target is durable."""
         # Segments that were left before the job began are whole and synced now.
         while len(self._unsynced) > 1 and self._unsynced[0] in job.files[:-1]:
             del self._unsynced[0]
+        if job.reach is not None:
+            self._reach = max(self._reach, job.reach)
         self.pointers.advance_flushed(job.target)
 
     # Read
@@ -386,6 +369,5 @@ class CommitLog:
             segment.file.close()
         if self._spare_job is not None:
             with contextlib.suppress(StorageError):
-                self._spare = self._spare_job.segment()
-        if self._spare is not None:
-            self._spare.file.close()
+                self._spare_job.take().file.close()
+            self._spare_job = None

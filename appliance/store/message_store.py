@@ -35,13 +35,15 @@ from appliance.config import Config
 from appliance.errors import CorruptionError, RequestError, StorageError
 from appliance.fs import FileSystem, Lock
 from appliance.store import control_frames, group_frames
-from appliance.store.commit_log import RESERVE_FRACTION, CommitLog, FlushJob, SpareJob
+from appliance.store.checkpoint import CheckpointFile
+from appliance.store.commit_log import RESERVE_FRACTION, CommitLog, FlushJob
 from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
 from appliance.store.epoch_starts import EpochStarts
 from appliance.store.group_store import GroupStore
 from appliance.store.offset_expiry import OffsetExpiry
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Damage, Progress, RecoveryReport
+from appliance.store.segment import SpareJob
 from appliance.store.topic_store import TopicStore
 from appliance.units import KIB, MIB
 
@@ -89,12 +91,15 @@ class MessageStore:
         self._config = config
         self._paths = DataPaths(config.data_dir)
         self._queues = ConsumeQueues(fs, self._paths)
+        self._checkpoint = CheckpointFile(fs, self._paths.checkpoint)
         self._log = CommitLog(
             clock,
             fs,
             self._paths.commit_log,
             segment_size_bytes=config.segment_size_bytes,
             is_sync_flush=config.flush == "sync",
+            is_prewritten=config.prewrite_segments,
+            checkpoint=self._checkpoint,
         )
         self._lock: Lock | None = None
         self._next_producer_id = 0
@@ -156,11 +161,17 @@ class MessageStore:
         if is_clean:
             self._fs.open(self._paths.abort, create=True).close()
             self._fs.sync_dir(self._paths.root)
+        self._checkpoint.open()
+        told = self._checkpoint.last
         yield Progress("opening", 0, 0)
         segments = self._log.open_segments(drop_cache=not is_clean)
         self._queues.reset()
         scan = LogScan(
-            self.projections, segments, self._apply_control, written=self._log.written_ranges
+            self.projections,
+            segments,
+            self._apply_control,
+            reach=-1 if told is None else told.reach,
+            written=self._log.written_ranges,
         )
         total = sum(len(memory) for _, memory in segments)
         start = segments[0][0] if segments else 0
@@ -225,12 +236,14 @@ class MessageStore:
         """
         self.commit()
         self.flush()
+        self._checkpoint.end(self.pointers.flushed)
         self.abandon(is_clean=True)
 
     def abandon(self, *, is_clean: bool = False) -> None:
         """Give the files and the lock back as they are."""
         self._queues.close()
         self._log.close()
+        self._checkpoint.close()
         if self._lock is not None:
             if is_clean:
                 self._fs.unlink(self._paths.abort)
@@ -311,6 +324,10 @@ class MessageStore:
         """See `CommitLog.begin_spare`."""
         return self._log.begin_spare()
 
+    def stop_prewriting(self) -> None:
+        """See `CommitLog.stop_prewriting`."""
+        self._log.stop_prewriting()
+
     def begin_flush(self) -> FlushJob | None:
         """See `CommitLog.begin_flush`."""
         return self._log.begin_flush()
@@ -374,6 +391,10 @@ class MessageStore:
                 self.view.mark_damaged(pos)
         self.damage += damaged
         return damaged
+
+    def space(self) -> tuple[int, int]:
+        """See `FileSystem.space`."""
+        return self._fs.space(self._paths.root)
 
     # Housekeeping
 

@@ -3,6 +3,7 @@
     commitlog/00000000000000000000          one segment, named by its base position
     consumequeue/TOPIC/QUEUE/000...         units of one partition, named by its first byte
     timer/ index/ control/                  projections that later versions keep on disk
+    checkpoint                              how far the log goes, told ahead
     abort                                   exists while a broker runs
     lock                                    held while a broker runs
 
@@ -39,6 +40,7 @@ class DataPaths:
         self.index = root / "index"
         self.control = root / "control"
         self.abort = root / "abort"
+        self.checkpoint = root / "checkpoint"
 
     def directories(self) -> tuple[Path, ...]:
         """Every directory that a store has, parents first."""

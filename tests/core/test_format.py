@@ -10,9 +10,9 @@ import pytest
 from _core import layout
 from _core.frames import check, read_header
 from appliance.store import carry_frames as carry
+from appliance.store import checkpoint, payload
 from appliance.store import control_frames as control
 from appliance.store import group_frames as group
-from appliance.store import payload
 from appliance.store import txn_frames as txn
 from appliance.store.paths import segment_name
 from tests.support import frames_model as model
@@ -42,6 +42,7 @@ FIXED_TABLES = [
 ]
 
 PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
+    "checkpoint": struct.Struct(f"{checkpoint.BODY.format}I"),
     "topic": control.TOPIC_HEAD,
     "topic partition": control.TOPIC_PARTITION,
     "producer": control.PRODUCER,

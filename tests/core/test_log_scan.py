@@ -367,3 +367,20 @@ def test_a_slice_stops_soon_after_its_budget() -> None:
         assert log_scan.pos - before <= 500 + 2048 or log_scan.done
     assert log_scan.step(500)
     assert log_scan.pos == log.end
+
+
+@pytest.mark.parametrize("reach", ["behind the fault", "end", "before the fault"])
+def test_nothing_is_looked_for_behind_the_reach(reach: str) -> None:
+    """A reach that the log has passed is none: it was said of another log."""
+    log = small_log(10, segment_size=2048)
+    log.spoil(log.positions[5], "zeros")
+    reaches = {
+        "behind the fault": log.positions[6],
+        "end": log.end,
+        "before the fault": log.positions[4],
+    }
+    projections = Projections(level_count=3, id_key=bytes(16), fired_id_memory_ms=1000)
+    log_scan = LogScan(projections, log.segments(), lambda *_: None, reach=reaches[reach])
+    while not log_scan.step(2**40):
+        pass
+    assert log_scan.pos == (log.positions[5] if reach == "behind the fault" else log.end)

@@ -331,6 +331,7 @@ class BrokerRig:
         spare = self.broker.begin_spare()
         if spare is not None:
             spare.run()
+            spare.prewrite()
 
     def deliver_once(self) -> Delivery:
         """One chunk of what is due, written and not flushed; what is cold is read first."""

@@ -14,6 +14,7 @@ _SMALL: Final[dict[str, Any]] = {
     "listen": Address("127.0.0.1", 0),
     "admin": Address("127.0.0.1", 0),
     "segment_size_bytes": 64 * KIB,
+    "prewrite_segments": False,
     "request_size_max_bytes": MIB,
     "fetch_size_max_bytes": MIB,
     "batch_size_max_bytes": 8 * KIB,

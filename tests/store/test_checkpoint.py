@@ -1,0 +1,197 @@
+"""What a broker says ahead of how far its log goes, and the zeros it writes there before."""
+
+import random
+from typing import Final, get_args
+
+import pytest
+
+from appliance.store.checkpoint import (
+    COPY_SIZE,
+    Checkpoint,
+    CheckpointFile,
+    decode,
+    encode,
+)
+from appliance.store.commit_log import REACH_STEP_BYTES
+from appliance.store.segment import SpareJob
+from appliance.units import KIB
+from tests.support.broker_rig import BrokerRig
+from tests.support.configs import DATA_DIR, small_config
+from tests.support.kafka_records import Record
+from tests.support.sim_fs import CrashMode, SimFileSystem
+
+CHECKPOINT: Final = DATA_DIR / "checkpoint"
+SEGMENT_SIZE_BYTES: Final = 64 * KIB
+BODY_SIZE: Final = len(encode(Checkpoint(1, 2, 3)))
+
+
+def checkpoint_of(disk: SimFileSystem) -> Checkpoint | None:
+    """What a start would read."""
+    file = CheckpointFile(disk, CHECKPOINT)
+    file.open()
+    file.close()
+    return file.last
+
+
+def prewriting_rig() -> BrokerRig:
+    rig = BrokerRig(config=small_config(prewrite_segments=True))
+    rig.create_topic("t", 1)
+    return rig
+
+
+def fill(rig: BrokerRig, count: int, size: int = 3000) -> list[bytes]:
+    """Produce batches of one record, with the pump's background work between them."""
+    values = []
+    for number in range(count):
+        values.append(b"%d" % number * (size // len(b"%d" % number)))
+        rig.produce("t", 0, [Record(values[-1])])
+        if number % 3 == 0:
+            rig.housekeep()
+    return values
+
+
+def values(rig: BrokerRig) -> list[bytes]:
+    return [record.value for record in rig.fetch("t", 0)]
+
+
+@pytest.mark.parametrize("at", range(BODY_SIZE))
+def test_a_copy_with_a_flipped_bit_is_none(at: int) -> None:
+    copy = bytearray(encode(Checkpoint(7, 100, 200)))
+    assert decode(bytes(copy)) == Checkpoint(7, 100, 200)
+    copy[at] ^= 0x10
+    assert decode(bytes(copy)) is None
+    assert decode(encode(Checkpoint(7, 100, 200))[:at]) is None
+
+
+def test_the_newer_whole_copy_counts() -> None:
+    disk = SimFileSystem()
+    disk.make_dirs(DATA_DIR)
+    file = CheckpointFile(disk, CHECKPOINT)
+    file.open()
+    assert checkpoint_of(disk) is None
+    for flushed in range(1, 6):
+        file.write(flushed, flushed + 10)
+        assert checkpoint_of(disk) == Checkpoint(flushed, flushed, flushed + 10)
+    disk.flip(CHECKPOINT, 5 % 2 * COPY_SIZE + 20, 1)
+    assert checkpoint_of(disk) == Checkpoint(4, 4, 14)
+    disk.flip(CHECKPOINT, 4 % 2 * COPY_SIZE + 20, 1)
+    assert checkpoint_of(disk) is None
+
+
+def test_a_reach_is_never_taken_back_but_by_a_clean_stop() -> None:
+    disk = SimFileSystem()
+    disk.make_dirs(DATA_DIR)
+    file = CheckpointFile(disk, CHECKPOINT)
+    file.open()
+    file.write(10, 1000)
+    file.write(20, 500)
+    assert file.last == Checkpoint(2, 20, 1000)
+    file.end(30)
+    assert checkpoint_of(disk) == Checkpoint(3, 30, 30)
+
+
+def test_the_log_is_never_written_behind_what_the_disk_has_of_its_reach() -> None:
+    rig = prewriting_rig()
+    for number in range(40):
+        rig.produce("t", 0, [Record(b"%d" % number * 1000)])
+        for mode in get_args(CrashMode):
+            told = checkpoint_of(rig.disk.crashed(mode, random.Random(number)))
+            assert told is not None
+            assert rig.broker.wrote_pos <= told.reach
+            assert told.reach <= rig.broker.wrote_pos + REACH_STEP_BYTES
+
+
+def test_a_clean_stop_says_where_the_log_ends() -> None:
+    rig = prewriting_rig()
+    fill(rig, 5)
+    rig.broker.close()
+    end = rig.broker.flushed_pos
+    told = checkpoint_of(rig.disk)
+    assert told is not None
+    assert (told.flushed, told.reach) == (end, end)
+
+
+@pytest.mark.parametrize("mode", get_args(CrashMode))
+@pytest.mark.parametrize("count", [0, 1, 15, 40, 70])
+def test_records_in_prewritten_segments_survive(count: int, mode: CrashMode) -> None:
+    rig = prewriting_rig()
+    told = fill(rig, count)
+    rig.housekeep()
+    started = rig.crash(mode, random.Random(count))
+    assert values(started) == told
+    assert started.report.damage == ()
+    assert started.report.cut_bytes == 0
+    assert fill(started, 30) == values(started)[count:]
+    assert values(started.restart()) == values(started)
+
+
+def test_a_torn_frame_in_a_prewritten_segment_is_cut() -> None:
+    rig = prewriting_rig()
+    told = fill(rig, 30)
+    end = rig.broker.wrote_pos
+    base = end - end % SEGMENT_SIZE_BYTES
+    rig.produce("t", 0, [Record(b"torn" * 500)])
+    disk = rig.disk.crashed("kept", random.Random(0))
+    disk.flip(DATA_DIR / "commitlog" / f"{base:020d}", end - base + 300, 1)
+    started = BrokerRig(disk, rig.clock, rig.config)
+    assert values(started) == told
+    assert started.report.cut_bytes > 0
+
+
+@pytest.mark.parametrize("harm", ["missing", "one copy", "both copies"])
+def test_a_start_can_do_without_a_checkpoint(harm: str) -> None:
+    rig = prewriting_rig()
+    told = fill(rig, 40)
+    disk = rig.disk.crashed("kept", random.Random(0))
+    if harm == "missing":
+        disk.unlink(CHECKPOINT)
+    else:
+        newest = checkpoint_of(disk)
+        assert newest is not None
+        disk.flip(CHECKPOINT, newest.sequence % 2 * COPY_SIZE + 9, 1)
+        if harm == "both copies":
+            disk.flip(CHECKPOINT, (newest.sequence + 1) % 2 * COPY_SIZE + 9, 1)
+    started = BrokerRig(disk, rig.clock, rig.config)
+    assert values(started) == told
+    assert started.report.damage == ()
+
+
+def test_a_reach_of_another_log_hides_nothing() -> None:
+    """As when the log of one machine was copied, and the checkpoint of another."""
+    rig = prewriting_rig()
+    told = fill(rig, 40)
+    disk = rig.disk.crashed("kept", random.Random(0))
+    file = CheckpointFile(disk, CHECKPOINT)
+    file.open()
+    file.end(500)
+    file.close()
+    started = BrokerRig(disk, rig.clock, rig.config)
+    assert values(started) == told
+
+
+def spare(disk: SimFileSystem) -> SpareJob:
+    disk.make_dirs(DATA_DIR)
+    return SpareJob(disk, DATA_DIR, 0, SEGMENT_SIZE_BYTES)
+
+
+def test_a_spare_is_made_of_zeros_that_were_written() -> None:
+    disk = SimFileSystem()
+    job = spare(disk)
+    job.run()
+    segment = job.segment()
+    assert segment.file.next_data(0) is None
+    job.prewrite()
+    assert segment.file.next_data(0) == 0
+    assert segment.file.pread(SEGMENT_SIZE_BYTES, 0) == bytes(SEGMENT_SIZE_BYTES)
+    assert job.take() is segment
+
+
+def test_nothing_but_the_log_writes_into_a_segment_that_is_taken() -> None:
+    disk = SimFileSystem()
+    job = spare(disk)
+    job.run()
+    segment = job.take()
+    segment.file.pwritev([b"frame"], 0)
+    job.prewrite()
+    assert segment.file.pread(5, 0) == b"frame"
+    assert segment.file.next_data(4096) is None
