@@ -142,8 +142,8 @@ class FileSystem(Protocol):
             DataDirectoryLockedError: another process, or this one, holds it.
         """
 
-    def free_bytes(self, path: Path) -> int:
-        """Return how many bytes can still be written to the file system that holds `path`."""
+    def space(self, path: Path) -> tuple[int, int]:
+        """Return bytes of the file system that holds `path`: all, and what can still be written."""
 
 
 class OsFile:
@@ -483,12 +483,12 @@ class OsFileSystem:
             _fail(lock_path, "flock", error)
         return OsLock(fd)
 
-    def free_bytes(self, path: Path) -> int:
+    def space(self, path: Path) -> tuple[int, int]:
         try:
             found = os.statvfs(path)
         except OSError as error:
             _fail(path, "statvfs", error)
-        return found.f_bavail * found.f_frsize
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 def _fail(path: Path, operation: str, error: OSError) -> NoReturn:

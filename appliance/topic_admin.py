@@ -5,20 +5,16 @@ a topic. Layer 4; does no I/O of its own.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from _core.partition import Topic
 from appliance.config import Config
 from appliance.errors import (
     InvalidPartitionsError,
     PolicyError,
-    RequestError,
     TopicExistsError,
     UnknownTopicError,
 )
 from appliance.store.topic_store import TopicStore
-
-OFFSET_OUT_OF_RANGE: Final = 1
 
 
 class TopicAdmin:
@@ -107,23 +103,16 @@ class TopicAdmin:
 
         Args:
             topic: the topic.
-            offsets: by partition, which exists. What is deleted already stays so.
+            offsets: by partition; no more than what is visible. What is deleted already stays so.
 
         Raises:
-            RequestError: an offset is beyond what is visible (OFFSET_OUT_OF_RANGE), or the disk is
-                full.
+            RequestError: the disk is full.
         """
-        starts = {}
-        for index, offset in offsets.items():
-            partition = topic.partitions[index]
-            if not 0 <= offset <= partition.visible_offset:
-                raise RequestError(
-                    f"partition {index} has no offset {offset}; it ends at "
-                    f"{partition.visible_offset}",
-                    OFFSET_OUT_OF_RANGE,
-                )
-            if offset > partition.start_offset:
-                starts[index] = offset
+        starts = {
+            index: offset
+            for index, offset in offsets.items()
+            if offset > topic.partitions[index].start_offset
+        }
         if starts:
             self._store.raise_starts(topic, starts)
         return bool(starts)

@@ -24,11 +24,18 @@ from compat.kafka.api_16_list_groups import list_groups
 from compat.kafka.api_17_sasl_handshake import sasl_handshake
 from compat.kafka.api_19_create_topics import create_topics
 from compat.kafka.api_20_delete_topics import delete_topics
+from compat.kafka.api_21_delete_records import delete_records
 from compat.kafka.api_22_init_producer_id import init_producer_id
+from compat.kafka.api_23_offset_for_leader_epoch import offset_for_leader_epoch
 from compat.kafka.api_32_describe_configs import describe_configs
+from compat.kafka.api_33_alter_configs import alter_configs
+from compat.kafka.api_35_describe_log_dirs import describe_log_dirs
+from compat.kafka.api_37_create_partitions import create_partitions
 from compat.kafka.api_42_delete_groups import delete_groups
+from compat.kafka.api_44_incremental_alter_configs import incremental_alter_configs
 from compat.kafka.api_47_offset_delete import offset_delete
 from compat.kafka.api_60_describe_cluster import describe_cluster
+from compat.kafka.api_61_describe_producers import describe_producers
 from compat.kafka.node import Node
 from compat.kafka.registry import FETCH, PRODUCE, Api, Fields, Later, Registry
 from compat.kafka.wire import (
@@ -58,11 +65,18 @@ _OTHERS: Final = (
     sasl_handshake,
     create_topics,
     delete_topics,
+    delete_records,
     init_producer_id,
+    offset_for_leader_epoch,
     describe_configs,
+    alter_configs,
+    describe_log_dirs,
+    create_partitions,
+    incremental_alter_configs,
     delete_groups,
     offset_delete,
     describe_cluster,
+    describe_producers,
 )
 
 REGISTRY: Final = Registry((*_OTHERS, api_18_api_versions.make_api(_OTHERS)))

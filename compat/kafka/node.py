@@ -16,8 +16,22 @@ from appliance.units import NS_PER_MS
 from compat.kafka.groups.coordinator import GroupCoordinator
 
 
+class ProducerView(Protocol):
+    """What is remembered of an idempotent producer on one partition."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def last_sequence(self) -> int: ...
+
+    @property
+    def last_ms(self) -> int:
+        """When its last batch was stored, epoch ms."""
+
+
 class PartitionView(Protocol):
-    """The offsets of one partition: start_offset <= visible_offset <= next_offset."""
+    """One partition; start_offset <= visible_offset <= next_offset."""
 
     @property
     def index(self) -> int: ...
@@ -29,6 +43,14 @@ class PartitionView(Protocol):
     @property
     def visible_offset(self) -> int:
         """One past the last record that may be fetched: Kafka's high watermark."""
+
+    @property
+    def log_bytes(self) -> int:
+        """What its frames take of the log, also those of records that were deleted."""
+
+    @property
+    def producers(self) -> Mapping[int, ProducerView]:
+        """By producer id."""
 
 
 class TopicView(Protocol):
@@ -46,7 +68,7 @@ class TopicView(Protocol):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Only the settings that were given when the topic was made."""
+        """Only the settings that were given for it."""
 
     @property
     def partitions(self) -> Sequence[PartitionView]: ...
@@ -88,6 +110,28 @@ class ControlBroker(Protocol):
     ) -> TopicView: ...
 
     def delete_topic(self, name: str) -> None: ...
+
+    def check_partitions(self, topic: Any, partition_count: int) -> None:
+        """Raise the RequestError that add_partitions would raise, and add nothing."""
+
+    def add_partitions(self, topic: Any, partition_count: int) -> None:
+        """Raise the number of a topic's partitions to `partition_count`."""
+
+    def replace_topic_settings(self, topic: Any, settings: Mapping[str, str]) -> None:
+        """Give a topic these settings and no others; they were checked."""
+
+    def delete_records(self, topic: Any, offsets: Mapping[int, int]) -> None:
+        """Raise the start offset of partitions, by index, to offsets that are visible."""
+
+    def end_of_epoch(self, topic: Any, partition: int, epoch: int) -> tuple[int, int] | None:
+        """Find where in a partition the records of an epoch, and of all before it, end.
+
+        Returns:
+            The last epoch up to it that is known and an offset, None if it is yet to come.
+        """
+
+    def space(self) -> tuple[int, int]:
+        """Bytes of the file system that holds the data: all, and free ones. Raises StorageError."""
 
     def allocate_producer_id(self) -> int: ...
 

@@ -114,10 +114,20 @@ def _synonyms(setting: TopicSetting, given: str | None, config: Config) -> list[
     return found
 
 
-def _check_value(name: str, value: str | None, config: Config) -> str:
+def find_topic_setting(name: str) -> TopicSetting:
+    """Return the setting of that name.
+
+    Raises:
+        InvalidSettingError: there is none; says which one may be meant.
+    """
     setting = _BY_NAME.get(name)
     if setting is None:
         raise InvalidSettingError(f"there is no topic setting {shown(name)}{_suggestion(name)}")
+    return setting
+
+
+def _check_value(name: str, value: str | None, config: Config) -> str:
+    setting = find_topic_setting(name)
     if value is None:
         raise InvalidSettingError(f"{name} has no value")
     if setting.limit is not None:

@@ -303,18 +303,18 @@ def test_a_full_disk_takes_what_fits_and_gets_room_back(disk: SimFileSystem) -> 
     disk.free = 10_000
     file = disk.open(ROOT / "a", create=True)
     file.allocate(8_000)
-    assert disk.free_bytes(ROOT) == 2_000
+    assert disk.space(ROOT)[1] == 2_000
     with pytest.raises(StorageError, match="ENOSPC"):
         file.pwritev([b"x" * 2_001], 8_000)
     file.pwritev([b"x" * 9_999], 1)
-    assert disk.free_bytes(ROOT) == 0
+    assert disk.space(ROOT)[1] == 0
     file.truncate(1_000)
-    assert disk.free_bytes(ROOT) == 9_000
+    assert disk.space(ROOT)[1] == 9_000
     put(disk, "b", b"x" * 500)
     disk.rename(ROOT / "b", ROOT / "a")
-    assert disk.free_bytes(ROOT) == 9_500
+    assert disk.space(ROOT)[1] == 9_500
     disk.unlink(ROOT / "a")
-    assert disk.free_bytes(ROOT) == 10_000
+    assert disk.space(ROOT)[1] == 10_000
 
 
 def test_an_evicted_file_is_cold_until_it_is_read(disk: SimFileSystem) -> None:

@@ -21,16 +21,23 @@ from tests.support.group_requests import (
     sync_request,
 )
 from tests.support.kafka_oracle import (
+    AlterConfigsRequest,
     ApiVersionsRequest,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeProducersRequest,
     FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
     SaslHandshakeRequest,
     encode_request,
 )
@@ -44,6 +51,9 @@ OFFSETS = {("t", 0): Commit(1, "m"), ("t", 1): Commit(2, None), ("u", 0): Commit
 
 NewTopic = CreateTopicsRequest.CreatableTopic
 OffsetTopic = ListOffsetsRequest.ListOffsetsTopic
+AddedPartitions = CreatePartitionsRequest.CreatePartitionsTopic
+ChangedConfig = AlterConfigsRequest.AlterConfigsResource.AlterableConfig
+StepConfig = IncrementalAlterConfigsRequest.AlterConfigsResource.AlterableConfig
 SAMPLES: dict[int, Callable[[], object]] = {
     2: lambda: ListOffsetsRequest(
         replica_id=-1,
@@ -100,7 +110,33 @@ SAMPLES: dict[int, Callable[[], object]] = {
         topics=[DeleteTopicsRequest.DeleteTopicState(name="t", topic_id=None)],
         timeout_ms=1,
     ),
+    21: lambda: DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsRequest.DeleteRecordsTopic(
+                name="t",
+                partitions=[
+                    DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(
+                        partition_index=0, offset=2
+                    )
+                ],
+            )
+        ],
+        timeout_ms=1,
+    ),
     22: lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1),
+    23: lambda: OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[
+            OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                topic="t",
+                partitions=[
+                    OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition(
+                        partition=0, current_leader_epoch=-1, leader_epoch=0
+                    )
+                ],
+            )
+        ],
+    ),
     32: lambda: DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(
@@ -113,7 +149,47 @@ SAMPLES: dict[int, Callable[[], object]] = {
     ),
     42: lambda: DeleteGroupsRequest(groups_names=["g", "h"]),
     47: lambda: delete_request("g", OFFSETS),
+    33: lambda: AlterConfigsRequest(
+        resources=[
+            AlterConfigsRequest.AlterConfigsResource(
+                resource_type=2,
+                resource_name="t",
+                configs=[ChangedConfig(name="delay.headers", value="off")],
+            )
+        ],
+        validate_only=False,
+    ),
+    35: lambda: DescribeLogDirsRequest(
+        topics=[DescribeLogDirsRequest.DescribableLogDirTopic(topic="t", partitions=[0, 1])]
+    ),
+    37: lambda: CreatePartitionsRequest(
+        topics=[
+            AddedPartitions(
+                name="t",
+                count=3,
+                assignments=[AddedPartitions.CreatePartitionsAssignment(broker_ids=[1])],
+            )
+        ],
+        timeout_ms=1,
+        validate_only=False,
+    ),
+    44: lambda: IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=2,
+                resource_name="t",
+                configs=[
+                    StepConfig(name="delay.headers", config_operation=0, value="off"),
+                    StepConfig(name="cleanup.policy", config_operation=2, value="delete"),
+                ],
+            )
+        ],
+        validate_only=False,
+    ),
     60: lambda: DescribeClusterRequest(include_cluster_authorized_operations=False),
+    61: lambda: DescribeProducersRequest(
+        topics=[DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0, 7])]
+    ),
 }
 
 

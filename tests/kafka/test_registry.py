@@ -32,11 +32,18 @@ def test_advertised_versions_are_these() -> None:
         18: ("ApiVersions", 0, 4),
         19: ("CreateTopics", 2, 7),
         20: ("DeleteTopics", 1, 6),
+        21: ("DeleteRecords", 0, 2),
         22: ("InitProducerId", 0, 5),
+        23: ("OffsetForLeaderEpoch", 2, 4),
         32: ("DescribeConfigs", 1, 4),
+        33: ("AlterConfigs", 0, 2),
+        35: ("DescribeLogDirs", 1, 4),
+        37: ("CreatePartitions", 0, 3),
         42: ("DeleteGroups", 0, 2),
         47: ("OffsetDelete", 0, 0),
+        44: ("IncrementalAlterConfigs", 0, 1),
         60: ("DescribeCluster", 0, 2),
+        61: ("DescribeProducers", 0, 0),
     }
 
 

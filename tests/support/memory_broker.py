@@ -6,7 +6,13 @@ from typing import Any
 from uuid import UUID
 
 from appliance.config import Config
-from appliance.errors import InvalidPartitionsError, PolicyError, RequestError, TopicExistsError
+from appliance.errors import (
+    InvalidPartitionsError,
+    PolicyError,
+    RequestError,
+    StorageError,
+    TopicExistsError,
+)
 from appliance.store.group_frames import (
     GROUP_DELETED,
     OFFSET_DELETED,
@@ -20,6 +26,13 @@ from tests.support.virtual_clock import VirtualClock
 
 
 @dataclass
+class MemoryProducer:
+    epoch: int
+    last_sequence: int
+    last_ms: int
+
+
+@dataclass
 class MemoryPartition:
     """A partition of which only the timestamps of its visible records are kept."""
 
@@ -29,6 +42,8 @@ class MemoryPartition:
     next_offset: int = 0
     timestamps: list[int] = field(default_factory=list)
     """Of the records from start_offset to visible_offset - 1."""
+    log_bytes: int = 0
+    producers: dict[int, MemoryProducer] = field(default_factory=dict)
 
     def append(self, *timestamps: int) -> None:
         self.timestamps += timestamps
@@ -102,6 +117,44 @@ class MemoryBroker:
     def delete_topic(self, name: str) -> None:
         self.change_count += 1
         del self._topics[name]
+
+    def check_partitions(self, topic: Any, partition_count: int) -> None:
+        if partition_count <= len(topic.partitions):
+            raise InvalidPartitionsError(f"{partition_count} partitions are no increase")
+        if partition_count > self.config.partition_count_max_per_topic:
+            raise InvalidPartitionsError(f"{partition_count} partitions")
+
+    def add_partitions(self, topic: Any, partition_count: int) -> None:
+        self.check_partitions(topic, partition_count)
+        self._check_room()
+        self.change_count += 1
+        present = len(topic.partitions)
+        topic.partitions += [MemoryPartition(index) for index in range(present, partition_count)]
+
+    def replace_topic_settings(self, topic: Any, settings: Mapping[str, str]) -> None:
+        self._check_room()
+        self.change_count += 1
+        topic.settings = dict(settings)
+
+    def delete_records(self, topic: Any, offsets: Mapping[int, int]) -> None:
+        self._check_room()
+        self.change_count += 1
+        for index, offset in offsets.items():
+            partition: MemoryPartition = topic.partitions[index]
+            del partition.timestamps[: max(0, offset - partition.start_offset)]
+            partition.start_offset = max(offset, partition.start_offset)
+
+    def end_of_epoch(self, topic: Any, partition: int, epoch: int) -> tuple[int, int] | None:
+        """Every record is of the present epoch, all epochs before it are known."""
+        log: MemoryPartition = topic.partitions[partition]
+        if epoch > self.epoch:
+            return None
+        return epoch, log.next_offset if epoch == self.epoch else log.start_offset
+
+    def space(self) -> tuple[int, int]:
+        if self.is_full:
+            raise StorageError(self.config.data_dir, "statvfs", 5, "Input/output error")
+        return 1_000_000, 300_000
 
     def allocate_producer_id(self) -> int:
         self._check_room()

@@ -31,6 +31,7 @@ from tests.support.sim_file import CrashMode, Resize, SimNode, Write, pages
 __all__ = ["CrashMode", "Fault", "SimCrash", "SimFile", "SimFileSystem"]
 
 TRACE_LENGTH_MAX: Final = 1_000
+DISK_SIZE_BYTES: Final = 1 << 40
 
 
 class SimCrash(BaseException):
@@ -193,7 +194,7 @@ class SimFileSystem:
     def __init__(self) -> None:
         self.calls = 0
         """How many calls reached the disk so far."""
-        self.free = 1 << 40
+        self.free = DISK_SIZE_BYTES
         """Bytes by which files can still grow."""
         self.is_dead = False
         """A SimCrash was raised: from then on every call raises it."""
@@ -299,9 +300,9 @@ class SimFileSystem:
         directory.lock = SimLock(directory)
         return directory.lock
 
-    def free_bytes(self, path: Path) -> int:
+    def space(self, path: Path) -> tuple[int, int]:
         self._dir(path, "statvfs")
-        return self.free
+        return DISK_SIZE_BYTES, self.free
 
     # What a test calls.
 
