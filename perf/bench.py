@@ -1,200 +1,128 @@
-"""`make bench`: produce and fetch beside librdkafka's mock broker, in one run (perf/README.md).
+"""`make bench`: latermq beside Kafka, a mock broker and the raw machine, in one run.
 
-Interleaves the brokers, so that a slow moment of the machine hits them alike; drops the first
-round, which warms the machine's memory; reports medians. Prints tables and writes
-perf/results/latest.json.
+perf/README.md says what is measured and how to read it. Prints tables and writes
+build/perf/bench.json, bench.md and bench.svg. Exit status 1 if something is missing or a run
+failed; goals that are missed do not change it.
 """
 
 import argparse
 import json
+import shlex
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
-from perf.processes import (
-    REPOSITORY,
+from perf.brokers import KAFKA, KAFKA_SYNC, Brokers, build_client, find_broker_command
+from perf.goals import GOALS
+from perf.kafka import VERSION
+from perf.machine import (
+    BUILD_DIR,
     BenchError,
     MissingToolError,
-    Sample,
-    Served,
-    build_client,
-    find_broker_command,
-    measure,
-    serve_latermq,
-    serve_mock,
-)
-from perf.report import (
-    OTHER_CPU_SHARE_MAX,
-    Result,
-    Target,
+    build_directory,
     machine_line,
-    ratio,
-    results_table,
-    targets_table,
-    warnings,
 )
+from perf.plot import plot
+from perf.report import Run, document, report
+from perf.rounds import Plan, run_rounds
+from perf.workloads import WORKLOADS, Workload
 
-RESULTS_PATH: Final = REPOSITORY / "perf" / "results" / "latest.json"
-
-MOCK: Final = "mock"
-ASYNC: Final = "latermq async"
-SYNC: Final = "latermq sync"
-
-PRODUCE_1K: Final = "produce 1 KiB"
-PRODUCE_100: Final = "produce 100 B"
-FETCH_1K: Final = "fetch 1 KiB"
+RUN_COUNT: Final = 5
+_QUICK_SHARE: Final = 0.05
+_KAFKAS: Final = frozenset({KAFKA, KAFKA_SYNC})
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What one client sends; where `is_fetched`, what another then reads back."""
-
-    name: str
-    count: int
-    size_bytes: int
-    brokers: tuple[str, ...]
-    is_fetched: bool = False
+def choose(workloads: Sequence[Workload], only: str) -> list[Workload]:
+    """Return the workloads whose names contain one of the texts that `only` holds between `;`."""
+    words = [word.strip() for word in only.split(";") if word.strip()]
+    return [w for w in workloads if not words or any(word in w.name for word in words)]
 
 
-# About a second and 1 GB of disk for a run: long enough to time, and little enough that the page
-# cache stays within memory that was warmed.
-WORKLOADS: Final = (
-    Workload(PRODUCE_1K, 1_000_000, 1024, (MOCK, ASYNC), is_fetched=True),
-    Workload(PRODUCE_100, 5_000_000, 100, (MOCK, ASYNC)),
-    Workload(PRODUCE_1K, 1_000_000, 1024, (SYNC,)),
-)
-
-# A run that something else disturbs is repeated at most this often; the choice looks at what the
-# others used, never at the result.
-TRIES_MAX: Final = 3
-
-Samples = dict[tuple[str, str], list[Sample]]
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says how much is measured."""
+    parser.add_argument("--runs", type=int, help=f"measured rounds ({RUN_COUNT}; 1 with --quick)")
+    parser.add_argument("--only", default="", help="workloads whose names have one of 'TEXT; TEXT'")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of the runs (1)")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a twentieth of the records, no repeats: shows that it works, not how fast it is",
+    )
+    parser.add_argument("--without-kafka", action="store_true", help="leave Apache Kafka out")
 
 
-@contextmanager
-def _serve(broker: str, mock: Served) -> Iterator[Served]:
-    if broker == MOCK:
-        yield mock
-        return
-    with serve_latermq("sync" if broker == SYNC else "async") as served:
-        yield served
-
-
-def _run_workload(workload: Workload, broker: str, mock: Served, client: Path) -> Samples:
-    count = ["--count", str(workload.count)]
-    samples: Samples = {}
-    with _serve(broker, mock) as served:
-        produce = ["produce", *count, "--size", str(workload.size_bytes)]
-        samples[workload.name, broker] = [measure(served, client, produce)]
-        if workload.is_fetched and broker != MOCK:  # the mock has kept only the end
-            samples[FETCH_1K, broker] = [measure(served, client, ["consume", *count])]
-    return samples
-
-
-def _run_quietly(workload: Workload, broker: str, mock: Served, client: Path) -> Samples:
-    """Run once, and again while other processes disturb it; the quietest run counts."""
-    best: Samples = {}
-    least_share = float("inf")
-    for _ in range(TRIES_MAX):
-        samples = _run_workload(workload, broker, mock, client)
-        share = max(found[0].other_cpu_share for found in samples.values())
-        if share < least_share:
-            best, least_share = samples, share
-        if share <= OTHER_CPU_SHARE_MAX:
-            break
-    return best
-
-
-def _run_rounds(run_count: int, client: Path) -> list[Result]:
-    samples: Samples = defaultdict(list)
-    with serve_mock(client) as mock:
-        for round_index in range(run_count + 1):
-            run = _run_quietly if round_index > 0 else _run_workload
-            for workload in WORKLOADS:
-                for broker in workload.brokers:
-                    for key, found in run(workload, broker, mock, client).items():
-                        _tell(round_index, key, found[0])
-                        if round_index > 0:
-                            samples[key] += found
-    return [Result(name, broker, tuple(found)) for (name, broker), found in samples.items()]
-
-
-def _tell(round_index: int, key: tuple[str, str], sample: Sample) -> None:
-    label = "warm-up" if round_index == 0 else f"run {round_index}"
-    print(
-        f"{label:8} {key[0]:14} {key[1]:14} {sample.messages_per_s:>10,.0f} msg/s "
-        f"{sample.mb_per_s:>6,.0f} MB/s {sample.broker_cpu_s_per_gb:5.2f} broker s/GB "
-        f"(others {sample.other_cpu_share:.2f})",
-        file=sys.stderr,
-        flush=True,
+def plan_of(options: argparse.Namespace) -> Plan:
+    """Return what the options ask for."""
+    is_quick = options.quick
+    return Plan(
+        run_count=max(1, options.runs or (1 if is_quick else RUN_COUNT)),
+        share=_QUICK_SHARE if is_quick else 1.0,
+        is_patient=not is_quick,
+        has_warm_up=not is_quick,
+        seed=options.seed,
     )
 
 
-def _targets(results: Sequence[Result]) -> list[Target]:
-    found = {(result.workload, result.broker): result for result in results}
-    produced = found[PRODUCE_1K, ASYNC]
-    return [
-        Target(
-            "produce 1 KiB, async flush, msg/s over the mock's",
-            0.6,
-            is_lower_bound=True,
-            figure=ratio(produced, found[PRODUCE_1K, MOCK]),
-        ),
-        Target(
-            "broker CPU s per GB produced, 1 KiB, async flush",
-            1.2,
-            is_lower_bound=False,
-            figure=produced.broker_cpu_s_per_gb,
-        ),
-        Target(
-            "broker CPU s per GB fetched, 1 KiB",
-            0.5,
-            is_lower_bound=False,
-            figure=found[FETCH_1K, ASYNC].broker_cpu_s_per_gb,
-        ),
-    ]
+def measure(options: argparse.Namespace, command: str) -> Run:
+    """Run the benchmark and write its files.
+
+    Raises:
+        MissingToolError: something has to be installed first.
+        BenchError: a broker that all runs share did not start.
+    """
+    workloads = choose(WORKLOADS, options.only)
+    find_broker_command()
+    wanted = frozenset(name for workload in workloads for name in workload.brokers)
+    left_out = wanted & _KAFKAS if options.without_kafka else frozenset()
+    with build_directory():
+        client = build_client()
+        with Brokers(client, wanted - left_out) as brokers:
+            brokers.skipped.update(dict.fromkeys(left_out, "--without-kafka"))
+            for broker, why in brokers.skipped.items():
+                print(f"SKIPPED {broker}: {why}", file=sys.stderr)
+            outcome = run_rounds(brokers, client, workloads, plan_of(options))
+    has_kafka = bool(wanted & _KAFKAS - brokers.skipped.keys())
+    run = Run(
+        machine=machine_line([f"Apache Kafka {VERSION}"] if has_kafka else []),
+        command=command,
+        results=outcome.results,
+        workloads=workloads,
+        goals=GOALS,
+        skipped=brokers.skipped,
+        failures=outcome.failures,
+    )
+    (BUILD_DIR / "bench.json").write_text(json.dumps(document(run), indent=1) + "\n")
+    (BUILD_DIR / "bench.md").write_text(report(run))
+    (BUILD_DIR / "bench.svg").write_text(plot(run.results, run.metric_of, run.machine))
+    return run
 
 
-def _report(results: list[Result], run_count: int) -> None:
-    targets = _targets(results)
-    machine = machine_line()
-    print(f"\n{machine}\nMedians of {run_count} runs; MB and GB are 1e6 and 1e9 payload bytes.\n")
-    print(results_table(results), end="\n\n")
-    print(targets_table(targets), end="\n\n")
-    for sentence in warnings(results):
-        print(f"warning: {sentence}")
-    document = {
-        "machine": machine,
-        "runs": run_count,
-        "results": [result.as_json() for result in results],
-        "targets": [target.as_json() for target in targets],
-        "warnings": warnings(results),
-    }
-    RESULTS_PATH.parent.mkdir(exist_ok=True)
-    RESULTS_PATH.write_text(json.dumps(document, indent=2) + "\n")
+def command_line(target: str) -> str:
+    """What the user typed, as make takes it."""
+    arguments = shlex.join(sys.argv[1:]).replace('"', '\\"')
+    return f'make {target} ARGS="{arguments}"' if arguments else f"make {target}"
 
 
 def main() -> int:
-    """Measure and report. Exit status 1 if something is missing or a measured process failed."""
+    """Measure and report."""
     parser = argparse.ArgumentParser(prog="perf.bench", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="measured rounds (default 5)")
-    run_count: int = parser.parse_args().runs
-    if run_count < 1:
-        parser.error("--runs: at least 1")
+    add_options(parser)
+    parser.add_argument("--list", action="store_true", help="name the workloads and stop")
+    options = parser.parse_args()
+    if options.list:
+        for workload in choose(WORKLOADS, options.only):
+            print(f"{workload.name:28}{', '.join(workload.brokers)}")
+        return 0
     try:
-        find_broker_command()
-        _report(_run_rounds(run_count, build_client()), run_count)
+        run = measure(options, command_line("bench"))
     except MissingToolError as error:
-        print(f"bench skipped: {error}")
+        print(f"bench skipped: {error}", file=sys.stderr)
         return 1
     except BenchError as error:
         print(f"bench failed: {error}", file=sys.stderr)
         return 1
-    return 0
+    print(f"\n{report(run)}\nbuild/perf/ has bench.json, bench.md and bench.svg")
+    return 1 if run.failures else 0
 
 
 if __name__ == "__main__":

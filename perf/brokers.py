@@ -1,0 +1,265 @@
+"""The brokers of a benchmark: latermq, librdkafka's mock broker and Apache Kafka.
+
+latermq starts anew for each run, on a new data directory. The mock and Kafka serve all runs: the
+one keeps next to nothing, the other is slow until its JVM is warm, and gets new topics for each run
+instead. A measured process does nothing for anybody else, so the growth of its CPU time over a run
+is what the run cost.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, Self
+
+import psutil
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from perf.kafka import Kafka, fetch_kafka
+from perf.machine import BUILD_DIR, REPOSITORY, BenchError, MissingToolError
+
+CLIENT_DIR: Final = REPOSITORY / "perf" / "client"
+
+START_LIMIT_S: Final = 60.0
+STOP_LIMIT_S: Final = 60.0
+_ADMIN_LIMIT_S: Final = 30.0
+
+MACHINE: Final = "machine"
+"""No broker at all: what loopback and disk allow."""
+MOCK: Final = "mock"
+ASYNC: Final = "latermq async"
+SYNC: Final = "latermq sync"
+KAFKA: Final = "Kafka"
+KAFKA_SYNC: Final = "Kafka flush=1"
+
+PARTITION_COUNT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the clients of one run go."""
+
+    address: str
+    """HOST:PORT, empty if there is no broker."""
+    process: psutil.Process | None
+    topic: str
+    load_topic: str
+    acks: str
+    directory: Path
+    """For files of the run; deleted after it."""
+
+
+def build_client() -> Path:
+    """Compile perf/client unless that was done since it changed.
+
+    Raises:
+        MissingToolError: there is no C compiler, or no librdkafka to compile against.
+    """
+    binary = BUILD_DIR / "client"
+    sources = sorted(CLIENT_DIR.glob("*.[ch]"))
+    newest_s = max(source.stat().st_mtime for source in sources)
+    if binary.exists() and binary.stat().st_mtime > newest_s:
+        return binary
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise MissingToolError("the benchmark's client needs a C compiler: apt-get install gcc")
+    BUILD_DIR.mkdir(parents=True, exist_ok=True)
+    includes = "#include <librdkafka/rdkafka.h>\n#include <librdkafka/rdkafka_mock.h>\n"
+    preprocess = [compiler, "-E", "-x", "c", "-"]
+    tried = subprocess.run(preprocess, input=includes, capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        raise MissingToolError(
+            "the benchmark's client needs librdkafka: apt-get install librdkafka-dev"
+        )
+    files = [str(source) for source in sources if source.suffix == ".c"]
+    flags = ["-O2", "-Wall", "-Wextra", "-std=gnu11", "-pthread"]
+    subprocess.run([compiler, *flags, "-o", str(binary), *files, "-lrdkafka"], check=True)
+    return binary
+
+
+def find_broker_command() -> Path:
+    """The `latermq` command of the environment this runs in.
+
+    Raises:
+        MissingToolError: it is not installed there.
+    """
+    command = Path(sys.executable).parent / "latermq"
+    if not command.exists():
+        raise MissingToolError(f"{command} does not exist: run make bench, which sets up .venv")
+    return command
+
+
+class Served:
+    """A process that says `... kafka=HOST:PORT ...` on standard output once it accepts clients."""
+
+    def __init__(self, command: list[str], log: IO[str]) -> None:
+        """Start `command` and wait for that line.
+
+        Raises:
+            BenchError: it ended, or said nothing for START_LIMIT_S.
+        """
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        watchdog = threading.Timer(START_LIMIT_S, self._process.kill)
+        watchdog.start()
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        watchdog.cancel()
+        words = [word for word in line.split() if word.startswith("kafka=")]
+        if not words:
+            self._process.kill()
+            self._process.wait()
+            said = Path(log.name).read_text()[-2000:]
+            raise BenchError(f"{command[0]} did not become ready: {line!r}\n{said}")
+        self.address = words[0].removeprefix("kafka=")
+        self.process = psutil.Process(self._process.pid)
+        self._name = Path(command[0]).name
+
+    def stop(self, *, is_signalled: bool) -> None:
+        """End it: latermq by SIGTERM, the mock by closing its standard input.
+
+        Raises:
+            BenchError: it did not end within STOP_LIMIT_S, or not with status 0.
+        """
+        assert self._process.stdin is not None
+        if is_signalled:
+            self._process.terminate()
+        self._process.stdin.close()
+        try:
+            status = self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise BenchError(f"{self._name} did not end within {STOP_LIMIT_S:.0f} s") from None
+        if status != 0:
+            raise BenchError(f"{self._name} ended with status {status}")
+
+
+class Brokers:
+    """All that can be measured; a context manager that ends what it started."""
+
+    def __init__(self, client: Path, wanted: frozenset[str]) -> None:
+        """`client` is the compiled perf/client; of `wanted` only those are started."""
+        self._client = client
+        self._wanted = wanted
+        self._stack = ExitStack()
+        self._mock: Served | None = None
+        self._kafka: Kafka | None = None
+        self._topic_count = 0
+        self.skipped: dict[str, str] = {}
+        """Broker -> why it is not measured."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            if MOCK in self._wanted:
+                self._mock = self._start_mock(stack)
+            if self._wanted & {KAFKA, KAFKA_SYNC}:
+                self._start_kafka(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start_mock(self, stack: ExitStack) -> Served:
+        log = stack.enter_context((BUILD_DIR / "mock.log").open("w"))
+        partitions = ["--partitions", str(PARTITION_COUNT)]
+        served = Served([str(self._client), "mock", "--topic", "bench", *partitions], log)
+        stack.callback(served.stop, is_signalled=False)
+        return served
+
+    def _start_kafka(self, stack: ExitStack) -> None:
+        try:
+            fetch_kafka()
+            directory = stack.enter_context(_new_directory())
+            self._kafka = Kafka(directory)
+            stack.callback(self._kafka.stop)
+        except (MissingToolError, BenchError) as error:
+            for broker in self._wanted & {KAFKA, KAFKA_SYNC}:
+                self.skipped[broker] = str(error)
+
+    @contextmanager
+    def serve(self, broker: str, partition_count: int = PARTITION_COUNT) -> Iterator[Endpoint]:
+        """Have `broker` ready for one run, with new topics; nothing of the run is left after it.
+
+        Raises:
+            BenchError: it did not start or stop as it should.
+        """
+        # In the build directory rather than among the system's temporary files, which are often
+        # kept in memory: a flush must reach a disk.
+        with _new_directory() as directory:
+            if broker == MACHINE:
+                yield Endpoint("", None, "", "", "1", directory)
+            elif broker == MOCK:
+                assert self._mock is not None
+                mock = self._mock
+                yield Endpoint(mock.address, mock.process, "bench", "bench", "1", directory)
+            elif broker in {KAFKA, KAFKA_SYNC}:
+                with self._kafka_topics(broker, partition_count, directory) as endpoint:
+                    yield endpoint
+            else:
+                with _serve_latermq(broker, partition_count, directory) as endpoint:
+                    yield endpoint
+
+    @contextmanager
+    def _kafka_topics(
+        self, broker: str, partition_count: int, directory: Path
+    ) -> Iterator[Endpoint]:
+        assert self._kafka is not None
+        kafka = self._kafka
+        self._topic_count += 1
+        topics = (f"bench-{self._topic_count}", f"load-{self._topic_count}")
+        is_sync = broker == KAFKA_SYNC
+        config = {"flush.messages": "1"} if is_sync else {}
+        _create_topics(kafka.address, topics, partition_count, config)
+        acks = "-1" if is_sync else "1"
+        yield Endpoint(kafka.address, kafka.process, *topics, acks, directory)
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        for future in admin.delete_topics(list(topics)).values():
+            future.result(timeout=_ADMIN_LIMIT_S)
+
+
+@contextmanager
+def _new_directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="data-", dir=BUILD_DIR))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _serve_latermq(broker: str, partition_count: int, directory: Path) -> Iterator[Endpoint]:
+    flush = "sync" if broker == SYNC else "async"
+    ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    command = [str(find_broker_command()), "serve", "--data-dir", str(directory / "data"), *ports]
+    with (directory / "log").open("w") as log:
+        served = Served([*command, "--flush", flush], log)
+        is_done = False
+        try:
+            topics = ("bench", "load")
+            _create_topics(served.address, topics, partition_count, {})
+            yield Endpoint(served.address, served.process, *topics, "1", directory)
+            is_done = True
+        finally:
+            try:
+                served.stop(is_signalled=True)
+            except BenchError:
+                if is_done:  # otherwise what came first says more
+                    raise
+
+
+def _create_topics(
+    address: str, names: tuple[str, ...], partition_count: int, config: dict[str, str]
+) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    topics = [NewTopic(name, partition_count, 1, config=config) for name in names]
+    for future in admin.create_topics(topics).values():
+        future.result(timeout=_ADMIN_LIMIT_S)

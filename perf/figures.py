@@ -1,0 +1,186 @@
+"""What is measured: metrics, samples, results over several runs, and how far they can be trusted.
+
+Pure: knows nothing of processes and clocks, so its rules are tested in tests/perf.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+# Shared machines repeat to within 1.3x. Beyond this the median says more about the moment than
+# about the code.
+SPREAD_MAX: Final = 1.5
+
+# A run beside which something else used more than a tenth of a core is not a quiet run.
+OTHER_CPU_SHARE_MAX: Final = 0.1
+
+Sample = Mapping[str, float]
+"""Metric name -> value, of one run of one workload against one broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A quantity that runs have."""
+
+    name: str
+    """In samples and in JSON; ends with the unit."""
+    title: str
+    """Above its column."""
+    is_more_better: bool = False
+
+
+METRICS: Final = {
+    metric.name: metric
+    for metric in (
+        Metric("messages_per_s", "msg/s", is_more_better=True),
+        Metric("mb_per_s", "MB/s", is_more_better=True),
+        Metric("broker_cpu_s_per_gb", "broker s/GB"),
+        Metric("client_cpu_s_per_gb", "client s/GB"),
+        Metric("broker_cpu_us_per_message", "broker us/msg"),
+        Metric("broker_anonymous_mb", "broker MB"),
+        Metric("p50_ms", "p50 ms"),
+        Metric("p99_ms", "p99 ms"),
+        Metric("p999_ms", "p99.9 ms"),
+        Metric("last_ms", "last ms"),
+        Metric("load_mb_per_s", "load MB/s", is_more_better=True),
+        Metric("other_cpu_share", "others"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One quantity over the runs of a case; never empty."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def min(self) -> float:
+        return min(self.values)
+
+    @property
+    def max(self) -> float:
+        return max(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Largest over smallest."""
+        return self.max / self.min if self.min > 0 else float("inf")
+
+    @property
+    def is_conclusive(self) -> bool:
+        return self.spread <= SPREAD_MAX
+
+    def as_json(self) -> dict[str, float]:
+        return {"median": self.median, "min": self.min, "max": self.max}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All measured runs of one workload against one broker."""
+
+    workload: str
+    broker: str
+    samples: Mapping[int, Sample]
+    """By the number of the round; a round that failed is absent."""
+
+    def find(self, metric: str) -> Figure | None:
+        """Return the metric over the runs, None if they do not have it."""
+        values = tuple(sample[metric] for sample in self.samples.values() if metric in sample)
+        return Figure(values) if values else None
+
+    def as_json(self) -> dict[str, object]:
+        figures = {name: figure for name in METRICS if (figure := self.find(name)) is not None}
+        return {
+            "workload": self.workload,
+            "broker": self.broker,
+            "figures": {name: figure.as_json() for name, figure in figures.items()},
+            "rounds": {str(number): dict(sample) for number, sample in self.samples.items()},
+        }
+
+    @staticmethod
+    def from_json(document: Mapping[str, object]) -> "Result":
+        """Read back what `as_json` made.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is something else.
+        """
+        rounds = document["rounds"]
+        if not isinstance(rounds, Mapping):
+            raise TypeError(f"rounds: {type(rounds).__name__}")
+        samples = {int(number): dict(sample) for number, sample in rounds.items()}
+        return Result(str(document["workload"]), str(document["broker"]), samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One metric of one workload against one broker."""
+
+    workload: str
+    broker: str
+    metric: str
+
+
+class Measured:
+    """The results of a run, to be asked for quantities and for ratios of them."""
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        self._results = {(result.workload, result.broker): result for result in results}
+
+    def find(self, quantity: Quantity) -> Figure | None:
+        """Return what was measured, None if it was not."""
+        result = self._results.get((quantity.workload, quantity.broker))
+        return result.find(quantity.metric) if result is not None else None
+
+    def find_ratio(self, of: Quantity, to: Sequence[Quantity]) -> Figure | None:
+        """Return `of` over the lowest of `to`, pair by pair; None if that was not measured.
+
+        A round runs each workload against each broker, close to each other in time: both sides of
+        a pair saw the machine in the same mood, so ratios repeat better than what they are of.
+        """
+        above = self._by_round(of)
+        below = [self._by_round(quantity) for quantity in to]
+        numbers = [n for n in above if all(n in values for values in below)]
+        values = tuple(above[n] / min(values[n] for values in below) for n in numbers)
+        return Figure(values) if values else None
+
+    def _by_round(self, quantity: Quantity) -> dict[int, float]:
+        """The positive values: nothing is divided by zero, which only a tiny run measures."""
+        result = self._results.get((quantity.workload, quantity.broker))
+        if result is None:
+            return {}
+        found = {n: sample.get(quantity.metric, 0.0) for n, sample in result.samples.items()}
+        return {number: value for number, value in found.items() if value > 0}
+
+
+def find_warnings(results: Sequence[Result], metric_of: Mapping[str, str]) -> list[str]:
+    """Return sentences about what makes a run less than conclusive.
+
+    `metric_of` names the metric that a workload is about; the spread of that one is judged.
+    """
+    found = []
+    disturbed: dict[str, float] = {}
+    for result in results:
+        where = f"{result.workload}, {result.broker}"
+        metric = metric_of[result.workload]
+        figure = result.find(metric)
+        if figure is not None and not figure.is_conclusive:
+            found.append(
+                f"{where}: the runs spread {figure.spread:.2f}x (more than {SPREAD_MAX}x), too "
+                f"wide to conclude anything from {METRICS[metric].title}"
+            )
+        others = result.find("other_cpu_share")
+        if others is not None and others.max > OTHER_CPU_SHARE_MAX:
+            disturbed[where] = others.max
+    if disturbed:
+        worst = max(disturbed, key=lambda where: disturbed[where])
+        found.append(
+            f"other processes used more than {OTHER_CPU_SHARE_MAX} of a core beside "
+            f"{len(disturbed)} of {len(results)} cases, most beside {worst}: {disturbed[worst]:.2f}"
+        )
+    return found

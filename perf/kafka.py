@@ -1,0 +1,151 @@
+"""Apache Kafka on one node, from its Maven artifacts (kafka_pom.xml): KRaft, no ZooKeeper.
+
+One process serves a whole benchmark, because the JVM needs some rounds until it is fast.
+"""
+
+import base64
+import os
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from perf.machine import BUILD_DIR, REPOSITORY, BenchError, MissingToolError
+
+VERSION: Final = "4.2.0"
+_POM: Final = REPOSITORY / "perf" / "kafka_pom.xml"
+_JARS: Final = BUILD_DIR / "kafka"
+_CLASSPATH: Final = f"{_JARS}/*"
+# As Kafka's own start script has them, with the heap that it takes as its default.
+_HEAP: Final = ("-Xmx1G", "-Xms1G", "-XX:+UseG1GC")
+
+_COPY_LIMIT_S: Final = 600.0
+_START_LIMIT_S: Final = 90.0
+
+# The defaults of Kafka, except for what one node needs, and that a deleted topic leaves at once.
+_PROPERTIES: Final = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={directory}/data
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.segment.delete.delay.ms=0
+"""
+
+
+def fetch_kafka() -> None:
+    """Have Maven copy Kafka's jars to build/perf/kafka, unless they are there.
+
+    Raises:
+        MissingToolError: no Java, no Maven, or Maven cannot get them.
+    """
+    if shutil.which("java") is None:
+        raise MissingToolError("there is no java: apt-get install default-jre-headless")
+    if (_JARS / f"kafka_2.13-{VERSION}.jar").exists():
+        return
+    if shutil.which("mvn") is None:
+        raise MissingToolError("its jars come by Maven: apt-get install maven")
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={_JARS}"]
+    try:
+        done = subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(_POM), *goal],
+            capture_output=True,
+            text=True,
+            timeout=_COPY_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingToolError("Maven did not copy its jars in time") from None
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.splitlines() if "ERROR" in line]
+        raise MissingToolError(f"Maven cannot get its jars: {lines[0] if lines else done.stderr}")
+
+
+class Kafka:
+    """A running broker; call `stop` in the end."""
+
+    def __init__(self, directory: Path) -> None:
+        """Format a new data directory below `directory`, start, and wait until it answers.
+
+        Raises:
+            BenchError: it did not start; the message holds what it said.
+        """
+        ports = _free_ports(2)
+        self.address = f"127.0.0.1:{ports[0]}"
+        properties = directory / "server.properties"
+        properties.write_text(
+            _PROPERTIES.format(port=ports[0], controller_port=ports[1], directory=directory)
+        )
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        storage_tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
+        java = ["java", *_HEAP, "-cp", _CLASSPATH]
+        environment = {**os.environ, "LOG_DIR": str(directory)}
+        self._log = (directory / "log").open("w+")
+        done = subprocess.run(
+            [*java, *storage_tool, str(properties)],
+            stdout=self._log,
+            stderr=self._log,
+            check=False,
+            env=environment,
+        )
+        if done.returncode != 0:
+            raise BenchError(f"Kafka's storage tool failed:\n{self._said()}")
+        self._process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(properties)],
+            stdout=self._log,
+            stderr=self._log,
+            env=environment,
+        )
+        self.process = psutil.Process(self._process.pid)
+        self._await_answer()
+
+    def _await_answer(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        deadline_s = time.monotonic() + _START_LIMIT_S
+        while time.monotonic() < deadline_s and self._process.poll() is None:
+            try:
+                if admin.list_topics(timeout=1).brokers:
+                    return
+            except KafkaException:
+                time.sleep(0.1)
+        self.stop()
+        raise BenchError(f"Kafka did not start:\n{self._said()}")
+
+    def _said(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-2000:]
+
+    def stop(self) -> None:
+        """End it; its data is the caller's to delete."""
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,157 @@
+"""The machine that a benchmark runs on: its description, its processor time, its disk, its memory.
+
+Whoever reads figures must know where they come from; whoever measures must know what else ran.
+"""
+
+import fcntl
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+BUILD_DIR: Final = REPOSITORY / "build" / "perf"
+
+# A producer at full speed for some seconds writes 6 GB; twice that, and the file that warms memory.
+DISK_FREE_MIN_BYTES: Final = 14_000_000_000
+
+WARM_PASSES_MAX: Final = 6
+WARM_GAIN_MIN: Final = 1.25
+_CHUNK_BYTES: Final = 1_000_000
+
+
+class MissingToolError(Exception):
+    """Something to install or to make room for; the message is one line that says what."""
+
+
+class BenchError(Exception):
+    """A measured process did not start, or failed; the message holds what it said."""
+
+
+def machine_line(more: Sequence[str] = ()) -> str:
+    """Processor, cores, memory, kernel, file system, versions and date on one line."""
+    cores = sum(line.startswith("processor") for line in _lines("/proc/cpuinfo"))
+    memory_gb = int(_fact("/proc/meminfo", "MemTotal").split()[0]) / 1e6
+    facts = [
+        _fact("/proc/cpuinfo", "model name"),
+        f"{cores} cores",
+        f"{memory_gb:.0f} GB",
+        f"Linux {platform.release()}",
+        _output(["stat", "-f", "-c", "%T", str(BUILD_DIR)]),
+        f"Python {platform.python_version()}",
+        f"librdkafka {_output(['pkg-config', '--modversion', 'rdkafka'])}",
+        f"confluent-kafka {version('confluent-kafka')}",
+        f"uvloop {version('uvloop')}",
+        *more,
+        f"latermq {_output(['git', '-C', str(REPOSITORY), 'describe', '--always', '--dirty'])}",
+        f"{datetime.now(UTC):%Y-%m-%d}",
+    ]
+    return ", ".join(facts)
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+def _fact(path: str, name: str) -> str:
+    for line in _lines(path):
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return "?"
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "?"
+
+
+@contextmanager
+def build_directory() -> Iterator[None]:
+    """Have BUILD_DIR alone, with room in it and without what a killed run left there.
+
+    Raises:
+        MissingToolError: another benchmark runs, or the disk is too full.
+    """
+    BUILD_DIR.mkdir(parents=True, exist_ok=True)
+    with (BUILD_DIR / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MissingToolError("another benchmark is running") from None
+        for left in BUILD_DIR.glob("data-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        free_bytes = shutil.disk_usage(BUILD_DIR).free
+        if free_bytes < DISK_FREE_MIN_BYTES:
+            raise MissingToolError(
+                f"build/perf has {free_bytes / 1e9:.0f} GB free, the benchmark needs "
+                f"{DISK_FREE_MIN_BYTES / 1e9:.0f} GB for a while"
+            )
+        yield
+
+
+def warm_page_cache(path: Path, size_bytes: int) -> None:
+    """Write a file of that size and delete it, until that gets no faster.
+
+    The memory of a virtual machine costs ten times as much at its first touch as later, and again
+    once the host was told that it is free. The page cache takes up the memory that was freed last,
+    so what is measured right after this finds warm memory, as on a machine that is in use.
+    """
+    chunk = bytes(_CHUNK_BYTES)
+    best_s = float("inf")
+    for _ in range(WARM_PASSES_MAX):
+        begin_s = time.monotonic()
+        with path.open("wb", buffering=0) as file:
+            for _ in range(max(1, size_bytes // _CHUNK_BYTES)):
+                file.write(chunk)
+        path.unlink()
+        elapsed_s = time.monotonic() - begin_s
+        if elapsed_s > best_s / WARM_GAIN_MIN:
+            return
+        best_s = elapsed_s
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds of a process since its start, user and system, all threads."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def ended_children_cpu_s() -> float:
+    """CPU seconds of the children of this process that have ended."""
+    times = psutil.Process().cpu_times()
+    return float(times.children_user + times.children_system)
+
+
+def machine_cpu_s() -> float:
+    """Busy CPU seconds of the whole machine, what the hypervisor took for others included."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
+def anonymous_mb(process: psutil.Process) -> float:
+    """Memory of a process that is no file's: what its own data takes, without the mapped log."""
+    for line in _lines(f"/proc/{process.pid}/smaps_rollup"):
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
+
+
+def await_idle(process: psutil.Process, limit_s: float = 10.0) -> None:
+    """Wait until a process does next to nothing: what it prepares at its start is done then."""
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        begin_cpu_s = cpu_s(process)
+        time.sleep(0.2)
+        if cpu_s(process) - begin_cpu_s <= 0.01:  # the kernel counts in hundredths
+            return

@@ -1,0 +1,160 @@
+"""One run of one workload against one broker: start, warm, load, and what it cost.
+
+CPU seconds are user and system time of a whole process, all threads. Work that the kernel does for
+it in threads of its own is not counted.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from perf.brokers import KAFKA, KAFKA_SYNC, Brokers, Endpoint
+from perf.figures import Sample
+from perf.machine import (
+    REPOSITORY,
+    BenchError,
+    anonymous_mb,
+    await_idle,
+    cpu_s,
+    ended_children_cpu_s,
+    machine_cpu_s,
+    warm_page_cache,
+)
+from perf.workloads import FILE_PLACE, Step, Workload
+
+CLIENT_LIMIT_S: Final = 330.0  # a little above the client's own TIME_LIMIT_S, which explains more
+
+# Longer than the flush bound of async (500 ms): what a run left to be flushed counts for that run.
+SETTLE_S: Final = 0.8
+
+# Beyond the first, memory that the run takes up is warmed by nobody; below the second it is enough
+# that the machine is in use.
+WARM_BYTES_MAX: Final = 2_000_000_000
+WARM_BYTES_MIN: Final = 50_000_000
+WARM_SHARE: Final = 1.2  # indexes and what the file system keeps come on top of the payload
+
+
+def scale(workload: Workload, broker: str, share: float) -> Workload:
+    """Return the workload with `share` of its records, less for Kafka where it is slow."""
+    if broker in {KAFKA, KAFKA_SYNC}:
+        share *= workload.kafka_share
+    steps = [replace(s, count=max(1, int(s.count * share))) for s in workload.prepare]
+    step = replace(workload.step, count=max(1, int(workload.step.count * share)))
+    return replace(workload, step=step, prepare=tuple(steps))
+
+
+def run_workload(brokers: Brokers, client: Path, workload: Workload, broker: str) -> Sample:
+    """Measure once, with a broker as the workload wants it.
+
+    Raises:
+        BenchError: broker or client failed; the message holds what they said.
+    """
+    with brokers.serve(broker, workload.partition_count) as endpoint:
+        disk_bytes = max(step.disk_bytes for step in (*workload.prepare, workload.step))
+        if disk_bytes >= WARM_BYTES_MIN:
+            size_bytes = min(WARM_BYTES_MAX, int(disk_bytes * WARM_SHARE))
+            warm_page_cache(endpoint.directory / "warm", size_bytes)
+        for step in workload.prepare:
+            _run_clients(_commands(endpoint, client, workload, step))
+        if endpoint.process is not None and workload.is_settled:
+            await_idle(endpoint.process)
+        return _measure(endpoint, client, workload)
+
+
+def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
+    own = psutil.Process()
+    process = endpoint.process
+    commands = _commands(endpoint, client, workload, workload.step)
+    broker_begin_s = cpu_s(process) if process is not None else 0.0
+    machine_begin_s, own_begin_s = machine_cpu_s(), cpu_s(own) + ended_children_cpu_s()
+    begin_s = time.monotonic()
+    said = _run_clients(commands)
+    time.sleep(SETTLE_S)
+    wall_s = time.monotonic() - begin_s
+    broker_cpu_s = cpu_s(process) - broker_begin_s if process is not None else 0.0
+    ours_s = broker_cpu_s + cpu_s(own) + ended_children_cpu_s() - own_begin_s
+    others_s = max(0.0, machine_cpu_s() - machine_begin_s - ours_s)
+    sample = sample_of(said, broker_cpu_s)
+    sample["other_cpu_share"] = others_s / wall_s
+    if process is not None:
+        sample["broker_anonymous_mb"] = anonymous_mb(process)
+    else:
+        del sample["broker_cpu_s_per_gb"], sample["broker_cpu_us_per_message"]
+    return sample
+
+
+def sample_of(said: Sequence[dict[str, float]], broker_cpu_s: float) -> dict[str, float]:
+    """Return the metrics of clients that ran side by side, each with what it printed.
+
+    Rates go over the time from the first beginning to the last end. A client that measured the
+    broker's CPU time over the part that counts knows better than `broker_cpu_s`.
+    """
+    count = sum(each["messages"] for each in said)
+    size_gb = sum(each["bytes"] for each in said) / 1e9
+    seconds = max(each["end_s"] for each in said) - min(each["begin_s"] for each in said)
+    spent_s = sum(each.get("broker_cpu_s", 0.0) for each in said) or broker_cpu_s
+    sample = {
+        "messages_per_s": count / seconds,
+        "mb_per_s": size_gb * 1e3 / seconds,
+        "broker_cpu_s_per_gb": spent_s / size_gb,
+        "broker_cpu_us_per_message": spent_s * 1e6 / count,
+        "client_cpu_s_per_gb": sum(each["cpu_s"] for each in said) / size_gb,
+    }
+    for name, value in said[0].items():
+        if name.endswith("_ms") or name == "load_mb_per_s":
+            sample[name] = value
+    return sample
+
+
+def _commands(endpoint: Endpoint, client: Path, workload: Workload, step: Step) -> list[list[str]]:
+    if step.is_python:
+        program = [sys.executable, "-m", "perf.latency"]
+    else:
+        program = [str(client)]
+    file = str(endpoint.directory / "file")
+    command = [*program, step.mode, "--count", str(step.count)]
+    command += [file if option == FILE_PLACE else option for option in step.options]
+    if step.size_bytes:
+        command += ["--size", str(step.size_bytes)]
+    if endpoint.process is not None:
+        command += ["--brokers", endpoint.address, "--topic", endpoint.topic]
+        command += ["--partitions", str(workload.partition_count), "--acks", endpoint.acks]
+        if step.mode == "burst":
+            command += ["--broker-pid", str(endpoint.process.pid)]
+        if step.mode == "lateness":
+            command += ["--load-topic", endpoint.load_topic]
+    return [command] * step.client_count
+
+
+def _run_clients(commands: list[list[str]]) -> list[dict[str, float]]:
+    """Run them side by side; return what each printed."""
+    clients = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+        )
+        for command in commands
+    ]
+    said = []
+    deadline_s = time.monotonic() + CLIENT_LIMIT_S
+    try:
+        for client, command in zip(clients, commands, strict=True):
+            what = f"{Path(command[0]).name} {' '.join(command[1:])}"
+            try:
+                output, errors = client.communicate(timeout=deadline_s - time.monotonic())
+            except subprocess.TimeoutExpired:
+                raise BenchError(f"no end within {CLIENT_LIMIT_S:.0f} s: {what}") from None
+            if client.returncode != 0:
+                raise BenchError(f"{errors.strip()} ({what})")
+            said.append(json.loads(output))
+    finally:
+        for client in clients:
+            client.kill()
+            client.wait()
+    return said
