@@ -1,17 +1,17 @@
 """The command `latermq`: reads its arguments, runs the broker, says in one line what went wrong.
 
-Exit statuses, as in sysexits.h where it has one: 0 stopped as asked, 2 bad arguments or settings,
-73 the data directory is in use or cannot be made, 74 the storage failed or is damaged, 1 otherwise.
-Layer 6.
+Exit statuses, as in sysexits.h where it has one: 0 done, or stopped as asked, 2 bad arguments or
+settings, 69 no broker answers, 73 the data directory is in use or cannot be made, 74 the storage
+failed or is damaged, 130 ended by Ctrl-C, 1 otherwise. Layer 6.
 """
 
-import importlib.metadata
 import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from appliance.commands import send, status, tail, topics
 from appliance.config import Config, settings
 from appliance.config_file import load_config
 from appliance.errors import (
@@ -20,11 +20,13 @@ from appliance.errors import (
     DataDirectoryLockedError,
     LatermqError,
     StorageError,
+    UnreachableError,
 )
 from appliance.fs import OsFileSystem
 
 EXIT_OTHER: Final = 1
 EXIT_CONFIG: Final = 2
+EXIT_UNAVAILABLE: Final = 69
 EXIT_CANNOT_CREATE: Final = 73
 EXIT_STORAGE: Final = 74
 
@@ -94,9 +96,18 @@ def serve(  # noqa: PLR0917 (these are flags: typer passes them by name)
     raise typer.Exit(run(settled))
 
 
+_app.command("send", epilog=send.EXAMPLES)(send.send)
+_app.command("tail", epilog=tail.EXAMPLES)(tail.tail)
+_app.add_typer(topics.app, name="topics")
+_app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
+_app.add_typer(status.timers_app, name="timers")
+
+
 @_app.command()
 def version() -> None:
     """Print the version."""
+    import importlib.metadata
+
     typer.echo(f"latermq {importlib.metadata.version('latermq')}")
 
 
@@ -123,6 +134,8 @@ def exit_status(error: LatermqError) -> int:
     match error:
         case ConfigError():
             return EXIT_CONFIG
+        case UnreachableError():
+            return EXIT_UNAVAILABLE
         case DataDirectoryLockedError() | StorageError(operation="mkdir"):
             return EXIT_CANNOT_CREATE
         case StorageError() | CorruptionError():

@@ -1,8 +1,9 @@
 """Every error that latermq raises on purpose, split by who must act.
 
 The operator acts on ConfigError, DataDirectoryLockedError and StorageError, the caller on
-RequestError, the peer's author on RemoteProtocolError, whoever owns the disk on CorruptionError;
-for NotReadyError one waits. An exception of any other type that leaves the broker is a bug.
+RequestError, the peer's author on RemoteProtocolError, whoever owns the disk on CorruptionError,
+and whoever typed a command on UnreachableError; for NotReadyError one waits. An exception of any
+other type that leaves the broker is a bug.
 Layer 1; does no I/O.
 """
 
@@ -153,3 +154,7 @@ class DataDirectoryLockedError(LatermqError):
 
 class NotReadyError(LatermqError):
     """The broker is starting or stopping; the same call works later."""
+
+
+class UnreachableError(LatermqError):
+    """Nobody answers where a broker is said to be; the message says where, and what to try."""

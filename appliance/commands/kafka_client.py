@@ -1,0 +1,142 @@
+"""A running broker through kafka-python, with its errors as ours. Layer 6.
+
+Importing kafka-python takes a tenth of a second, so that is left until it is needed.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from appliance.errors import ConfigError, RequestError, UnknownTopicError, UnreachableError
+from appliance.setting import Address, parse_address
+
+CONNECT_S: Final = 5.0
+REQUEST_MS: Final = 15_000
+"""An answer that takes longer will not come."""
+
+_CLIENT_ID: Final = "latermq-cli"
+_UNKNOWN_SERVER_ERROR: Final = -1
+
+
+@contextmanager
+def admin_client(bootstrap: str) -> Iterator[Any]:
+    """Give a KafkaAdminClient, closed at the end; see `translated` for what may be raised."""
+    _check_reachable(bootstrap)
+    from kafka import KafkaAdminClient  # type: ignore[import-untyped]
+
+    with translated(bootstrap):
+        client = KafkaAdminClient(
+            bootstrap_servers=bootstrap,
+            client_id=_CLIENT_ID,
+            bootstrap_timeout_ms=int(CONNECT_S * 1000),
+            request_timeout_ms=REQUEST_MS,
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextmanager
+def producer(bootstrap: str) -> Iterator[Any]:
+    """Give a KafkaProducer, closed at the end; see `translated` for what may be raised."""
+    _check_reachable(bootstrap)
+    from kafka import KafkaProducer
+
+    with translated(bootstrap):
+        client = KafkaProducer(
+            bootstrap_servers=bootstrap,
+            client_id=_CLIENT_ID,
+            bootstrap_timeout_ms=int(CONNECT_S * 1000),
+            request_timeout_ms=REQUEST_MS,
+            delivery_timeout_ms=2 * REQUEST_MS,
+            max_block_ms=REQUEST_MS,
+            metrics_enabled=False,
+        )
+        try:
+            yield client
+        finally:
+            # What was to be waited for was waited for.
+            client.close(timeout=0)
+
+
+@contextmanager
+def consumer(bootstrap: str, **settings: Any) -> Iterator[Any]:
+    """Give a KafkaConsumer, closed at the end; see `translated` for what may be raised."""
+    _check_reachable(bootstrap)
+    from kafka import KafkaConsumer
+
+    with translated(bootstrap):
+        client = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            client_id=_CLIENT_ID,
+            bootstrap_timeout_ms=int(CONNECT_S * 1000),
+            enable_auto_commit=False,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+            **settings,
+        )
+        try:
+            yield client
+        finally:
+            client.close(autocommit=False, timeout_ms=int(CONNECT_S * 1000))
+
+
+def _check_reachable(bootstrap: str) -> None:
+    """Fail at once where the client would try for seconds."""
+    try:
+        address: Address = parse_address(bootstrap)
+    except ValueError as error:
+        raise ConfigError(f"--bootstrap {bootstrap!r} is refused: {error}") from None
+    try:
+        socket.create_connection(address, timeout=CONNECT_S).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UnreachableError(
+            f"no broker answers at {address} ({reason}): start it with `latermq serve`, or say "
+            "where it is with --bootstrap"
+        ) from None
+
+
+@contextmanager
+def translated(bootstrap: str) -> Iterator[None]:
+    """Raise our errors for those of kafka-python.
+
+    Raises:
+        UnreachableError: no answer came.
+        RequestError: the broker refused; UnknownTopicError if there is no such topic.
+    """
+    from kafka import errors
+
+    try:
+        yield
+    except errors.BrokerResponseError as error:
+        raise refusal(error) from None
+    except errors.KafkaError as error:
+        raise UnreachableError(
+            f"no answer from the broker at {bootstrap}: {error}; it sends clients to its "
+            "advertised address (`latermq status` shows it), which must be reachable from here"
+        ) from None
+
+
+def refusal(error: Any) -> RequestError:
+    """Return what a broker's error response means, with the broker's own sentence if it said one.
+
+    Args:
+        error: kafka.errors.BrokerResponseError.
+    """
+    said = " ".join(str(each) for each in error.args if each)
+    sentence = said or f"{error.description or error.message or type(error).__name__}"
+    if error.errno == UnknownTopicError.default_code:
+        return UnknownTopicError(said or "there is no such topic")
+    code = _UNKNOWN_SERVER_ERROR if error.errno is None else error.errno
+    return RequestError(sentence, code=code)
+
+
+def check_code(code: int, message: str | None) -> None:
+    """Raise RequestError unless a code of a response says that all is well."""
+    from kafka import errors
+
+    if code:
+        raise refusal(errors.for_code(code)(*([message] if message else [])))

@@ -1,0 +1,123 @@
+"""How commands print: tables with some colour on a terminal, plain columns elsewhere, or JSON.
+
+What comes from records and names is made printable first, so that it cannot steer the terminal.
+Layer 6.
+"""
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from appliance.commands.arguments import to_bytes
+
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\\\\]"
+)
+r"""What steers a terminal, ends a line or turns the direction of text; bytes that are no UTF-8,
+which are decoded to lone surrogates; and the backslash, which escapes all of them."""
+
+_SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\\": "\\\\"}
+
+
+def printable(value: str | bytes | None) -> str:
+    """Return text for a person, in one line.
+
+    Args:
+        value: text, or bytes that may be text; None is shown as nothing.
+    """
+    if value is None:
+        return ""
+    octets = to_bytes(value) if isinstance(value, str) else value
+    return _UNPRINTABLE.sub(_escaped, octets.decode("utf-8", "surrogateescape"))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    char = match[0]
+    if char in _SHORT:
+        return _SHORT[char]
+    number = ord(char)
+    if 0xDC80 <= number <= 0xDCFF:  # how Python decodes a byte that is no UTF-8
+        number -= 0xDC00
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def as_json(value: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes of a record for JSON: text if they are UTF-8, else `{"base64": ...}`."""
+    if value is None:
+        return None
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode("ascii")}
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    print_line(json.dumps(value, ensure_ascii=False))
+
+
+def print_line(text: str) -> None:
+    """Print a line, at once: the other end of a pipe may wait for it."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def complain(sentence: str) -> None:
+    """Say to a person what went wrong, or what to do."""
+    sys.stderr.write(f"latermq: {sentence}\n")
+
+
+def is_terminal() -> bool:
+    """A person reads what is printed."""
+    return sys.stdout.isatty()
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
+    """Print a table; numbers stand on the right.
+
+    Args:
+        head: names of the columns.
+        rows: their cells; text of others has been made printable.
+        empty: said to a person if there are no rows.
+    """
+    if not rows:
+        complain(empty)
+        return
+    cells = [[str(cell) for cell in row] for row in rows]
+    is_number = [all(isinstance(row[at], int) for row in rows) for at in range(len(head))]
+    if is_terminal():
+        _print_rich_table(head, cells, is_number)
+        return
+    lines = [list(head), *cells]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    for line in lines:
+        columns = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, is_number, strict=True)
+        ]
+        print_line("  ".join(columns).rstrip())
+
+
+def _print_rich_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], is_number: Sequence[bool]
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, right in zip(head, is_number, strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)
+
+
+def print_fields(fields: Sequence[tuple[str, object]]) -> None:
+    """Print names and values, one pair in a line."""
+    width = max(len(name) for name, _ in fields)
+    bold, plain = ("\x1b[1m", "\x1b[0m") if is_terminal() else ("", "")
+    for name, value in fields:
+        print_line(f"{bold}{name.ljust(width)}{plain}  {value}".rstrip())

@@ -1,0 +1,188 @@
+"""`latermq send`: produce records, delayed or not. Layer 6."""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from appliance.commands import kafka_client
+from appliance.commands.arguments import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    TopicName,
+    ends_quietly,
+    read_pairs,
+    to_bytes,
+)
+from appliance.commands.output import complain, print_json, print_line, printable
+from appliance.errors import ConfigError, LatermqError
+
+IN_FLIGHT_MAX: Final = 10_000
+"""Records read from standard input that are not acknowledged yet; bounds the memory."""
+
+EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq send orders hello
+  latermq send orders 'close order 17' --delay 30m --id order-17
+  latermq send orders --cancel order-17
+  latermq send orders late --at 2030-01-01T00:00:00Z
+  latermq send orders retry --level 3 --key customer-5 --header trace=abc
+  seq 1000 | latermq send numbers --delay 10s
+
+A delay is 1500 (ms), 30s, 15m, 2h, 7d or PT15M. docs/DELAY.md says all about it.
+"""
+
+Headers = list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What all records of one command have in common.
+
+    Attributes:
+        topic, partition, key, headers: where they go, and what they carry; None for no matter.
+        words: what is asked for, for people.
+    """
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    headers: Headers
+    words: str
+
+
+@ends_quietly
+def send(  # noqa: PLR0917 (these are flags: typer passes them by name)
+    topic: TopicName,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="VALUE", help="One record each; none: one for each input line"),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of the records.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated."),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver so much later: 30s, 15m, 2h, 7d.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="INSTANT", help="Deliver then: 2030-01-01T00:00:00Z, or epoch ms."),
+    ] = None,
+    level: Annotated[
+        int | None, typer.Option(metavar="N", help="Deliver after the delay of that level.")
+    ] = None,
+    id_: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Name it, to look it up, replace or cancel it."),
+    ] = None,
+    cancel: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Cancel the pending record of that name; sends no value."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, metavar="N", help="Send there, whatever the key."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Send records; delayed ones appear in the topic when they are due."""
+    if cancel is not None and values:
+        raise ConfigError("--cancel ID sends no record: leave the value out")
+    headers = [(name, to_bytes(value)) for name, value in read_pairs("--header", header)]
+    asked, words = _asked(delay=delay, at=at, level=level, user_id=id_, cancels=cancel)
+    wish = Wish(topic, partition, None if key is None else to_bytes(key), headers + asked, words)
+    records: Iterable[bytes] = map(to_bytes, values or ()) if values else _input_lines()
+    is_counted = not (values or cancel or json)
+    count = 0
+    with kafka_client.producer(bootstrap) as producer:
+        for metadata in _acknowledged(producer, [b""] if cancel else records, wish):
+            count += 1
+            if json:
+                # A record that waits has no offset yet.
+                offset = metadata.offset if metadata.offset >= 0 else None
+                print_json({"topic": topic, "partition": metadata.partition, "offset": offset})
+            elif not is_counted:
+                print_line(_line(metadata, wish))
+    if is_counted:
+        complain(f"{count} records sent to {printable(topic)}{wish.words}")
+
+
+def _asked(
+    *,
+    delay: str | None,
+    at: str | None,
+    level: int | None,
+    user_id: str | None,
+    cancels: str | None,
+) -> tuple[Headers, str]:
+    """The delay headers, and in words. The broker is their judge; what it says is passed on."""
+    headers: Headers = []
+    words = ""
+    asked = (
+        ("x-delay", delay, "delayed by {}"),
+        ("x-deliver-at", at, "to be delivered at {}"),
+        ("x-delay-level", None if level is None else str(level), "delayed by level {}"),
+        ("x-deliver-id", user_id, "id {}"),
+        ("x-deliver-cancel", cancels, "cancels {}"),
+    )
+    for name, value, saying in asked:
+        if value is not None:
+            headers.append((name, to_bytes(value)))
+            words += ", " + saying.format(printable(value))
+    return headers, words
+
+
+def _line(metadata: Any, wish: Wish) -> str:
+    place = f"{printable(wish.topic)}/{metadata.partition}"
+    offset = f", offset {metadata.offset}" if metadata.offset >= 0 else ""
+    return f"{place}{offset}{wish.words}"
+
+
+def _input_lines() -> Iterator[bytes]:
+    if sys.stdin.isatty():
+        complain("type a record and Enter; Ctrl-D ends")
+    for line in sys.stdin.buffer:
+        yield line.removesuffix(b"\n")
+
+
+def _acknowledged(producer: Any, records: Iterable[bytes], wish: Wish) -> Iterator[Any]:
+    """Send records, and yield where each went, in their order, once it is acknowledged.
+
+    Raises:
+        LatermqError: one was not; says how many were.
+    """
+    waiting: deque[Any] = deque()
+    count = 0
+    try:
+        for value in records:
+            future = producer.send(wish.topic, value, wish.key, wish.headers, wish.partition)
+            waiting.append(future)
+            while waiting and (waiting[0].is_done or len(waiting) > IN_FLIGHT_MAX):
+                yield _outcome(waiting.popleft())
+                count += 1
+        while waiting:
+            yield _outcome(waiting.popleft())
+            count += 1
+    except LatermqError as error:
+        error.message = f"record {count + 1} was refused: {error.message}"
+        if count:
+            error.message += f"; {count} before it were sent"
+        raise
+
+
+def _outcome(future: Any) -> Any:
+    from kafka import errors  # type: ignore[import-untyped]
+
+    try:
+        return future.get(timeout=2 * kafka_client.REQUEST_MS / 1000)
+    except errors.BrokerResponseError as error:
+        raise kafka_client.refusal(error) from None
