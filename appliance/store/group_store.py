@@ -93,22 +93,27 @@ class GroupStore:
     def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
         """Commit or delete offsets, all of them or none; in the log with the turn.
 
+        After a crash as well, if they are small enough to share a frame (GATHERED_MAX_BYTES).
+
         Args:
             entries: of any groups, of topics that exist.
 
         Raises:
             RequestError: the disk is full, an entry is larger than a frame may be, or there are too
-                many offsets. If they are too many for one frame, and the disk fills up between two
-                frames, those of the first ones stay committed.
+                many offsets. With more than one frame takes, and more than half a segment, the
+                first ones may stay committed.
         """
         if not entries:
             return
         encoded = [encode_offset(entry) for entry in entries]
         self._check_payload(max(map(len, encoded)) + FRAME_OVERHEAD_BYTES)
         self._check_growth(entries)
-        frames = 2 + sum(map(len, encoded)) // max(1, self._gathered_size_max)
-        total = self._gathered_size + sum(map(len, encoded)) + frames * FRAME_OVERHEAD_BYTES
+        size = sum(map(len, encoded))
+        frame_count = 2 + size // max(1, self._gathered_size_max)
+        total = self._gathered_size + size + frame_count * FRAME_OVERHEAD_BYTES
         self._check_room(min(total, self._payload_size_max))
+        if self._gathered_size + size > self._gathered_size_max:
+            self.append_gathered()  # so that these share a frame if they can
         for entry, data in zip(entries, encoded, strict=True):
             if self._gathered_size + len(data) > self._gathered_size_max:
                 self.append_gathered()

@@ -12,10 +12,12 @@ Behaviour:
   is full, nothing is stored: COORDINATOR_NOT_AVAILABLE, after which every client tries again.
 - A retention time (v2-4) other than -1 is kept with the offset.
 
-Deviations: the size of metadata counts in bytes of UTF-8, in Kafka in UTF-16 units. More offsets
-than `groups.offset_total_size_max_bytes` holds: INVALID_COMMIT_OFFSET_SIZE; Kafka has no such
-limit. A member of a group that does not exist is told ILLEGAL_GENERATION in version 9 as well, after
-which it joins again; in Kafka GROUP_ID_NOT_FOUND, with which some clients end.
+Deviations:
+- The size of metadata counts in bytes of UTF-8, in Kafka in UTF-16 units.
+- More offsets than `groups.offset_total_size_max_bytes` holds: INVALID_COMMIT_OFFSET_SIZE; Kafka
+  has no such limit.
+- A member of a group that does not exist is told ILLEGAL_GENERATION in version 9 as well, after
+  which it joins again; in Kafka GROUP_ID_NOT_FOUND, with which some clients end.
 
 Versions: 2 retention time; 3 throttle time; 4 as 3; 5 without retention time; 6 leader epoch;
 7 static members; 8 flexible; 9 as 8.

@@ -24,7 +24,7 @@ def test_a_member_commits_in_its_generation_alone(offsets: OffsetsClient, versio
     member = join(offsets.rig, "g", ["t"])
     me = member.identity
     assert commit(offsets, 1, version, **me) == ErrorCode.NONE
-    wrong = [
+    wrong: list[tuple[dict[str, Any], ErrorCode]] = [
         ({"generation": member.generation + 1}, ErrorCode.ILLEGAL_GENERATION),
         ({"generation": member.generation - 1}, ErrorCode.ILLEGAL_GENERATION),
         ({"generation": -1}, ErrorCode.ILLEGAL_GENERATION),

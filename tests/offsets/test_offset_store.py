@@ -87,7 +87,8 @@ def test_every_frame_leaves_room_for_a_blank_one_at_the_end_of_its_segment() -> 
     seed = 5
     rng = random.Random(seed)
     offsets = client_of(t=64)
-    rig, expected = offsets.rig, {}
+    rig = offsets.rig
+    expected: dict[str, dict[tuple[str, int], Committed]] = {}
     segment_size = rig.config.segment_size_bytes
     for _ in range(300):
         places = [("t", index) for index in rng.sample(range(64), rng.randrange(1, 30))]
