@@ -63,6 +63,16 @@ class GroupCoordinator:
         """Let happen what was to happen by now. O(log n) for each."""
         self._deadlines.expire(now_ms)
 
+    @property
+    def deadline_count(self) -> int:
+        """How many deadlines are kept, also such as were cancelled or put off."""
+        return len(self._deadlines)
+
+    @property
+    def size_bytes(self) -> int:
+        """What all groups take."""
+        return self._usage.size_bytes
+
     # Members
 
     def join(self, request: JoinRequest, reply: Reply[JoinAnswer], now_ms: int) -> None:
@@ -267,9 +277,9 @@ class GroupCoordinator:
                 unwanted.add(member_id)
             else:
                 error = group.check_member(member_id, instance_id)
-                if member_id in gone:
+                if error is ErrorCode.NONE and member_id in gone:
                     error = ErrorCode.UNKNOWN_MEMBER_ID
-                if error is ErrorCode.NONE:
+                elif error is ErrorCode.NONE:
                     gone[member_id] = group.members[member_id]
             errors.append(error)
         for member_id in unwanted:

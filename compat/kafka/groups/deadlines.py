@@ -63,6 +63,10 @@ class DeadlineQueue:
         self._heap: list[tuple[int, int, Deadline]] = []
         self._pushed_count = 0
 
+    def __len__(self) -> int:
+        """How many entries there are, also of deadlines that were cancelled or put off."""
+        return len(self._heap)
+
     def push(self, deadline: Deadline, at_ms: int) -> None:
         """Put an entry into the heap; for Deadline alone. O(log n)."""
         deadline.queued_ms = at_ms

@@ -1,0 +1,195 @@
+"""What one client can make the broker hold is bounded, and counted rightly."""
+
+from typing import Any
+
+import pytest
+
+from compat.kafka.error_codes import ErrorCode
+from compat.kafka.groups.deadlines import COMPACT_SLACK, Deadline, DeadlineQueue
+from compat.kafka.groups.group import GroupState
+from tests.groups.hall import DELAY_MS, SESSION_MS, Hall
+
+
+def test_a_group_takes_so_many_members_and_no_more() -> None:
+    hall = Hall(group_member_count_max=2)
+    leader, follower = hall.stable({}, {"instance_id": "i"})
+    assert hall.join_error() is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert hall.join_error(is_member_id_required=True) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert hall.join_error(instance_id="j") is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert hall.heartbeat(leader.member_id, 1) is ErrorCode.NONE
+    assert hall.join("g", instance_id="i").answer.generation == 1
+    hall.leave(leader.member_id)
+    assert not hall.join().is_answered
+    assert follower.generation == 1
+
+
+def test_ids_that_were_given_take_places() -> None:
+    hall = Hall(group_member_count_max=1)
+    given = hall.join(is_member_id_required=True).answer.member_id
+    assert hall.join_error(is_member_id_required=True) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert not hall.join("g", given).is_answered
+
+
+def test_after_the_limit_was_lowered_the_last_ones_to_join_go() -> None:
+    hall = Hall()
+    answers = hall.stable({}, {}, {})
+    hall.config = Hall(group_member_count_max=2).config
+    hall.restart()
+    waiting = [hall.join("g", each.member_id) for each in answers]
+    assert waiting[2].answer.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert {each.answer.generation for each in waiting[:2]} == {2}
+
+
+def test_there_are_so_many_groups_and_no_more() -> None:
+    hall = Hall(group_count_max=2)
+    hall.stable({}, group="a")
+    assert hall.groups.check_commit("b", "", None, -1, 0) is ErrorCode.NONE
+    assert hall.join_error("c") is ErrorCode.GROUP_MAX_SIZE_REACHED
+    refused = hall.groups.check_commit("c", "", None, -1, 0)
+    assert refused is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert not hall.join("b").is_answered
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"protocols": {"range": bytes(16 << 10)}},
+        {"protocols": {"x" * 16_000: b""}},
+        {"protocols": {"range": b""} | {f"p{index}": b"" for index in range(250)}},
+        {"client_id": "c" * 16_000},
+        {"instance_id": "i" * 16_000},
+    ],
+    ids=["metadata", "protocol name", "protocols", "client id", "instance id"],
+)
+def test_a_member_that_is_too_large_is_refused(given: dict[str, Any]) -> None:
+    hall = Hall()
+    hall.stable({})
+    assert hall.join_error(**given) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert hall.group().state is GroupState.STABLE
+    assert hall.join_error("new", **given) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert hall.groups.find("new") is None
+
+
+def test_a_member_that_grows_too_large_leaves() -> None:
+    hall = Hall()
+    leader, follower = hall.stable({}, {})
+    large = {"range": bytes(16 << 10)}
+    error = hall.join_error("g", follower.member_id, protocols=large)
+    assert error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert set(hall.group().members) == {leader.member_id}
+
+
+def test_all_groups_together_are_bounded() -> None:
+    hall = Hall(group_total_size_max_bytes=40 << 10)
+    protocols = {"range": bytes(10 << 10)}
+    for name in "abc":
+        assert not hall.join(name, protocols=protocols).is_answered
+    assert hall.join_error("d", protocols=protocols) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    hall.advance(DELAY_MS)
+    hall.leave(*hall.group("a").members, group="a")
+    assert not hall.join("d", protocols=protocols).is_answered
+
+
+def test_what_is_given_back_can_be_used_again() -> None:
+    hall = Hall()
+    for _ in range(100):
+        (member,) = hall.stable({"protocols": {"range": bytes(8 << 10)}})
+        hall.leave(member.member_id)
+        pending = hall.join(is_member_id_required=True).answer.member_id
+        hall.leave(pending)
+    assert hall.groups.delete("g") is ErrorCode.NONE
+    assert hall.groups.size_bytes == 0
+
+
+def test_leaving_clients_leave_no_deadlines_behind() -> None:
+    hall = Hall()
+    hall.stable({})
+    for _ in range(1000):
+        pending = hall.join(is_member_id_required=True).answer.member_id
+        hall.leave(pending)
+    assert hall.groups.deadline_count < 100
+
+
+def test_a_deadline_comes_once_at_the_time_it_was_set_to_last() -> None:
+    queue, came = DeadlineQueue(), list[int]()
+    deadline = Deadline(queue)
+    deadline.expired = came.append
+    deadline.set(50)
+    deadline.set(20)
+    deadline.set(80)
+    queue.expire(79)
+    assert came == []
+    assert queue.next_ms() == 80
+    queue.expire(80)
+    queue.expire(1000)
+    assert came == [80]
+    assert queue.next_ms() is None
+
+
+def test_a_deadline_that_is_cancelled_does_not_come_and_can_be_set_again() -> None:
+    queue, came = DeadlineQueue(), list[int]()
+    deadline = Deadline(queue)
+    deadline.expired = came.append
+    deadline.set(10)
+    deadline.cancel()
+    assert queue.next_ms() is None
+    deadline.set(10)
+    deadline.cancel()
+    deadline.set(30)
+    queue.expire(20)
+    assert came == []
+    queue.expire(30)
+    assert came == [30]
+
+
+def test_deadlines_come_in_the_order_of_their_times() -> None:
+    queue, came = DeadlineQueue(), list[int]()
+    for at_ms in (30, 10, 20, 10):
+        deadline = Deadline(queue)
+        deadline.expired = lambda now_ms, at_ms=at_ms: came.append(at_ms)  # type: ignore[misc]
+        deadline.set(at_ms)
+    queue.expire(25)
+    assert came == [10, 10, 20]
+
+
+def test_what_becomes_due_meanwhile_comes_as_well() -> None:
+    queue, came = DeadlineQueue(), list[int]()
+    first, second = Deadline(queue), Deadline(queue)
+    first.expired = second.set
+    second.expired = came.append
+    first.set(10)
+    queue.expire(10)
+    assert came == [10]
+
+
+def test_putting_a_deadline_off_costs_no_place_in_the_queue() -> None:
+    queue = DeadlineQueue()
+    deadlines = [Deadline(queue) for _ in range(10)]
+    for at_ms in range(1000):
+        for deadline in deadlines:
+            deadline.set(at_ms)
+        assert len(queue) == 10
+
+
+def test_what_was_cancelled_or_drawn_forward_is_cleared_away() -> None:
+    queue = DeadlineQueue()
+    drawn = Deadline(queue)
+    for at_ms in range(1000, 0, -1):
+        cancelled = Deadline(queue)
+        cancelled.set(at_ms)
+        cancelled.cancel()
+        drawn.set(at_ms)
+        assert len(queue) <= COMPACT_SLACK + 3
+    assert queue.next_ms() == 1
+
+
+def test_a_group_of_many_members_costs_a_heartbeat_what_one_of_few_costs() -> None:
+    """Nothing in a turn looks at all members: the queue is asked once and moves one entry."""
+    hall = Hall(group_size_max_bytes=16 << 10)
+    hall.stable(*({} for _ in range(20)))
+    hall.advance(SESSION_MS // 2)
+    first_due_ms, count = hall.groups.next_deadline_ms(), hall.groups.deadline_count
+    for member_id in hall.group().members:
+        hall.heartbeat(member_id, 1)
+    assert hall.groups.next_deadline_ms() == first_due_ms
+    assert hall.groups.deadline_count == count
