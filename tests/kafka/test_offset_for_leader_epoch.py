@@ -1,0 +1,166 @@
+"""OffsetForLeaderEpoch: where the records of an epoch end, so that a consumer notices a loss."""
+
+import random
+from typing import Any
+
+import pytest
+
+from _core.layout import UNIT_SIZE
+from appliance.store import consume_queue
+from compat.kafka.error_codes import ErrorCode
+from tests.support.broker_rig import BrokerRig
+from tests.support.kafka_oracle import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from tests.support.raw_batch import Raw, make_batch
+from tests.support.topic_requests import delete_records
+from tests.support.wire_client import WireClient
+
+VERSIONS = range(2, 5)
+NOTHING = (0, -1, -1)
+
+
+def ask_ends(
+    client: WireClient,
+    topic: str,
+    parts: list[tuple[int, int]],
+    *,
+    version: int = 4,
+    client_epoch: int = -1,
+) -> list[tuple[int, int, int]]:
+    """Error code, epoch and end offset for each partition and epoch."""
+    kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    request = OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[
+            kind(
+                topic=topic,
+                partitions=[
+                    kind.OffsetForLeaderPartition(
+                        partition=index, current_leader_epoch=client_epoch, leader_epoch=epoch
+                    )
+                    for index, epoch in parts
+                ],
+            )
+        ],
+    )
+    (answer,) = client.ask(request, version, OffsetForLeaderEpochResponse).topics
+    assert answer.topic == topic
+    assert [part.partition for part in answer.partitions] == [index for index, _ in parts]
+    return [(part.error_code, part.leader_epoch, part.end_offset) for part in answer.partitions]
+
+
+def end_of(client: WireClient, epoch: int, partition: int = 0, **how: Any) -> tuple[int, int, int]:
+    (answer,) = ask_ends(client, "t", [(partition, epoch)], **how)
+    return answer
+
+
+def fill(client: WireClient, count: int, partition: int = 0) -> None:
+    batch = make_batch([Raw(b"x") for _ in range(count)])
+    assert client.produce("t", partition, batch).error_code == 0
+
+
+def crash(client: WireClient) -> WireClient:
+    """The next epoch begins."""
+    epoch = client.rig.broker.epoch
+    rig = client.rig.crash("kept", random.Random(1))
+    assert rig.broker.epoch == epoch + 1
+    return WireClient(rig)
+
+
+@pytest.fixture
+def epochs(client: WireClient) -> WireClient:
+    """Epochs 0 to 3, of which partition 0 got 3, 4, 0 and 5 records and partition 1 got 2 in 2."""
+    fill(client, 3)
+    client = crash(client)
+    fill(client, 4)
+    client = crash(client)
+    fill(client, 2, partition=1)
+    client = crash(client)
+    fill(client, 5)
+    return client
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_epoch_ends_where_the_next_one_begins(epochs: WireClient, version: int) -> None:
+    parts = [(index, epoch) for index in (0, 1) for epoch in range(5)]
+    assert ask_ends(epochs, "t", parts, version=version) == [
+        (0, 0, 3),
+        (0, 1, 7),
+        (0, 2, 7),
+        (0, 3, 12),
+        NOTHING,
+        (0, 0, 0),
+        (0, 1, 0),
+        (0, 2, 2),
+        (0, 3, 2),
+        NOTHING,
+    ]
+
+
+def test_the_present_epoch_ends_with_the_partition(epochs: WireClient) -> None:
+    fill(epochs, 1)
+    assert end_of(epochs, 3) == (0, 3, 13)
+
+
+def test_a_clean_restart_is_no_new_epoch(epochs: WireClient) -> None:
+    again = WireClient(epochs.rig.restart())
+    assert end_of(again, 1) == (0, 1, 7)
+    assert end_of(again, 3) == (0, 3, 12)
+    assert end_of(again, 4) == NOTHING
+
+
+def test_an_end_is_never_before_the_start(epochs: WireClient) -> None:
+    """What was deleted cannot be asked for; epochs that lie before it end at the start."""
+    assert delete_records(epochs, "t", (0, 5)) == {0: (0, 5)}
+    assert end_of(epochs, 0) == (0, 0, 5)
+    assert end_of(epochs, 1) == (0, 1, 7)
+
+
+def test_ends_lie_between_delivered_and_produced_records(client: WireClient) -> None:
+    later = make_batch([Raw(b"x", headers=((b"x-delay", b"1000"),))])
+    assert client.produce("t", 0, later).error_code == 0
+    fill(client, 1)
+    client = crash(client)
+    client.rig.tick(1000)  # the delivery belongs to the epoch in which it is written
+    assert end_of(client, 0) == (0, 0, 1)
+    assert end_of(client, 1) == (0, 1, 2)
+
+
+def test_many_batches_and_files_of_units_are_searched(
+    client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_queue, "UNITS_PER_FILE", 1024)
+    monkeypatch.setattr(consume_queue, "FILE_SIZE_BYTES", 1024 * UNIT_SIZE)
+    ends = []
+    for _ in range(4):
+        for _ in range(40):
+            fill(client, 30)
+        client.rig.housekeep()
+        ends.append(client.rig.broker.topics()[0].partitions[0].next_offset)
+        client = crash(client)
+    assert [end_of(client, epoch)[2] for epoch in range(5)] == [*ends, ends[-1]]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_of_another_epoch_is_told(epochs: WireClient, version: int) -> None:
+    fenced = (int(ErrorCode.FENCED_LEADER_EPOCH), -1, -1)
+    unknown = (int(ErrorCode.UNKNOWN_LEADER_EPOCH), -1, -1)
+    assert end_of(epochs, 1, version=version, client_epoch=2) == fenced
+    assert end_of(epochs, 1, version=version, client_epoch=4) == unknown
+    assert end_of(epochs, 1, version=version, client_epoch=3) == (0, 1, 7)
+
+
+def test_what_does_not_exist_is_refused(epochs: WireClient) -> None:
+    unknown = (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1)
+    assert ask_ends(epochs, "none", [(0, 0)]) == [unknown]
+    assert ask_ends(epochs, "t", [(2, 0), (-1, 0), (0, -1)]) == [unknown, unknown, NOTHING]
+
+
+def test_a_new_topic_knows_the_epochs_before_it() -> None:
+    """A consumer of a topic of that name that was deleted learns that nothing is left."""
+    client = WireClient(BrokerRig())
+    client.rig.create_topic("t", 1)
+    fill(client, 3)
+    client = crash(client)
+    client.rig.delete_topic("t")
+    client.rig.create_topic("t", 1)
+    assert end_of(client, 0) == (0, 0, 0)
