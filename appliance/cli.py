@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from appliance.commands import send, status, tail, topics
+from appliance.commands import groups, send, status, tail, topics
 from appliance.config import Config, settings
 from appliance.config_file import load_config
 from appliance.errors import (
@@ -99,6 +99,7 @@ def serve(  # noqa: PLR0917 (these are flags: typer passes them by name)
 _app.command("send", epilog=send.EXAMPLES)(send.send)
 _app.command("tail", epilog=tail.EXAMPLES)(tail.tail)
 _app.add_typer(topics.app, name="topics")
+_app.add_typer(groups.app, name="groups")
 _app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 _app.add_typer(status.timers_app, name="timers")
 

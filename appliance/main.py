@@ -18,10 +18,9 @@ from appliance.broker import Broker, Facade
 from appliance.clock import SystemClock
 from appliance.config import Config
 from appliance.fs import OsFileSystem
-from appliance.model import GroupStatus
 from appliance.sd_notify import Notifier
 from compat.kafka.codecs import decompress
-from compat.kafka.group_status import describe_group
+from compat.kafka.group_status import GroupsStatus
 from compat.kafka.server import KafkaServer
 from compat.kafka.topic_settings import read_topic_policy
 
@@ -49,12 +48,9 @@ class Service:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._broker = Broker(SystemClock(), OsFileSystem(), config, KAFKA_FACADE)
-        self._status = LiveStatus(self._broker, self._describe_group)
+        self._status = LiveStatus(self._broker)
         self._notifier = Notifier()
         self._stop = asyncio.Event()
-
-    def _describe_group(self, name: str) -> GroupStatus:
-        return describe_group(name, self._broker.groups().get(name))
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -74,7 +70,7 @@ class Service:
                 return
             kafka = KafkaServer(self._broker)
             await kafka.start()
-            self._status.serves(kafka, admin_address)
+            self._status.serves(kafka, GroupsStatus(kafka.groups), admin_address)
             # What is alive now stays: the collector need not look at it again.
             gc.collect()
             gc.freeze()

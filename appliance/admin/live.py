@@ -47,33 +47,38 @@ class Frontend(Protocol):
         """How many clients are connected."""
 
 
+class Groups(Protocol):
+    """The consumer groups, as their coordinator has them."""
+
+    def summaries(self) -> Iterator[GroupSummary]:
+        """Yield all groups; between two of them groups may come and go."""
+
+    def find(self, name: str) -> GroupStatus | None:
+        """Return all of a group but its offsets; None if there is none of that name."""
+
+
 class LiveStatus:
     """Tells of one broker; ready from `serves` until `stops`."""
 
-    def __init__(self, broker: Broker, describe_group: Callable[[str], GroupStatus]) -> None:
-        """Make the status of a broker that is not ready.
-
-        Args:
-            broker: the broker.
-            describe_group: tells of a group by its name all but its offsets; one of which nothing
-                is known is "Dead". Only called when ready.
-        """
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._describe_group = describe_group
         self._frontend: Frontend | None = None
+        self._groups: Groups
         self._admin = broker.config.admin
         self._started_at = 0
         self._started_ns = 0
         self._version = importlib.metadata.version("latermq")
 
-    def serves(self, frontend: Frontend, admin: Address) -> None:
+    def serves(self, frontend: Frontend, groups: Groups, admin: Address) -> None:
         """From now on clients are served.
 
         Args:
             frontend: by whom.
+            groups: their consumer groups.
             admin: where the admin server listens.
         """
         self._frontend = frontend
+        self._groups = groups
         self._admin = admin
         self._started_at = self._broker.clock.wall_ms()
         self._started_ns = self._broker.clock.monotonic_ns()
@@ -125,7 +130,7 @@ class LiveStatus:
             connections=gauges.connections,
             topics=len(topics),
             partitions=sum(len(topic.partitions) for topic in topics),
-            groups=len(broker.group_names()),
+            groups=sum(1 for _ in self._groups.summaries()),
             pending_timers=gauges.pending_timers,
             next_due_at=broker.next_wake_ms(),
             damage_count=gauges.recovered_damage,
@@ -171,14 +176,11 @@ class LiveStatus:
     # Groups
 
     def groups(self) -> Iterator[GroupSummary]:
-        for name in self._broker.group_names():
-            group = self._describe_group(name)
-            yield GroupSummary(name, group.state, group.protocol_type, len(group.members))
+        return self._groups.summaries()
 
     def group(self, name: str) -> GroupStatus | None:
-        if name not in self._broker.groups() and not self._broker.committed_offsets(name):
-            return None
-        return replace(self._describe_group(name), offsets=tuple(self._committed(name)))
+        found = self._groups.find(name)
+        return None if found is None else replace(found, offsets=tuple(self._committed(name)))
 
     def _committed(self, group: str) -> Iterator[CommittedOffset]:
         topics = {topic.topic_id: topic for topic in self._broker.topics()}

@@ -80,6 +80,21 @@ def read_past(option: str, text: str, now_ms: int) -> int:
     return instant_ms
 
 
+def read_place(option: str, text: str) -> str | int:
+    """Read where in a partition: `earliest`, `latest`, or an offset, which becomes a number.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    raise ConfigError(
+        f"{option} {text!r} is none of earliest, latest and an offset; a time goes with --since"
+    )
+
+
 def read_pairs(option: str, texts: list[str] | None) -> list[tuple[str, str]]:
     """Read `NAME=VALUE` of an option that may be repeated.
 

@@ -80,14 +80,14 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], *, empty:
 
     Args:
         head: names of the columns.
-        rows: their cells; text of others has been made printable.
+        rows: their cells; text of others has been made printable; None is shown as a dash.
         empty: said to a person if there are no rows.
     """
     if not rows:
         complain(empty)
         return
-    cells = [[str(cell) for cell in row] for row in rows]
-    is_number = [all(isinstance(row[at], int) for row in rows) for at in range(len(head))]
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    is_number = [all(isinstance(row[at], int | None) for row in rows) for at in range(len(head))]
     if is_terminal():
         _print_rich_table(head, cells, is_number)
         return

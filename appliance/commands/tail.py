@@ -15,6 +15,7 @@ from appliance.commands.arguments import (
     ends_quietly,
     format_instant,
     read_past,
+    read_place,
 )
 from appliance.commands.output import (
     as_json,
@@ -70,14 +71,17 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
     group: Annotated[
         str | None,
         typer.Option(
-            metavar="GROUP", help="Read as a member of that group: go on where it is, and commit."
+            "--group",
+            "-g",
+            metavar="GROUP",
+            help="Read as a member of that group: go on where it is, and commit.",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
     """Print the records of a topic."""
-    start = _read_start(from_)
+    start = read_place("--from", from_)
     if group is not None and (since is not None or partition or isinstance(start, int)):
         raise ConfigError(
             "a member of a group begins where the group is: --since, --partition and an offset "
@@ -100,16 +104,6 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
         else:
             reading.join()
         _print_records(reading, follow=follow, count=count, as_lines=json)
-
-
-def _read_start(text: str) -> str | int:
-    if text in ("earliest", "latest"):
-        return text
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise ConfigError(
-        f"--from {text!r} is none of earliest, latest and an offset; see also --since"
-    )
 
 
 def _chosen(topic: str, known: set[int], wanted: list[int] | None) -> list[int]:

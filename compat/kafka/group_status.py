@@ -1,57 +1,51 @@
-"""A consumer group as people want to see it. Layer 3; does no I/O."""
+"""Consumer groups as people want to see them. Layer 3; does no I/O."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from appliance.errors import RemoteProtocolError
-from appliance.model import AssignedPartition, GroupStatus, MemberStatus
-from appliance.store.group_frames import (
-    STATE_ASSIGNING,
-    STATE_COMPLETING_REBALANCE,
-    STATE_EMPTY,
-    STATE_PREPARING_REBALANCE,
-    STATE_RECONCILING,
-    STATE_STABLE,
-    GroupFrame,
-    GroupMember,
-)
+from appliance.model import AssignedPartition, GroupStatus, GroupSummary, MemberStatus
+from compat.kafka.groups.coordinator import GroupCoordinator
+from compat.kafka.groups.group import CONSUMER_PROTOCOL_TYPE, Group
+from compat.kafka.groups.member import Member
 from compat.kafka.wire import Reader
 
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-"""Of groups of consumers, whose assignments have a form that is known."""
 
-STATE_NAMES: Final = {
-    STATE_EMPTY: "Empty",
-    STATE_PREPARING_REBALANCE: "PreparingRebalance",
-    STATE_COMPLETING_REBALANCE: "CompletingRebalance",
-    STATE_STABLE: "Stable",
-    STATE_ASSIGNING: "Assigning",
-    STATE_RECONCILING: "Reconciling",
-}
+class GroupsStatus:
+    """Tells of the groups of one coordinator; changes nothing."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        """Look at the groups of `coordinator`."""
+        self._coordinator = coordinator
+
+    def summaries(self) -> Iterator[GroupSummary]:
+        """Yield all groups by name; between two of them groups may come and go."""
+        for name in sorted(group.group_id for group in self._coordinator.groups()):
+            group = self._coordinator.find(name)
+            if group is not None:
+                yield GroupSummary(
+                    name, group.state.value, group.protocol_type or "", len(group.members)
+                )
+
+    def find(self, name: str) -> GroupStatus | None:
+        """Return all of a group but its offsets; None if there is none of that name."""
+        group = self._coordinator.find(name)
+        return None if group is None else _describe(group)
 
 
-def describe_group(name: str, frame: GroupFrame | None) -> GroupStatus:
-    """Tell of a group all but its offsets.
-
-    Args:
-        name: of the group.
-        frame: what the group is; None if nothing but offsets is known of it.
-    """
-    if frame is None:
-        return GroupStatus(name, STATE_NAMES[STATE_EMPTY], "", "", -1, (), ())
-    protocol_type = frame.protocol_type or ""
+def _describe(group: Group) -> GroupStatus:
+    protocol_type = group.protocol_type or ""
     return GroupStatus(
-        name=name,
-        state=STATE_NAMES[frame.state],
+        name=group.group_id,
+        state=group.state.value,
         protocol_type=protocol_type,
-        protocol=frame.protocol or "",
-        generation=frame.generation,
-        members=tuple(_describe_member(each, protocol_type) for each in frame.members),
+        protocol=group.protocol or "",
+        generation=group.generation,
+        members=tuple(_describe_member(each, protocol_type) for each in group.members.values()),
         offsets=(),
     )
 
 
-def _describe_member(member: GroupMember, protocol_type: str) -> MemberStatus:
+def _describe_member(member: Member, protocol_type: str) -> MemberStatus:
     assignment = None
     if protocol_type == CONSUMER_PROTOCOL_TYPE:
         assignment = read_assignment(member.assignment)

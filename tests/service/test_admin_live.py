@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from appliance.admin import AdminServer, LiveStatus
 from appliance.config import Address
 from appliance.errors import NotReadyError, StorageError
-from compat.kafka.group_status import describe_group
+from compat.kafka.group_status import GroupsStatus
 from tests.service.test_admin_api import check_answer
 from tests.support.admin_client import Answer, Client
 from tests.support.appliance_process import ApplianceProcess
@@ -63,11 +63,10 @@ class Served:
 async def served(directory: Path, **settings: Any) -> AsyncIterator[Served]:
     async with LiveBroker(directory, **settings) as live:
         live.create_topic("t")
-        groups = live.broker.groups()
-        status = LiveStatus(live.broker, lambda name: describe_group(name, groups.get(name)))
+        status = LiveStatus(live.broker)
         server = AdminServer(status, Address("127.0.0.1", 0))
         address = await server.start()
-        status.serves(live.server, address)
+        status.serves(live.server, GroupsStatus(live.server.groups), address)
         async with aiohttp.ClientSession() as session:
             yield Served(live, status, Client(session, address))
         status.stops()

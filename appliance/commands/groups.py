@@ -1,0 +1,292 @@
+"""`latermq groups`: list, describe with lag, reset-offsets. Layer 6."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from appliance.clock import SystemClock
+from appliance.commands import kafka_client
+from appliance.commands.arguments import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    ends_quietly,
+    read_past,
+    read_place,
+)
+from appliance.commands.output import (
+    complain,
+    print_fields,
+    print_json,
+    print_table,
+    printable,
+)
+from appliance.errors import ConfigError, RequestError, UnknownTopicError
+
+EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq tail orders --group billing --follow     a member of that group
+  latermq groups list
+  latermq groups describe billing
+  latermq groups reset-offsets billing --to earliest
+  latermq groups reset-offsets billing --topic orders --since 2h --dry-run
+"""
+
+UNKNOWN_MEMBER_ID: Final = 25
+REBALANCE_IN_PROGRESS: Final = 27
+"""What a broker says to a commit from outside of a group that has members."""
+
+app = typer.Typer(
+    help="List and describe consumer groups, and set their offsets.",
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+
+
+@app.command("list")
+@ends_quietly
+def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """List all consumer groups."""
+    with kafka_client.admin_client(bootstrap) as client:
+        groups = sorted(client.list_groups(), key=lambda each: str(each["group_id"]))
+    found = [
+        {
+            "name": group["group_id"],
+            "state": group["group_state"],
+            "protocol_type": group["protocol_type"],
+        }
+        for group in groups
+    ]
+    if json:
+        print_json(found)
+        return
+    rows = [tuple(printable(cell) for cell in each.values()) for each in found]
+    print_table(
+        ("GROUP", "STATE", "TYPE"),
+        rows,
+        empty="there are no groups yet: `latermq tail TOPIC --group NAME` joins one",
+    )
+
+
+@app.command("describe")
+@ends_quietly
+def describe_group(
+    group: GroupName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False
+) -> None:
+    """Show the members of a group, where it is in each partition, and how far behind."""
+    with kafka_client.admin_client(bootstrap) as client:
+        if all(each["group_id"] != group for each in client.list_groups()):
+            raise UnknownTopicError(f"there is no group {printable(group)}")
+        found = client.describe_groups([group])[group]
+        offsets = _offsets_with_lag(client, group)
+    members = [_member(each) for each in found["members"]]
+    if json:
+        shown = {
+            "name": group,
+            "state": found["group_state"],
+            "protocol_type": found["protocol_type"],
+            "protocol": found["protocol_data"],
+            "members": members,
+            "offsets": offsets,
+        }
+        print_json(shown)
+        return
+    print_fields((("group", printable(group)), ("state", found["group_state"])))
+    _print_members(members)
+    _print_offsets(offsets, members)
+
+
+def _offsets_with_lag(client: Any, group: str) -> list[dict[str, Any]]:
+    from kafka import OffsetSpec  # type: ignore[import-untyped]
+
+    committed = client.list_group_offsets(group)[group]
+    ends = client.list_partition_offsets(dict.fromkeys(committed, OffsetSpec.LATEST))
+    return [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": where.offset,
+            "end_offset": ends[partition].offset,
+            "lag": max(0, ends[partition].offset - where.offset),
+            "metadata": where.metadata,
+        }
+        for partition, where in sorted(committed.items())
+    ]
+
+
+def _member(member: Any) -> dict[str, Any]:
+    assignment = member["member_assignment"]
+    partitions: list[dict[str, Any]] | None = None
+    if isinstance(assignment, dict):  # else it is none of a consumer
+        partitions = [
+            {"topic": each["topic"], "partition": index}
+            for each in assignment["assigned_partitions"]
+            for index in each["partitions"]
+        ]
+    return {
+        "member_id": member["member_id"],
+        "instance_id": member.get("group_instance_id"),
+        "client_id": member["client_id"],
+        "host": member["client_host"].removeprefix("/"),  # brokers write it as Java does
+        "assignment": partitions,
+    }
+
+
+def _print_members(members: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            printable(member["member_id"]),
+            printable(member["client_id"]),
+            member["host"],
+            None if member["assignment"] is None else len(member["assignment"]),
+        )
+        for member in members
+    ]
+    print_table(("MEMBER", "CLIENT", "HOST", "PARTITIONS"), rows, empty="it has no members")
+
+
+def _print_offsets(offsets: list[dict[str, Any]], members: list[dict[str, Any]]) -> None:
+    readers = {
+        (each["topic"], each["partition"]): printable(member["client_id"])
+        for member in members
+        for each in member["assignment"] or ()
+    }
+    rows = [
+        (
+            printable(each["topic"]),
+            each["partition"],
+            each["offset"],
+            each["end_offset"],
+            each["lag"],
+            readers.get((each["topic"], each["partition"])),
+        )
+        for each in offsets
+    ]
+    head = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "READ BY")
+    print_table(head, rows, empty="it has committed no offsets")
+
+
+@app.command("reset-offsets")
+@ends_quietly
+def reset_offsets(  # noqa: PLR0917 (these are flags: typer passes them by name)
+    group: GroupName,
+    to: Annotated[
+        str | None, typer.Option(metavar="WHERE", help="earliest, latest, or an offset.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="To the first records of that time, or so long ago: 2h."),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="TOPIC", help="Only there; else wherever it has offsets. May repeat."
+        ),
+    ] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this one; may repeat."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be done.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Set where a group goes on reading. It must have no members then."""
+    if (to is None) == (since is None):
+        raise ConfigError("say where the group is to go on: --to or --since, one of them")
+    where = None if to is None else read_place("--to", to)
+    since_ms = None if since is None else read_past("--since", since, SystemClock().wall_ms())
+    with kafka_client.admin_client(bootstrap) as client:
+        committed = client.list_group_offsets(group)[group]
+        chosen = _chosen(client, committed, group, topic, partition)
+        targets = _targets(client, chosen, where, since_ms)
+        if not dry_run:
+            _commit(client, group, targets)
+    moves = [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "old_offset": committed[each].offset if each in committed else None,
+            "new_offset": offset,
+        }
+        for each, offset in sorted(targets.items())
+    ]
+    if json:
+        print_json(moves)
+        return
+    rows = [tuple(move.values()) for move in moves]
+    print_table(("TOPIC", "PARTITION", "OLD OFFSET", "NEW OFFSET"), rows, empty="")
+    if dry_run:
+        complain("nothing was changed: leave --dry-run out to do it")
+
+
+def _chosen(
+    client: Any,
+    committed: Mapping[Any, Any],
+    group: str,
+    topics: list[str] | None,
+    indexes: list[int] | None,
+) -> list[Any]:
+    """The partitions that are meant."""
+    from kafka import TopicPartition
+
+    partitions = list(committed)
+    if topics:
+        partitions = []
+        for found in client.describe_topics(topics):
+            kafka_client.check_code(
+                found["error_code"], f"there is no topic {printable(found['name'])}"
+            )
+            partitions += [
+                TopicPartition(found["name"], part["partition_index"])
+                for part in found["partitions"]
+            ]
+    chosen = [each for each in partitions if not indexes or each.partition in indexes]
+    if not chosen:
+        raise UnknownTopicError(
+            f"{printable(group)} has no offsets there: say for which topic with --topic"
+        )
+    return chosen
+
+
+def _targets(
+    client: Any, partitions: list[Any], where: str | int | None, since_ms: int | None
+) -> dict[Any, int]:
+    """The offset for each partition, which lies between its ends."""
+    from kafka import OffsetSpec
+
+    begins = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    ends = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    found: Mapping[Any, Any] = ends
+    if since_ms is not None:
+        found = client.list_partition_offsets(dict.fromkeys(partitions, since_ms))
+    elif where == "earliest":
+        found = begins
+    targets = {}
+    for each in partitions:
+        offset = where if isinstance(where, int) else found[each].offset
+        if offset < 0:  # no record is that young
+            offset = ends[each].offset
+        targets[each] = min(max(offset, begins[each].offset), ends[each].offset)
+    return targets
+
+
+def _commit(client: Any, group: str, targets: Mapping[Any, int]) -> None:
+    from kafka import OffsetAndMetadata
+
+    offsets = {each: OffsetAndMetadata(offset, "", None) for each, offset in targets.items()}
+    for error in client.alter_group_offsets(group, offsets).values():
+        if error.errno in (UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS):
+            raise RequestError(
+                f"{printable(group)} has members: stop them first, they would go on where they are",
+                code=error.errno,
+            )
+        kafka_client.check_code(error.errno, None)
