@@ -169,6 +169,21 @@ cdef class LogView:
             i += 1
         return self.buffers[i][pos - self.segments[i].base:pos - self.segments[i].base + size]
 
+    def is_whole(self, int64_t pos):
+        """False if the frame at `pos` was read and failed its check."""
+        return not self.is_damaged(pos)
+
+    def read_hot(self, int64_t pos, int64_t size):
+        """A copy of bytes, or None if the disk would have to be waited for.
+
+        Args:
+            pos, size: where they are; a frame that fails its check is the caller's to avoid.
+
+        Raises:
+            IndexError: they are not inside one attached segment.
+        """
+        return self.read(pos, size) if self.is_resident(pos, size) else None
+
     def read(self, int64_t pos, int64_t size):
         """A copy of the `size` bytes at log position `pos`.
 

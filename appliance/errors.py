@@ -152,6 +152,18 @@ class DataDirectoryLockedError(LatermqError):
         self.pid = pid
 
 
+class ColdFrameError(LatermqError):
+    """A frame has to be read from the disk before it can be looked at; then ask again.
+
+    Args:
+        position: of the frame in the log.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"the frame at log position {position} is not in memory")
+        self.position = position
+
+
 class NotReadyError(LatermqError):
     """The broker is starting or stopping; the same call works later."""
 

@@ -14,6 +14,7 @@ from _core.frames import read_header
 from _core.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
 from _core.log_view import LogView
 from _core.partition import Partition
+from appliance.errors import ColdFrameError
 
 FRAMES_LOOKED_THROUGH_MAX: Final = 4_096
 """About ten milliseconds."""
@@ -41,25 +42,30 @@ class OffsetsByTime:
 
         Returns:
             (offset, its timestamp in epoch ms), or None if no visible record does. Where deleted
-            records hide it, an earlier record than that may be answered, never a later one.
+            records hide it, an earlier record than that may be answered, never a later one. Frames
+            that are damaged are passed over.
+
+        Raises:
+            ColdFrameError: a frame has to be read from the disk first; then ask again.
         """
         low, high = queue.start_offset, queue.visible_offset
         while low < high:
             middle = (low + high) // 2
-            if self._header(queue, middle)["running_max"] >= timestamp_ms:
+            header = self._header_from(queue, middle, high)
+            if header is None or header["running_max"] >= timestamp_ms:
                 high = middle
             else:
-                low = middle + 1
+                low = _end_of(header)
         header = None
         for _ in range(FRAMES_LOOKED_THROUGH_MAX):
-            if low >= queue.visible_offset:
+            header = self._header_from(queue, low, queue.visible_offset)
+            if header is None:
                 return None
-            header = self._header(queue, low)
             if header["max_timestamp"] >= timestamp_ms:
                 found = self._find_in_frame(header, low, timestamp_ms)
                 if found is not None:
                     return found
-            low = max(low, header["base_offset"] + header["record_count"])
+            low = max(low, _end_of(header))
         assert header is not None
         return self._find_in_frame(header, queue.start_offset, _ANY_TIME)
 
@@ -67,28 +73,59 @@ class OffsetsByTime:
         """Find the first visible record with the highest timestamp; None if there is no record.
 
         Where a deleted record had the highest, the last frames alone are looked at.
+
+        Raises:
+            ColdFrameError: as `find`.
         """
-        start, last = queue.start_offset, queue.visible_offset - 1
-        if last < start:
+        start = queue.start_offset
+        first = self._header_from(queue, start, queue.visible_offset)
+        header = self._header_before(queue, queue.visible_offset)
+        if first is None or header is None:
             return None
-        highest = self._header(queue, last)["running_max"]
-        if self._header(queue, start)["running_max"] < highest:
-            return self.find(queue, highest)
+        if first["running_max"] < header["running_max"]:
+            return self.find(queue, header["running_max"])
         best = None
         for _ in range(FRAMES_LOOKED_THROUGH_MAX):
-            if last < start:
+            if header is None:
                 break
-            header = self._header(queue, last)
             if header["base_offset"] < start:
                 header["max_timestamp"] = max(stamp for _, stamp in self._records(header, start))
             if best is None or header["max_timestamp"] >= best["max_timestamp"]:
                 best = header
-            last = min(last, header["base_offset"]) - 1
+            header = self._header_before(queue, header["base_offset"])
         assert best is not None
         return self._find_in_frame(best, start, best["max_timestamp"])
 
-    def _header(self, queue: Partition, offset: int) -> dict[str, int]:
-        return read_header(self._view.read(queue.unit_position(offset), FRAME_HEADER_SIZE))
+    def _header_from(self, queue: Partition, offset: int, stop: int) -> dict[str, int] | None:
+        """The header of the first whole frame with a record from `offset` to before `stop`."""
+        while offset < stop:
+            pos = queue.unit_position(offset)
+            if self._view.is_whole(pos):
+                return self._header(pos)
+            while offset < stop and queue.unit_position(offset) == pos:
+                offset += 1
+        return None
+
+    def _header_before(self, queue: Partition, offset: int) -> dict[str, int] | None:
+        """The header of the last whole frame with a record before `offset`, if one is kept."""
+        offset -= 1
+        while offset >= queue.start_offset:
+            pos = queue.unit_position(offset)
+            if self._view.is_whole(pos):
+                return self._header(pos)
+            while offset >= queue.start_offset and queue.unit_position(offset) == pos:
+                offset -= 1
+        return None
+
+    def _header(self, pos: int) -> dict[str, int]:
+        return read_header(self._read(pos, pos, FRAME_HEADER_SIZE))
+
+    def _read(self, frame_pos: int, pos: int, size: int) -> bytes:
+        """Bytes of a frame; never waits for the disk, and a bad sector cannot end the process."""
+        data = self._view.read_hot(pos, size)
+        if data is None:
+            raise ColdFrameError(frame_pos)
+        return data
 
     def _find_in_frame(
         self, header: dict[str, int], offset: int, timestamp_ms: int
@@ -99,8 +136,9 @@ class OffsetsByTime:
 
     def _records(self, header: dict[str, int], start: int) -> list[tuple[int, int]]:
         """Offset and timestamp of a frame's records from offset `start` on."""
-        pos = header["phys_offset"] + FRAME_HEADER_SIZE + header["tables_size"]
-        batch = memoryview(self._view.read(pos, header["visible_size"]))
+        frame_pos = header["phys_offset"]
+        pos = frame_pos + FRAME_HEADER_SIZE + header["tables_size"]
+        batch = memoryview(self._read(frame_pos, pos, header["visible_size"]))
         fields = batch_header(batch)
         base = header["base_offset"]
         if fields["attributes"] & _LOG_APPEND_TIME:  # all records have the batch's
@@ -113,3 +151,8 @@ class OffsetsByTime:
             stamps = [fields["base_timestamp"] + delta for delta in deltas]
         skipped = max(0, start - base)
         return list(enumerate(stamps[skipped:], base + skipped))
+
+
+def _end_of(header: dict[str, int]) -> int:
+    """The offset behind a frame's last record."""
+    return header["base_offset"] + header["record_count"]

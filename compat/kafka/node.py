@@ -4,7 +4,7 @@ The broker satisfies them by its shape, so that handlers import nothing above th
 a small broker in memory in its place. Layer 3; does no I/O.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -160,10 +160,17 @@ class ControlBroker(Protocol):
 
         Returns:
             Its offset and timestamp in epoch ms, None if there is none.
+
+        Raises:
+            ColdFrameError: a frame has to be read first; then ask again.
         """
 
     def offset_of_max_timestamp(self, topic: Any, partition: int) -> tuple[int, int] | None:
-        """Find the record with the highest timestamp: offset and epoch ms, None if none is left."""
+        """Find the record with the highest timestamp: offset and epoch ms, None if none is left.
+
+        Raises:
+            ColdFrameError: a frame has to be read first; then ask again.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +196,8 @@ class Node:
             librdkafka to ::1 first.
         port: the advertised port, 1 to 65535.
         groups: the consumer groups of this broker.
+        read_cold: (log positions of frames, then): has the frames read from the disk, and calls
+            `then` when they are in memory, or known to be damaged.
         client: who asks.
     """
 
@@ -196,6 +205,7 @@ class Node:
     host: str
     port: int
     groups: GroupCoordinator
+    read_cold: Callable[[list[int], Callable[[], None]], None]
     client: Client = Client()
 
     def now_ms(self) -> int:

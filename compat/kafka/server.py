@@ -284,7 +284,9 @@ class KafkaServer:
         self.bound = Address(host, port)
         told = config.advertise or self.bound
         assert not is_wildcard(told.host)
-        self.node = Node(self.broker, told.host, told.port or port, self.groups)
+        self.node = Node(
+            self.broker, told.host, told.port or port, self.groups, read_cold=self._read_cold
+        )
         self.groups.restore(self.node.now_ms())
         self.arm_groups()
         self.pump.start()
@@ -381,6 +383,16 @@ class KafkaServer:
         self.pump.end_turn()
         self.send_completed()
         self.arm_groups()
+
+    def _read_cold(self, positions: list[int], then: Callable[[], None]) -> None:
+        """Have frames read for a request of the control plane."""
+
+        def go_on() -> None:
+            then()
+            self.pump.end_turn()
+            self.send_completed()
+
+        self.pump.read_cold(positions, go_on)
 
     def _trim_idle(self) -> None:
         for connection in self._connections:

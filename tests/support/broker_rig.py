@@ -140,6 +140,7 @@ class BrokerRig:
     Attributes:
         disk, clock, config, broker, groups: what it is made of.
         report: the outcome of its start.
+        control_damage: what requests of the control plane found damaged on the disk.
     """
 
     def __init__(
@@ -159,7 +160,10 @@ class BrokerRig:
         for _ in self.broker.recover():
             pass
         self.groups = GroupCoordinator(self.broker, self.config)
-        self._node = Node(self.broker, "127.0.0.1", 9092, self.groups)
+        self._node = Node(
+            self.broker, "127.0.0.1", 9092, self.groups, read_cold=self._read_cold_for_control
+        )
+        self.control_damage: list[Damage] = []
         self.groups.restore(self.now_ms())
         self._client = Connection(self.broker, self.clock, self._answer_rare)
         # Another one, since an answer waits for those of earlier requests of its connection.
@@ -324,6 +328,10 @@ class BrokerRig:
         """Read frames from the disk and check them, as the pump does on a thread."""
         assert positions
         return self.broker.note_verified(self.broker.verify_frames(list(positions)))
+
+    def _read_cold_for_control(self, positions: list[int], then: Callable[[], None]) -> None:
+        self.control_damage += self.read_cold(positions)
+        then()
 
     def housekeep(self) -> None:
         """A slice of background work, and the next segment if it is time for it."""
