@@ -1,9 +1,7 @@
 """The admin API from outside, with the standard library alone, which loads fast. Layer 6."""
 
-import http.client
 import json
 from typing import Any, Final
-from urllib.parse import quote
 
 from appliance.errors import NotReadyError, RequestError, UnknownTopicError, UnreachableError
 
@@ -34,6 +32,10 @@ def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
         NotReadyError: the broker is starting or stopping.
         RequestError: it refuses; UnknownTopicError if what is asked for is not there.
     """
+    # Here and not above: other commands do without.
+    import http.client
+    from urllib.parse import quote
+
     path = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:

@@ -66,18 +66,17 @@ def read_past(option: str, text: str, now_ms: int) -> int:
     Raises:
         ConfigError: it is none of them.
     """
-    from _core.delay_text import describe, parse
+    from _core.delay_text import parse
 
     try:
         return max(0, now_ms - parse_duration_ms(text))
     except ValueError:
         pass
-    value = text.encode("utf-8", "surrogateescape")
-    instant_ms = parse("x-deliver-at", value)
-    if instant_ms < 0:
-        problem = describe(instant_ms, "x-deliver-at", value).replace("x-deliver-at", option)
-        raise ConfigError(f"{problem}; or say how long ago, such as 15m")
-    return instant_ms
+    try:
+        return parse("x-deliver-at", to_bytes(text))
+    except ValueError as error:
+        problem = str(error).replace("x-deliver-at", option)
+        raise ConfigError(f"{problem}, or how long ago (15m)") from None
 
 
 def read_place(option: str, text: str) -> str | int:

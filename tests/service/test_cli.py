@@ -17,6 +17,7 @@ from appliance.errors import (
     LatermqError,
     NotReadyError,
     StorageError,
+    UnreachableError,
 )
 from tests.support.appliance_process import latermq_command
 
@@ -111,6 +112,7 @@ def test_an_interpreter_that_drops_asserts_is_refused() -> None:
         (StorageError(Path("data"), "fdatasync", errno.EIO, "Input/output error"), 74),
         (CorruptionError(Path("data"), 0, "a frame", "zeros"), 74),
         (NotReadyError("stopping"), 1),
+        (UnreachableError("nobody there"), 69),
     ],
 )
 def test_the_exit_status_says_who_must_act(error: LatermqError, status: int) -> None:

@@ -1,0 +1,431 @@
+"""The commands that ask a running broker, by a real one in a process of its own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from appliance.commands.output import printable
+from tests.support.appliance_process import ApplianceProcess, latermq_command
+from tests.support.command_line import CommandLine
+
+LIMIT_S: Final = 15.0
+
+# See CommandLine.run_words.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+    """One broker for all of them; each test has topics of its own."""
+    appliance = ApplianceProcess(tmp_path_factory.mktemp("commands") / "data")
+    try:
+        appliance.start()
+        yield appliance
+        assert "Traceback" not in appliance.stderr_path.read_text()
+        appliance.stop()
+    finally:
+        appliance.close()
+
+
+@pytest.fixture
+def latermq(broker: ApplianceProcess, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    return CommandLine(monkeypatch, broker.kafka, broker.admin)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, latermq: CommandLine) -> str:
+    """A topic with two partitions, named after the test."""
+    name = re.sub(r"[^a-z]+", "-", request.node.name.removeprefix("test_"))[:80].strip("-")
+    latermq.ok(f"topics create {name} --partitions 2")
+    return name
+
+
+def shown(latermq: CommandLine, command: str) -> list[tuple[Any, ...]]:
+    """Partition, offset and value of what `tail` prints."""
+    found = latermq.ok(f"{command} --json").json_lines()
+    return sorted((each["partition"], each["offset"], each["value"]) for each in found)
+
+
+# send
+
+
+def test_records_of_the_arguments_are_sent_and_told_apart(latermq: CommandLine, topic: str) -> None:
+    sent = latermq.ok(f"send {topic} one two --partition 1 --key k --header a=b=c --header d=")
+    assert sent.lines == [f"{topic}/1, offset 0", f"{topic}/1, offset 1"]
+    first, second = latermq.ok(f"tail {topic} --json").json_lines()
+    assert (first["value"], second["value"]) == ("one", "two")
+    assert (first["key"], first["headers"]) == ("k", [["a", "b=c"], ["d", ""]])
+    assert (first["topic"], first["partition"], first["offset"]) == (topic, 1, 0)
+    assert first["due_at"] is None
+    assert abs(first["timestamp"] - time.time() * 1000) < 60_000
+
+
+def test_lines_of_the_input_are_records(latermq: CommandLine, topic: str) -> None:
+    lines = [b"%d" % number for number in range(2_000)] + [b"", b"\xff\x00", b"last"]
+    sent = latermq.ok(f"send {topic} --partition 0", b"\n".join(lines))
+    assert sent.stdout == ""
+    assert sent.stderr == f"latermq: 2003 records sent to {topic}\n"
+    values = [value for _, _, value in shown(latermq, f"tail {topic}")]
+    expected = [line.decode() for line in lines if line != b"\xff\x00"]
+    assert [value for value in values if isinstance(value, str)] == expected
+    assert {"base64": "/wA="} in values
+
+
+def test_a_delayed_record_comes_when_it_is_due(latermq: CommandLine, topic: str) -> None:
+    sent = latermq.ok(f"send {topic} later --delay 50ms --id a --partition 0")
+    assert sent.lines == [f"{topic}/0, delayed by 50ms, id a"]
+    assert latermq.ok(f"send {topic} x --delay 1h --json").json()["offset"] is None
+    (record,) = latermq.ok(f"tail {topic} --from 0 --follow --count 1 --json").json_lines()
+    assert record["value"] == "later"
+    assert record["due_at"] > record["timestamp"]
+    # What was there before it was looked at may have come at any time.
+    (record,) = latermq.ok(f"tail {topic} --json").json_lines()
+    assert record["late_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--level 18", "delayed by level 18"),
+        ("--delay PT1H --id 'a b'", "delayed by PT1H, id a b"),
+    ],
+)
+def test_each_way_to_ask_for_a_delay_is_a_header(
+    latermq: CommandLine, topic: str, options: str, words: str
+) -> None:
+    assert latermq.ok(f"send {topic} x {options}").lines[0].endswith(f", {words}")
+    assert latermq.ok(f"tail {topic}").stdout == ""
+
+
+def test_an_instant_is_one_too(latermq: CommandLine, topic: str) -> None:
+    due_ms = int(time.time() * 1000) + 3_600_000
+    sent = latermq.ok(f"send {topic} x --at {due_ms} --id a")
+    assert sent.lines[0].endswith(f", to be delivered at {due_ms}, id a")
+    assert latermq.ok(f"timers show {topic} a --json").json()["due_at"] == due_ms
+
+
+def test_a_record_can_be_cancelled_by_its_id(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} x --delay 1h --id a")
+    assert latermq.ok(f"timers show {topic} a").stdout.startswith("a: pending, due ")
+    assert latermq.ok(f"send {topic} --cancel a").lines[0].endswith(", cancels a")
+    assert latermq.ok(f"timers show {topic} a --json").json()["state"] == "cancelled"
+
+
+def test_what_the_broker_refuses_is_said_in_its_words(latermq: CommandLine, topic: str) -> None:
+    assert "ISO 8601" in latermq.fails(f"send {topic} x --delay soon")
+    assert "looks like seconds" in latermq.fails(f"send {topic} x --at 1767225600")
+    assert "record 1" in latermq.fails(f"send {topic} x --delay 1s --level 1")
+    assert "topic name" in latermq.fails("topics create 'a b'")
+    assert "cleanup.policy" in latermq.fails("topics create fresh --set cleanup.policy=compact")
+    assert "exists" in latermq.fails(f"topics create {topic}")
+    assert latermq.ok(f"tail {topic}").stdout == ""
+
+
+def test_arguments_that_make_no_sense_are_refused_with_status_2(latermq: CommandLine) -> None:
+    for command in (
+        "send t --cancel a value",
+        "send t x --header nothing",
+        "tail t --from yesterday",
+        "tail t --since yesterday",
+        "tail t --group g --since 1h",
+        "tail t --group g --from 7",
+        "groups reset-offsets g",
+        "groups reset-offsets g --to earliest --since 1h",
+        "groups reset-offsets g --to first",
+        "topics create t --set x",
+        "topics delete t",
+        "send t x --bootstrap nowhere",
+    ):
+        latermq.fails(command, 2)
+
+
+# tail
+
+
+def test_tail_begins_where_it_is_told(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} a b c d --partition 0")
+    middle_ms = int(time.time() * 1000)
+    time.sleep(0.002)
+    latermq.ok(f"send {topic} e f --partition 0")
+    latermq.ok(f"send {topic} g --partition 1")
+    part = f"tail {topic} --partition 0"
+    assert [value for *_, value in shown(latermq, part)] == list("abcdef")
+    assert [value for *_, value in shown(latermq, f"{part} --from 4")] == list("ef")
+    assert [value for *_, value in shown(latermq, f"{part} --from 2 --count 3")] == list("cde")
+    assert shown(latermq, f"tail {topic} --from 99") == []
+    assert shown(latermq, f"tail {topic} --from latest") == []
+    young = [value for *_, value in shown(latermq, f"tail {topic} --since {middle_ms + 1}")]
+    assert young == list("efg")
+    assert len(shown(latermq, f"tail {topic} --since 1h")) == 7
+    assert shown(latermq, f"tail {topic} --since 2099-01-01T00:00:00Z") == []
+    assert "no partition 2" in latermq.fails(f"tail {topic} --partition 2")
+    assert "topics create" in latermq.fails("tail nowhere")
+
+
+def test_a_line_shows_place_time_key_value_and_when_it_was_due(
+    latermq: CommandLine, topic: str
+) -> None:
+    latermq.ok(f"send {topic} 'a\tb' --key k --partition 0 --delay 1")
+    latermq.ok(f"send {topic} 'esc\x1b[31m\\' --partition 0")
+    time.sleep(0.05)
+    first, second = sorted(latermq.ok(f"tail {topic}").lines)
+    instant = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    escaped = r"esc\\x1b\[31m\\\\"
+    assert {True} == {
+        any(re.fullmatch(pattern, line) for line in (first, second))
+        for pattern in (
+            rf"{topic}/0@[01]\t{instant}\tk\ta\\tb\tdue {instant}",
+            rf"{topic}/0@[01]\t{instant}\t\t{escaped}\t",
+        )
+    }
+    on_terminal = latermq.run(f"tail {topic}", on_terminal=True)
+    assert "\x1b[31m" not in on_terminal.stdout
+    assert "\x1b[36mk\x1b[0m" in on_terminal.stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("plain Grüße 你好", "plain Grüße 你好"),
+        ("a\nb\r\t\\", r"a\nb\r\t" + "\\\\"),
+        (b"\xff\xfe ok", r"\xff\xfe ok"),
+        ("\x1b]0;title\x07\x9b31m", r"\x1b]0;title\x07\x9b31m"),
+        ("\u202eright to left", r"\u202eright to left"),
+        ("\udc80", r"\x80"),
+        (None, ""),
+    ],
+)
+def test_nothing_in_a_record_can_steer_the_terminal(
+    value: str | bytes | None, expected: str
+) -> None:
+    assert printable(value) == expected
+
+
+def test_a_group_goes_on_where_it_was_and_can_be_set_back(latermq: CommandLine, topic: str) -> None:
+    group = f"{topic}-readers"
+    latermq.ok(f"send {topic} a b c --partition 0")
+    latermq.ok(f"send {topic} d --partition 1")
+    first = shown(latermq, f"tail {topic} --group {group} --count 2")
+    second = shown(latermq, f"tail {topic} --group {group}")
+    assert sorted(first + second) == [(0, 0, "a"), (0, 1, "b"), (0, 2, "c"), (1, 0, "d")]
+    assert {"name": group, "state": "Empty", "protocol_type": "consumer"} in latermq.ok(
+        "groups list --json"
+    ).json()
+
+    latermq.ok(f"send {topic} e --partition 0")
+    described = latermq.ok(f"groups describe {group} --json").json()
+    assert described["members"] == []
+    at = [(each["partition"], each["offset"], each["lag"]) for each in described["offsets"]]
+    assert at == [(0, 3, 1), (1, 1, 0)]
+    assert latermq.ok(f"groups describe {group}").lines[-2].split() == [
+        *(topic, "0", "3", "4", "1", "-"),
+    ]
+
+    moves = latermq.ok(f"groups reset-offsets {group} --to 1 --dry-run --json").json()
+    assert [(m["partition"], m["old_offset"], m["new_offset"]) for m in moves] == [
+        (0, 3, 1),
+        (1, 1, 1),
+    ]
+    assert latermq.ok(f"groups describe {group} --json").json() == described
+    latermq.ok(f"groups reset-offsets {group} --topic {topic} --partition 0 --to 2")
+    assert shown(latermq, f"tail {topic} --group {group}") == [(0, 2, "c"), (0, 3, "e")]
+    latermq.ok(f"groups reset-offsets {group} --since 1h")
+    assert len(shown(latermq, f"tail {topic} --group {group}")) == 5
+    assert "no group" in latermq.fails("groups describe nobody")
+    assert "--topic" in latermq.fails("groups reset-offsets nobody --to latest")
+
+
+# topics, status, timers
+
+
+def test_topics_are_listed_described_and_deleted(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} a b --partition 1")
+    made = latermq.ok("topics create other --set delay.headers=off --json").json()
+    assert made == {"name": "other", "partitions": 4}
+    listed = {each["name"]: each for each in latermq.ok("topics list --json").json()}
+    assert listed[topic] == {"name": topic, "partitions": 2, "records": 2}
+    assert f"{topic} 2 2".split() in [line.split() for line in latermq.ok("topics list").lines]
+    described = latermq.ok(f"topics describe {topic} --json").json()
+    assert described["settings"] == {}
+    assert described["partitions"] == [
+        {"partition": 0, "start_offset": 0, "end_offset": 0},
+        {"partition": 1, "start_offset": 0, "end_offset": 2},
+    ]
+    assert latermq.ok(f"topics describe {topic}").lines[-1].split() == ["1", "0", "2"]
+    settings = latermq.ok("topics describe other --json").json()["settings"]
+    assert settings == {"delay.headers": "off"}
+    everything = latermq.ok("topics describe other --all --json").json()["settings"]
+    assert len(everything) > 10
+    assert latermq.ok("topics delete other --yes").stdout == "other deleted\n"
+    assert "no topic" in latermq.fails("topics delete other --yes")
+    assert "no topic" in latermq.fails("topics describe other")
+
+
+def test_status_tells_what_the_broker_is(
+    latermq: CommandLine, topic: str, broker: ApplianceProcess
+) -> None:
+    latermq.ok(f"send {topic} x --delay 1h")
+    status = latermq.ok("status --json").json()
+    assert status == {**broker.get_json("/api/v1/status")[1], "uptime_ms": status["uptime_ms"]}
+    fields = {
+        name: value.strip()
+        for name, _, value in (line.partition(" ") for line in latermq.ok("status").lines)
+    }
+    assert fields["kafka"] == broker.kafka
+    assert fields["flush"].startswith("sync")
+    assert fields["waiting"].startswith(f"{status['pending_timers']} delayed records, the next")
+    assert fields["damage"] == "none"
+    assert "INSECURE" not in fields
+
+
+def test_timers_are_shown_and_cancelled(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} x --delay 1h --id 'a/b ü'")
+    assert latermq.ok(f"timers show {topic} 'a/b ü' --json").json()["state"] == "pending"
+    cancelled = latermq.ok(f"timers cancel {topic} 'a/b ü'")
+    assert cancelled.stdout.startswith("a/b ü: cancelled, due ")
+    assert latermq.ok(f"timers cancel {topic} 'a/b ü' --json").json()["state"] == "cancelled"
+    assert latermq.ok(f"timers show {topic} nothing").stdout.startswith("nothing: unknown")
+    assert "nothing was cancelled" in latermq.fails(f"timers cancel {topic} nothing")
+    latermq.ok(f"send {topic} now --delay 0 --id done")
+    late = latermq.run(f"timers cancel {topic} done --json")
+    assert (late.status, late.json()["state"]) == (1, "delivered")
+    assert "no topic" in latermq.fails("timers show nowhere x")
+
+
+def test_tables_are_coloured_on_a_terminal_alone(latermq: CommandLine, topic: str) -> None:
+    assert "\x1b[" not in latermq.ok("topics list").stdout
+    on_terminal = latermq.run("topics list", on_terminal=True).stdout
+    assert "\x1b[1m" in on_terminal
+    assert topic in on_terminal
+
+
+# Trouble
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["send t x", "tail t", "topics list", "groups list", "status", "timers show t x"],
+)
+def test_where_no_broker_answers_it_says_at_once_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    # Nobody can listen on port 1 without being asked to.
+    latermq = CommandLine(monkeypatch, "127.0.0.1:1", "127.0.0.1:1")
+    said = latermq.fails(command, 69)
+    assert "127.0.0.1:1" in said
+    assert "latermq serve" in said
+    assert ("--admin" if command.startswith(("status", "timers")) else "--bootstrap") in said
+
+
+def test_addresses_that_were_mixed_up_are_noticed(
+    broker: ApplianceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latermq = CommandLine(monkeypatch, broker.admin, broker.kafka)
+    assert "--admin" in latermq.fails("status", 69)
+
+
+def test_help_teaches_with_examples(latermq: CommandLine) -> None:
+    for command in ("send", "tail", "topics", "groups", "status", "timers"):
+        outcome = latermq.ok(f"{command} --help")
+        assert f"  latermq {command}" in outcome.stdout, outcome.stdout
+        assert "Examples:" in outcome.stdout
+
+
+def test_a_command_loads_no_more_than_it_needs() -> None:
+    """Help and mistakes are answered at once."""
+    code = "import appliance.cli, sys; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    heavy = {"kafka", "rich", "aiohttp", "asyncio", "uvloop", "http", "_core", "compat"}
+    assert heavy & set(result.stdout.split()) == set()
+
+
+# Processes
+
+
+class Typed:
+    """A command in a process of its own, that runs until it is told to end."""
+
+    def __init__(self, broker: ApplianceProcess, *words: str) -> None:
+        addresses = {"LATERMQ_BOOTSTRAP": broker.kafka, "LATERMQ_ADMIN": broker.admin}
+        self.process = subprocess.Popen(
+            [latermq_command(), *words],
+            env={**os.environ, **addresses},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def read_line(self) -> bytes:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def write(self, text: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
+
+    def interrupt(self) -> tuple[int, bytes]:
+        """Press Ctrl-C; status, and what it said on standard error."""
+        self.process.send_signal(signal.SIGINT)
+        _, stderr = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, stderr
+
+
+def test_two_terminals(latermq: CommandLine, broker: ApplianceProcess, topic: str) -> None:
+    """Records that are typed in one come out of the other at once; Ctrl-C ends without a word."""
+    reader = Typed(broker, "tail", topic, "--follow", "--group", topic, "--json")
+    writer = Typed(broker, "send", topic, "--json")
+    for number in range(3):
+        writer.write(b"line %d\n" % number)
+        assert json.loads(reader.read_line())["value"] == f"line {number}"
+    latermq.ok(f"send {topic} soon --delay 100ms")
+    assert json.loads(reader.read_line())["late_ms"] >= 0
+    said = latermq.fails(f"groups reset-offsets {topic} --to earliest")
+    assert "has members" in said
+    (member,) = latermq.ok(f"groups describe {topic} --json").json()["members"]
+    assert member["host"] == "127.0.0.1"
+    assert len(member["assignment"]) == 2
+    assert latermq.ok(f"groups describe {topic}").lines[0].split() == ["group", topic]
+    assert reader.interrupt() == (130, b"")
+    assert writer.interrupt() == (130, b"")
+    # The member has left, and what it printed is committed.
+    assert latermq.ok(f"groups describe {topic} --json").json()["state"] == "Empty"
+    assert latermq.ok(f"tail {topic} --group {topic}").stdout == ""
+
+
+def test_the_other_end_of_a_pipe_may_close(
+    latermq: CommandLine, broker: ApplianceProcess, topic: str
+) -> None:
+    latermq.ok(f"send {topic}", b"\n".join([b"x" * 1_000] * 2_000))
+    reader = Typed(broker, "tail", topic)
+    assert reader.process.stdout is not None
+    reader.read_line()
+    reader.process.stdout.close()
+    assert reader.process.stdin is not None
+    reader.process.stdin.close()
+    reader.process.wait(LIMIT_S)
+    assert reader.process.stderr is not None
+    with reader.process.stderr as stderr:
+        assert b"Traceback" not in stderr.read()
+
+
+def test_an_input_that_is_no_utf8_arrives_as_it_is(
+    latermq: CommandLine, broker: ApplianceProcess, topic: str, tmp_path: Path
+) -> None:
+    octets = bytes(range(1, 256)).replace(b"\n", b"")
+    command: list[bytes] = [latermq_command().encode(), b"send", topic.encode(), octets]
+    command += [b"--bootstrap", broker.kafka.encode()]
+    subprocess.run(command, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    (record,) = latermq.ok(f"tail {topic} --json").json_lines()
+    assert set(record["value"]) == {"base64"}
