@@ -8,10 +8,10 @@ PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test soak bench lint lock clean
+.PHONY: help build demo test soak bench bench-check bench-curves lint lock clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: .venv/installed  ## compile what changed (the first time: set up .venv as well)
 	@$(PY) setup.py --quiet build_ext --inplace
@@ -26,8 +26,14 @@ soak: build  ## kill -9 under load ROUNDS=n times, STATES=n states of the disk a
 	@$(PY) -m pytest -q tests/kill9 tests/store --rounds $(ROUNDS) --states $(STATES) --timeout 0 \
 		-o faulthandler_timeout=0
 
-bench: build  ## throughput beside librdkafka's mock broker (ARGS="--runs 3")
+bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS="--only lateness")
 	@$(PY) -m perf.bench $(ARGS)
+
+bench-check: build  ## the same, compared with perf/baseline.json (ARGS="--from build/perf/bench.json")
+	@$(PY) -m perf.check $(ARGS)
+
+bench-curves: build  ## what records, partitions, connections and pending timers cost as they grow
+	@$(PY) -m perf.curves $(ARGS)
 
 lint: build  ## style, layers and types alone
 	@$(PY) -m pytest -q $(STYLE_TESTS)

@@ -10,9 +10,10 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-from perf.brokers import KAFKA, KAFKA_SYNC, Brokers, build_client, find_broker_command
+from perf.brokers import KAFKA, KAFKA_SYNC, Brokers, build_client
 from perf.goals import GOALS
 from perf.kafka import VERSION
 from perf.machine import (
@@ -48,6 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a twentieth of the records, no repeats: shows that it works, not how fast it is",
     )
+    parser.add_argument("--config", type=Path, help="latermq's configuration file")
     parser.add_argument("--without-kafka", action="store_true", help="leave Apache Kafka out")
 
 
@@ -71,12 +73,11 @@ def measure(options: argparse.Namespace, command: str) -> Run:
         BenchError: a broker that all runs share did not start.
     """
     workloads = choose(WORKLOADS, options.only)
-    find_broker_command()
     wanted = frozenset(name for workload in workloads for name in workload.brokers)
     left_out = wanted & _KAFKAS if options.without_kafka else frozenset()
-    with build_directory():
+    with build_directory() as directory:
         client = build_client()
-        with Brokers(client, wanted - left_out) as brokers:
+        with Brokers(client, wanted - left_out, directory, options.config) as brokers:
             brokers.skipped.update(dict.fromkeys(left_out, "--without-kafka"))
             for broker, why in brokers.skipped.items():
                 print(f"SKIPPED {broker}: {why}", file=sys.stderr)

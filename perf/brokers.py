@@ -6,6 +6,7 @@ instead. A measured process does nothing for anybody else, so the growth of its 
 is what the run cost.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
 
-import psutil
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -47,7 +47,8 @@ class Endpoint:
 
     address: str
     """HOST:PORT, empty if there is no broker."""
-    process: psutil.Process | None
+    pid: int
+    """0 if there is no broker."""
     topic: str
     load_topic: str
     acks: str
@@ -79,7 +80,10 @@ def build_client() -> Path:
         )
     files = [str(source) for source in sources if source.suffix == ".c"]
     flags = ["-O2", "-Wall", "-Wextra", "-std=gnu11", "-pthread"]
-    subprocess.run([compiler, *flags, "-o", str(binary), *files, "-lrdkafka"], check=True)
+    # Renamed when it is whole: another process may look for it meanwhile.
+    partial = BUILD_DIR / f"client.{os.getpid()}"
+    subprocess.run([compiler, *flags, "-o", str(partial), *files, "-lrdkafka"], check=True)
+    partial.replace(binary)
     return binary
 
 
@@ -119,7 +123,7 @@ class Served:
             said = Path(log.name).read_text()[-2000:]
             raise BenchError(f"{command[0]} did not become ready: {line!r}\n{said}")
         self.address = words[0].removeprefix("kafka=")
-        self.process = psutil.Process(self._process.pid)
+        self.pid = self._process.pid
         self._name = Path(command[0]).name
 
     def stop(self, *, is_signalled: bool) -> None:
@@ -145,10 +149,21 @@ class Served:
 class Brokers:
     """All that can be measured; a context manager that ends what it started."""
 
-    def __init__(self, client: Path, wanted: frozenset[str]) -> None:
-        """`client` is the compiled perf/client; of `wanted` only those are started."""
+    def __init__(
+        self, client: Path, wanted: frozenset[str], directory: Path, config: Path | None = None
+    ) -> None:
+        """Start nothing yet.
+
+        `client` is the compiled perf/client; `wanted` are those that will be measured; all data
+        lies in directories of its own below `directory`, which should be on a disk: many systems
+        keep their temporary files in memory, where a flush costs nothing. `config` is latermq's.
+        """
         self._client = client
         self._wanted = wanted
+        self._directory = directory
+        self._latermq = [str(find_broker_command()), "serve"]
+        if config is not None:
+            self._latermq += ["--config", str(config)]
         self._stack = ExitStack()
         self._mock: Served | None = None
         self._kafka: Kafka | None = None
@@ -169,7 +184,8 @@ class Brokers:
         self._stack.close()
 
     def _start_mock(self, stack: ExitStack) -> Served:
-        log = stack.enter_context((BUILD_DIR / "mock.log").open("w"))
+        directory = stack.enter_context(new_directory(self._directory))
+        log = stack.enter_context((directory / "log").open("w"))
         partitions = ["--partitions", str(PARTITION_COUNT)]
         served = Served([str(self._client), "mock", "--topic", "bench", *partitions], log)
         stack.callback(served.stop, is_signalled=False)
@@ -178,7 +194,7 @@ class Brokers:
     def _start_kafka(self, stack: ExitStack) -> None:
         try:
             fetch_kafka()
-            directory = stack.enter_context(_new_directory())
+            directory = stack.enter_context(new_directory(self._directory))
             self._kafka = Kafka(directory)
             stack.callback(self._kafka.stop)
         except (MissingToolError, BenchError) as error:
@@ -192,20 +208,18 @@ class Brokers:
         Raises:
             BenchError: it did not start or stop as it should.
         """
-        # In the build directory rather than among the system's temporary files, which are often
-        # kept in memory: a flush must reach a disk.
-        with _new_directory() as directory:
+        with new_directory(self._directory) as directory:
             if broker == MACHINE:
-                yield Endpoint("", None, "", "", "1", directory)
+                yield Endpoint("", 0, "", "", "1", directory)
             elif broker == MOCK:
                 assert self._mock is not None
                 mock = self._mock
-                yield Endpoint(mock.address, mock.process, "bench", "bench", "1", directory)
+                yield Endpoint(mock.address, mock.pid, "bench", "bench", "1", directory)
             elif broker in {KAFKA, KAFKA_SYNC}:
                 with self._kafka_topics(broker, partition_count, directory) as endpoint:
                     yield endpoint
             else:
-                with _serve_latermq(broker, partition_count, directory) as endpoint:
+                with self._serve_latermq(broker, partition_count, directory) as endpoint:
                     yield endpoint
 
     @contextmanager
@@ -220,46 +234,52 @@ class Brokers:
         config = {"flush.messages": "1"} if is_sync else {}
         _create_topics(kafka.address, topics, partition_count, config)
         acks = "-1" if is_sync else "1"
-        yield Endpoint(kafka.address, kafka.process, *topics, acks, directory)
-        admin = AdminClient({"bootstrap.servers": kafka.address})
+        yield Endpoint(kafka.address, kafka.pid, *topics, acks, directory)
+        admin = _admin(kafka.address)
         for future in admin.delete_topics(list(topics)).values():
             future.result(timeout=_ADMIN_LIMIT_S)
 
+    @contextmanager
+    def _serve_latermq(
+        self, broker: str, partition_count: int, directory: Path
+    ) -> Iterator[Endpoint]:
+        flush = ["--flush", "sync" if broker == SYNC else "async"]
+        ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        data = ["--data-dir", str(directory / "data")]
+        with (directory / "log").open("w") as log:
+            served = Served([*self._latermq, *data, *ports, *flush], log)
+            is_done = False
+            try:
+                topics = ("bench", "load")
+                _create_topics(served.address, topics, partition_count, {})
+                yield Endpoint(served.address, served.pid, *topics, "1", directory)
+                is_done = True
+            finally:
+                try:
+                    served.stop(is_signalled=True)
+                except BenchError:
+                    if is_done:  # otherwise what came first says more
+                        raise
+
 
 @contextmanager
-def _new_directory() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="data-", dir=BUILD_DIR))
+def new_directory(parent: Path) -> Iterator[Path]:
+    """A directory in `parent` that is deleted with all that is in it."""
+    directory = Path(tempfile.mkdtemp(prefix="data-", dir=parent))
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@contextmanager
-def _serve_latermq(broker: str, partition_count: int, directory: Path) -> Iterator[Endpoint]:
-    flush = "sync" if broker == SYNC else "async"
-    ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-    command = [str(find_broker_command()), "serve", "--data-dir", str(directory / "data"), *ports]
-    with (directory / "log").open("w") as log:
-        served = Served([*command, "--flush", flush], log)
-        is_done = False
-        try:
-            topics = ("bench", "load")
-            _create_topics(served.address, topics, partition_count, {})
-            yield Endpoint(served.address, served.process, *topics, "1", directory)
-            is_done = True
-        finally:
-            try:
-                served.stop(is_signalled=True)
-            except BenchError:
-                if is_done:  # otherwise what came first says more
-                    raise
-
-
 def _create_topics(
     address: str, names: tuple[str, ...], partition_count: int, config: dict[str, str]
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = _admin(address)
     topics = [NewTopic(name, partition_count, 1, config=config) for name in names]
     for future in admin.create_topics(topics).values():
         future.result(timeout=_ADMIN_LIMIT_S)
+
+
+def _admin(address: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": address, "log_level": 3})

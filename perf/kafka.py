@@ -13,7 +13,6 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -111,7 +110,7 @@ class Kafka:
             stderr=self._log,
             env=environment,
         )
-        self.process = psutil.Process(self._process.pid)
+        self.pid = self._process.pid
         self._await_answer()
 
     def _await_answer(self) -> None:

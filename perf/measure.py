@@ -5,6 +5,8 @@ it in threads of its own is not counted.
 """
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import time
@@ -12,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
-
-import psutil
 
 from perf.brokers import KAFKA, KAFKA_SYNC, Brokers, Endpoint
 from perf.figures import Sample
@@ -62,29 +62,27 @@ def run_workload(brokers: Brokers, client: Path, workload: Workload, broker: str
             size_bytes = min(WARM_BYTES_MAX, int(disk_bytes * WARM_SHARE))
             warm_page_cache(endpoint.directory / "warm", size_bytes)
         for step in workload.prepare:
-            _run_clients(_commands(endpoint, client, workload, step))
-        if endpoint.process is not None and workload.is_settled:
-            await_idle(endpoint.process)
+            run_clients(endpoint, client, workload, step)
+        if endpoint.pid and workload.is_settled:
+            await_idle(endpoint.pid)
         return _measure(endpoint, client, workload)
 
 
 def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
-    own = psutil.Process()
-    process = endpoint.process
-    commands = _commands(endpoint, client, workload, workload.step)
-    broker_begin_s = cpu_s(process) if process is not None else 0.0
+    own, pid = os.getpid(), endpoint.pid
+    broker_begin_s = cpu_s(pid) if pid else 0.0
     machine_begin_s, own_begin_s = machine_cpu_s(), cpu_s(own) + ended_children_cpu_s()
     begin_s = time.monotonic()
-    said = _run_clients(commands)
+    said = run_clients(endpoint, client, workload, workload.step)
     time.sleep(SETTLE_S)
     wall_s = time.monotonic() - begin_s
-    broker_cpu_s = cpu_s(process) - broker_begin_s if process is not None else 0.0
+    broker_cpu_s = cpu_s(pid) - broker_begin_s if pid else 0.0
     ours_s = broker_cpu_s + cpu_s(own) + ended_children_cpu_s() - own_begin_s
     others_s = max(0.0, machine_cpu_s() - machine_begin_s - ours_s)
     sample = sample_of(said, broker_cpu_s)
     sample["other_cpu_share"] = others_s / wall_s
-    if process is not None:
-        sample["broker_anonymous_mb"] = anonymous_mb(process)
+    if pid:
+        sample["broker_anonymous_mb"] = anonymous_mb(pid)
     else:
         del sample["broker_cpu_s_per_gb"], sample["broker_cpu_us_per_message"]
     return sample
@@ -113,48 +111,51 @@ def sample_of(said: Sequence[dict[str, float]], broker_cpu_s: float) -> dict[str
     return sample
 
 
-def _commands(endpoint: Endpoint, client: Path, workload: Workload, step: Step) -> list[list[str]]:
-    if step.is_python:
-        program = [sys.executable, "-m", "perf.latency"]
-    else:
-        program = [str(client)]
+def run_clients(
+    endpoint: Endpoint, client: Path, workload: Workload, step: Step
+) -> list[dict[str, float]]:
+    """Run the clients of a step side by side; return what each printed.
+
+    Raises:
+        BenchError: one failed, or took longer than CLIENT_LIMIT_S.
+    """
+    command = _command(endpoint, client, workload, step)
+    clients = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+        )
+        for _ in range(step.client_count)
+    ]
+    said = []
+    deadline_s = time.monotonic() + CLIENT_LIMIT_S
+    try:
+        for each in clients:
+            try:
+                output, errors = each.communicate(timeout=deadline_s - time.monotonic())
+            except subprocess.TimeoutExpired:
+                raise BenchError(f"{step.mode}: no end within {CLIENT_LIMIT_S:.0f} s") from None
+            if each.returncode != 0:
+                raise BenchError(f"{errors.strip()} ({shlex.join(command[1:])})")
+            said.append(json.loads(output))
+    finally:
+        for each in clients:
+            each.kill()
+            each.wait()
+    return said
+
+
+def _command(endpoint: Endpoint, client: Path, workload: Workload, step: Step) -> list[str]:
+    program = [sys.executable, "-m", "perf.latency"] if step.is_python else [str(client)]
     file = str(endpoint.directory / "file")
     command = [*program, step.mode, "--count", str(step.count)]
     command += [file if option == FILE_PLACE else option for option in step.options]
     if step.size_bytes:
         command += ["--size", str(step.size_bytes)]
-    if endpoint.process is not None:
+    if endpoint.pid:
         command += ["--brokers", endpoint.address, "--topic", endpoint.topic]
         command += ["--partitions", str(workload.partition_count), "--acks", endpoint.acks]
-        if step.mode == "burst":
-            command += ["--broker-pid", str(endpoint.process.pid)]
-        if step.mode == "lateness":
-            command += ["--load-topic", endpoint.load_topic]
-    return [command] * step.client_count
-
-
-def _run_clients(commands: list[list[str]]) -> list[dict[str, float]]:
-    """Run them side by side; return what each printed."""
-    clients = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-        )
-        for command in commands
-    ]
-    said = []
-    deadline_s = time.monotonic() + CLIENT_LIMIT_S
-    try:
-        for client, command in zip(clients, commands, strict=True):
-            what = f"{Path(command[0]).name} {' '.join(command[1:])}"
-            try:
-                output, errors = client.communicate(timeout=deadline_s - time.monotonic())
-            except subprocess.TimeoutExpired:
-                raise BenchError(f"no end within {CLIENT_LIMIT_S:.0f} s: {what}") from None
-            if client.returncode != 0:
-                raise BenchError(f"{errors.strip()} ({what})")
-            said.append(json.loads(output))
-    finally:
-        for client in clients:
-            client.kill()
-            client.wait()
-    return said
+    if step.mode == "burst":
+        command += ["--broker-pid", str(endpoint.pid)]
+    if step.mode == "lateness":
+        command += ["--load-topic", endpoint.load_topic]
+    return command

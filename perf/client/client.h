@@ -12,7 +12,7 @@ enum {
         PARTITIONS_MAX = 1024,
         CONNECTIONS_MAX = 10000,
         PAYLOAD_SIZE_MAX = 900000, /* below librdkafka's message.max.bytes of 1,000,000 */
-        BLOCK_COUNT = 1000,        /* records in a row to one partition, as sticky partitioners do */
+        BLOCK_COUNT = 1000, /* records in a row to one partition, as sticky partitioners do */
         CONSUME_BATCH_COUNT = 10000,
 };
 

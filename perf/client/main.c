@@ -8,8 +8,8 @@
  *           each record carries the header x-delay, from that to --delay-spread-ms more. One more
  *           record, without header, goes to partition 0 before the clock starts: it makes
  *           librdkafka connect to the leader.
- * consume   assigns all partitions from the beginning, without a group, and reads N records; offsets
- *           must be dense.
+ * consume   assigns all partitions from the beginning, without a group, and reads N records; their
+ *           offsets must be dense.
  * burst     sends N records that are due at one millisecond, --lead-ms from the start; then a
  *           consumer that waited all the time takes them. The time is from due to the last.
  *           --broker-pid: whose CPU time in that part is printed as well.
