@@ -421,8 +421,9 @@ class GroupCoordinator:
     def _forget_unused(self, group: Group) -> None:
         """Let go of a group that nobody ever got into."""
         is_unused = group.state is GroupState.EMPTY and not group.pending
-        is_kept = group.group_id in self._log.groups()
-        if is_unused and not is_kept and not self._log.committed_offsets(group.group_id):
+        # Those that had a generation are to go on counting for a while.
+        is_kept = group.generation > 0 or bool(self._log.committed_offsets(group.group_id))
+        if is_unused and not is_kept:
             self._drop(group)
 
     def _keep_up(self, group: Group, now_ms: int) -> None:
@@ -430,7 +431,8 @@ class GroupCoordinator:
         if group.is_rebalancing:
             return  # It is told as soon as there is something to tell.
         is_used = group.state is not GroupState.EMPTY or bool(group.pending)
-        if is_used or self._log.committed_offsets(group.group_id):
+        has_offsets = bool(self._log.committed_offsets(group.group_id))
+        if is_used or has_offsets or not group.is_told:
             self._rebalancer.keep_told(group, now_ms)
         elif group.group_id not in self._log.groups():
             self._drop(group)

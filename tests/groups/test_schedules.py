@@ -1,0 +1,32 @@
+"""Thousands of groups in trouble: whatever happens, those that are left come to agree.
+
+`--states` says how many runs; a failure tells the seed.
+"""
+
+from collections import Counter
+
+import pytest
+
+from tests.groups.world import World
+
+FIRST_SEED = 4_000_000
+SEEN = ("joined", "assigned", "fenced", "compared", "restart", "freeze", "full", "evict")
+
+
+@pytest.mark.timeout(600)
+def test_whatever_happens_all_that_are_left_come_to_agree(states: int) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + states):
+        counts.update(run(seed))
+    # The runs have seen what they are for.
+    assert all(counts[name] for name in SEEN), counts
+
+
+def run(seed: int) -> Counter[str]:
+    """One run; what happened in it."""
+    world = World(seed)
+    try:
+        world.run()
+    except Exception as error:
+        raise AssertionError(f"seed {seed} after {world.now_ms} ms: {error}") from error
+    return world.counts
