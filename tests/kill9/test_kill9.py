@@ -21,6 +21,7 @@ from tests.kill9.workload import (
     FORGETFUL,
     IDEMPOTENT,
     ONE_BY_ONE,
+    AdminCancels,
     Load,
     LoadSpec,
     Reader,
@@ -58,6 +59,8 @@ record_size_max_bytes = 65536
 header_size_max_bytes = 16384
 [topics]
 partition_count_max_per_topic = 100
+[groups]
+size_max_bytes = 262144
 [delay]
 delivery_batch_max_bytes = 262144
 """
@@ -90,6 +93,8 @@ def test_nothing_is_lost_doubled_or_early_when_the_broker_is_killed(
         problems = run_load(appliance, count, random.Random(seed), events)
         problems += [str(violation) for violation in check_history(events)]
         assert sum(isinstance(event, Consumed) for event in events) > 100 * count
+        acknowledged = [event.message for event in events if isinstance(event, Acknowledged)]
+        assert any(message.producer == "admin" for message in acknowledged), "no cancel by name"
     except BaseException:
         sys.stderr.write(f"seed {seed}; kept {root}; {appliance.said()}\n")
         raise
@@ -111,7 +116,9 @@ def run_load(
 ) -> list[str]:
     """Run all rounds and record them in `events`; return what the clients complained about."""
     create_topics(appliance.kafka)
-    loads = [Load(appliance.kafka, spec, rng.randrange(2**32), events) for spec in LOADS]
+    cancels = AdminCancels(appliance.admin, events)
+    cancels.start()
+    loads = [Load(appliance.kafka, spec, rng.randrange(2**32), events, cancels) for spec in LOADS]
     live = Reader(appliance.kafka, "live", events)
     live.start()
     for load in loads:
@@ -120,6 +127,7 @@ def run_load(
         time.sleep(rng.uniform(0.2, 1.5))
         events.append(kill_and_restart(appliance, rng))
     unanswered = sum(load.finish(FLUSH_LIMIT_S) for load in loads)
+    cancels.finish()
     wait_until_drained(live, events)
     live.finish()
 

@@ -3,6 +3,8 @@
 Every thread appends to one list of events, which the checker judges afterwards.
 """
 
+import http.client
+import queue
 import random
 import threading
 import time
@@ -76,10 +78,59 @@ _MALFORMED: Final[tuple[Headers, ...]] = (
     (("x-deliver-cancel", b"a"), ("x-deliver-id", b"a")),
 )
 _LEVEL_1_MS: Final = 1_000
+_ADMIN_SHARE: Final = 0.2
+"""Of the cancels of acknowledged timers, those that go through the admin API."""
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+class AdminCancels(threading.Thread):
+    """Cancels timers by the admin API, one at a time, until told to stop.
+
+    Args:
+        address: HOST:PORT of the admin server.
+        events: the history.
+    """
+
+    def __init__(self, address: str, events: list[Event]) -> None:
+        super().__init__(name="admin-cancels", daemon=True)
+        self._address = address
+        self._events = events
+        self._timers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._counter = 0
+
+    def cancel(self, timer_id: bytes) -> None:
+        """Cancel a timer of MIXED, soon."""
+        self._timers.put(timer_id)
+
+    def run(self) -> None:
+        while (timer_id := self._timers.get()) is not None:
+            message = MessageId("admin", self._counter)
+            self._counter += 1
+            self._events.append(Attempted(message, MIXED, 0, now_ms(), b"", cancels=timer_id))
+            self._events.append(self._ask(message, timer_id))
+
+    def _ask(self, message: MessageId, timer_id: bytes) -> Acknowledged | Refused | Unknown:
+        connection = http.client.HTTPConnection(self._address, timeout=10)
+        try:
+            connection.request("DELETE", f"/api/v1/topics/{MIXED}/timers/{timer_id.decode()}")
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            return Unknown(message, now_ms(), repr(error))
+        finally:
+            connection.close()
+        if status == 200:
+            return Acknowledged(message, now_ms())
+        if status in (404, 409):  # there is nothing to cancel any more
+            return Refused(message, now_ms())
+        return Unknown(message, now_ms(), f"status {status}")
+
+    def finish(self) -> None:
+        """Do what is still to be done, and stop."""
+        self._timers.put(None)
+        self.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +151,18 @@ class Load(threading.Thread):
         spec: what to send.
         seed: of everything random here.
         events: the history; appended to from this thread and from the client's callbacks.
+        cancels: does some of the cancels.
     """
 
-    def __init__(self, address: str, spec: LoadSpec, seed: int, events: list[Event]) -> None:
+    def __init__(
+        self, address: str, spec: LoadSpec, seed: int, events: list[Event], cancels: AdminCancels
+    ) -> None:
         super().__init__(name=f"load-{spec.name}", daemon=True)
         self.fatal: list[str] = []
         self._spec = spec
         self._random = random.Random(seed)
         self._events = events
+        self._cancels = cancels
         self._stopping = threading.Event()
         self._counter = 0
         self._withdrawable: set[MessageId] = set()  # once acknowledged
@@ -157,7 +212,11 @@ class Load(threading.Thread):
                 self._withdrawable.add(timer.message)
                 self._send_delayed(timer)
         elif self._pending:
-            self._withdraw(self._pending.popleft())
+            timer = self._pending.popleft()
+            if timer.timer_id is not None and self._random.random() < _ADMIN_SHARE:
+                self._cancels.cancel(timer.timer_id)
+            else:
+                self._withdraw(timer)
 
     def _send_delayed(self, attempt: Attempted) -> None:
         delay_ms = self._random.randint(50, 3_000)
