@@ -126,6 +126,8 @@ def test_accepted_settings_are_kept_as_given(name: str, value: str) -> None:
         ("delay.max.ms", "315360000001", "above delay.max_ms of the broker"),
         ("retention", "1", "there is no topic setting 'retention'; did you mean retention.ms?"),
         ("delay.header", "off", "did you mean delay.headers?"),
+        ("clenup.policy", "delete", "did you mean cleanup.policy?"),
+        ("preallocat", "true", "did you mean preallocate?"),
         ("qqqqqqqqqqqq", "1", "there is no topic setting 'qqqqqqqqqqqq'"),
         ("", "1", "there is no topic setting ''"),
     ],
