@@ -29,7 +29,7 @@ soak: build  ## kill -9 under load ROUNDS=n times, STATES=n states of the disk a
 bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS="--only lateness")
 	@$(PY) -m perf.bench $(ARGS)
 
-bench-check: build  ## the same, compared with perf/baseline.json (ARGS="--from build/perf/bench.json")
+bench-check: build  ## has a ratio become worse than perf/baseline.json says?
 	@$(PY) -m perf.check $(ARGS)
 
 bench-curves: build  ## what records, partitions, connections and pending timers cost as they grow

@@ -119,7 +119,7 @@ class Served:
         words = [word for word in line.split() if word.startswith("kafka=")]
         if not words:
             self._process.kill()
-            self._process.wait()
+            self._end()
             said = Path(log.name).read_text()[-2000:]
             raise BenchError(f"{command[0]} did not become ready: {line!r}\n{said}")
         self.address = words[0].removeprefix("kafka=")
@@ -132,18 +132,21 @@ class Served:
         Raises:
             BenchError: it did not end within STOP_LIMIT_S, or not with status 0.
         """
-        assert self._process.stdin is not None
         if is_signalled:
             self._process.terminate()
-        self._process.stdin.close()
         try:
-            status = self._process.wait(STOP_LIMIT_S)
+            status = self._end()
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._end()
             raise BenchError(f"{self._name} did not end within {STOP_LIMIT_S:.0f} s") from None
         if status != 0:
             raise BenchError(f"{self._name} ended with status {status}")
+
+    def _end(self) -> int:
+        """Close its standard input, wait, and return its exit status."""
+        self._process.communicate(timeout=STOP_LIMIT_S)
+        return self._process.returncode
 
 
 class Brokers:
