@@ -28,7 +28,6 @@ from compat.kafka.topic_setting_table import TOPIC_SETTINGS, TopicSetting
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 _BY_NAME: Final = {setting.name: setting for setting in TOPIC_SETTINGS}
-_WORDS: Final = {setting.name: frozenset(setting.name.split(".")) for setting in TOPIC_SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +154,6 @@ def _check_number(name: str, value: str, limit_name: str, limit: int) -> str:
 
 
 def _suggestion(name: str) -> str:
-    # Names come from the network, thousands in a request: only what has a part in common with one
-    # is compared with it letter by letter.
-    name = name[:SHOWN_CHARS_MAX]
-    words = set(name.split("."))
-    candidates = [
-        known
-        for known, known_words in _WORDS.items()
-        if not words.isdisjoint(known_words) or known[:3] == name[:3]
-    ]
-    near = difflib.get_close_matches(name, candidates, n=1)
+    # The cost of the comparison grows with the name, which comes from the network.
+    near = difflib.get_close_matches(name[:SHOWN_CHARS_MAX], _BY_NAME, n=1)
     return f"; did you mean {near[0]}?" if near else ""
