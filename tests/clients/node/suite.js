@@ -9,8 +9,8 @@ const lz4 = require('lz4js')
 const snappy = require('kafkajs-snappy')
 const zstd = require('@bokuweb/zstd-wasm')
 
-// Features at a time: most of them wait most of the time.
-const WORKER_COUNT = 8
+// Features at a time: most of them wait most of the time, here for a fetch that they cannot end.
+const WORKER_COUNT = 20
 
 function addCodecs () {
   const { CompressionCodecs, CompressionTypes } = kafkajs

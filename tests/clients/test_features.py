@@ -1,0 +1,65 @@
+"""Every client, in its default settings and with every feature it has: a row of docs/KAFKA.md each.
+
+All programs run at the same time against one broker; a test waits for one line of one of them.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.support.appliance_process import ApplianceProcess
+from tests.support.client_features import CLIENTS, FEATURES, Client
+from tests.support.client_matrix import PATH, matrix, replace_matrix
+from tests.support.client_runs import ClientRun, running_clients
+from tests.support.client_setup import ClientMissingError
+
+CASES = [
+    pytest.param(client, feature.name, id=f"{client.name}-{feature.name}")
+    for client in CLIENTS
+    for feature in FEATURES
+    if feature.name not in client.lacks
+]
+
+
+@pytest.fixture(scope="module")
+def runs(broker: ApplianceProcess) -> Iterator[Mapping[str, ClientRun | ClientMissingError]]:
+    with running_clients(broker.kafka) as runs:
+        yield runs
+
+
+def run_of(runs: Mapping[str, ClientRun | ClientMissingError], client: Client) -> ClientRun:
+    run = runs[client.name]
+    if isinstance(run, ClientMissingError):
+        pytest.skip(str(run))
+    return run
+
+
+@pytest.mark.parametrize(("client", "feature"), CASES)
+def test_client_has_the_feature(
+    runs: Mapping[str, ClientRun | ClientMissingError], client: Client, feature: str
+) -> None:
+    """What the feature's text in client_features says."""
+    outcome = run_of(runs, client).outcome(feature)
+    assert not outcome.detail, outcome.detail
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_program_tries_what_its_client_is_declared_to_have(
+    runs: Mapping[str, ClientRun | ClientMissingError], client: Client
+) -> None:
+    """No more and no less, so that a `-` in the table is never a feature that nobody wrote."""
+    tried = set(run_of(runs, client).outcomes())
+    assert tried == {feature.name for feature in FEATURES} - set(client.lacks)
+
+
+def test_table_of_clients_says_what_is_tested() -> None:
+    """The rows that are tested above, all of which have to say yes."""
+    text = PATH.read_text()
+    table = replace_matrix(text, matrix())
+    assert table == text, "run python -m tests.support.client_matrix"
+
+
+def test_only_features_that_exist_are_declared_as_lacking() -> None:
+    names = {feature.name for feature in FEATURES}
+    for client in CLIENTS:
+        assert set(client.lacks) <= names
