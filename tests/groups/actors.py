@@ -175,7 +175,7 @@ class Consumer:
                 if self.is_mute:
                     self.after(HEARTBEAT_MS, self._send_heartbeat)
                 else:
-                    self.soon(lambda: self._sync(assignments))
+                    self.after(self._time_to_assign(), lambda: self._sync(assignments))
             case ErrorCode.MEMBER_ID_REQUIRED:
                 assert self._is_modern
                 assert not self.member_id
@@ -183,6 +183,12 @@ class Consumer:
                 self.soon(self.join)
             case _:
                 self._recover(answer.error)
+
+    def _time_to_assign(self) -> int:
+        """Now and then it takes so long that the group has gone on without it."""
+        rng = self._world.rng
+        slow = not self._world.is_over and rng.random() < 0.03
+        return rng.randrange(2 * REBALANCE_MS if slow else LATENCY_MS)
 
     def _sync(self, assignments: dict[str, bytes]) -> None:
         reply = Reply[SyncAnswer](lambda answer: self.soon(lambda: self._synced(answer)))

@@ -337,6 +337,7 @@ class World:
                 assert not group.members
             case GroupState.PREPARING_REBALANCE:
                 assert group.join_deadline.at_ms is not None
+                assert group.is_initial or not group.have_all_joined, "nobody is waited for"
                 assert not any(each.awaiting_sync for each in members)
             case GroupState.COMPLETING_REBALANCE:
                 assert group.leader_id in group.unsynced

@@ -248,7 +248,6 @@ class Rebalancer:
             # Static members alone, none of which is back. Their sessions decide.
             group.join_deadline.set(now_ms + group.rebalance_timeout_ms)
             return
-        group.is_initial = False
         group.generation = 1 if group.generation == GENERATION_MAX else group.generation + 1
         if not group.members:
             group.protocol = None
