@@ -1,7 +1,8 @@
 """The broker is killed under load, again and again, and keeps every promise.
 
 A real broker process, real clients, SIGKILL at random moments, now and then while the broker is
-still recovering from the one before. `make soak ROUNDS=n` does the same for longer. A failure
+still recovering from the one before: producers of every kind, an idempotent one among them, and a
+consumer group that commits. `make soak ROUNDS=n` does the same for longer. A failure
 prints the seed and where the data directory and the history are; `LATERMQ_SEED` repeats the load,
 though not the moments, which the machine chooses.
 """
@@ -17,6 +18,7 @@ from typing import Final
 
 import pytest
 
+from tests.kill9.group_load import GroupLoad, read_committed
 from tests.kill9.workload import (
     FORGETFUL,
     IDEMPOTENT,
@@ -29,12 +31,22 @@ from tests.kill9.workload import (
     now_ms,
 )
 from tests.support.appliance_process import ApplianceProcess
+from tests.support.group_history import (
+    Committed,
+    GroupEvent,
+    Partition,
+    Read,
+    Resumed,
+    check_group,
+    note,
+)
 from tests.support.history import check_history
 from tests.support.history_events import (
     Acknowledged,
     Attempted,
     Consumed,
     Event,
+    Place,
     Restarted,
     Unknown,
 )
@@ -57,6 +69,9 @@ batch_size_max_bytes = 262144
 decompressed_size_max_bytes = 262144
 record_size_max_bytes = 65536
 header_size_max_bytes = 16384
+[groups]
+session_timeout_min_ms = 1000
+size_max_bytes = 262144
 [topics]
 partition_count_max_per_topic = 100
 [groups]
@@ -77,7 +92,8 @@ def test_nothing_is_lost_doubled_or_early_when_the_broker_is_killed(
 ) -> None:
     """Acknowledged messages survive any number of kills, exactly once, in time and in order.
 
-    With either flush mode: only a power cut may take what was not flushed.
+    And so do acknowledged commits: a group goes on where it stood, and misses nothing. With either
+    flush mode: only a power cut may take what was not flushed.
     """
     seed = int(os.environ.get("LATERMQ_SEED") or random.SystemRandom().randrange(2**32))
     count = max(1, int(rounds * share))
@@ -88,10 +104,12 @@ def test_nothing_is_lost_doubled_or_early_when_the_broker_is_killed(
     config.write_text(CONFIG)
     appliance = ApplianceProcess(root / "data", ["--config", str(config), "--flush", flush])
     events: list[Event] = []
+    group_events: list[GroupEvent] = []
     try:
         appliance.start()
-        problems = run_load(appliance, count, random.Random(seed), events)
-        problems += [str(violation) for violation in check_history(events)]
+        problems = run_load(appliance, count, random.Random(seed), events, group_events)
+        problems += map(str, check_history(events))
+        problems += map(str, check_group(group_events, final_records(events)))
         assert sum(isinstance(event, Consumed) for event in events) > 100 * count
         acknowledged = [event.message for event in events if isinstance(event, Acknowledged)]
         assert any(message.producer == "admin" for message in acknowledged), "no cancel by name"
@@ -102,25 +120,33 @@ def test_nothing_is_lost_doubled_or_early_when_the_broker_is_killed(
         appliance.close()
     if problems:
         (root / "history.txt").write_text("".join(f"{event}\n" for event in events))
+        (root / "group.txt").write_text("".join(f"{event}\n" for event in group_events))
         shown = "\n".join(problems[:20])
         pytest.fail(f"{len(problems)} problems, seed {seed}, kept {root}:\n{shown}")
     shutil.rmtree(root)
     with capsys.disabled():
         sys.stdout.write(
-            f"\nkill -9, {flush} flush, seed {seed}: {summary(events, appliance.start_times_s)}\n"
+            f"\nkill -9, {flush} flush, seed {seed}: {summary(events, appliance.start_times_s)}; "
+            f"{group_summary(group_events)}\n"
         )
 
 
 def run_load(
-    appliance: ApplianceProcess, rounds: int, rng: random.Random, events: list[Event]
+    appliance: ApplianceProcess,
+    rounds: int,
+    rng: random.Random,
+    events: list[Event],
+    group_events: list[GroupEvent],
 ) -> list[str]:
-    """Run all rounds and record them in `events`; return what the clients complained about."""
+    """Run all rounds, record them in the lists; return what the clients complained about."""
     create_topics(appliance.kafka)
     cancels = AdminCancels(appliance.admin, events)
     cancels.start()
     loads = [Load(appliance.kafka, spec, rng.randrange(2**32), events, cancels) for spec in LOADS]
     live = Reader(appliance.kafka, "live", events)
+    group = GroupLoad(appliance.kafka, rng, group_events)
     live.start()
+    group.start()
     for load in loads:
         load.start()
     for _ in range(rounds):
@@ -130,6 +156,8 @@ def run_load(
     cancels.finish()
     wait_until_drained(live, events)
     live.finish()
+    ends = ends_of(events)
+    problems = group.await_commits(ends, DRAIN_LIMIT_S) + group.finish()
 
     # A clean stop has to keep everything as well.
     appliance.stop()
@@ -137,9 +165,13 @@ def run_load(
     final = Reader(appliance.kafka, "final", events)
     final.read_to_end(DRAIN_LIMIT_S)
     final.finish()
+    for partition, told in read_committed(appliance.kafka).items():
+        end = ends.get(partition)
+        if told != ((-1, "") if end is None else (end, note(partition, end))):
+            problems.append(f"the group stands at {told} in {partition}, expected {end}")
     appliance.stop()
 
-    problems = [problem for load in loads for problem in load.fatal] + live.fatal + final.fatal
+    problems += [problem for load in loads for problem in load.fatal] + live.fatal + final.fatal
     problems += [f"{unanswered} messages have no outcome"] if unanswered else []
     problems += [
         f"the idempotent producer gave up on {event.message}: {event.error}"
@@ -147,6 +179,36 @@ def run_load(
         if isinstance(event, Unknown) and event.message.producer == "safe"
     ]
     return problems
+
+
+def ends_of(events: list[Event]) -> dict[Partition, int]:
+    """Where each partition ended when it was read last; without those in which nothing is."""
+    ends: dict[Partition, int] = {}
+    for event in events:
+        if isinstance(event, Consumed):
+            partition = event.place.topic, event.place.partition
+            ends[partition] = max(ends.get(partition, 0), event.place.offset + 1)
+    return ends
+
+
+def final_records(events: list[Event]) -> dict[Place, bytes]:
+    """What is in the log at the end."""
+    return {
+        event.place: event.value
+        for event in events
+        if isinstance(event, Consumed) and event.reader == "final"
+    }
+
+
+def group_summary(events: list[GroupEvent]) -> str:
+    reads = [event.place for event in events if isinstance(event, Read)]
+    members = {event.member for event in events if isinstance(event, Resumed)}
+    commits = sum(isinstance(event, Committed) for event in events)
+    resumed = sum(isinstance(event, Resumed) for event in events)
+    return (
+        f"a group of {len(members)} members one after another read {len(reads)}, of which "
+        f"{len(reads) - len(set(reads))} again, resumed {resumed} times after {commits} commits"
+    )
 
 
 def kill_and_restart(appliance: ApplianceProcess, rng: random.Random) -> Restarted:
