@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from perf.kafka import Kafka, fetch_kafka
-from perf.machine import BUILD_DIR, REPOSITORY, BenchError, MissingToolError
+from perf.machine import BUILD_DIR, REPOSITORY, BenchError, MissingToolError, warm_page_cache
 
 CLIENT_DIR: Final = REPOSITORY / "perf" / "client"
 
@@ -203,6 +203,11 @@ class Brokers:
         except (MissingToolError, BenchError) as error:
             for broker in self._wanted & {KAFKA, KAFKA_SYNC}:
                 self.skipped[broker] = str(error)
+
+    def warm(self, size_bytes: int) -> None:
+        """Have that much warm memory for the page cache of what is served next."""
+        with new_directory(self._directory) as directory:
+            warm_page_cache(directory / "warm", size_bytes)
 
     @contextmanager
     def serve(self, broker: str, partition_count: int = PARTITION_COUNT) -> Iterator[Endpoint]:

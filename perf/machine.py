@@ -28,7 +28,9 @@ DISK_FREE_MIN_BYTES: Final = 14_000_000_000
 WARM_PASSES_MAX: Final = 6
 WARM_GAIN_MIN: Final = 1.25
 
+IDLE_WINDOW_S: Final = 0.3  # latermq looks ten times a second for what there is to prepare
 IDLE_SHARE_MAX: Final = 0.05  # of a core: a JVM without work takes 0.01 to 0.03
+IDLE_WRITE_MAX_BYTES: Final = 262_144
 _CHUNK_BYTES: Final = 1_000_000
 
 _CPUCLOCK_SCHED: Final = 2  # which of a process's clocks, see clock_getcpuclockid(3)
@@ -159,11 +161,17 @@ def anonymous_mb(pid: int) -> float:
     return 0.0
 
 
-def await_idle(pid: int, limit_s: float = 10.0) -> None:
-    """Wait until a process does next to nothing: what it prepares at its start is done then."""
+def await_idle(pid: int, limit_s: float = 20.0) -> None:
+    """Wait until a process neither computes nor writes: what it prepares at its start is done."""
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
-        begin_cpu_s = cpu_s(pid)
-        time.sleep(0.2)
-        if cpu_s(pid) - begin_cpu_s <= IDLE_SHARE_MAX * 0.2:
+        begin_cpu_s, begin_bytes = cpu_s(pid), _written_bytes(pid)
+        time.sleep(IDLE_WINDOW_S)
+        is_calm = cpu_s(pid) - begin_cpu_s <= IDLE_SHARE_MAX * IDLE_WINDOW_S
+        if is_calm and _written_bytes(pid) - begin_bytes <= IDLE_WRITE_MAX_BYTES:
             return
+
+
+def _written_bytes(pid: int) -> int:
+    """What a process has made dirty in the page cache so far."""
+    return int(_fact(f"/proc/{pid}/io", "write_bytes"))

@@ -25,7 +25,6 @@ from perf.machine import (
     cpu_s,
     ended_children_cpu_s,
     machine_cpu_s,
-    warm_page_cache,
 )
 from perf.workloads import FILE_PLACE, Step, Workload
 
@@ -36,9 +35,10 @@ SETTLE_S: Final = 0.8
 
 # Beyond the first, memory that the run takes up is warmed by nobody; below the second it is enough
 # that the machine is in use.
-WARM_BYTES_MAX: Final = 2_000_000_000
+WARM_BYTES_MAX: Final = 4_000_000_000
 WARM_BYTES_MIN: Final = 50_000_000
 WARM_SHARE: Final = 1.2  # indexes and what the file system keeps come on top of the payload
+WARM_MORE_BYTES: Final = 1_100_000_000  # the segment that latermq prepares while it is idle
 
 
 def scale(workload: Workload, broker: str, share: float) -> Workload:
@@ -56,11 +56,10 @@ def run_workload(brokers: Brokers, client: Path, workload: Workload, broker: str
     Raises:
         BenchError: broker or client failed; the message holds what they said.
     """
+    disk_bytes = sum(step.disk_bytes for step in (*workload.prepare, workload.step))
+    if disk_bytes >= WARM_BYTES_MIN:
+        brokers.warm(min(WARM_BYTES_MAX, int(disk_bytes * WARM_SHARE) + WARM_MORE_BYTES))
     with brokers.serve(broker, workload.partition_count) as endpoint:
-        disk_bytes = max(step.disk_bytes for step in (*workload.prepare, workload.step))
-        if disk_bytes >= WARM_BYTES_MIN:
-            size_bytes = min(WARM_BYTES_MAX, int(disk_bytes * WARM_SHARE))
-            warm_page_cache(endpoint.directory / "warm", size_bytes)
         for step in workload.prepare:
             run_clients(endpoint, client, workload, step)
         if endpoint.pid and workload.is_settled:
@@ -74,7 +73,8 @@ def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
     machine_begin_s, own_begin_s = machine_cpu_s(), cpu_s(own) + ended_children_cpu_s()
     begin_s = time.monotonic()
     said = run_clients(endpoint, client, workload, workload.step)
-    time.sleep(SETTLE_S)
+    if workload.table.has_cpu:
+        time.sleep(SETTLE_S)
     wall_s = time.monotonic() - begin_s
     broker_cpu_s = cpu_s(pid) - broker_begin_s if pid else 0.0
     ours_s = broker_cpu_s + cpu_s(own) + ended_children_cpu_s() - own_begin_s

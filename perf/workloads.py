@@ -51,6 +51,11 @@ class Table:
     metrics: tuple[str, ...]
     """The columns. The first is what these workloads are about: it is plotted."""
 
+    @property
+    def has_cpu(self) -> bool:
+        """Whether it matters what the broker still does after its clients have ended."""
+        return any(name.startswith("broker_cpu") for name in self.metrics)
+
 
 THROUGHPUT: Final = Table(
     "Throughput", ("messages_per_s", "mb_per_s", "broker_cpu_s_per_gb", "client_cpu_s_per_gb")
@@ -152,6 +157,12 @@ WORKLOADS: Final = (
         "produce 1 KiB, 2 clients",
         produce(500_000, 1024, client_count=2),
         (MOCK, ASYNC, SYNC, KAFKA),
+    ),
+    Workload(
+        "produce 1 KiB, prewritten",
+        produce(1_000_000, 1024),
+        _LATERMQ,
+        prepare=(produce(1_000_000, 1024),),
     ),
     Workload("produce 3 GB at once", produce(3_000_000, 1024), _LATERMQ, is_settled=False),
     Workload(
