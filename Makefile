@@ -8,13 +8,16 @@ PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test soak bench bench-check bench-curves lint lock clean
+.PHONY: help build clients demo test soak bench bench-check bench-curves lint lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: .venv/installed  ## compile what changed (the first time: set up .venv as well)
 	@$(PY) setup.py --quiet build_ext --inplace
+
+clients: .venv/installed  ## get the clients for Node and Java that `make test` else skips
+	@$(PY) -m tests.support.client_setup
 
 demo: build  ## delayed messages through a broker that is killed half-way, with a live view
 	@$(PY) perf/demo.py

@@ -1,6 +1,8 @@
 """Consumer groups, tried with kafka-python."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
@@ -19,29 +21,43 @@ from tests.clients.suites.kafka_python_client import (
 )
 
 
-def wait_for_share(is_right: Callable[[int], bool], *consumers: KafkaConsumer) -> None:
-    """Poll all of them until each has a right number of partitions."""
+@contextmanager
+def joined(group: str, listener: Any = None, **settings: Any) -> Iterator[KafkaConsumer]:
+    """A member that a thread of its own polls: one thread would let two of them wait in turns."""
+    is_over = threading.Event()
 
-    def have_it() -> bool:
-        for consumer in consumers:
-            consumer.poll(timeout_ms=50)
-        return all(is_right(len(consumer.assignment())) for consumer in consumers)
+    def poll() -> None:
+        while not is_over.is_set():
+            consumer.poll(timeout_ms=200)
 
-    wait_until(have_it, "every member has its partitions")
+    with consuming(group, **settings) as consumer:
+        consumer.subscribe([group], listener=listener)
+        thread = threading.Thread(target=poll)
+        thread.start()
+        try:
+            yield consumer
+        finally:
+            is_over.set()
+            thread.join()
+
+
+def wait_for_share(count: int, *members: KafkaConsumer) -> None:
+    wait_until(
+        lambda: all(len(member.assignment()) == count for member in members),
+        f"every member has {count} partitions",
+    )
 
 
 def share_out(name: str, **settings: Any) -> None:
     """One member has all partitions, then shares them with a second, which leaves again."""
     create(name, 4)
-    with consuming(name, **settings) as first:
-        first.subscribe([name])
-        wait_for_share(lambda share: share == 4, first)
-        with consuming(name, **settings) as second:
-            second.subscribe([name])
-            wait_for_share(lambda share: share == 2, first, second)
+    with joined(name, **settings) as first:
+        wait_for_share(4, first)
+        with joined(name, **settings) as second:
+            wait_for_share(2, first, second)
             taken = {one.partition for one in (*first.assignment(), *second.assignment())}
             assert taken == {0, 1, 2, 3}
-        wait_for_share(lambda share: share == 4, first)
+        wait_for_share(4, first)
 
 
 @SUITE.feature
@@ -111,16 +127,13 @@ class Revocations(ConsumerRebalanceListener):
 def static_member(name: str) -> None:
     create(name, 2)
     revocations = Revocations()
-    with consuming(name, group_instance_id="first") as first:
-        first.subscribe([name], listener=revocations)
-        with consuming(name, group_instance_id="second") as second:
-            second.subscribe([name])
-            wait_for_share(lambda share: share == 1, first, second)
+    with joined(name, revocations, group_instance_id="first") as first:
+        with joined(name, group_instance_id="second") as second:
+            wait_for_share(1, first, second)
             had = second.assignment()
         before = revocations.count
-        with consuming(name, group_instance_id="second") as second:
-            second.subscribe([name])
-            wait_for_share(lambda share: share == 1, first, second)
+        with joined(name, group_instance_id="second") as second:
+            wait_for_share(1, first, second)
             assert second.assignment() == had
         assert revocations.count == before
 
@@ -128,9 +141,8 @@ def static_member(name: str) -> None:
 @SUITE.feature
 def list_groups(name: str) -> None:
     create(name)
-    with consuming(name) as consumer, administrating() as admin:
-        consumer.subscribe([name])
-        wait_for_share(lambda share: share == 1, consumer)
+    with joined(name) as consumer, administrating() as admin:
+        wait_for_share(1, consumer)
         (one,) = [group for group in admin.list_groups() if group["group_id"] == name]
         assert (one["protocol_type"], one["group_state"]) == ("consumer", "Stable"), one
 
@@ -138,9 +150,8 @@ def list_groups(name: str) -> None:
 @SUITE.feature
 def describe_group(name: str) -> None:
     create(name)
-    with consuming(name, client_id="me") as consumer, administrating() as admin:
-        consumer.subscribe([name])
-        wait_for_share(lambda share: share == 1, consumer)
+    with joined(name, client_id="me") as consumer, administrating() as admin:
+        wait_for_share(1, consumer)
         shown = admin.describe_groups([name])[name]
         assert (shown["group_state"], shown["protocol_data"]) == ("Stable", "range"), shown
         (member,) = shown["members"]
