@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final
 
+from appliance.commands.arguments import read_address
 from appliance.errors import NotReadyError, RequestError, UnknownTopicError, UnreachableError
 
 TIMEOUT_S: Final = 10.0
@@ -12,12 +13,12 @@ _KAFKA_STORAGE_ERROR: Final = 56
 
 
 def get(address: str, *segments: str | bytes) -> Any:
-    """Ask for what is at `/api/v1/` and those segments; see `ask`."""
+    """Ask for what is at `/api/v1/` and those segments; see `_ask`."""
     return _ask(address, "GET", segments)
 
 
 def delete(address: str, *segments: str | bytes) -> Any:
-    """Delete what is at `/api/v1/` and those segments; see `ask`."""
+    """Delete what is at `/api/v1/` and those segments; see `_ask`."""
     return _ask(address, "DELETE", segments)
 
 
@@ -28,6 +29,7 @@ def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
         What it answered; also what it says of a timer that cannot be cancelled.
 
     Raises:
+        ConfigError: the address has the wrong form.
         UnreachableError: nobody answers there, or somebody else.
         NotReadyError: the broker is starting or stopping.
         RequestError: it refuses; UnknownTopicError if what is asked for is not there.
@@ -37,7 +39,8 @@ def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
     from urllib.parse import quote
 
     path = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+    host, port = read_address("--admin", address)
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         connection.request(method, path)
         response = connection.getresponse()

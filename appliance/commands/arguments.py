@@ -8,6 +8,7 @@ from typing import Annotated, Final, ParamSpec, TypeVar
 import typer
 
 from appliance.errors import ConfigError
+from appliance.setting import Address, parse_address
 from appliance.units import parse_duration_ms
 
 P = ParamSpec("P")
@@ -92,6 +93,24 @@ def read_place(option: str, text: str) -> str | int:
     raise ConfigError(
         f"{option} {text!r} is none of earliest, latest and an offset; a time goes with --since"
     )
+
+
+def read_address(option: str, text: str) -> Address:
+    """Read where a broker is.
+
+    Raises:
+        ConfigError: it is no HOST:PORT.
+    """
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r} is refused: {error}") from None
+
+
+def check_group(name: str) -> None:
+    """Raise ConfigError for an empty name of a group, which a variable may have been."""
+    if not name:
+        raise ConfigError("the name of the group is empty")
 
 
 def read_pairs(option: str, texts: list[str] | None) -> list[tuple[str, str]]:

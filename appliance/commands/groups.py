@@ -11,6 +11,7 @@ from appliance.commands.arguments import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     Json,
+    check_group,
     ends_quietly,
     read_past,
     read_place,
@@ -200,6 +201,7 @@ def reset_offsets(  # noqa: PLR0917 (these are flags: typer passes them by name)
     json: Json = False,
 ) -> None:
     """Set where a group goes on reading. It must have no members then."""
+    check_group(group)
     if (to is None) == (since is None):
         raise ConfigError("say where the group is to go on: --to or --since, one of them")
     where = None if to is None else read_place("--to", to)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from appliance.errors import ConfigError, RequestError, UnknownTopicError, UnreachableError
-from appliance.setting import Address, parse_address
+from appliance.commands.arguments import read_address
+from appliance.errors import InvalidTopicError, RequestError, UnknownTopicError, UnreachableError
 
 CONNECT_S: Final = 5.0
 REQUEST_MS: Final = 15_000
@@ -51,7 +51,7 @@ def producer(bootstrap: str) -> Iterator[Any]:
             bootstrap_timeout_ms=int(CONNECT_S * 1000),
             request_timeout_ms=REQUEST_MS,
             delivery_timeout_ms=2 * REQUEST_MS,
-            max_block_ms=REQUEST_MS,
+            max_block_ms=int(CONNECT_S * 1000),
             metrics_enabled=False,
         )
         try:
@@ -85,10 +85,7 @@ def consumer(bootstrap: str, **settings: Any) -> Iterator[Any]:
 
 def _check_reachable(bootstrap: str) -> None:
     """Fail at once where the client would try for seconds."""
-    try:
-        address: Address = parse_address(bootstrap)
-    except ValueError as error:
-        raise ConfigError(f"--bootstrap {bootstrap!r} is refused: {error}") from None
+    address = read_address("--bootstrap", bootstrap)
     try:
         socket.create_connection(address, timeout=CONNECT_S).close()
     except OSError as error:
@@ -97,6 +94,38 @@ def _check_reachable(bootstrap: str) -> None:
             f"no broker answers at {address} ({reason}): start it with `latermq serve`, or say "
             "where it is with --bootstrap"
         ) from None
+
+
+def partitions_of(client: Any, topic: str) -> set[int]:
+    """Return the indexes of a topic's partitions; none if there is no such topic.
+
+    Args:
+        client: a KafkaProducer, which has a topic made that does not exist, or a KafkaConsumer.
+        topic: its name.
+
+    Raises:
+        InvalidTopicError: it cannot be the name of a topic.
+        UnknownTopicError: there is none of that name, and the broker makes none.
+    """
+    from kafka.errors import KafkaTimeoutError  # type: ignore[import-untyped]
+
+    ask = getattr(client, "partitions_for", None) or client.partitions_for_topic
+    try:
+        return set(ask(topic) or ())
+    except ValueError as error:
+        raise InvalidTopicError(str(error)) from None
+    except KafkaTimeoutError:
+        # That is how a producer says it: the topic might be made while it waits.
+        raise UnknownTopicError(
+            f"there is no topic {topic}, and this broker makes none by itself: "
+            "`latermq topics create` does"
+        ) from None
+
+
+def check_partition(topic: str, partition: int, known: set[int]) -> None:
+    """Raise UnknownTopicError unless a partition is among those that are known."""
+    if partition not in known:
+        raise UnknownTopicError(f"{topic} has no partition {partition}: it has 0 to {max(known)}")
 
 
 @contextmanager

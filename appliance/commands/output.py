@@ -8,7 +8,7 @@ import base64
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from appliance.commands.arguments import to_bytes
@@ -44,7 +44,7 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
-def as_json(value: bytes | None) -> str | dict[str, str] | None:
+def octets_in_json(value: bytes | None) -> str | dict[str, str] | None:
     """Return bytes of a record for JSON: text if they are UTF-8, else `{"base64": ...}`."""
     if value is None:
         return None
@@ -54,14 +54,24 @@ def as_json(value: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(value).decode("ascii")}
 
 
+def json_line(value: Any) -> str:
+    """Return a value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
-    print_line(json.dumps(value, ensure_ascii=False))
+    """Print a value as JSON in one line."""
+    print_lines([json_line(value)])
 
 
 def print_line(text: str) -> None:
-    """Print a line, at once: the other end of a pipe may wait for it."""
-    sys.stdout.write(text + "\n")
+    """Print a line."""
+    print_lines([text])
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines, at once: the other end of a pipe may wait for them."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 

@@ -104,6 +104,9 @@ def send(  # noqa: PLR0917 (these are flags: typer passes them by name)
     is_counted = not (values or cancel or json)
     count = 0
     with kafka_client.producer(bootstrap) as producer:
+        known = kafka_client.partitions_of(producer, topic)
+        if partition is not None:
+            kafka_client.check_partition(topic, partition, known)
         for metadata in _acknowledged(producer, [b""] if cancel else records, wish):
             count += 1
             if json:

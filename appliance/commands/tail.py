@@ -12,17 +12,18 @@ from appliance.commands.arguments import (
     Bootstrap,
     Json,
     TopicName,
+    check_group,
     ends_quietly,
     format_instant,
     read_past,
     read_place,
 )
 from appliance.commands.output import (
-    as_json,
     complain,
     is_terminal,
-    print_json,
-    print_line,
+    json_line,
+    octets_in_json,
+    print_lines,
     printable,
 )
 from appliance.errors import ConfigError, UnknownTopicError
@@ -82,6 +83,8 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
 ) -> None:
     """Print the records of a topic."""
     start = read_place("--from", from_)
+    if group is not None:
+        check_group(group)
     if group is not None and (since is not None or partition or isinstance(start, int)):
         raise ConfigError(
             "a member of a group begins where the group is: --since, --partition and an offset "
@@ -92,7 +95,7 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
     if group is not None:
         settings["auto_offset_reset"] = start
     with kafka_client.consumer(bootstrap, **settings) as consumer:
-        known = consumer.partitions_for_topic(topic)
+        known = kafka_client.partitions_of(consumer, topic)
         if not known:
             raise UnknownTopicError(
                 f"there is no topic {printable(topic)}: `latermq topics create` makes one, and so "
@@ -103,15 +106,12 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
             reading.assign(_chosen(topic, known, partition), start, since_ms)
         else:
             reading.join()
-        _print_records(reading, follow=follow, count=count, as_lines=json)
+        _print_records(reading, follow=follow, count=count, as_json=json)
 
 
 def _chosen(topic: str, known: set[int], wanted: list[int] | None) -> list[int]:
-    unknown = set(wanted or ()) - known
-    if unknown:
-        raise UnknownTopicError(
-            f"{printable(topic)} has no partition {min(unknown)}: it has 0 to {max(known)}"
-        )
+    for each in wanted or ():
+        kafka_client.check_partition(topic, each, known)
     return sorted(set(wanted)) if wanted else sorted(known)
 
 
@@ -185,7 +185,7 @@ class Reading:
         return bool(self.ends) and all(position(each) >= end for each, end in self.ends.items())
 
 
-def _print_records(reading: Reading, *, follow: bool, count: int | None, as_lines: bool) -> None:
+def _print_records(reading: Reading, *, follow: bool, count: int | None, as_json: bool) -> None:
     """Print until `count` is reached, or the end if there is no `follow`."""
     clock = SystemClock()
     printed = idle_polls = 0
@@ -194,14 +194,10 @@ def _print_records(reading: Reading, *, follow: bool, count: int | None, as_line
             return
         records = reading.poll(None if count is None else count - printed)
         now_ms = clock.wall_ms()
-        for record in records:
-            end = reading.ends.get((record.topic, record.partition), record.offset)
-            # Of what was there before nobody knows when it came.
-            came_ms = now_ms if record.offset >= end else None
-            if as_lines:
-                print_json(_fields(record, came_ms))
-            else:
-                print_line(_line(record, came_ms))
+        print_lines(
+            json_line(_fields(record, came_ms)) if as_json else _line(record, came_ms)
+            for record, came_ms in _with_arrival(reading, records, now_ms)
+        )
         printed += len(records)
         if records:
             reading.commit()
@@ -209,6 +205,15 @@ def _print_records(reading: Reading, *, follow: bool, count: int | None, as_line
         if idle_polls == ASSIGNMENT_POLLS and not follow:
             complain("the group gave this member no partition: others read all of them")
             return
+
+
+def _with_arrival(
+    reading: Reading, records: list[Any], now_ms: int
+) -> Iterator[tuple[Any, int | None]]:
+    """Records, and when each came; of what was there before nobody knows."""
+    for record in records:
+        end = reading.ends.get((record.topic, record.partition), record.offset)
+        yield record, now_ms if record.offset >= end else None
 
 
 def _header(record: Any, name: str) -> int | None:
@@ -226,9 +231,9 @@ def _fields(record: Any, came_ms: int | None) -> dict[str, Any]:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": as_json(record.key),
-        "value": as_json(record.value),
-        "headers": [[name, as_json(value)] for name, value in record.headers],
+        "key": octets_in_json(record.key),
+        "value": octets_in_json(record.value),
+        "headers": [[name, octets_in_json(value)] for name, value in record.headers],
         "due_at": due_at,
         "late_ms": None if due_at is None or came_ms is None else came_ms - due_at,
     }

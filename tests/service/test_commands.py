@@ -130,7 +130,28 @@ def test_what_the_broker_refuses_is_said_in_its_words(latermq: CommandLine, topi
     assert "topic name" in latermq.fails("topics create 'a b'")
     assert "cleanup.policy" in latermq.fails("topics create fresh --set cleanup.policy=compact")
     assert "exists" in latermq.fails(f"topics create {topic}")
+    assert "no partition 2" in latermq.fails(f"send {topic} x --partition 2")
     assert latermq.ok(f"tail {topic}").stdout == ""
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ü", "../x", "x" * 250])
+def test_names_that_cannot_be_are_refused_without_a_traceback(
+    latermq: CommandLine, name: str
+) -> None:
+    for words in (
+        ["send", name, "x"],
+        ["tail", name],
+        ["topics", "create", name],
+        ["topics", "describe", name],
+        ["topics", "delete", name, "--yes"],
+        ["groups", "describe", name],
+        ["timers", "show", name, "x"],
+        ["timers", "cancel", "t", name * 2],
+    ):
+        outcome = latermq.run_words(words)
+        assert outcome.status == 1, (words, outcome)
+        assert outcome.stderr.startswith("latermq: "), (words, outcome)
+        assert outcome.stderr.count("\n") == 1, (words, outcome)
 
 
 def test_arguments_that_make_no_sense_are_refused_with_status_2(latermq: CommandLine) -> None:
@@ -147,6 +168,9 @@ def test_arguments_that_make_no_sense_are_refused_with_status_2(latermq: Command
         "topics create t --set x",
         "topics delete t",
         "send t x --bootstrap nowhere",
+        "status --admin nowhere",
+        "tail t --group ''",
+        "groups reset-offsets '' --to latest",
     ):
         latermq.fails(command, 2)
 
@@ -403,6 +427,25 @@ def fetch_count(broker: ApplianceProcess) -> int:
     return int(found[1]) if found else 0
 
 
+def check_group_of_admin_api(latermq: CommandLine, broker: ApplianceProcess, group: str) -> None:
+    """What the admin API tells of a group is what a Kafka client hears."""
+    status, told = broker.get_json(f"/api/v1/groups/{group}")
+    assert status == 200
+    described = latermq.ok(f"groups describe {group} --json").json()
+    assert told.pop("generation") > 0
+    for offset in told["offsets"]:
+        assert abs(offset.pop("committed_at") - time.time() * 1000) < 60_000
+    assert told == described
+    summary = {
+        "name": group,
+        "state": "Stable",
+        "protocol_type": "consumer",
+        "member_count": 1,
+    }
+    assert summary in broker.get_json("/api/v1/groups")[1]["groups"]
+    assert latermq.ok("status --json").json()["groups"] >= 1
+
+
 def test_two_terminals(latermq: CommandLine, broker: ApplianceProcess, topic: str) -> None:
     """Records that are typed in one come out of the other at once; Ctrl-C ends without a word."""
     with (
@@ -420,6 +463,7 @@ def test_two_terminals(latermq: CommandLine, broker: ApplianceProcess, topic: st
         assert member["host"] == "127.0.0.1"
         assert len(member["assignment"]) == 2
         assert latermq.ok(f"groups describe {topic}").lines[0].split() == ["group", topic]
+        check_group_of_admin_api(latermq, broker, topic)
         assert reader.interrupt() == (130, b"")
         assert writer.interrupt() == (130, b"")
     # The member has left, and what it printed is committed.
