@@ -29,7 +29,6 @@ class EpochStarts:
             log has not come to `epoch`.
         """
         index = bisect_right(self._epochs, epoch)
-        known = self._epochs[index - 1] if index else epoch
-        if index < len(self._positions):
-            return known, self._positions[index]
-        return (known, None) if known == epoch else None
+        if index < len(self._epochs):
+            return self._epochs[index - 1] if index else epoch, self._positions[index]
+        return (epoch, None) if epoch in self._epochs[-1:] else None

@@ -24,11 +24,13 @@ from typing import Final
 
 from appliance.errors import RequestError
 from compat.kafka import messages
-from compat.kafka.config_entries import ConfigEntry
-from compat.kafka.config_resources import DUPLICATE, find_configs
+from compat.kafka.broker_settings import list_broker_settings
+from compat.kafka.config_entries import ConfigEntry, ResourceType
+from compat.kafka.config_resources import DUPLICATE, check_broker, find_topic
 from compat.kafka.error_codes import ErrorCode
 from compat.kafka.node import Node
 from compat.kafka.registry import Fields, handles
+from compat.kafka.topic_settings import list_topic_settings
 
 _KEY: Final = 32
 
@@ -48,7 +50,7 @@ def describe_configs(node: Node, version: int, request: Fields) -> Fields:
 class _Describer:
     """Describes the resources of one request.
 
-    Ten thousand topics have the same settings, nearly: each entry is encoded once.
+    Ten thousand topics have the same settings, nearly: what is equal is encoded once.
     """
 
     def __init__(self, node: Node, version: int, request: Fields) -> None:
@@ -56,7 +58,8 @@ class _Describer:
         self._version = version
         self._shows_synonyms: bool = request["include_synonyms"]
         self._shows_notes: bool = request.get("include_documentation", False)
-        self._encoded: dict[ConfigEntry, bytes] = {}
+        self._entries: dict[ConfigEntry, bytes] = {}
+        self._topics: dict[tuple[frozenset[tuple[str, str]], frozenset[str]], list[bytes]] = {}
 
     def describe(self, resources: list[Fields]) -> Fields:
         """Describe a resource, which the request names as often as the list is long."""
@@ -71,18 +74,30 @@ class _Describer:
         try:
             if len(resources) > 1:
                 raise RequestError(DUPLICATE, ErrorCode.INVALID_REQUEST)
-            keys = frozenset(resource["configuration_keys"] or ())
-            result["configs"] = [
-                self._encode(entry)
-                for entry in find_configs(self._node, resource)
-                if not keys or entry.name in keys
-            ]
+            result["configs"] = self._encode_configs(resource)
         except RequestError as error:
             result["error_code"], result["error_message"] = error.code, error.message
         return result
 
+    def _encode_configs(self, resource: Fields) -> list[bytes]:
+        """Encode the settings of a resource. Raises RequestError."""
+        kind, name = resource["resource_type"], resource["resource_name"]
+        keys = frozenset(resource["configuration_keys"] or ())
+        if kind != ResourceType.TOPIC:
+            check_broker(self._node, kind, name)
+            return self._encode_chosen(list_broker_settings(self._node), keys)
+        settings = find_topic(self._node, name).settings
+        key = frozenset(settings.items()), keys
+        if key not in self._topics:
+            entries = list_topic_settings(settings, self._node.broker.config)
+            self._topics[key] = self._encode_chosen(entries, keys)
+        return self._topics[key]
+
+    def _encode_chosen(self, entries: list[ConfigEntry], keys: frozenset[str]) -> list[bytes]:
+        return [self._encode(entry) for entry in entries if not keys or entry.name in keys]
+
     def _encode(self, entry: ConfigEntry) -> bytes:
-        known = self._encoded.get(entry)
+        known = self._entries.get(entry)
         if known is not None:
             return known
         synonyms = entry.synonyms if self._shows_synonyms else ()
@@ -95,5 +110,5 @@ class _Describer:
             "documentation": entry.note if self._shows_notes else None,
         }
         encoded = messages.encode_response_item(_KEY, self._version, "results.configs", fields)
-        self._encoded[entry] = encoded
+        self._entries[entry] = encoded
         return encoded

@@ -6,13 +6,10 @@ Layer 3; does no I/O.
 from typing import Final
 
 from appliance.errors import RequestError, UnknownTopicError
-from compat.kafka.broker_settings import list_broker_settings
-from compat.kafka.config_entries import ConfigEntry, ResourceType, shown
+from compat.kafka.config_entries import ResourceType, shown
 from compat.kafka.error_codes import ErrorCode
 from compat.kafka.node import Node, TopicView
-from compat.kafka.registry import Fields
 from compat.kafka.topic_names import check_topic_name
-from compat.kafka.topic_settings import list_topic_settings
 
 DUPLICATE: Final = "the request names this resource more than once"
 
@@ -22,23 +19,6 @@ _KINDS: Final = {
     32: "groups",
 }
 """Kafka's other kinds, and what there is nothing of here."""
-
-
-def find_configs(node: Node, resource: Fields) -> list[ConfigEntry]:
-    """List the settings of a resource.
-
-    Args:
-        node: the broker.
-        resource: has `resource_type` and `resource_name`.
-
-    Raises:
-        RequestError: there is no such resource, or nothing to describe of its kind.
-    """
-    kind, name = resource["resource_type"], resource["resource_name"]
-    if kind == ResourceType.TOPIC:
-        return list_topic_settings(find_topic(node, name).settings, node.broker.config)
-    check_broker(node, kind, name)
-    return list_broker_settings(node)
 
 
 def find_topic(node: Node, name: str) -> TopicView:
