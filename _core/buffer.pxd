@@ -8,6 +8,22 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 
+cdef extern from *:
+    """
+    #ifdef __SANITIZE_ADDRESS__
+    #include <sanitizer/asan_interface.h>
+    #define LMQ_FENCE(p, size) ASAN_POISON_MEMORY_REGION(p, size)
+    #define LMQ_UNFENCE(p, size) ASAN_UNPOISON_MEMORY_REGION(p, size)
+    #else
+    #define LMQ_FENCE(p, size) ((void)(p), (void)(size))
+    #define LMQ_UNFENCE(p, size) ((void)(p), (void)(size))
+    #endif
+    """
+    # Bytes that nobody may touch although they belong to a buffer. A sanitized build sees to it.
+    void fence "LMQ_FENCE"(const void* p, Py_ssize_t size) noexcept nogil
+    void unfence "LMQ_UNFENCE"(const void* p, Py_ssize_t size) noexcept nogil
+
+
 cdef struct Buf:
     uint8_t* data
     Py_ssize_t size

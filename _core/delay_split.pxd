@@ -21,6 +21,7 @@ cdef enum SplitFault:
     SPLIT_CONTRADICTION
     SPLIT_CANCEL_CONTRADICTION
     SPLIT_ID_SIZE
+    SPLIT_TIMESTAMP
 
 cdef enum:
     HEADER_NONE = -1

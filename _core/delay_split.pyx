@@ -31,6 +31,13 @@ from _core.octets cimport (
 cdef enum:
     KEEP_BYTES = 1 << 20
     ID_SIZE_MAX = 255
+    # Bits of a timestamp and of its two parts, so that no sum or difference of two can overflow.
+    TIMESTAMP_BITS = 61
+
+
+cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
+    return -(<int64_t>1 << TIMESTAMP_BITS) < value < <int64_t>1 << TIMESTAMP_BITS
+
 
 # Indexed by DelayHeader.
 cdef const char** NAMES = [
@@ -139,6 +146,8 @@ cdef class BatchSplitter:
             if r.end - r.start > self.record_size_max:
                 self.fault_size = r.end - r.start
                 return self._fault(SPLIT_RECORD_TOO_LARGE, i, 0, 0)
+            if not _is_timestamp(b.base_timestamp) or not _is_timestamp(r.timestamp_delta):
+                return self._fault(SPLIT_TIMESTAMP, i, 0, 0)
             self._note_timestamp(b.base_timestamp + r.timestamp_delta)
             if r.header_count:
                 fault = self._check_headers(&r, i, look_for_headers)
@@ -200,7 +209,8 @@ cdef class BatchSplitter:
             self.fault_value = ask.value[header]
             if header == HEADER_DELAY:
                 error = parse_delay(ask.value[header].data, ask.value[header].size, &value)
-                ask.due_ms = now_ms + value
+                if error == DELAY_OK:
+                    ask.due_ms = now_ms + value
             elif header == HEADER_DELIVER_AT:
                 error = parse_deliver_at(ask.value[header].data, ask.value[header].size, &value)
                 ask.due_ms = value
@@ -455,6 +465,7 @@ cdef class BatchSplitter:
                 "x-deliver-cancel goes with none of "
                 "x-delay, x-deliver-at, x-delay-level and x-deliver-id"
             ),
+            SPLIT_TIMESTAMP: f"the timestamp of the record has more than {TIMESTAMP_BITS} bits",
             SPLIT_ID_SIZE: (
                 f"{header} must have 1 to {ID_SIZE_MAX} bytes, not {max(self.fault_size, 0)}"
             ),

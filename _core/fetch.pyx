@@ -26,7 +26,8 @@ from libc.stdlib cimport free, realloc
 
 from _core.buffer cimport Buf, append, reserve
 from _core.kafka_wire cimport (
-    put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
+    is_text, put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array,
+    take_string,
 )
 from _core.layout cimport *
 from _core.log_view cimport LogView
@@ -221,6 +222,9 @@ cdef class FetchPath:
             return self.projections.topics_by_uuid.get((<const char*>name)[:TOPIC_ID_SIZE])
         name = take_string(c, version >= FIRST_FLEXIBLE, &size)
         if c.failed or size < 0:
+            c.failed = True
+            return None
+        if not is_text(name, size):
             c.failed = True
             return None
         put_string(out, version >= FIRST_FLEXIBLE, name, size)

@@ -4,6 +4,7 @@ Flexible means compact lengths and tagged fields. Source: the protocol guide of 
 KIP-482. Layer 0: no I/O.
 """
 
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from _core.buffer cimport Buf, append, reserve
@@ -21,6 +22,19 @@ cdef inline const uint8_t* take_string(Cursor* c, bint flexible, int64_t* size) 
     if size[0] <= 0:
         return c.p
     return take(c, size[0])
+
+
+cdef inline bint is_text(const uint8_t* data, int64_t size) except -1:
+    """Whether it is UTF-8. What is not must not be sent back: most clients cannot read it."""
+    cdef int64_t i
+    for i in range(size):
+        if data[i] >= 0x80:
+            try:
+                PyUnicode_DecodeUTF8(<const char*>data, size, NULL)
+            except UnicodeDecodeError:
+                return False
+            return True
+    return True
 
 
 cdef inline int64_t take_array(Cursor* c, bint flexible, int entry_size_min) noexcept nogil:

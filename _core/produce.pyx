@@ -3,7 +3,7 @@
 Behaviour. One batch per partition and request, magic 2, accepted whole or not at all. A batch
 without delay headers is stored verbatim; one with them is split by `delay_split`. An answer carries
 base offset -1 if any record of the batch is not visible at once. A retry of an idempotent producer
-gets its first answer.
+gets its first answer. A malformed request is refused before anything of it is looked at.
 
 Versions. 3: transactional id; 5: log start offset; 7: zstd; 8: record errors and message;
 9: flexible encoding.
@@ -25,7 +25,8 @@ from _core.crc32c cimport extend
 from _core.delay_split cimport SPLIT_OK, BatchSplitter
 from _core.frames cimport FrameHeader, blank_header, frame_size
 from _core.kafka_wire cimport (
-    put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
+    is_text, put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array,
+    take_string,
 )
 from _core.layout cimport *
 from _core.log_tail cimport FrameBody
@@ -55,6 +56,38 @@ cdef enum:
 cdef enum:
     FIRST_FLEXIBLE = 9
     CODEC_ZSTD = 4
+    # Topics and partitions of a request: five bytes each ask for an answer of some hundred. As in
+    # compat.kafka.wire.
+    ITEM_COUNT_MAX = 100_000
+
+
+cdef bint _is_whole(Cursor c, bint flexible) except -1:
+    """Whether the body at `c` is a Produce request, from the transactional id to its last tag."""
+    cdef int64_t topics, partitions, items, i, k, size
+    cdef const uint8_t* name
+    take_string(&c, flexible, &size)
+    take_i16(&c)
+    take_i32(&c)
+    items = topics = take_array(&c, flexible, 2)
+    for i in range(topics):
+        name = take_string(&c, flexible, &size)
+        if c.failed or size < 0 or not is_text(name, size):
+            return False
+        partitions = take_array(&c, flexible, 5)
+        items += partitions
+        if items > ITEM_COUNT_MAX:
+            return False
+        for k in range(partitions):
+            take_i32(&c)
+            size = <int64_t>take_uvarint(&c) - 1 if flexible else take_i32(&c)
+            if size > 0:
+                take(&c, size)
+            skip_tags(&c, flexible)
+            if c.failed:
+                return False
+        skip_tags(&c, flexible)
+    skip_tags(&c, flexible)
+    return not c.failed and items <= ITEM_COUNT_MAX
 
 
 cdef class ProducePath:
@@ -93,6 +126,8 @@ cdef class ProducePath:
         cdef const uint8_t* name
         cdef int acks
         cdef Topic topic
+        if not _is_whole(c[0], flexible):
+            return PRODUCE_MALFORMED
         take_string(c, flexible, &size)
         self.transactional = size >= 0
         acks = take_i16(c)
@@ -101,16 +136,12 @@ cdef class ProducePath:
         put_array(out, flexible, topics)
         for i in range(topics):
             name = take_string(c, flexible, &size)
-            if c.failed or size < 0:
-                return PRODUCE_MALFORMED
             topic = self.writer.projections.topics_by_name.get((<const char*>name)[:size])
             put_string(out, flexible, name, size)
             partitions = take_array(c, flexible, 5)
             put_array(out, flexible, partitions)
             for k in range(partitions):
                 self._partition(c, version, topic, acks, now_ms, out, end_pos, &failed)
-                if c.failed:
-                    return PRODUCE_MALFORMED
             skip_tags(c, flexible)
             if flexible:
                 put_i8(out, 0)
@@ -118,8 +149,7 @@ cdef class ProducePath:
         put_i32(out, 0)  # throttle time
         if flexible:
             put_i8(out, 0)
-        if c.failed:
-            return PRODUCE_MALFORMED
+        assert not c.failed
         if acks == 0:
             return PRODUCE_CLOSE if failed else PRODUCE_SILENT
         return PRODUCE_ANSWERED
@@ -135,8 +165,6 @@ cdef class ProducePath:
         cdef Partition partition = None
         cdef Outcome o
         skip_tags(c, flexible)
-        if c.failed:
-            return 0
         memset(&o, 0, sizeof(o))
         o.base_offset = o.log_append_time = -1
         o.fault_record = -1
@@ -212,8 +240,8 @@ cdef class ProducePath:
             return INVALID_RECORD if b.magic < 2 else CORRUPT_MESSAGE
         if b.length != size - 12:
             self.message = (
-                f"the first batch says that it has {b.length + 12} bytes, here are {size}: "
-                "exactly one record batch is expected for a partition"
+                f"the first batch says that it has {<int64_t>b.length + 12} bytes, here are "
+                f"{size}: exactly one record batch is expected for a partition"
             )
             # Clients send a batch again that is only corrupt: not one that is wrongly made.
             return CORRUPT_MESSAGE if b.length < BATCH_HEADER_SIZE - 12 else INVALID_RECORD

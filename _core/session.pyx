@@ -18,7 +18,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
 
-from _core.buffer cimport Buf, append, release, reserve, shrink
+from _core.buffer cimport Buf, append, fence, release, reserve, shrink, unfence
 from _core.fetch cimport (
     FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
     FetchPath,
@@ -188,7 +188,10 @@ cdef class Session:
                 break
             self.consumed += 4 + size
             self.requests += 1
+            # What is behind the request is none of its reader's business.
+            fence(self.input.data + self.consumed, self.input.capacity - self.consumed)
             self._request(self.input.data + self.consumed - size, size, now_ms)
+            unfence(self.input.data + self.consumed, self.input.capacity - self.consumed)
         return self._end_round()
 
     def compact(self):
