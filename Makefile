@@ -4,6 +4,7 @@
 PYTHON ?= python3
 ROUNDS ?= 100
 STATES ?= 50000
+FUZZ ?= 600
 PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
@@ -25,9 +26,9 @@ demo: build  ## delayed messages through a broker that is killed half-way, with 
 test: build  ## all tests (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -q $(ARGS)
 
-soak: build  ## kill -9 under load ROUNDS=n times, STATES=n states of the disk after a crash
-	@$(PY) -m pytest -q tests/kill9 tests/store --rounds $(ROUNDS) --states $(STATES) --timeout 0 \
-		-o faulthandler_timeout=0
+soak: build  ## kill -9 under load ROUNDS=n times, STATES=n states after a crash, FUZZ=n seconds
+	@$(PY) -m pytest -q tests/kill9 tests/store tests/fuzz --rounds $(ROUNDS) --states $(STATES) \
+		--fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
 
 bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS="--only lateness")
 	@$(PY) -m perf.bench $(ARGS)

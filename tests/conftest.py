@@ -19,6 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--states", type=int, default=4000, help="about how many crash states the store is put into"
     )
+    parser.addoption(
+        "--fuzz-seconds", type=float, default=0, help="how long to fuzz; 0: a fixed number of cases"
+    )
 
 
 @pytest.fixture

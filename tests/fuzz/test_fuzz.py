@@ -1,0 +1,99 @@
+"""Whatever bytes arrive, in whatever pieces: no crash, no wrong answer, nothing unbounded.
+
+What may never happen is listed in tests/fuzz/harness.py. A finding prints how to repeat it.
+"""
+
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import sanitized
+from tests.fuzz.cases import Case, load_corpus, parse_case
+from tests.fuzz.run import CORPUS
+
+SEEDS = range(20, 24)
+CASES = 180
+
+needs_sanitizers = pytest.mark.skipif(
+    not sanitized.find_runtimes(), reason="gcc with libasan and libubsan is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def sanitized_core() -> None:
+    """It takes about a minute if nothing is built yet."""
+    sanitized.build()
+
+
+def run_sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command with the runtime of the sanitizers."""
+    return subprocess.run(
+        command,
+        env=sanitized.environment(),
+        cwd=sanitized.ROOT,
+        text=True,
+        capture_output=True,
+    )
+
+
+def check_nothing_found(arguments: list[str], running: Path) -> None:
+    """Run the fuzzer."""
+    arguments = [*arguments, "--running", str(running)]
+    done = run_sanitized(sanitized.command("tests.fuzz.run", *arguments))
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        case = running.read_text() if running.exists() else "(none ran)"
+        pytest.fail(f"save this as tests/fuzz/corpus/NAME.case:\n{case}")
+    assert "nothing found" in done.stderr
+
+
+@needs_sanitizers
+@pytest.mark.usefixtures("sanitized_core")
+@pytest.mark.timeout(600)
+def test_the_core_withstands_the_corpus(tmp_path: Path) -> None:
+    check_nothing_found(["--cases", "0"], tmp_path / "running.case")
+
+
+@needs_sanitizers
+@pytest.mark.usefixtures("sanitized_core")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_core_withstands_made_cases(
+    seed: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The same ones in every run; with --fuzz-seconds others, which follow the branches taken."""
+    seconds = request.config.getoption("--fuzz-seconds") / len(SEEDS)
+    how = ["--seed", str(seed), "--cases", str(CASES), "--made-only"]
+    if seconds:
+        how = ["--seed", str(secrets.randbits(32)), "--guided", "--seconds", str(seconds)]
+    check_nothing_found(how, tmp_path / "running.case")
+
+
+@needs_sanitizers
+@pytest.mark.usefixtures("sanitized_core")
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_read_behind_the_end_of_bytes_is_found(is_inside: bool) -> None:
+    """So the sanitizers are at work, and see where Python's own objects end."""
+    index = 50 if is_inside else 51
+    code = f"import ctypes; ctypes.CDLL(None).branch_trace_peek(bytes(50), {index})"
+    done = run_sanitized([sys.executable, "-c", code])
+    assert (done.returncode == 0) == is_inside
+    assert ("heap-buffer-overflow" in done.stderr) != is_inside
+
+
+def test_every_case_of_the_corpus_is_written_as_it_is_read() -> None:
+    cases = load_corpus(CORPUS)
+    assert cases
+    for name, case in cases.items():
+        assert parse_case(case.text(["a comment"])) == case, name
+
+
+def test_the_corpus_is_small() -> None:
+    assert sum(path.stat().st_size for path in CORPUS.glob("*")) < 1_000_000
+
+
+def test_a_case_without_steps_is_served() -> None:
+    assert Case(()).size == 0
