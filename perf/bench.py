@@ -49,6 +49,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a twentieth of the records, no repeats: shows that it works, not how fast it is",
     )
+    parser.add_argument(
+        "--no-repeats", action="store_true", help="run once, even if other processes disturb it"
+    )
     parser.add_argument("--config", type=Path, help="latermq's configuration file")
     parser.add_argument("--without-kafka", action="store_true", help="leave Apache Kafka out")
 
@@ -59,7 +62,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
     return Plan(
         run_count=max(1, options.runs or (1 if is_quick else RUN_COUNT)),
         share=_QUICK_SHARE if is_quick else 1.0,
-        is_patient=not is_quick,
+        is_patient=not (is_quick or options.no_repeats),
         has_warm_up=not is_quick,
         seed=options.seed,
     )
