@@ -114,7 +114,9 @@ def test_every_form_of_request_is_understood(broker: ApplianceProcess, topic: st
         wish = wish_of[one.value]
         if wish.request:
             check_delivery(one, sent_ms, delay_ms=wish.delay_ms, due_ms=wish.due_ms, own=())
-            due_ms.append(int(dict(one.headers)["x-due-at"]))
+            headers = dict(one.headers)
+            # On a slow machine an instant may have passed when the broker was told of it.
+            due_ms.append(max(int(headers["x-due-at"]), int(headers["x-accepted-at"])))
     assert due_ms[1:] == sorted(due_ms[1:])
 
 
