@@ -4,7 +4,6 @@ Starting a process for each would take most of the time of their tests.
 """
 
 import contextlib
-import gc
 import io
 import json
 import shlex
@@ -96,8 +95,6 @@ class CommandLine:
                 status = 0
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else 0
-        # Kafka clients that are closed leave the two ends of their wake-up pipes to the collector.
-        gc.collect()
         return Outcome(status, stdout.getvalue(), stderr.getvalue())
 
     def ok(self, command: str, stdin: bytes = b"") -> Outcome:
