@@ -170,7 +170,10 @@ def main() -> int:
         return 0
     comparisons = compare(baseline, GOALS, measured)
     print(f"{machine}\n\n{comparison_table(comparisons)}")
-    return exit_status(comparisons)
+    status = exit_status(comparisons)
+    if status == 2:
+        print(f"bench-check: nothing that was measured is in {options.baseline}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

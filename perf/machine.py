@@ -53,7 +53,7 @@ def machine_line(more: Sequence[str] = ()) -> str:
         f"{cores} cores",
         f"{memory_gb:.0f} GB",
         f"Linux {platform.release()}",
-        _output(["stat", "-f", "-c", "%T", str(BUILD_DIR)]),
+        _output(["findmnt", "-n", "-o", "FSTYPE", "-T", str(BUILD_DIR)]),
         f"Python {platform.python_version()}",
         f"librdkafka {_output(['pkg-config', '--modversion', 'rdkafka'])}",
         f"confluent-kafka {version('confluent-kafka')}",

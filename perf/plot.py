@@ -1,5 +1,6 @@
 """A benchmark as a picture: one group of bars for each workload, in SVG without any library."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
@@ -13,7 +14,9 @@ _RIGHT: Final = 200
 _BAR_HEIGHT: Final = 14
 _ROW_HEIGHT: Final = 19
 _TITLE_HEIGHT: Final = 30
-_TOP: Final = 56
+_TOP: Final = 40
+_LINE_HEIGHT: Final = 16
+_LINE_COLUMNS: Final = 120
 
 # Told apart also by people who see no red or no green; anything else is grey.
 _COLOURS: Final = {
@@ -41,6 +44,9 @@ def plot(results: Sequence[Result], metric_of: Mapping[str, str], subtitle: str)
             groups.setdefault(result.workload, []).append((result.broker, figure))
     body: list[str] = []
     top = _TOP
+    for line in textwrap.wrap(subtitle, _LINE_COLUMNS):
+        body.append(f'<text class="s" x="10" y="{top}">{escape(line)}</text>')
+        top += _LINE_HEIGHT
     for workload, bars in groups.items():
         body.append(_title(METRICS[metric_of[workload]].title, workload, top))
         top += _TITLE_HEIGHT
@@ -53,7 +59,7 @@ def plot(results: Sequence[Result], metric_of: Mapping[str, str], subtitle: str)
         f'viewBox="0 0 {_WIDTH} {top + 20}"><style>{_STYLE}</style>'
         f'<rect width="100%" height="100%" fill="#fff"/>'
         f'<text class="t" x="10" y="22">latermq benchmark: medians, with the range of the runs'
-        f'</text><text class="s" x="10" y="40">{escape(subtitle)}</text>'
+        f"</text>"
     )
     return "\n".join([head, *body, "</svg>", ""])
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perf.brokers import ASYNC, MACHINE, MOCK, Brokers, Endpoint, build_client
+from perf.brokers import ASYNC, KAFKA, KAFKA_SYNC, MACHINE, MOCK, Brokers, Endpoint, build_client
 from perf.machine import BenchError, MissingToolError
 from perf.measure import run_clients, run_workload
+from perf.rounds import Plan, run_rounds
 from perf.workloads import (
+    LIMITS,
     Step,
     Workload,
     consume,
@@ -187,6 +189,27 @@ def test_a_client_without_a_broker_fails_and_says_why(client: Path, tmp_path: Pa
     nobody = Endpoint("127.0.0.1:1", 1, "t", "t", "1", tmp_path)
     with pytest.raises(BenchError, match="Connection refused"):
         run_clients(nobody, client, ANY, pipeline(10))
+
+
+def test_kafka_is_skipped_with_a_reason_where_there_is_no_java(
+    client: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Brokers(client, frozenset({KAFKA, KAFKA_SYNC}), tmp_path) as brokers:
+        assert brokers.skipped.keys() == {KAFKA, KAFKA_SYNC}
+        assert "apt-get install" in brokers.skipped[KAFKA]
+        outcome = run_rounds(brokers, client, [replace(ANY, brokers=(KAFKA,))], Plan(1))
+    assert (outcome.results, outcome.failures) == ([], [])
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(client: Path, brokers: Brokers) -> None:
+    fails = Workload("fails", Step("burst", 10, 200, ("--lead-ms", "50")), (ASYNC,))
+    works = Workload("works", limit("limit-receive", 3), (MACHINE,), LIMITS)
+    plan = Plan(2, is_patient=False, has_warm_up=False)
+    outcome = run_rounds(brokers, client, [fails, works], plan)
+    assert [(result.workload, len(result.samples)) for result in outcome.results] == [("works", 2)]
+    assert len(outcome.failures) == 2
+    assert all(failure.startswith("fails, latermq async: ") for failure in outcome.failures)
 
 
 def test_the_client_prints_one_json_object(client: Path, tmp_path: Path) -> None:
