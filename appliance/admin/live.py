@@ -50,6 +50,9 @@ class Frontend(Protocol):
 class Groups(Protocol):
     """The consumer groups, as their coordinator has them."""
 
+    def __len__(self) -> int:
+        """How many there are."""
+
     def summaries(self) -> Iterator[GroupSummary]:
         """Yield all groups; between two of them groups may come and go."""
 
@@ -130,7 +133,7 @@ class LiveStatus:
             connections=gauges.connections,
             topics=len(topics),
             partitions=sum(len(topic.partitions) for topic in topics),
-            groups=sum(1 for _ in self._groups.summaries()),
+            groups=len(self._groups),
             pending_timers=gauges.pending_timers,
             next_due_at=broker.next_wake_ms(),
             damage_count=gauges.recovered_damage,

@@ -253,7 +253,7 @@ _PATHS: Final[dict[str, Any]] = {
         "listGroups",
         "all consumer groups",
         {
-            "200": _json("by name", _object(groups=_list(_ref("GroupSummary")))),
+            "200": _json("in no order", _object(groups=_list(_ref("GroupSummary")))),
             "503": _NOT_READY,
         },
     ),

@@ -17,14 +17,16 @@ class GroupsStatus:
         """Look at the groups of `coordinator`."""
         self._coordinator = coordinator
 
+    def __len__(self) -> int:
+        """How many groups there are."""
+        return sum(1 for _ in self._coordinator.groups())
+
     def summaries(self) -> Iterator[GroupSummary]:
-        """Yield all groups by name; between two of them groups may come and go."""
-        for name in sorted(group.group_id for group in self._coordinator.groups()):
-            group = self._coordinator.find(name)
-            if group is not None:
-                yield GroupSummary(
-                    name, group.state.value, group.protocol_type or "", len(group.members)
-                )
+        """Yield all groups; between two of them groups may come and go."""
+        for group in list(self._coordinator.groups()):
+            yield GroupSummary(
+                group.group_id, group.state.value, group.protocol_type or "", len(group.members)
+            )
 
     def find(self, name: str) -> GroupStatus | None:
         """Return all of a group but its offsets; None if there is none of that name."""

@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from _core.layout import FRAME_HEADER_SIZE
 from appliance.errors import RequestError
 from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_records import Record, by_level, cancel, delay
@@ -144,3 +145,39 @@ def test_an_id_of_no_possible_length_is_a_mistake_of_the_caller(
 ) -> None:
     with pytest.raises(ValueError, match="1 to 255"):
         rig.cancel_timer("t", user_id)
+
+
+def test_many_cancels_go_over_the_ends_of_segments(rig: BrokerRig) -> None:
+    """Each segment says who the topic is before the first cancel in it."""
+    names = [b"%04d" % number for number in range(1_000)]
+    for first in range(0, 1_000, 100):
+        send(rig, *(Record(b"x", headers=delay(1_000, name)) for name in names[first:][:100]))
+    begin = rig.broker.wrote_pos
+    for name in names:
+        assert rig.cancel_timer("t", name)[0] == "cancelled"
+    assert rig.broker.wrote_pos - begin > 2 * rig.config.segment_size_bytes
+    rig.flush()
+    rig = rig.crash("torn", random.Random(0))
+    assert rig.broker.pending_timers == 0
+    assert {rig.timer_state("t", name)[0] for name in names} == {"cancelled"}
+
+
+def test_a_timer_whose_record_rotted_can_be_cancelled_and_stays_so(rig: BrokerRig) -> None:
+    """Its record cannot be delivered now; a later start might read it again."""
+    begin = rig.broker.wrote_pos
+    send(rig, Record(b"x", headers=delay(10, b"id")))
+    rig = rig.crash("kept", random.Random(0))
+    path, at = rig.config.data_dir / "commitlog" / ("0" * 20), begin + FRAME_HEADER_SIZE + 120
+    rig.disk.evict(path)
+    rig.disk.flip(path, at, 1)
+    rig.clock.advance_ms(10)
+    delivery = rig.broker.deliver_due()
+    assert rig.read_cold(delivery.cold)
+    assert rig.deliver_all() == 0
+    assert rig.cancel_timer("t", b"id")[0] == "cancelled"
+    rig.flush()
+    rig.disk.flip(path, at, 1)
+    rig = rig.crash("kept", random.Random(0))
+    assert rig.timer_state("t", b"id")[0] == "cancelled"
+    assert rig.deliver_all() == 0
+    assert values(rig) == []
