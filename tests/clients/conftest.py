@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.delayed import LEVEL_1_MS
-from tests.support.appliance_process import ApplianceProcess, running_appliance
+from tests.support.appliance_process import CONFIG, ApplianceProcess, running_appliance
+from tests.support.client_setup import ClientMissingError
+from tests.support.kafka_python_suite import KafkaPythonSuite
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +19,24 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProces
     config.write_text(f'[delay]\nlevels = "{LEVEL_1_MS}ms 5s 10s"\n')
     with running_appliance(root, ["--config", str(config)]) as appliance:
         yield appliance
+
+
+@pytest.fixture(scope="session")
+def own_suite(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[KafkaPythonSuite | ClientMissingError]:
+    """kafka-python's own tests; they run in the background while other clients are tried."""
+    root = tmp_path_factory.mktemp("own_suite")
+    config = root / "latermq.toml"
+    config.write_text(f"{CONFIG}[groups]\nsession_timeout_min_ms = 3000\n")
+    with running_appliance(root, ["--config", str(config)]) as appliance:
+        try:
+            suite = KafkaPythonSuite(appliance.kafka, root)
+        except ClientMissingError as missing:
+            yield missing
+            return
+        yield suite
+        suite.close()
 
 
 @pytest.fixture

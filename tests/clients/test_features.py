@@ -12,6 +12,7 @@ from tests.support.client_features import CLIENTS, FEATURES, Client
 from tests.support.client_matrix import PATH, matrix, replace_matrix
 from tests.support.client_runs import ClientRun, running_clients
 from tests.support.client_setup import ClientMissingError
+from tests.support.kafka_python_suite import KafkaPythonSuite
 
 CASES = [
     pytest.param(client, feature.name, id=f"{client.name}-{feature.name}")
@@ -22,7 +23,10 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def runs(broker: ApplianceProcess) -> Iterator[Mapping[str, ClientRun | ClientMissingError]]:
+def runs(
+    broker: ApplianceProcess, own_suite: KafkaPythonSuite | ClientMissingError
+) -> Iterator[Mapping[str, ClientRun | ClientMissingError]]:
+    """All programs; with them begins the suite, since all of them wait most of the time."""
     with running_clients(broker.kafka) as runs:
         yield runs
 

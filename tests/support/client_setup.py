@@ -21,6 +21,7 @@ CLIENTS: Final = ROOT / "tests" / "clients"
 BUILD: Final = ROOT / "build" / "clients"
 REQUIREMENTS: Final = ROOT / "requirements-dev.txt"
 
+_SERVICE: Final = CLIENTS / "kafka_python_suite" / "service.py"
 _LIMIT_S: Final = 600
 _MAVEN_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
@@ -35,7 +36,7 @@ class Part:
 
     Args:
         name: of its directory.
-        inputs: files that determine it.
+        inputs: files that determine it, beside this program.
         needs: command -> Debian package that has it.
         install: fills an empty directory.
         settings: what else determines it.
@@ -50,7 +51,7 @@ class Part:
     def fingerprint(self) -> str:
         """Return what changes with everything that determines the part."""
         digest = hashlib.sha256(" ".join(self.settings).encode())
-        for path in self.inputs:
+        for path in (Path(__file__), *self.inputs):
             digest.update(path.read_bytes())
         return digest.hexdigest()
 
@@ -97,6 +98,9 @@ def _install_kafka_python_tests(directory: Path) -> None:
         content.extractall(directory, filter="data")
     (unpacked,) = (path for path in directory.iterdir() if path.is_dir())
     (unpacked / "test").rename(directory / "test")
+    (directory / "test" / "__init__.py").touch()
+    shutil.copy(_SERVICE, directory / "test")
+    (directory / "pytest.ini").write_text("[pytest]\n")  # else this project's settings hold
     shutil.rmtree(unpacked)
     archive.unlink()
 
@@ -128,7 +132,9 @@ PARTS: Final = (
     ),
     _java("java_3", "3.9.2"),
     _java("java_4", "4.3.0"),
-    Part("kafka_python_tests", [], {}, _install_kafka_python_tests, (_pinned_kafka_python(),)),
+    Part(
+        "kafka_python_tests", [_SERVICE], {}, _install_kafka_python_tests, (_pinned_kafka_python(),)
+    ),
 )
 
 
