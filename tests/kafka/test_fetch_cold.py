@@ -26,20 +26,8 @@ def client() -> WireClient:
     for index in range(COUNT):
         first.produce("t", 0, make_batch([Raw(value_of(index))]))
     rig = rig.restart()
-    make_cold(rig)
+    rig.make_cold()
     return WireClient(rig)
-
-
-def segments(rig: BrokerRig) -> list[Path]:
-    return sorted(path for path in rig.disk.files() if path.parent.name == "commitlog")
-
-
-def make_cold(rig: BrokerRig) -> None:
-    """Let the kernel drop the log's pages, and the broker forget that it saw them."""
-    for path in segments(rig):
-        rig.disk.evict(path)
-    rig.clock.advance_ms(2_000)
-    rig.broker.housekeep()
 
 
 def place_of(rig: BrokerRig, index: int) -> tuple[Path, int, int]:
@@ -47,7 +35,7 @@ def place_of(rig: BrokerRig, index: int) -> tuple[Path, int, int]:
     topic = rig.broker.find_topic("t")
     assert topic is not None
     pos = topic.partitions[0].unit_position(index)
-    path = max(path for path in segments(rig) if int(path.name) <= pos)
+    path = max(path for path in rig.segment_paths() if int(path.name) <= pos)
     return path, pos - int(path.name), rig.disk.files()[path].index(value_of(index))
 
 
@@ -98,7 +86,7 @@ def test_flipped_bit_is_never_served(client: WireClient, bad: int, where: str) -
     while found := offsets(client.fetch_records("t", 0, offset)):
         seen += [each for each in found if each >= offset]
         offset = found[-1] + 1
-        make_cold(client.rig)
+        client.rig.make_cold()
     assert seen == [index for index in range(COUNT) if index != bad]
     if bad == COUNT - 1:
         assert offset == bad
@@ -124,8 +112,8 @@ def test_cold_timers_are_read_before_they_are_delivered() -> None:
         late = Raw(value_of(index), headers=[(b"x-delay", b"5000")])
         client.produce("t", 0, make_batch([late]))
     rig = rig.restart()
-    make_cold(rig)
-    path = segments(rig)[0]
+    rig.make_cold()
+    path = rig.segment_paths()[0]
     rig.disk.flip(path, rig.disk.files()[path].index(value_of(0)) + 5, 1)
     assert rig.tick(5000) == 2
     assert [record.value for record in rig.fetch("t", 0)] == [value_of(1), value_of(2)]
@@ -146,7 +134,7 @@ def test_no_order_of_fetches_gets_at_a_flipped_bit(client: WireClient, seed: int
         found.update(offsets(client.fetch_records("t", 0, rng.randrange(COUNT))))
         chance = rng.random()
         if chance < 0.3:
-            make_cold(client.rig)
+            client.rig.make_cold()
         elif chance < 0.6:
             client.rig.clock.advance_ms(2_000)
             client.rig.broker.housekeep()

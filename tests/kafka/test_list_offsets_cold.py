@@ -1,6 +1,5 @@
 """Offsets by time of what is not in memory: read and checked first, damage is passed over."""
 
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -31,20 +30,8 @@ def client() -> WireClient:
             "t", 0, [Record(b"%d" % each * 200, timestamp_ms=time_of(each)) for each in pair]
         )
     rig = rig.restart()
-    make_cold(rig)
+    rig.make_cold()
     return WireClient(rig)
-
-
-def segments(rig: BrokerRig) -> list[Path]:
-    return sorted(path for path in rig.disk.files() if path.parent.name == "commitlog")
-
-
-def make_cold(rig: BrokerRig) -> None:
-    """Let the kernel drop the log's pages, and the broker forget that it saw them."""
-    for path in segments(rig):
-        rig.disk.evict(path)
-    rig.clock.advance_ms(2_000)
-    rig.broker.housekeep()
 
 
 def spoil(rig: BrokerRig, offset: int) -> None:
@@ -52,7 +39,7 @@ def spoil(rig: BrokerRig, offset: int) -> None:
     topic = rig.broker.find_topic("t")
     assert topic is not None
     pos = topic.partitions[0].unit_position(offset)
-    path = max(path for path in segments(rig) if int(path.name) <= pos)
+    path = max(path for path in rig.segment_paths() if int(path.name) <= pos)
     rig.disk.flip(path, pos - int(path.name) + 70, 4)
 
 
@@ -89,7 +76,7 @@ def test_cold_frames_are_read_and_then_looked_at(client: WireClient, offset: int
 
 def test_ends_are_found_too(client: WireClient) -> None:
     assert find(client, HIGHEST) == (0, COUNT - 1, time_of(COUNT - 1))
-    make_cold(client.rig)
+    client.rig.make_cold()
     assert find(client, time_of(COUNT)) == (0, -1, -1)
 
 
@@ -101,7 +88,7 @@ def test_damaged_frames_are_passed_over_and_reported(client: WireClient, bad: in
         expected = next((each for each in readable if each >= offset), None)
         found = (0, -1, -1) if expected is None else (0, expected, time_of(expected))
         assert find(client, time_of(offset)) == found
-        make_cold(client.rig)
+        client.rig.make_cold()
     assert find(client, HIGHEST) == (0, readable[-1], time_of(readable[-1]))
     assert len({damage.offset for damage in client.rig.control_damage}) == 1
 

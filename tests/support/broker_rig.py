@@ -18,6 +18,7 @@ import random
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -332,6 +333,17 @@ class BrokerRig:
     def _read_cold_for_control(self, positions: list[int], then: Callable[[], None]) -> None:
         self.control_damage += self.read_cold(positions)
         then()
+
+    def segment_paths(self) -> list[Path]:
+        """The files of the log, in order."""
+        return sorted(path for path in self.disk.files() if path.parent.name == "commitlog")
+
+    def make_cold(self) -> None:
+        """Let the kernel drop the log's pages, and the broker forget that it saw them."""
+        for path in self.segment_paths():
+            self.disk.evict(path)
+        self.clock.advance_ms(2_000)
+        self.broker.housekeep()
 
     def housekeep(self) -> None:
         """A slice of background work, and the next segment if it is time for it."""
