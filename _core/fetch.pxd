@@ -38,6 +38,8 @@ cdef class FetchPath:
     cdef public int32_t epoch
     cdef int64_t size_max
     cdef int64_t item_count_max
+    cdef int64_t copies_max
+    cdef readonly int64_t work_bytes
     cdef readonly list cold
     cdef readonly list watched
     cdef readonly int64_t sent_bytes
@@ -59,6 +61,7 @@ cdef class FetchPath:
     cdef bint is_full                   # more would not fit, however long it waits
     # Writes the answer's body into out. `patient`: too little data is not an answer.
     cdef int handle(self, Cursor* c, int version, bint patient, Buf* out, FetchAsk* ask) except -1
+    cdef int _count_work(self) except -1
     cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1
     cdef int _put_head(self, Buf* out, int version, int error) except -1
     cdef int _topics(self, Cursor* c, int version, Buf* out) except -1

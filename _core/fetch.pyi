@@ -11,8 +11,10 @@ class FetchPath:
     cold: list[int]
     watched: list[Partition]
     sent_bytes: int
+    work_bytes: int
     refused: dict[int, int]
     requests: int
     def __new__(
         cls, projections: Projections, view: LogView, *, size_max: int, item_count_max: int
     ) -> Self: ...
+    def save_memory(self, is_scarce: bool) -> None: ...

@@ -63,6 +63,9 @@ cdef enum:
     # an answer that waits holds little memory.
     EXTENTS_MAX = 16384
     COPIES_MAX_BYTES = 4 << 20
+    COPIES_MIN_BYTES = 32 << 10
+    # What finding a batch counts as, in the work of a turn.
+    EXTENT_WORK_BYTES = 64
 
 
 cdef bint _is_sound(
@@ -94,6 +97,7 @@ cdef class FetchPath:
         cold: after FETCH_COLD: positions of frames to be read by a thread first.
         watched: partitions that the last request asked for.
         requests, sent_bytes: totals since start.
+        work_bytes: likewise, what was copied and what finding batches counts as.
         refused: partitions answered with an error, by Kafka error code.
     """
 
@@ -113,9 +117,14 @@ cdef class FetchPath:
         self.view = view
         self.size_max = size_max
         self.item_count_max = item_count_max
+        self.copies_max = COPIES_MAX_BYTES
         self.cold = []
         self.watched = []
         self.refused = {}
+
+    def save_memory(self, bint is_scarce):
+        """Copy less for each answer, while memory `is_scarce`; as usual otherwise."""
+        self.copies_max = COPIES_MIN_BYTES if is_scarce else COPIES_MAX_BYTES
 
     def __dealloc__(self):
         free(self.extents)
@@ -133,7 +142,7 @@ cdef class FetchPath:
         self.insert_count = 0
         self.answered_bytes = 0
         self.extents_left = EXTENTS_MAX
-        self.copies_left = COPIES_MAX_BYTES
+        self.copies_left = self.copies_max
         self.any_error = self.is_full = False
         self.cold = []
         self.watched = []
@@ -143,6 +152,7 @@ cdef class FetchPath:
         else:
             self._put_head(out, version, NONE)
             error = self._topics(c, version, out)
+            self._count_work()
         # Forgotten topics and rack end the request; neither matters without sessions and replicas.
         if c.failed:
             return FETCH_MALFORMED
@@ -164,6 +174,11 @@ cdef class FetchPath:
                 return FETCH_TOO_LITTLE
         self.sent_bytes += self.answered_bytes
         return FETCH_ANSWERED
+
+    cdef int _count_work(self) except -1:
+        self.work_bytes += self.copies_max - self.copies_left
+        self.work_bytes += (EXTENTS_MAX - self.extents_left) * EXTENT_WORK_BYTES
+        return 0
 
     cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1:
         """The fields in front of the topics."""

@@ -62,6 +62,10 @@ cdef class Partition:
     cdef UnitFile* files
     cdef Py_ssize_t file_count
     cdef list file_buffers
+    cdef int64_t mentioned_in     # serial of the last request that named it among others
+    cdef bint mentioned_again     # and more than once
+    cdef void mention(self, int64_t serial) noexcept
+    cdef bint is_mentioned_again(self, int64_t serial) noexcept
     cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1
     cdef const uint8_t* unit_of(self, int64_t offset) noexcept nogil
     cdef int check_sequence(

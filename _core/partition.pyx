@@ -113,6 +113,14 @@ cdef class Partition:
         release(&self.units)
         free(self.files)
 
+    cdef void mention(self, int64_t serial) noexcept:
+        """Request `serial` (1 or more) names this partition."""
+        self.mentioned_again = self.mentioned_in == serial
+        self.mentioned_in = serial
+
+    cdef bint is_mentioned_again(self, int64_t serial) noexcept:
+        return self.mentioned_in == serial and self.mentioned_again
+
     cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1:
         """One unit for each of `count` records of the frame at `pos`."""
         cdef uint8_t* p = reserve(&self.units, count * UNIT_SIZE)

@@ -22,11 +22,18 @@ cdef enum ProduceResult:
     PRODUCE_SILENT = 1        # acks=0 and all went well
     PRODUCE_CLOSE = 2         # acks=0 and something was refused: Kafka closes the connection
     PRODUCE_MALFORMED = 3
+    PRODUCE_TOO_LARGE = 4     # it names too much to be answered
 
 cdef class ProducePath:
     cdef readonly LogWriter writer
     cdef readonly BatchSplitter splitter
     cdef object decompress
+    cdef int64_t item_count_max
+    cdef int64_t unpacked_batch_max
+    cdef int64_t unpacked_size_max
+    cdef int64_t unpacked_left          # of the request that is handled
+    cdef int64_t serial                 # of the request that is handled
+    cdef readonly int64_t work_bytes
     cdef readonly int64_t batches
     cdef readonly dict refused          # batches by Kafka error code
     cdef public int64_t requests
@@ -36,6 +43,8 @@ cdef class ProducePath:
     cdef int handle(
         self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos
     ) except -1
+    cdef int _count_unpacked(self, int64_t size) except -1
+    cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
     cdef int _partition(
         self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
         int64_t* end_pos, bint* failed

@@ -11,9 +11,14 @@ class ProducePath:
     refused: dict[int, int]
     requests: int
     received_bytes: int
+    work_bytes: int
     def __new__(
         cls,
         writer: LogWriter,
         splitter: BatchSplitter,
-        decompress: Callable[[int, memoryview], bytes],
+        decompress: Callable[[int, memoryview, int], bytes],
+        *,
+        item_count_max: int,
+        unpacked_batch_max: int,
+        unpacked_size_max: int,
     ) -> Self: ...

@@ -5,6 +5,9 @@ without delay headers is stored verbatim; one with them is split by `delay_split
 base offset -1 if any record of the batch is not visible at once. A retry of an idempotent producer
 gets its first answer. A malformed request is refused before anything of it is looked at.
 
+Work is bounded: a request names at most so many topics and partitions, each partition once, and the
+batches of one request unpack to at most so many bytes together.
+
 Versions. 3: transactional id; 5: log start offset; 7: zstd; 8: record errors and message;
 9: flexible encoding.
 
@@ -25,12 +28,12 @@ from _core.crc32c cimport extend
 from _core.delay_split cimport SPLIT_OK, BatchSplitter
 from _core.frames cimport FrameHeader, blank_header, frame_size
 from _core.kafka_wire cimport (
-    is_text, put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array,
-    take_string,
+    put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
 )
 from _core.layout cimport *
 from _core.log_tail cimport FrameBody
 from _core.log_writer cimport LogWriter
+from _core.mentions cimport count_mentions
 from _core.octets cimport (
     Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
 )
@@ -46,6 +49,7 @@ cdef enum:
     MESSAGE_TOO_LARGE = 10
     INVALID_REQUIRED_ACKS = 21
     INVALID_TIMESTAMP = 32
+    INVALID_REQUEST = 42
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
@@ -56,38 +60,6 @@ cdef enum:
 cdef enum:
     FIRST_FLEXIBLE = 9
     CODEC_ZSTD = 4
-    # Topics and partitions of a request: five bytes each ask for an answer of some hundred. As in
-    # compat.kafka.wire.
-    ITEM_COUNT_MAX = 100_000
-
-
-cdef bint _is_whole(Cursor c, bint flexible) except -1:
-    """Whether the body at `c` is a Produce request, from the transactional id to its last tag."""
-    cdef int64_t topics, partitions, items, i, k, size
-    cdef const uint8_t* name
-    take_string(&c, flexible, &size)
-    take_i16(&c)
-    take_i32(&c)
-    items = topics = take_array(&c, flexible, 2)
-    for i in range(topics):
-        name = take_string(&c, flexible, &size)
-        if c.failed or size < 0 or not is_text(name, size):
-            return False
-        partitions = take_array(&c, flexible, 5)
-        items += partitions
-        if items > ITEM_COUNT_MAX:
-            return False
-        for k in range(partitions):
-            take_i32(&c)
-            size = <int64_t>take_uvarint(&c) - 1 if flexible else take_i32(&c)
-            if size > 0:
-                take(&c, size)
-            skip_tags(&c, flexible)
-            if c.failed:
-                return False
-        skip_tags(&c, flexible)
-    skip_tags(&c, flexible)
-    return not c.failed and items <= ITEM_COUNT_MAX
 
 
 cdef class ProducePath:
@@ -95,23 +67,32 @@ cdef class ProducePath:
 
     Attributes:
         requests, batches, received_bytes: totals since start.
+        work_bytes: likewise, what batches unpacked to.
         refused: batches refused, by Kafka error code.
     """
 
     def __cinit__(
-        self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None
+        self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None, *,
+        int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max
     ):
         """Join the path's parts.
 
         Args:
             writer: appends frames.
             splitter: reads delay headers.
-            decompress: function (codec, bytes) -> bytes of a compressed record section; raises an
-                exception with the Kafka error code in `code` and a sentence.
+            decompress: function (codec, bytes, most bytes) -> bytes of a compressed record section;
+                raises an exception with the Kafka error code in `code`, what was unpacked in vain
+                in `unpacked_size`, and a sentence.
+            item_count_max: most topics and partitions together that a request may name.
+            unpacked_batch_max: most bytes that one compressed batch unpacks to.
+            unpacked_size_max: most bytes that the compressed batches of a request unpack to.
         """
         self.writer = writer
         self.splitter = splitter
         self.decompress = decompress
+        self.item_count_max = item_count_max
+        self.unpacked_batch_max = unpacked_batch_max
+        self.unpacked_size_max = unpacked_size_max
         self.refused = {}
 
     cdef int handle(
@@ -126,8 +107,17 @@ cdef class ProducePath:
         cdef const uint8_t* name
         cdef int acks
         cdef Topic topic
-        if not _is_whole(c[0], flexible):
+        cdef int64_t mentions
+        self.serial += 1
+        mentions = count_mentions(
+            c[0], flexible, self.writer.projections.topics_by_name, self.serial,
+            self.item_count_max,
+        )
+        if mentions < 0:
             return PRODUCE_MALFORMED
+        if mentions > self.item_count_max:
+            return PRODUCE_TOO_LARGE
+        self.unpacked_left = self.unpacked_size_max
         take_string(c, flexible, &size)
         self.transactional = size >= 0
         acks = take_i16(c)
@@ -179,6 +169,9 @@ cdef class ProducePath:
             self.message = "transactions are not supported yet"
         elif topic is None or not 0 <= index < len(topic.partitions):
             o.error = UNKNOWN_TOPIC_OR_PARTITION
+        elif (<Partition>topic.partitions[index]).is_mentioned_again(self.serial):
+            o.error = INVALID_REQUEST
+            self.message = f"partition {index} is named more than once: send one batch for each"
         else:
             partition = <Partition>topic.partitions[index]
             self._accept(partition, version, data, size, now_ms, &o)
@@ -322,16 +315,8 @@ cdef class ProducePath:
         codec = b.attributes & ATTRIBUTE_CODEC
         self.splitter.has_delay_headers = False
         if codec:
-            try:
-                plain = self.decompress(
-                    codec, PyMemoryView_FromMemory(<char*>records, records_size, PyBUF_READ)
-                )
-            except Exception as error:
-                code = getattr(error, "code", None)
-                if code is None:
-                    raise
-                self.message = str(error)
-                o.error = code
+            plain = self._unpack(codec, records, records_size, o)
+            if plain is None:
                 return 0
             records = <const uint8_t*><const char*>plain
             records_size = len(plain)
@@ -350,6 +335,42 @@ cdef class ProducePath:
         if fault != SPLIT_OK:
             return self._refuse_split(fault, o)
         return self._accept_verbatim(partition, &b, data, size, now_ms, o)
+
+    cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o):
+        """The decompressed record section, or None and the error that says why not."""
+        cdef bytes plain
+        cdef int64_t unpacked
+        packed = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
+        o.error = MESSAGE_TOO_LARGE
+        if self.unpacked_left > 0:
+            try:
+                plain = self.decompress(
+                    codec, packed, min(self.unpacked_left, self.unpacked_batch_max)
+                )
+                o.error = NONE
+                self._count_unpacked(len(plain))
+                return plain
+            except Exception as error:
+                if getattr(error, "code", None) is None:
+                    raise
+                o.error = error.code
+                self.message = str(error)
+                # What was done in vain was work as well.
+                unpacked = error.unpacked_size
+            if o.error != MESSAGE_TOO_LARGE or self.unpacked_left >= self.unpacked_batch_max:
+                self._count_unpacked(unpacked)
+                return None
+            self._count_unpacked(unpacked)
+        self.message = (
+            f"the batches of the request unpack to more than {self.unpacked_size_max} bytes, "
+            "the limit that limits.request_decompressed_size_max_bytes sets"
+        )
+        return None
+
+    cdef int _count_unpacked(self, int64_t size) except -1:
+        self.unpacked_left -= size
+        self.work_bytes += size
+        return 0
 
     cdef int _refuse_split(self, int fault, Outcome* o) except -1:
         self.message = self.splitter.describe_fault(fault)

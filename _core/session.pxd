@@ -10,8 +10,7 @@ from _core.produce cimport ProducePath
 cdef class Answer:
     cdef int64_t end_pos
     cdef bint parked
-    cdef list pieces
-    cdef int64_t size         # of the pieces, if they are counted
+    cdef list pieces          # those that have not left yet
 
 cdef class ParkedFetch:
     cdef readonly Session session
@@ -38,12 +37,18 @@ cdef class Session:
     cdef readonly FetchPath fetch
     cdef readonly str close_reason
     cdef readonly bint paused
+    cdef readonly bint yielded
+    cdef readonly bint has_more
+    cdef readonly int64_t taken_bytes
     cdef readonly list new_parked
     cdef readonly int64_t requests
     cdef object rare
     cdef object answers          # deque of Answer
     cdef int64_t request_size_max
     cdef int64_t queued_bytes    # of answers that wait
+    cdef int64_t own_bytes       # of these, and of fetches that wait: what are no slices of the log
+    cdef int64_t work_left       # of this turn
+    cdef public int64_t queued_max_bytes
     cdef int parked_count
     cdef Buf input
     cdef Py_ssize_t consumed     # bytes of `input` that are dealt with
@@ -59,5 +64,6 @@ cdef class Session:
     cdef int _park(self, ParkedFetch parked, int result) except -1
     cdef int _end_round(self) except -1
     cdef int _fill(self, Answer answer, list pieces) except -1
+    cdef int64_t _take_pieces(self, Answer answer, int64_t room, list result) except -1
     cdef int _close(self, str reason) except -1
     cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1

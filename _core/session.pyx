@@ -7,6 +7,10 @@ those behind it. All answers to produce requests of one read are joined into one
 The owner (compat.kafka.server) calls, for each read: `received`, then the store's commit, then
 `compact` - slices of the input buffer are part of what the commit writes - and sends what `output`
 gives. Layer 0: no I/O, no clock.
+
+What one connection takes is bounded. Of memory: a request by its size, the answers that wait by
+their number and bytes, and `held_bytes` tells the owner of it. Of time: when a turn has done
+TURN_WORK_BYTES of work, the rest of the input waits for the next turn, after everybody else.
 """
 
 from collections import deque
@@ -14,7 +18,7 @@ from collections import deque
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
 
@@ -27,8 +31,11 @@ from _core.kafka_wire cimport put_i32, put_i8, skip_tags, take_string
 from _core.octets cimport Cursor, cursor_of, load_i16, load_i32, store_u32, take_i16, take_i32
 from _core.partition cimport Partition
 from _core.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, ProducePath,
+    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, ProducePath,
 )
+
+# Bytes of answers that may wait, after which no more requests are looked at.
+QUEUED_MAX_BYTES = 8 << 20
 
 cdef enum:
     KEY_PRODUCE = 0
@@ -46,7 +53,10 @@ cdef enum:
     KEEP_BYTES = 64 << 10
     # A client that sends requests and does not read answers is not read any further.
     ANSWERS_MAX = 256
-    QUEUED_MAX_BYTES = 8 << 20
+    # Some ms of work. Each request counts as so many bytes, however small it is; what is unpacked
+    # or copied counts as well.
+    TURN_WORK_BYTES = 2 << 20
+    REQUEST_WORK_BYTES = 1024
 
 
 cdef class Answer:
@@ -106,6 +116,10 @@ cdef class Session:
     Attributes:
         close_reason: why the connection must be closed once its output is sent, or None.
         paused: True while input is not looked at, because too many answers wait.
+        yielded: True while input is left for the next turn, because this one did enough: call
+            `resume` then, whatever waits.
+        has_more: the last `output` left answers that may leave as well.
+        taken_bytes: bytes of the last `output` that are memory of their own, not slices of the log.
         new_parked: fetches parked by the last `received`, to be timed by the owner.
         requests: requests seen.
     """
@@ -125,6 +139,7 @@ cdef class Session:
         self.fetch = fetch
         self.rare = rare
         self.request_size_max = request_size_max
+        self.queued_max_bytes = QUEUED_MAX_BYTES
         self.answers = deque()
         self.new_parked = []
         self.merged_end_pos = 0
@@ -158,14 +173,21 @@ cdef class Session:
         self._process(now_ms)
 
     def resume(self, int64_t now_ms):
-        """Handle requests that were left while `paused`."""
+        """Handle requests that were left while `paused` or `yielded`."""
         self.new_parked = []
         self.paused = False
         self._process(now_ms)
 
+    def yield_turn(self):
+        """Let the request that is handled now be the last one of this turn."""
+        self.work_left = 0
+
     cdef int _process(self, int64_t now_ms) except -1:
         cdef Py_ssize_t rest
         cdef int32_t size
+        cdef int64_t before
+        self.yielded = False
+        self.work_left = TURN_WORK_BYTES
         while self.close_reason is None:
             rest = self.input.size - self.consumed
             if rest < 4:
@@ -173,7 +195,7 @@ cdef class Session:
             # Behind a fetch that waits Kafka looks at nothing else either.
             if (
                 self.parked_count or len(self.answers) >= ANSWERS_MAX
-                or self.queued_bytes >= QUEUED_MAX_BYTES
+                or self.queued_bytes >= self.queued_max_bytes
             ):
                 self.paused = True
                 break
@@ -186,23 +208,34 @@ cdef class Session:
                 break
             if rest - 4 < size:
                 break
+            if self.work_left <= 0:
+                self.yielded = True
+                break
             self.consumed += 4 + size
             self.requests += 1
+            before = self.produce.work_bytes + self.fetch.work_bytes
             # What is behind the request is none of its reader's business.
             fence(self.input.data + self.consumed, self.input.capacity - self.consumed)
             self._request(self.input.data + self.consumed - size, size, now_ms)
             unfence(self.input.data + self.consumed, self.input.capacity - self.consumed)
+            # A request may have ended the turn already, by yield_turn.
+            self.work_left -= REQUEST_WORK_BYTES + size
+            self.work_left -= self.produce.work_bytes + self.fetch.work_bytes - before
         return self._end_round()
 
-    def compact(self):
-        """Drop what is dealt with. Call after the commit: until then frames refer to the input."""
+    def compact(self, Py_ssize_t keep_bytes=INPUT_KEEP_BYTES):
+        """Drop what is dealt with. Call after the commit: until then frames refer to the input.
+
+        Args:
+            keep_bytes: size up to which an empty input buffer is kept for the next request.
+        """
         cdef Py_ssize_t rest = self.input.size - self.consumed
         if rest and self.consumed:
             memmove(self.input.data, self.input.data + self.consumed, rest)
         self.input.size = rest
         self.consumed = 0
         if rest == 0:
-            shrink(&self.input, INPUT_KEEP_BYTES)
+            shrink(&self.input, keep_bytes)
 
     def trim(self):
         """Give the memory of an idle connection back. Not between `get_buffer` and `received`."""
@@ -212,10 +245,25 @@ cdef class Session:
             release(&self.merged)
         release(&self.out)
 
+    @property
+    def held_bytes(self):
+        """Memory that this connection takes: its buffers, and answers that are no slices."""
+        return self.input.capacity + self.merged.capacity + self.out.capacity + self.own_bytes
+
+    @property
+    def partial_bytes(self):
+        """Bytes of a request of which the rest has not come yet; 0 if there is none."""
+        cdef Py_ssize_t rest = self.input.size - self.consumed
+        if self.paused or self.yielded or self.close_reason is not None:
+            return 0
+        return rest
+
     cdef int _fill(self, Answer answer, list pieces) except -1:
         answer.pieces = pieces
-        answer.size = sum([len(piece) for piece in pieces])
-        self.queued_bytes += answer.size
+        for piece in pieces:
+            self.queued_bytes += len(piece)
+            if type(piece) is bytes:
+                self.own_bytes += len(piece)
         return 0
 
     cdef int _close(self, str reason) except -1:
@@ -260,6 +308,8 @@ cdef class Session:
         self.merged.size = start
         if result == PRODUCE_MALFORMED:
             return self._close("malformed Produce request")
+        if result == PRODUCE_TOO_LARGE:
+            return self._close("a Produce that names more topics and partitions than there can be")
         if result == PRODUCE_CLOSE:
             # Nobody waits for an answer, so this is how a producer with acks=0 learns of it.
             return self._close("a batch sent with acks=0 was refused")
@@ -283,11 +333,13 @@ cdef class Session:
         self.answers.append(answer)
         if result == FETCH_ANSWERED:
             self._fill(answer, self.fetch.pieces(&self.out, 0))
+            shrink(&self.out, KEEP_BYTES)
             return 0
         parked = ParkedFetch()
         parked.session = self
         parked.answer = answer
         parked.request = PyBytes_FromStringAndSize(<const char*>body, size)
+        self.own_bytes += size
         parked.version = version
         parked.correlation = correlation
         parked.wait_ms = ask.max_wait_ms
@@ -330,6 +382,8 @@ cdef class Session:
             self._park(parked, result)
             return False
         self._fill(parked.answer, self.fetch.pieces(&self.out, 0))
+        shrink(&self.out, KEEP_BYTES)
+        self.own_bytes -= len(parked.request)
         parked.answer.parked = False
         self.parked_count -= 1
         parked.answered = True
@@ -368,28 +422,62 @@ cdef class Session:
         if self.merged.size:
             answer = Answer()
             answer.end_pos = self.merged_end_pos
-            answer.pieces = [PyBytes_FromStringAndSize(<char*>self.merged.data, self.merged.size)]
+            self._fill(
+                answer, [PyBytes_FromStringAndSize(<char*>self.merged.data, self.merged.size)]
+            )
             self.answers.append(answer)
             shrink(&self.merged, KEEP_BYTES)
         self.merged_end_pos = 0
         return 0
 
-    def output(self, int64_t durable_pos):
+    def output(self, int64_t durable_pos, int64_t size_max=INT64_MAX):
         """Answers that may leave now, as buffers to send in order.
 
         Args:
             durable_pos: log position up to which acknowledgements are allowed.
+            size_max: bytes after which the rest is left for the next call, in the middle of an
+                answer as well.
         """
         cdef Answer answer
+        cdef int64_t room = size_max
         result = []
+        self.has_more = False
+        self.taken_bytes = 0
         while self.answers:
             answer = <Answer>self.answers[0]
             if answer.parked or answer.end_pos > durable_pos:
                 break
-            result.extend(answer.pieces)
-            self.queued_bytes -= answer.size
-            self.answers.popleft()
+            if room <= 0:
+                self.has_more = True
+                break
+            room -= self._take_pieces(answer, room, result)
+            if not answer.pieces:
+                self.answers.popleft()
         return result
+
+    cdef int64_t _take_pieces(self, Answer answer, int64_t room, list result) except -1:
+        """Move what `room` allows of an answer to `result`; its bytes."""
+        cdef int64_t size, taken = 0
+        cdef Py_ssize_t count = 0
+        for piece in answer.pieces:
+            if taken >= room:
+                break
+            size = len(piece)
+            if size > room - taken and type(piece) is not bytes:
+                size = room - taken
+                answer.pieces[count] = piece[size:]
+                result.append(piece[:size])
+                taken += size
+                break
+            if type(piece) is bytes:
+                self.own_bytes -= size
+                self.taken_bytes += size
+            result.append(piece)
+            taken += size
+            count += 1
+        del answer.pieces[:count]
+        self.queued_bytes -= taken
+        return taken
 
     @property
     def is_waiting(self):
@@ -399,11 +487,14 @@ cdef class Session:
     @property
     def awaits_flush(self):
         """True while the first answer waits for the log to become durable."""
-        return bool(self.answers) and not (<Answer>self.answers[0]).parked
+        if not self.answers or self.has_more:
+            return False
+        return not (<Answer>self.answers[0]).parked
 
     def close(self):
         """The connection is gone. Its owner unparks its fetches."""
         self.close_reason = self.close_reason or "closed"
         self.answers.clear()
+        self.queued_bytes = self.own_bytes = 0
         release(&self.input)
         self.consumed = 0

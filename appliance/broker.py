@@ -60,7 +60,8 @@ class Facade:
     """What the Kafka facade contributes; the broker itself knows no client protocol.
 
     Attributes:
-        decompress: (codec, record section, most bytes) -> plain bytes; raises RequestError.
+        decompress: (codec, record section, most bytes) -> plain bytes; raises RequestError with
+            the bytes that were unpacked in vain in `unpacked_size`.
         configure_topic: sets on a topic what its settings mean under a configuration.
     """
 
@@ -109,12 +110,20 @@ class Broker:
             header_count_max=config.header_count_max,
             header_size_max=config.header_size_max_bytes,
         )
-        self._produce = ProducePath(store.writer, splitter, self._decompress)
+        item_count_max = config.partition_total_max + config.topic_count_max
+        self._produce = ProducePath(
+            store.writer,
+            splitter,
+            self._facade.decompress,
+            item_count_max=item_count_max,
+            unpacked_batch_max=config.decompressed_size_max_bytes,
+            unpacked_size_max=config.request_decompressed_size_max_bytes,
+        )
         self._fetch = FetchPath(
             store.projections,
             store.view,
             size_max=config.fetch_size_max_bytes,
-            item_count_max=config.partition_total_max + config.topic_count_max,
+            item_count_max=item_count_max,
         )
         self._fetch.epoch = store.tail.epoch
         self._deliver = DeliverPath(
@@ -427,11 +436,12 @@ class Broker:
 
     # Metrics
 
-    def gauges(self, connections: int) -> Gauges:
+    def gauges(self, connections: int, inflight_bytes: int = 0) -> Gauges:
         """What is true at the moment, for the metrics page."""
         due, pointers = self._store.projections.due, self._store.pointers
         return Gauges(
             connections=connections,
+            inflight_bytes=inflight_bytes,
             pending_timers=due.pending,
             log_wrote_pos=pointers.wrote,
             log_committed_pos=pointers.committed,

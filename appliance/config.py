@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+from appliance import network_settings
 from appliance.errors import ConfigError
 from appliance.setting import (
     LEVEL_COUNT_MAX,
@@ -122,33 +123,14 @@ class Config:
         "Lets others than this machine connect without encryption and password.",
         flag="--allow-insecure",
     )
-    connection_count_max: int = number(
-        10_000,
-        "network.connection_count_max",
-        (1, 1_000_000),
-        "Further ones are closed at once. Each takes a file descriptor and some buffers.",
-        unit="connections",
-    )
-    request_size_max_bytes: int = number(
-        32 * MIB,
-        "network.request_size_max_bytes",
-        (4 * KIB, 100 * MIB),
-        "A larger request closes its connection before memory is taken for it. "
-        "Kafka's limit is 100 MiB.",
-    )
-    fetch_size_max_bytes: int = number(
-        55 * MIB,
-        "network.fetch_size_max_bytes",
-        (KIB, GIB),
-        "The most one Fetch answers with, whatever it asks for; Kafka's fetch.max.bytes. "
-        "One batch is always answered.",
-    )
-    fetch_wait_max_ms: int = number(
-        MS_PER_MINUTE,
-        "network.fetch_wait_max_ms",
-        (0, MS_PER_HOUR),
-        "The longest a Fetch is parked, whatever it asks for.",
-    )
+    connection_count_max: int = network_settings.CONNECTION_COUNT_MAX
+    connection_count_max_per_address: int = network_settings.CONNECTION_COUNT_MAX_PER_ADDRESS
+    idle_timeout_ms: int = network_settings.IDLE_TIMEOUT_MS
+    receive_timeout_ms: int = network_settings.RECEIVE_TIMEOUT_MS
+    inflight_max_bytes: int = network_settings.INFLIGHT_MAX_BYTES
+    request_size_max_bytes: int = network_settings.REQUEST_SIZE_MAX_BYTES
+    fetch_size_max_bytes: int = network_settings.FETCH_SIZE_MAX_BYTES
+    fetch_wait_max_ms: int = network_settings.FETCH_WAIT_MAX_MS
     flush: Literal["sync", "async"] = field(
         default="sync",
         metadata=about(
@@ -228,6 +210,12 @@ class Config:
         "limits.decompressed_size_max_bytes",
         (KIB, 256 * MIB),
         "Of one record batch when it is unpacked to read its delay headers.",
+    )
+    request_decompressed_size_max_bytes: int = number(
+        64 * MIB,
+        "limits.request_decompressed_size_max_bytes",
+        (KIB, GIB),
+        "Of all record batches of one Produce together: it is unpacked while others wait.",
     )
     record_size_max_bytes: int = number(
         4 * MIB,
@@ -445,6 +433,8 @@ def _check_sizes(config: Config) -> None:
     _at_most(config, "header_size_max_bytes", "record_size_max_bytes")
     _at_most(config, "record_size_max_bytes", "decompressed_size_max_bytes")
     _at_most(config, "batch_size_max_bytes", "decompressed_size_max_bytes")
+    _at_most(config, "decompressed_size_max_bytes", "request_decompressed_size_max_bytes")
+    _at_most(config, "request_size_max_bytes", "inflight_max_bytes")
     _check(
         config.batch_size_max_bytes + REQUEST_OVERHEAD_BYTES <= config.request_size_max_bytes,
         f"network.request_size_max_bytes = {config.request_size_max_bytes} has no room for a "

@@ -67,6 +67,10 @@ class Metrics:
     """By Kafka API key."""
     request_errors: dict[int, int] = field(default_factory=dict)
     """By Kafka error code."""
+    connections_refused: dict[str, int] = field(default_factory=dict)
+    """By what there are too many of."""
+    connections_closed: dict[str, int] = field(default_factory=dict)
+    """By the broker, by why."""
     received_bytes: int = 0
     sent_bytes: int = 0
     accepted_frames: int = 0
@@ -83,12 +87,19 @@ class Metrics:
     def count_request(self, api_key: int) -> None:
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
 
+    def count_refused(self, reason: str) -> None:
+        self.connections_refused[reason] = self.connections_refused.get(reason, 0) + 1
+
+    def count_closed(self, reason: str) -> None:
+        self.connections_closed[reason] = self.connections_closed.get(reason, 0) + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
     """What is true at the moment."""
 
     connections: int = 0
+    inflight_bytes: int = 0
     pending_timers: int = 0
     log_wrote_pos: int = 0
     log_committed_pos: int = 0
@@ -123,6 +134,19 @@ METRICS: Final = (
         "Batches and partitions refused by Produce and Fetch, by error.",
         "code",
     ),
+    MetricInfo(
+        "connections_refused",
+        "counter",
+        "Connections refused because there are too many: in all (count), of one address (address).",
+        "reason",
+    ),
+    MetricInfo(
+        "connections_closed",
+        "counter",
+        "Connections closed by the broker: idle, slow_request, slow_reader, memory (scarce), "
+        "request (one that is not served).",
+        "reason",
+    ),
     MetricInfo("received_bytes", "counter", "Bytes received from Kafka clients."),
     MetricInfo("sent_bytes", "counter", "Bytes sent to Kafka clients."),
     MetricInfo("accepted_frames", "counter", "Batches accepted, one frame of the log for each."),
@@ -136,6 +160,7 @@ METRICS: Final = (
     MetricInfo("delivery_lateness_ms", "histogram", "Delivery minus due time, in milliseconds."),
     MetricInfo("flush_seconds", "histogram", "How long a sync of the log took, in seconds."),
     MetricInfo("connections", "gauge", "Open connections of Kafka clients."),
+    MetricInfo("inflight_bytes", "gauge", "Memory for requests and answers of all connections."),
     MetricInfo("pending_timers", "gauge", "Held records that are not delivered yet."),
     MetricInfo("level_queue_lag", "gauge", "Timers that wait in the queue of a level.", "level"),
     MetricInfo("log_wrote_pos", "gauge", "Position of the log up to which frames are encoded."),
@@ -167,7 +192,9 @@ class _Snapshot:
             yield _family(info, getattr(holder, info.field_name))
 
 
-def _family(info: MetricInfo, value: int | Mapping[int, int] | Histogram) -> Metric:
+def _family(
+    info: MetricInfo, value: int | Mapping[int, int] | Mapping[str, int] | Histogram
+) -> Metric:
     name = f"latermq_{info.field_name}"
     if isinstance(value, Histogram):
         bounds = [*(str(float(bound)) for bound in value.bounds), "+Inf"]

@@ -22,6 +22,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.admin": 5,
     "appliance.admin.*": 5,
     "appliance.sd_notify": 5,
+    "compat.kafka.connection": 5,
     "compat.kafka.server": 5,
     # 4: synchronous, take the broker and a clock
     "appliance.broker": 4,
@@ -48,6 +49,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.setting": 1,
     "appliance.config": 1,
     "appliance.config_file": 1,
+    "appliance.network_settings": 1,
     "appliance.metrics": 1,
     # 0: compiled; no I/O, no clock, nothing of ours
     "_core": 0,

@@ -46,6 +46,10 @@ class Frontend(Protocol):
     def connection_count(self) -> int:
         """How many clients are connected."""
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory that their requests and answers take."""
+
 
 class Groups(Protocol):
     """The consumer groups, as their coordinator has them."""
@@ -98,8 +102,11 @@ class LiveStatus:
         return self._broker.progress()
 
     def metrics_text(self) -> bytes:
-        connections = 0 if self._frontend is None else self._frontend.connection_count
-        return render(self._broker.collect_metrics(), self._broker.gauges(connections))
+        frontend = self._frontend
+        connections, held = (
+            (0, 0) if frontend is None else (frontend.connection_count, frontend.held_bytes)
+        )
+        return render(self._broker.collect_metrics(), self._broker.gauges(connections, held))
 
     @property
     def _serving(self) -> Frontend:

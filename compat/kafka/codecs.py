@@ -44,6 +44,9 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 # they have always been 1, and some producers write them in the wrong byte order.
 XERIAL_HEADER_SIZE: Final = 16
 
+# 258 bytes of output for two bits of input.
+DEFLATE_EXPANSION_MAX: Final = 1032
+
 # An LZ4 token can ask for 255 bytes of output for each further byte of input.
 LZ4_EXPANSION_MAX: Final = 255
 
@@ -65,13 +68,15 @@ class CodecError(RequestError):
     Args:
         codec_name: the codec's name.
         reason: what is wrong, after "the data is damaged:".
+        unpacked_size: most bytes that were unpacked until this was found.
     """
 
     default_code = 2
 
-    def __init__(self, codec_name: str, reason: str) -> None:
+    def __init__(self, codec_name: str, reason: str, unpacked_size: int = 0) -> None:
         super().__init__(f"the {codec_name} data of the batch is damaged: {reason}")
         self.codec_name = codec_name
+        self.unpacked_size = unpacked_size
 
 
 class DecompressedTooLargeError(RequestError):
@@ -80,17 +85,19 @@ class DecompressedTooLargeError(RequestError):
     Args:
         codec_name: the codec's name.
         size_max: the limit in bytes.
+        unpacked_size: bytes that were unpacked until this was found.
     """
 
     default_code = 10
 
-    def __init__(self, codec_name: str, size_max: int) -> None:
+    def __init__(self, codec_name: str, size_max: int, unpacked_size: int = 0) -> None:
         super().__init__(
             f"the {codec_name} data of the batch is larger than {size_max} bytes when it is"
             " decompressed, the limit that limits.decompressed_size_max_bytes sets"
         )
         self.codec_name = codec_name
         self.size_max = size_max
+        self.unpacked_size = unpacked_size
 
 
 def decompress(codec: int, data: Buffer, size_max: int) -> bytes:
@@ -118,23 +125,32 @@ def decompress(codec: int, data: Buffer, size_max: int) -> bytes:
 
 
 def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
+    # The trailer tells the size, modulo 2**32: what is too large and says so takes no work at all,
+    # and what says something else gets no further than that.
+    told_size = int.from_bytes(data[-4:], "little")
+    if told_size > DEFLATE_EXPANSION_MAX * len(data):
+        raise CodecError("gzip", f"it tells of {told_size} bytes, more than it can hold")
+    if told_size > size_max:
+        raise DecompressedTooLargeError("gzip", size_max)
     unpacker = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
     parts: list[bytes] = []
-    room = size_max
+    room = told_size
     try:
         while not unpacker.eof:
             # What a step leaves of the input, the unpacker keeps.
             part = unpacker.decompress(b"" if parts else data, min(STEP_MAX_BYTES, room + 1))
             if len(part) > room:
-                raise DecompressedTooLargeError("gzip", size_max)
+                raise CodecError(
+                    "gzip", f"it has more than the {told_size} bytes it tells", told_size
+                )
             if not part and not unpacker.eof:
-                raise CodecError("gzip", "it ends too early")
+                raise CodecError("gzip", "it ends too early", told_size - room)
             parts.append(part)
             room -= len(part)
     except _IGZIP_ERROR as error:
-        raise CodecError("gzip", str(error)) from error
+        raise CodecError("gzip", str(error), told_size - room + STEP_MAX_BYTES) from error
     if unpacker.unused_data:
-        raise CodecError("gzip", "something follows it")
+        raise CodecError("gzip", "something follows it", told_size - room)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -142,23 +158,31 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
     # No raw block begins like this: its first operation would copy from before the output.
     if bytes(data[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
         return _decompress_xerial(data, size_max)
-    return _decompress_snappy_block(data, size_max, size_max)
+    if _measure_snappy_block(data) > size_max:
+        raise DecompressedTooLargeError("snappy", size_max)
+    return _unpack_snappy_block(data)
 
 
-def _decompress_snappy_block(block: memoryview, room: int, size_max: int) -> bytes:
-    """Decompress one raw block into at most `room` bytes, which is what is left of `size_max`."""
+def _measure_snappy_block(block: memoryview) -> int:
+    """Return the size that a raw block declares; it cannot unpack to more."""
     try:
-        if cramjam.snappy.decompress_raw_len(block) > room:
-            raise DecompressedTooLargeError("snappy", size_max)
-        return bytes(cramjam.snappy.decompress_raw(block))
+        size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
         raise CodecError("snappy", str(error)) from error
+    return size
+
+
+def _unpack_snappy_block(block: memoryview) -> bytes:
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CodecError("snappy", str(error), _measure_snappy_block(block)) from error
 
 
 def _decompress_xerial(data: memoryview, size_max: int) -> bytes:
     """Decompress blocks of which each follows its size, a big-endian int32."""
-    parts: list[bytes] = []
-    room = size_max
+    blocks: list[memoryview] = []
+    unpacked_size = 0
     pos = XERIAL_HEADER_SIZE
     if len(data) <= pos:
         raise CodecError("snappy", "it ends too early")
@@ -167,14 +191,17 @@ def _decompress_xerial(data: memoryview, size_max: int) -> bytes:
         pos += 4
         if not 0 < size <= len(data) - pos:
             raise CodecError("snappy", f"a block of {size} bytes with {len(data) - pos} left")
-        part = _decompress_snappy_block(data[pos : pos + size], room, size_max)
-        parts.append(part)
-        room -= len(part)
+        blocks.append(data[pos : pos + size])
+        unpacked_size += _measure_snappy_block(blocks[-1])
+        if unpacked_size > size_max:
+            raise DecompressedTooLargeError("snappy", size_max)
         pos += size
-    return b"".join(parts)
+    return b"".join(map(_unpack_snappy_block, blocks))
 
 
 def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
+    room = size_max
+    step = 0
     try:
         info = lz4.frame.get_frame_info(data)
         if info["skippable"]:
@@ -185,7 +212,6 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
         step = content_size or min(STEP_MAX_BYTES, LZ4_EXPANSION_MAX * len(data))
         context = lz4.frame.create_decompression_context()
         parts: list[bytes] = []
-        room = size_max
         pos = 0
         is_end = False
         while not is_end:
@@ -193,20 +219,22 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
                 context, data[pos:], max_length=min(step, room + 1)
             )
             if len(part) > room:
-                raise DecompressedTooLargeError("lz4", size_max)
+                raise DecompressedTooLargeError("lz4", size_max, size_max)
             if not part and not is_end:
-                raise CodecError("lz4", "it ends too early")
+                raise CodecError("lz4", "it ends too early", size_max - room)
             parts.append(part)
             room -= len(part)
             pos += used
     except RuntimeError as error:
-        raise CodecError("lz4", str(error)) from error
+        raise CodecError("lz4", str(error), size_max - room + step) from error
     if pos != len(data):
-        raise CodecError("lz4", "something follows it")
+        raise CodecError("lz4", "something follows it", size_max - room)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
+    room = size_max
+    step = 0
     try:
         content_size, content_size_max = _measure_zstd_frame(data)
         if content_size > size_max:
@@ -216,15 +244,14 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
         unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX_BYTES)
         reader = unpacker.stream_reader(data)
         parts: list[bytes] = []
-        room = size_max
         # Until nothing comes, even if all must be there: only then the checksum has been compared.
         while part := reader.read(max(1, min(step, room + 1))):
             if len(part) > room:
-                raise DecompressedTooLargeError("zstd", size_max)
+                raise DecompressedTooLargeError("zstd", size_max, size_max)
             parts.append(part)
             room -= len(part)
     except zstandard.ZstdError as error:
-        raise CodecError("zstd", str(error)) from error
+        raise CodecError("zstd", str(error), size_max - room + step) from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

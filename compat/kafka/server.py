@@ -1,249 +1,58 @@
-"""The Kafka facade on sockets: asyncio around `_core.session`.
+"""The Kafka facade on sockets: listens, and ties the connections to the pump.
 
-One protocol object for each connection. For each read: the session handles every whole request, the
-pump ends the turn (one write to the log for all of them), and what may be answered goes out in one
-write. Strict order of answers, also past a long-polled fetch, is the session's.
-
-Memory is bounded: the size of a request is checked before memory is taken for it, a connection that
-does not read its answers is not read either, and fetched records are slices of the log that are not
-copied. Layer 5.
+It also keeps the limits that concern all connections together: how many there are, the memory for
+their requests and answers, and which of them get nowhere. For the last it looks at some of them ten
+times a second, which costs the same however many there are. Layer 5.
 """
 
 import asyncio
 import logging
+import socket
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from typing import Final, cast
+from typing import Final
 
-from _core.session import ParkedAnswer, ParkedFetch, Session
+from _core.session import ParkedFetch, Session
 from appliance.broker import Broker
 from appliance.config import Address, is_wildcard
-from appliance.errors import ConfigError, RemoteProtocolError, StorageError
+from appliance.errors import ConfigError
 from appliance.pump import Pump
-from appliance.units import KIB, MS_PER_SECOND
-from compat.kafka import control
+from appliance.units import MS_PER_SECOND
+from compat.kafka.connection import KafkaConnection
 from compat.kafka.groups.coordinator import GroupCoordinator
-from compat.kafka.node import Client, Node
-from compat.kafka.registry import Later
-
-WRITE_BUFFER_BYTES: Final = 256 * KIB
-"""A connection with more unsent bytes than this is not read any further."""
+from compat.kafka.limits import Admission, MemoryBudget
+from compat.kafka.node import Node
 
 BACKLOG: Final = 1024
 
-IDLE_TRIM_S: Final = 10
-"""A connection without a request for so long gives its buffers back."""
+SWEEP_S: Final = 0.1
+SWEEP_CONNECTIONS: Final = 64
+"""Looked at in one sweep, or a SWEEP_PARTth of all if that is more: some microseconds each."""
+
+SWEEP_PART: Final = 50
+
+KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+"""Set on what listens, which connections inherit. The kernel finds in two minutes that a machine
+is gone, also while a fetch of its waits; answers leave at once however small they are."""
+
+REFUSALS_TOLD_S: Final = 10
+"""Refused connections are told of at most so often."""
 
 _log = logging.getLogger(__name__)
-
-
-class KafkaConnection(asyncio.BufferedProtocol):
-    """One client connection."""
-
-    def __init__(self, server: "KafkaServer") -> None:
-        self._server = server
-        self._session: Session
-        self._transport: asyncio.Transport
-        self._parked: set[ParkedFetch] = set()
-        self._node: Node
-        self._later: Later | None = None
-        self._is_write_paused = False
-        self._is_read_paused = False
-        self._is_lost = False
-        self._is_resuming = False
-        self._requests_seen = 0
-
-    @property
-    def session(self) -> Session:
-        """The protocol state, once connected."""
-        return self._session
-
-    def abort(self) -> None:
-        """Drop the connection without sending what is left."""
-        self._transport.abort()
-
-    # Called by the event loop
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername") or ("",)
-        self._node = replace(self._server.node, client=Client(host=str(peer[0])))
-        self._session = self._server.broker.open_session(self._answer_rare)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        if not self._server.admit(self):
-            self._is_lost = True
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-        self._server.forget(self)
-        for parked in self._parked:
-            self._cancel(parked)
-            parked.unpark()
-        self._parked.clear()
-        if self._later is not None:
-            self._later.is_abandoned = True
-        self._session.close()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._session.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._server.guard(partial(self._received, nbytes))
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self._is_write_paused = True
-        self._adjust_reading()
-
-    def resume_writing(self) -> None:
-        self._is_write_paused = False
-        self._server.guard(partial(self.send))
-
-    # Rounds
-
-    def _received(self, count: int) -> None:
-        self._server.broker.metrics.received_bytes += count
-        self._session.received(count, self._server.broker.clock.wall_ms())
-        self._end_round()
-
-    def _resume(self) -> None:
-        """Handle requests that were left because too many answers waited."""
-        self._is_resuming = False
-        if not self._is_lost:
-            self._session.resume(self._server.broker.clock.wall_ms())
-            self._end_round()
-
-    def _end_round(self) -> None:
-        self._server.pump.end_turn()
-        self._session.compact()
-        for parked in self._session.new_parked:
-            self._watch(parked)
-        self.send()
-        self._server.send_completed()
-        self._server.arm_groups()
-
-    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | ParkedAnswer | str:
-        """Answer a request of the control plane; a text says why to close the connection."""
-        broker = self._server.broker
-        try:
-            answer = control.answer(self._node, request)
-        except RemoteProtocolError as error:
-            return error.message
-        except StorageError:
-            raise
-        except Exception as error:  # noqa: BLE001 (a bug in a handler)
-            # Whoever met it is cut off, all others are served on.
-            _log.exception("a request could not be answered")
-            return f"internal error: {error!r}"
-        # Only now is the key known to be one of ours, and not any number from the network.
-        broker.metrics.count_request(int.from_bytes(request[:2], "big"))
-        if isinstance(answer, bytes):
-            return answer, broker.control_pos
-        parked = ParkedAnswer()
-        self._later = answer.later
-        answer.when_complete(partial(self._complete, parked))
-        return parked
-
-    def _complete(self, parked: ParkedAnswer, payload: bytes) -> None:
-        self._later = None
-        if not self._is_lost:
-            parked.complete(payload, self._server.broker.control_pos)
-            # Whoever caused this is in the middle of a turn: what it changed is not written yet.
-            self._server.note_completed(self)
-
-    def send(self) -> None:
-        """Send what may leave, and go on reading if that made room."""
-        if self._is_lost or self._is_write_paused or self._server.pump.has_failed:
-            return
-        session = self._session
-        pieces = session.output(self._server.pump.durable_pos)
-        if pieces:
-            self._server.broker.metrics.sent_bytes += sum(map(len, pieces))
-            if len(pieces) == 1:
-                self._transport.write(pieces[0])
-            else:
-                self._transport.writelines(pieces)
-        if session.close_reason is not None and not session.is_waiting:
-            self._drop(session.close_reason)
-            return
-        self._server.await_flush(self, session.awaits_flush)
-        if session.paused and not session.is_waiting and not self._is_resuming:
-            # In a turn of its own: others come first, and nothing nests.
-            self._is_resuming = True
-            self._server.loop.call_soon(self._server.guard, partial(self._resume))
-        self._adjust_reading()
-
-    def _adjust_reading(self) -> None:
-        session = self._session
-        # Nobody looks at what a connection sends that is about to be closed.
-        is_ending = session.close_reason is not None
-        should_pause = self._is_write_paused or session.paused or is_ending
-        if self._is_lost or should_pause == self._is_read_paused:
-            return
-        self._is_read_paused = should_pause
-        if should_pause:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
-
-    def _drop(self, reason: str) -> None:
-        _log.info("closing %s: %s", self._transport.get_extra_info("peername"), reason)
-        self._transport.close()
-
-    def trim_if_idle(self) -> None:
-        """Called now and then: give memory back if there was no request since the last call."""
-        if self._session.requests == self._requests_seen:
-            self._session.trim()
-        self._requests_seen = self._session.requests
-
-    # Parked fetches
-
-    def _watch(self, parked: ParkedFetch) -> None:
-        """Time a fetch that could not be answered at once."""
-        if parked.answered:
-            return  # by the end of the very turn that it came in
-        self._parked.add(parked)
-        wait_ms = min(max(parked.wait_ms, 0), self._server.broker.config.fetch_wait_max_ms)
-        parked.timer = self._server.loop.call_later(
-            wait_ms / MS_PER_SECOND, self._server.guard, partial(self._expire, parked)
-        )
-        self._read_cold(parked)
-
-    def _read_cold(self, parked: ParkedFetch) -> None:
-        if parked.cold:
-            self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked))
-
-    def look_again(self, parked: ParkedFetch) -> None:
-        """There may be more for a parked fetch."""
-        if parked.answered or self._is_lost:
-            return
-        if self._session.retry(parked):
-            self._parked.discard(parked)
-            self._cancel(parked)
-            self.send()
-        else:
-            self._read_cold(parked)
-
-    def _expire(self, parked: ParkedFetch) -> None:
-        parked.is_expired = True
-        self.look_again(parked)
-
-    @staticmethod
-    def _cancel(parked: ParkedFetch) -> None:
-        if parked.timer is not None:
-            parked.timer.cancel()
-            parked.timer = None
 
 
 class KafkaServer:
     """Listens, and ties connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop: what the connections use.
+        broker, pump, groups, loop, node, budget: what the connections use.
+        copies_output: the transports copy what they cannot send at once; uvloop's do not.
         bound: the address that is listened on, once started.
     """
 
@@ -256,7 +65,14 @@ class KafkaServer:
         self._groups_timer: asyncio.TimerHandle | None = None
         self.bound = broker.config.listen
         self._server: asyncio.Server | None = None
-        self._trimming: asyncio.TimerHandle | None = None
+        self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
+        self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
+        self._admission = Admission(broker.config)
+        self._is_saving_memory = False
+        self._refused_since_told = 0
+        self._refusals_told_s = -float(REFUSALS_TOLD_S)
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._to_sweep: deque[KafkaConnection] = deque()
         self.node: Node
         self._completed: list[KafkaConnection] = []
         self._connections: set[KafkaConnection] = set()
@@ -280,6 +96,9 @@ class KafkaServer:
             )
         except OSError as error:
             raise ConfigError(f"cannot listen on {config.listen}: {error.strerror}") from error
+        for level, option, value in KEEPALIVE:
+            for listener in self._server.sockets:
+                listener.setsockopt(level, option, value)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.bound = Address(host, port)
         told = config.advertise or self.bound
@@ -288,14 +107,14 @@ class KafkaServer:
             self.broker, told.host, told.port or port, self.groups, read_cold=self._read_cold
         )
         self.groups.restore(self.node.now_ms())
-        self.arm_groups()
+        self._arm_groups()
         self.pump.start()
-        self._trim_idle()
+        self._sweep()
         await self._server.start_serving()
 
     async def stop(self) -> None:
         """Stop listening, drop the connections and stand still."""
-        for timer in (self._trimming, self._groups_timer):
+        for timer in (self._sweeping, self._groups_timer):
             if timer is not None:
                 timer.cancel()
         if self._server is not None:
@@ -312,6 +131,10 @@ class KafkaServer:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.budget.total_bytes
 
     @property
     def sessions(self) -> list[Session]:
@@ -334,18 +157,53 @@ class KafkaServer:
 
     def admit(self, connection: KafkaConnection) -> bool:
         """Take a new connection in, unless there are too many."""
-        if len(self._connections) >= self.broker.config.connection_count_max:
-            _log.warning("a connection is refused: network.connection_count_max is reached")
+        reason = self._admission.admit(connection.address)
+        if reason is not None:
+            self.broker.metrics.count_refused(reason)
+            self._tell_refusal(connection.address, reason)
             return False
         self._connections.add(connection)
         self._by_session[connection.session] = connection
         return True
 
+    def _tell_refusal(self, address: str, reason: str) -> None:
+        """Tell of refused connections, but not of each one in a flood."""
+        self._refused_since_told += 1
+        now_s = self.loop.time()
+        if now_s - self._refusals_told_s < REFUSALS_TOLD_S:
+            return
+        setting = "connection_count_max" + ("_per_address" if reason == "address" else "")
+        _log.warning(
+            "%d connections refused, the last one from %s: network.%s is reached",
+            self._refused_since_told,
+            address,
+            setting,
+        )
+        self._refused_since_told = 0
+        self._refusals_told_s = now_s
+
     def forget(self, connection: KafkaConnection) -> None:
-        """A connection is gone."""
+        """A connection is gone, or was refused."""
+        if connection not in self._connections:
+            return
         self._connections.discard(connection)
+        self._admission.forget(connection.address)
         self._awaiting_flush.discard(connection)
         self._by_session.pop(connection.session, None)
+        self._let_go_on(self.budget.forget(connection))
+
+    def note_memory(self, connection: KafkaConnection, held_bytes: int, is_large: bool) -> None:
+        """Note what a connection takes, and let go on whom that makes room for."""
+        self._let_go_on(self.budget.update(connection, held_bytes, is_large=is_large))
+        if self.budget.is_scarce != self._is_saving_memory:
+            self._is_saving_memory = self.budget.is_scarce
+            connection.session.fetch.save_memory(self._is_saving_memory)
+            if self._is_saving_memory:
+                _log.warning("memory is scarce: network.inflight_max_bytes is reached")
+
+    def _let_go_on(self, released: list[KafkaConnection]) -> None:
+        for connection in released:
+            connection.adjust_reading()
 
     def await_flush(self, connection: KafkaConnection, is_waiting: bool) -> None:
         """Note whether a connection wants to be told of the next flush."""
@@ -358,14 +216,15 @@ class KafkaServer:
         """An answer that was waited for is known; it leaves at the end of the turn."""
         self._completed.append(connection)
 
-    def send_completed(self) -> None:
+    def end_turn(self) -> None:
         """Send answers that became known in this turn, which has been written."""
         completed, self._completed = self._completed, []
         for connection in completed:
             connection.send()
+        self._arm_groups()
 
-    def arm_groups(self) -> None:
-        """Wake when the groups want to; call it after each turn."""
+    def _arm_groups(self) -> None:
+        """Wake when the groups want to."""
         due_ms = self.groups.next_deadline_ms()
         if due_ms == self._groups_due_ms:
             return
@@ -381,8 +240,7 @@ class KafkaServer:
         self._groups_due_ms = None
         self.groups.expire(self.node.now_ms())
         self.pump.end_turn()
-        self.send_completed()
-        self.arm_groups()
+        self.end_turn()
 
     def _read_cold(self, positions: list[int], then: Callable[[], None]) -> None:
         """Have frames read for a request of the control plane."""
@@ -390,14 +248,20 @@ class KafkaServer:
         def go_on() -> None:
             then()
             self.pump.end_turn()
-            self.send_completed()
+            self.end_turn()
 
         self.pump.read_cold(positions, go_on)
 
-    def _trim_idle(self) -> None:
-        for connection in self._connections:
-            connection.trim_if_idle()
-        self._trimming = self.loop.call_later(IDLE_TRIM_S, self._trim_idle)
+    def _sweep(self) -> None:
+        """Look at some of the connections, each in its turn."""
+        if not self._to_sweep:
+            self._to_sweep.extend(self._connections)
+        count = max(SWEEP_CONNECTIONS, len(self._connections) // SWEEP_PART)
+        now_ms = self.node.now_ms()
+        for _ in range(min(count, len(self._to_sweep))):
+            connection = self._to_sweep.popleft()
+            connection.look(now_ms, is_scarce=self.budget.is_scarce)
+        self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
         for parked in woken:

@@ -262,7 +262,8 @@ def gzip_bomb(size_mib: int) -> bytes:
     """Zeros; after a full flush each MiB compresses to the same bytes."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(MIB)) + packer.flush(zlib.Z_FULL_FLUSH)
-    return b"\x1f\x8b\x08" + bytes(7) + piece * size_mib + packer.flush() + bytes(8)
+    trailer = struct.pack("<II", 0, size_mib * MIB)  # a wrong sum: nobody gets to the end
+    return b"\x1f\x8b\x08" + bytes(7) + piece * size_mib + packer.flush() + trailer
 
 
 def lz4_bomb(size_mib: int, **options: object) -> bytes:

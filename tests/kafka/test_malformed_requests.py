@@ -59,14 +59,6 @@ def test_a_name_outside_of_ascii_is_unknown_and_no_more(client: WireClient) -> N
     assert client.produce("töpic", 0, PAIR).error_code == 3
 
 
-@pytest.mark.parametrize("version", [8, 9])
-def test_the_partitions_of_a_request_are_bounded(client: WireClient, version: int) -> None:
-    """A few bytes ask for an answer of some hundred."""
-    many = produce_request([("t", [(0, PAIR), *[(7, None)] * 99_999])])
-    send(client, framed(many, version, 1))
-    assert next_offset(client) == 0
-
-
 def test_as_many_partitions_as_are_allowed_are_answered(client: WireClient) -> None:
     many = produce_request([("t", [(7, None)] * 99_999)])
     client.send_bytes(framed(many, 8, 1))

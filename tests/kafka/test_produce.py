@@ -14,6 +14,7 @@ from tests.support.kafka_records import read_batches
 from tests.support.produce_client import (
     CORRUPT_MESSAGE,
     INVALID_RECORD,
+    INVALID_REQUEST,
     INVALID_REQUIRED_ACKS,
     LAST,
     PAIR,
@@ -81,7 +82,7 @@ def test_every_version_tells_why_a_record_is_refused(client: WireClient, version
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_parts_of_a_request_are_accepted_each_by_itself(client: WireClient, version: int) -> None:
-    """One bad batch, one unknown partition and one unknown topic: the others are stored."""
+    """One bad batch, what is unknown, and what is named twice: the others are stored."""
     client.rig.create_topic("u", 3)
     request = produce_request(
         [
@@ -106,10 +107,10 @@ def test_parts_of_a_request_are_accepted_each_by_itself(client: WireClient, vers
             ],
         ),
         ("no-such-topic", [(0, UNKNOWN_TOPIC_OR_PARTITION, -1)]),
-        ("u", [(2, 0, 0), (2, 0, 2), (0, 0, 0)]),
+        ("u", [(2, INVALID_REQUEST, -1), (2, INVALID_REQUEST, -1), (0, 0, 0)]),
     ]
     stored = [next_offset(client, topic, index) for topic in "tu" for index in range(2)]
-    assert [*stored, next_offset(client, "u", 2)] == [2, 0, 2, 0, 4]
+    assert [*stored, next_offset(client, "u", 2)] == [2, 0, 2, 0, 0]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

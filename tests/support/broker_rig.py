@@ -116,6 +116,7 @@ class Connection:
             start += len(part)
         self._broker.commit()
         self.session.compact()
+        assert not self.session.yielded  # one request is one turn
         assert self.session.close_reason is None, self.session.close_reason
 
     def answers(self) -> dict[int, Any]:

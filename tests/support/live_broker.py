@@ -219,8 +219,9 @@ class LiveBroker:
         self.broker.create_topic(name, partition_count, {})
         self.broker.flush()
 
-    async def connect(self) -> Client:
-        """A new connection."""
-        client = Client(*await asyncio.open_connection(*self.server.bound))
+    async def connect(self, address: str = "127.0.0.1") -> Client:
+        """A new connection, from an address of this machine."""
+        streams = await asyncio.open_connection(*self.server.bound, local_addr=(address, 0))
+        client = Client(*streams)
         self._clients.append(client)
         return client

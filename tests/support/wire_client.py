@@ -155,6 +155,12 @@ class WireClient:
         self._end_round()
 
     def _end_round(self) -> None:
+        self._end_turn()
+        while self.session.yielded:
+            self.session.resume(self.rig.clock.wall_ms())
+            self._end_turn()
+
+    def _end_turn(self) -> None:
         self.rig.broker.commit()
         self.session.compact()
         for parked in self.session.new_parked:

@@ -1,0 +1,355 @@
+"""One client connection of the Kafka facade: a socket's bytes into a session, its answers out.
+
+For each read: the session handles every whole request, the pump ends the turn (one write to the log
+for all of them), and what may be answered goes out in one write. Strict order of answers, also past
+a long-polled fetch, is the session's.
+
+What a connection takes is bounded. It is not read while its client does not take its answers, while
+too many of them wait, and when the server holds it back because memory is scarce. Answers go to the
+transport by and by, so that what nobody reads stays in the session, as slices of the log that are
+no memory. A connection that gets nowhere is closed (`compat.kafka.limits`). Layer 5.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final, Protocol, cast
+
+from _core.session import QUEUED_MAX_BYTES, ParkedAnswer, ParkedFetch, Session
+from appliance.broker import Broker
+from appliance.errors import RemoteProtocolError, StorageError
+from appliance.pump import Pump
+from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
+from compat.kafka import control
+from compat.kafka.limits import SMALL_BYTES, CloseReason, MemoryBudget, Sight, Watch
+from compat.kafka.node import Client, Node
+from compat.kafka.registry import Later
+
+WRITE_BUFFER_BYTES: Final = 256 * KIB
+"""A connection with more unsent bytes than this is not read any further."""
+
+OUTPUT_BYTES: Final = MIB
+"""So much goes to the transport at a time: what is left may be dropped with the session."""
+
+INPUT_KEEP_BYTES: Final = 4 * MIB
+"""An input buffer up to this size stays for the next request, unless memory is scarce."""
+
+TURN_NS: Final = 5 * NS_PER_MS
+"""A turn in which requests of the control plane took longer than this ends with them."""
+
+IDLE_TRIM_MS: Final = 10_000
+"""A connection without a request for so long gives its buffers back."""
+
+_log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    broker: Broker
+    pump: Pump
+    loop: asyncio.AbstractEventLoop
+    node: Node
+    budget: "MemoryBudget[KafkaConnection]"
+    copies_output: bool
+    """The transport copies what it cannot send at once."""
+
+    def guard(self, step: Callable[[], None]) -> None: ...
+
+    def admit(self, connection: "KafkaConnection") -> bool:
+        """Take a new connection in, unless there are too many."""
+
+    def forget(self, connection: "KafkaConnection") -> None:
+        """A connection is gone."""
+
+    def await_flush(self, connection: "KafkaConnection", is_waiting: bool) -> None:
+        """Note whether a connection wants to be told of the next flush."""
+
+    def note_completed(self, connection: "KafkaConnection") -> None:
+        """An answer that was waited for is known; it leaves at the end of the turn."""
+
+    def end_turn(self) -> None:
+        """Send answers that became known in this turn, which has been written."""
+
+    def note_memory(self, connection: "KafkaConnection", held_bytes: int, is_large: bool) -> None:
+        """Note what a connection takes, and let go on whom that makes room for."""
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """One client connection."""
+
+    def __init__(self, server: Host) -> None:
+        self._server = server
+        self._session: Session
+        self._transport: asyncio.Transport
+        self._parked: set[ParkedFetch] = set()
+        self._node: Node
+        self._watch: Watch
+        self._later: Later | None = None
+        self._is_write_paused = False
+        self._is_read_paused = False
+        self._is_lost = False
+        self._is_dropped = False
+        self._is_resuming = False
+        self._turn_began_ns = 0
+        self._handed_bytes = 0
+        self._in_transport_bytes = 0
+
+    @property
+    def session(self) -> Session:
+        """The protocol state, once connected."""
+        return self._session
+
+    @property
+    def address(self) -> str:
+        """The client's IP address."""
+        return self._node.client.host
+
+    def abort(self) -> None:
+        """Drop the connection without sending what is left."""
+        self._transport.abort()
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("",)
+        self._node = replace(self._server.node, client=Client(host=str(peer[0])))
+        self._session = self._server.broker.open_session(self._answer_rare)
+        self._watch = Watch(self._server.broker.config, self._node.now_ms())
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if not self._server.admit(self):
+            self._is_lost = True
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._server.forget(self)
+        for parked in self._parked:
+            self._cancel(parked)
+            parked.unpark()
+        self._parked.clear()
+        if self._later is not None:
+            self._later.is_abandoned = True
+        self._session.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._session.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._server.guard(partial(self._received, nbytes))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self.adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._server.guard(partial(self.send))
+
+    # Rounds
+
+    def _received(self, count: int) -> None:
+        clock = self._server.broker.clock
+        self._server.broker.metrics.received_bytes += count
+        self._turn_began_ns = clock.monotonic_ns()
+        self._session.received(count, clock.wall_ms())
+        self._end_round()
+
+    def _resume(self) -> None:
+        """Handle requests that were left, because of too many answers or too much work."""
+        self._is_resuming = False
+        if not self._is_lost:
+            clock = self._server.broker.clock
+            self._turn_began_ns = clock.monotonic_ns()
+            self._session.resume(clock.wall_ms())
+            self._end_round()
+
+    def _end_round(self) -> None:
+        session = self._session
+        is_scarce = self._server.budget.is_scarce
+        self._server.pump.end_turn()
+        session.compact(SMALL_BYTES if is_scarce else INPUT_KEEP_BYTES)
+        session.queued_max_bytes = SMALL_BYTES if is_scarce else QUEUED_MAX_BYTES
+        for parked in session.new_parked:
+            self._time(parked)
+        self.send()
+        self._server.end_turn()
+
+    def _answer_rare(self, request: bytes) -> tuple[bytes, int] | ParkedAnswer | str:
+        """Answer a request of the control plane; a text says why to close the connection."""
+        broker = self._server.broker
+        try:
+            answer = control.answer(self._node, request)
+        except RemoteProtocolError as error:
+            return error.message
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a bug in a handler)
+            # Whoever met it is cut off, all others are served on.
+            _log.exception("a request could not be answered")
+            return f"internal error: {error!r}"
+        # Only now is the key known to be one of ours, and not any number from the network.
+        broker.metrics.count_request(int.from_bytes(request[:2], "big"))
+        if broker.clock.monotonic_ns() - self._turn_began_ns > TURN_NS:
+            self._session.yield_turn()
+        if isinstance(answer, bytes):
+            return answer, broker.control_pos
+        parked = ParkedAnswer()
+        self._later = answer.later
+        answer.when_complete(partial(self._complete, parked))
+        return parked
+
+    def _complete(self, parked: ParkedAnswer, payload: bytes) -> None:
+        self._later = None
+        if not self._is_lost:
+            parked.complete(payload, self._server.broker.control_pos)
+            # Whoever caused this is in the middle of a turn: what it changed is not written yet.
+            self._server.note_completed(self)
+
+    def send(self) -> None:
+        """Send what may leave, and go on reading if that made room."""
+        if self._is_lost or self._server.pump.has_failed:
+            return
+        if not self._is_write_paused:
+            self._send_some()
+        if not self._is_lost:
+            self._note_memory()
+            self.adjust_reading()
+
+    def _send_some(self) -> None:
+        session = self._session
+        pieces = session.output(self._server.pump.durable_pos, OUTPUT_BYTES)
+        if pieces:
+            size = sum(map(len, pieces))
+            self._handed_bytes += size
+            self._in_transport_bytes += session.taken_bytes
+            self._server.broker.metrics.sent_bytes += size
+            if len(pieces) == 1:
+                self._transport.write(pieces[0])
+            else:
+                self._transport.writelines(pieces)
+        if session.close_reason is not None and not session.is_waiting:
+            self._drop("request", session.close_reason)
+            return
+        self._server.await_flush(self, session.awaits_flush)
+        if session.has_more:
+            # If the transport is full it calls resume_writing. Others come first in any case.
+            if not self._is_write_paused:
+                self._server.loop.call_soon(self._server.guard, self.send)
+            return
+        must_resume = session.yielded or (session.paused and not session.is_waiting)
+        if must_resume and not self._is_resuming:
+            # In a turn of its own: others come first, and nothing nests.
+            self._is_resuming = True
+            self._server.loop.call_soon(self._server.guard, self._resume)
+
+    def _note_memory(self) -> None:
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if not unsent_bytes:
+            self._in_transport_bytes = 0
+        elif self._server.copies_output:
+            self._in_transport_bytes = unsent_bytes
+        session = self._session
+        held_bytes = session.held_bytes + self._in_transport_bytes
+        self._server.note_memory(self, held_bytes, session.partial_bytes > SMALL_BYTES)
+
+    def adjust_reading(self) -> None:
+        """Read on, or do not, as things are now."""
+        session = self._session
+        # Nobody looks at what a connection sends that is about to be closed.
+        is_ending = session.close_reason is not None
+        is_behind = self._is_write_paused or session.paused or session.yielded
+        should_pause = is_ending or is_behind or self._server.budget.is_held_back(self)
+        if self._is_lost or should_pause == self._is_read_paused:
+            return
+        self._is_read_paused = should_pause
+        if should_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _drop(self, label: CloseReason, reason: str) -> None:
+        _log.info("closing %s: %s", self._transport.get_extra_info("peername"), reason)
+        self._server.broker.metrics.count_closed(label)
+        self._is_dropped = True
+        self._transport.close()
+
+    # Sweeps
+
+    def look(self, now_ms: int, *, is_scarce: bool) -> None:
+        """Called now and then: close the connection if it gets nowhere, free what it does not need.
+
+        Args:
+            now_ms: monotonic ms.
+            is_scarce: memory is scarce.
+        """
+        if self._is_lost:
+            return
+        session = self._session
+        unsent_bytes = self._transport.get_write_buffer_size()
+        sight = Sight(
+            requests=session.requests,
+            partial_bytes=session.partial_bytes,
+            taken_bytes=self._handed_bytes - unsent_bytes,
+            unsent_bytes=unsent_bytes,
+            is_owed=session.is_waiting,
+            is_held_back=self._server.budget.is_held_back(self),
+            is_large=session.held_bytes + self._in_transport_bytes > SMALL_BYTES,
+        )
+        verdict = self._watch.judge(now_ms, sight, is_scarce=is_scarce)
+        if verdict is not None:
+            if not self._is_dropped:
+                self._drop(*verdict)
+            # Without waiting for a client that takes nothing.
+            self._transport.abort()
+        elif self._is_dropped:
+            config = self._server.broker.config
+            if self._watch.still_ms(now_ms) > config.receive_timeout_ms:
+                self._transport.abort()
+        elif self._watch.still_ms(now_ms) > IDLE_TRIM_MS:
+            session.trim()
+            self._note_memory()
+
+    # Parked fetches
+
+    def _time(self, parked: ParkedFetch) -> None:
+        """Time a fetch that could not be answered at once."""
+        if parked.answered:
+            return  # by the end of the very turn that it came in
+        self._parked.add(parked)
+        wait_ms = min(max(parked.wait_ms, 0), self._server.broker.config.fetch_wait_max_ms)
+        parked.timer = self._server.loop.call_later(
+            wait_ms / MS_PER_SECOND, self._server.guard, partial(self._expire, parked)
+        )
+        self._read_cold(parked)
+
+    def _read_cold(self, parked: ParkedFetch) -> None:
+        if parked.cold:
+            self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked))
+
+    def look_again(self, parked: ParkedFetch) -> None:
+        """There may be more for a parked fetch."""
+        if parked.answered or self._is_lost:
+            return
+        if self._session.retry(parked):
+            self._parked.discard(parked)
+            self._cancel(parked)
+            self.send()
+        else:
+            self._read_cold(parked)
+
+    def _expire(self, parked: ParkedFetch) -> None:
+        parked.is_expired = True
+        self.look_again(parked)
+
+    @staticmethod
+    def _cancel(parked: ParkedFetch) -> None:
+        if parked.timer is not None:
+            parked.timer.cancel()
+            parked.timer = None

@@ -1,0 +1,209 @@
+"""What connections may take of the broker: how many there are, how long one may be silent, memory.
+
+Decides only; compat.kafka.connection does what is decided here. The reasons are the labels of the
+metrics `connections_refused` and `connections_closed`. Layer 3; does no I/O and knows no clock.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
+
+from appliance.config import Config
+from appliance.units import KIB
+
+SMALL_BYTES: Final = 64 * KIB
+"""What a connection may take even when memory is scarce: a usual request and its answer."""
+
+SCARCE_TIMEOUT_MS: Final = 5_000
+"""When memory is scarce, whoever takes more than SMALL_BYTES must get on within this time."""
+
+LOW_WATER: Final = 0.75
+"""Part of the limit below which everybody may go on again: above it, few would not get far."""
+
+RefusalReason: TypeAlias = Literal["count", "address"]
+CloseReason: TypeAlias = Literal["idle", "slow_request", "slow_reader", "memory", "request"]
+
+
+class Admission:
+    """Counts the connections, in all and by address."""
+
+    def __init__(self, config: Config) -> None:
+        self._count_max = config.connection_count_max
+        self._count_max_per_address = config.connection_count_max_per_address
+        self._count = 0
+        self._by_address: dict[str, int] = {}
+
+    def admit(self, address: str) -> RefusalReason | None:
+        """Count a connection from an address, unless there are too many: then tell of what."""
+        if self._count >= self._count_max:
+            return "count"
+        of_address = self._by_address.get(address, 0)
+        if of_address >= self._count_max_per_address:
+            return "address"
+        self._count += 1
+        self._by_address[address] = of_address + 1
+        return None
+
+    def forget(self, address: str) -> None:
+        """An admitted connection is gone."""
+        left = self._by_address[address] - 1
+        self._count -= 1
+        if left:
+            self._by_address[address] = left
+        else:
+            del self._by_address[address]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What can be seen of a connection at one moment.
+
+    Args:
+        requests: requests handled so far.
+        partial_bytes: what there is of a request that has not come whole; 0 if there is none.
+        taken_bytes: answers that the client has taken so far.
+        unsent_bytes: answers on their way that it has not taken.
+        is_owed: the client waits for the broker: for data, for the disk, for others.
+        is_held_back: the broker does not read what it sends.
+        is_large: it takes more than SMALL_BYTES.
+    """
+
+    requests: int
+    partial_bytes: int
+    taken_bytes: int
+    unsent_bytes: int
+    is_owed: bool
+    is_held_back: bool
+    is_large: bool
+
+
+class Watch:
+    """Notices that a connection gets nowhere, from looking at it now and then."""
+
+    __slots__ = ("_config", "_moved_ms", "_partial_since_ms", "_seen")
+
+    def __init__(self, config: Config, now_ms: int) -> None:
+        """Begin with a connection that was made at `now_ms` (monotonic ms)."""
+        self._config = config
+        self._moved_ms = now_ms
+        self._partial_since_ms: int | None = None
+        self._seen = (0, 0, 0)
+
+    def still_ms(self, now_ms: int) -> int:
+        """For how long nothing has moved, as far as `judge` has seen, ms."""
+        return now_ms - self._moved_ms
+
+    def judge(
+        self, now_ms: int, sight: Sight, *, is_scarce: bool
+    ) -> tuple[CloseReason, str] | None:
+        """Tell why the connection must be closed, as a label and as a sentence, or None.
+
+        Args:
+            now_ms: monotonic ms, not below that of the last call.
+            sight: what is seen now.
+            is_scarce: memory is scarce.
+        """
+        config = self._config
+        seen = (sight.requests, sight.partial_bytes, sight.taken_bytes)
+        if sight.requests != self._seen[0] or not sight.partial_bytes:
+            self._partial_since_ms = None
+        if sight.partial_bytes and self._partial_since_ms is None:
+            self._partial_since_ms = now_ms
+        if seen != self._seen or (sight.is_owed and not sight.unsent_bytes):
+            self._moved_ms = now_ms
+        self._seen = seen
+        still_ms = now_ms - self._moved_ms
+        since_ms = self._partial_since_ms
+        if since_ms is not None and now_ms - since_ms > config.receive_timeout_ms:
+            return "slow_request", (
+                f"a request took longer than network.receive_timeout_ms = "
+                f"{config.receive_timeout_ms} to come"
+            )
+        if still_ms > config.idle_timeout_ms:
+            after = f"network.idle_timeout_ms = {config.idle_timeout_ms}"
+            if sight.unsent_bytes:
+                return "slow_reader", f"it has not taken its answers for {after}"
+            return "idle", f"it was silent for {after}"
+        is_greedy = is_scarce and sight.is_large and not sight.is_held_back
+        if is_greedy and still_ms > min(SCARCE_TIMEOUT_MS, config.idle_timeout_ms):
+            return "memory", (
+                "it gets nowhere while memory is scarce: network.inflight_max_bytes = "
+                f"{config.inflight_max_bytes} is reached"
+            )
+        return None
+
+
+Member = TypeVar("Member")
+
+
+class MemoryBudget(Generic[Member]):
+    """Shares the memory for requests and answers among connections.
+
+    Once it is used up, a connection in the middle of a large request is held back: it is not read
+    until there is room. One is always let go ahead, however little room there is, so that requests
+    get done and room is made: nobody waits for somebody who waits.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._total_bytes = 0
+        self._held: dict[Member, int] = {}
+        self._waiting: dict[Member, None] = {}  # in order
+        self._ahead: Member | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """What all take together."""
+        return self._total_bytes
+
+    @property
+    def is_scarce(self) -> bool:
+        return self._total_bytes > self._limit_bytes
+
+    def is_held_back(self, member: Member) -> bool:
+        return member in self._waiting
+
+    def update(self, member: Member, held_bytes: int, *, is_large: bool) -> list[Member]:
+        """Note what a connection takes now.
+
+        Args:
+            member: the connection.
+            held_bytes: its memory.
+            is_large: it is in the middle of a request, of which more than SMALL_BYTES have come.
+
+        Returns:
+            Connections that are not held back any more.
+        """
+        self._total_bytes += held_bytes - self._held.get(member, 0)
+        self._held[member] = held_bytes
+        if not is_large:
+            self._leave(member)
+        elif self.is_scarce and member is not self._ahead:
+            if self._ahead is None:
+                self._ahead = member
+            else:
+                self._waiting[member] = None
+        return self._release()
+
+    def forget(self, member: Member) -> list[Member]:
+        """A connection is gone. Returns those that are not held back any more."""
+        self._total_bytes -= self._held.pop(member, 0)
+        self._leave(member)
+        return self._release()
+
+    def _leave(self, member: Member) -> None:
+        self._waiting.pop(member, None)
+        if member is self._ahead:
+            self._ahead = None
+
+    def _release(self) -> list[Member]:
+        if not self._waiting:
+            return []
+        if self._total_bytes <= LOW_WATER * self._limit_bytes:
+            released = list(self._waiting)
+            self._waiting.clear()
+            return released
+        if self._ahead is not None:
+            return []
+        self._ahead = next(iter(self._waiting))
+        del self._waiting[self._ahead]
+        return [self._ahead]
