@@ -41,7 +41,7 @@ class GroupStore:
     """Groups as they were last told, and their committed offsets.
 
     Attributes:
-        offsets_size: bytes of all committed offsets together, as they are encoded.
+        offsets_size: what all committed offsets together take; see `offset_size`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GroupStore:
             has_room: whether the log takes a payload of so many bytes beside its reserve.
             payload_size_max: the largest payload, bytes.
             reserve_bytes: what is kept free when the disk is full. It takes what is gathered then.
-            offsets_size_max: of all committed offsets together, as they are encoded.
+            offsets_size_max: what all committed offsets together may take.
         """
         self._append = append
         self._has_room = has_room
@@ -107,8 +107,9 @@ class GroupStore:
             return
         encoded = [encode_offset(entry) for entry in entries]
         self._check_payload(max(map(len, encoded)) + FRAME_OVERHEAD_BYTES)
-        self._check_growth(entries)
         size = sum(map(len, encoded))
+        if self.offsets_size + size > self._offsets_size_max:
+            self._check_growth(entries)
         frame_count = 2 + size // max(1, self._gathered_size_max)
         total = self._gathered_size + size + frame_count * FRAME_OVERHEAD_BYTES
         self._check_room(min(total, self._payload_size_max))

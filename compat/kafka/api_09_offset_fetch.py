@@ -74,8 +74,9 @@ def _all(node: Node, committed: _Offsets) -> _Wanted:
     wanted: _Wanted = {}
     names = {topic.topic_id: topic.name for topic in node.broker.topics()}
     for (topic_id, index), entry in sorted(committed.items()):
-        # The offsets of a deleted topic are gone with it, so every id has its name.
-        wanted.setdefault(names[topic_id], {})[index] = entry
+        # The offsets of a deleted topic are gone with it, but damage can take a topic's frames.
+        if topic_id in names:
+            wanted.setdefault(names[topic_id], {})[index] = entry
     return wanted
 
 

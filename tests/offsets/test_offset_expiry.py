@@ -13,8 +13,10 @@ from appliance.store.group_frames import (
     GroupFrame,
     OffsetEntry,
 )
+from tests.offsets.members import join
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
+from tests.support.offsets_client import Commit, OffsetsClient
 
 RETENTION_MS = 3_600_000
 
@@ -143,6 +145,25 @@ def test_what_expired_stays_so_after_a_restart(rig: BrokerRig) -> None:
     rig.clock.step_ms(-RETENTION_MS)
     rig = rig.crash("dropped", random.Random(1))
     assert rig.broker.group_names() == ["h"]
+
+
+def test_a_group_without_members_and_offsets_is_forgotten(offsets: OffsetsClient) -> None:
+    """One that had members, and one that never did."""
+    rig = offsets.rig
+    member = join(rig, "g", ["t"])
+    offsets.commit("g", {("t", 0): Commit(1)}, **member.identity)
+    offsets.commit("h", {("t", 0): Commit(1)})
+    member.leave()
+    assert rig.broker.group_names() == ["g", "h"]
+    rig.pass_ms(rig.config.offset_retention_ms)
+    rig.housekeep()
+    assert offsets.fetch("g") == offsets.fetch("h") == {}
+    for _ in range(10):
+        rig.pass_ms(600_000)
+    rig.flush()
+    assert [rig.groups.find(name) for name in "gh"] == [None, None]
+    assert rig.broker.group_names() == []
+    assert offsets.reborn("crash").rig.broker.group_names() == []
 
 
 def test_a_clock_that_was_set_back_does_not_stop_it(rig: BrokerRig) -> None:

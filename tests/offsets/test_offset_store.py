@@ -161,6 +161,8 @@ def test_all_offsets_together_are_bounded() -> None:
     assert offsets.commit("g0", {("t", 1): Commit(2, "x" * 100)}) == {("t", 1): 0}
     again = offsets.reborn("crash").rig.broker._store.groups
     assert store.offsets_size == again.offsets_size == exact_size(offsets.rig)
+    assert offsets.rig.groups.delete("g0") == ErrorCode.NONE
+    assert store.offsets_size == exact_size(offsets.rig) > 0
     offsets.rig.delete_topic("t")
     assert store.offsets_size == 0
 

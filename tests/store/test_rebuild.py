@@ -37,6 +37,8 @@ def test_a_broker_whose_derived_files_are_gone_is_the_same(played: CrashRun) -> 
     expected = start(played, left_by(played)).digest(USER_IDS)
     assert start(played, bare).digest(USER_IDS) == expected
     assert expected.pending
+    assert any(offsets for _, _, offsets in expected.groups)
+    assert any(group for _, group, _ in expected.groups)
     assert any(state[0] == "pending" for _, _, state in expected.ids)
     assert any(producers for topic in expected.topics for *_, producers in topic[4])
 

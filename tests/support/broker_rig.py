@@ -27,6 +27,7 @@ from appliance.broker import Broker
 from appliance.config import Config
 from appliance.main import KAFKA_FACADE
 from appliance.schedule.scheduler import Delivery
+from appliance.store.group_frames import GroupFrame
 from appliance.store.recovery import Damage, RecoveryReport
 from compat.kafka import control
 from compat.kafka.groups.coordinator import GroupCoordinator
@@ -75,6 +76,7 @@ class Digest:
     pending: tuple[Any, ...]
     levels: tuple[tuple[int, int], ...]
     ids: tuple[Any, ...]
+    groups: tuple[Any, ...]
     next_producer_id: int
 
 
@@ -447,12 +449,17 @@ class BrokerRig:
                 (state.due.level_head_offset(n), state.due.level_next_offset(n)) for n in levels
             ),
             ids=ids,
+            groups=tuple(self._group_digest(name) for name in self.broker.group_names()),
             pending=tuple(
                 (due, pos, index, places[handle])
                 for due, pos, index, handle in state.due.pop(1 << 48, 1 << 20)
             ),
             next_producer_id=self.broker.allocate_producer_id(),
         )
+
+    def _group_digest(self, name: str) -> tuple[str, GroupFrame | None, tuple[Any, ...]]:
+        offsets = self.broker.committed_offsets(name)
+        return name, self.broker.groups().get(name), tuple(sorted(offsets.items()))
 
     @staticmethod
     def _topic_digest(topic: Any) -> tuple[str, UUID, int, tuple[Any, ...], tuple[Any, ...]]:

@@ -8,12 +8,21 @@ kept, so everything that is there in part, twice, too early, or changed, matches
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from appliance.config import Config
 from appliance.errors import RequestError
+from appliance.store.group_frames import (
+    GROUP_DELETED,
+    GROUP_TOLD,
+    OFFSET_COMMITTED,
+    OFFSET_DELETED,
+    GroupFrame,
+    OffsetEntry,
+)
 from tests.support.broker_model import Batch, Intent, Model, Shown, visible_in
 from tests.support.broker_rig import BrokerRig, Digest, produced
 from tests.support.configs import DATA_DIR, small_config
@@ -229,6 +238,10 @@ class CrashRun:
         self._sequences = {key: value for key, value in self._sequences.items() if key[0] != "b"}
         later = Intent(self.value(), delay_ms=50, user_id=USER_IDS[0])
         self.ask(self.batch("b", 0, Intent(self.value()), later))
+        self.rig.broker.tell_group(GroupFrame(op=GROUP_TOLD, group="f", generation=2))
+        topic = self.rig.broker.topics()[0]
+        last = OffsetEntry(op=OFFSET_COMMITTED, group="f", topic_id=topic.topic_id, partition=1)
+        self.rig.broker.commit_offsets([last])
         self.consume()
         self._epoch = -1
         self.rig.broker.close()
@@ -255,7 +268,28 @@ class CrashRun:
                 self.deliver()
                 if rng.random() < 0.5:
                     self.flush()
+            self._use_group()
             rng.choice((self.flush, self.consume, self.rig.housekeep))()
+
+    def _use_group(self) -> None:
+        """Offsets and groups in between; that they survive is tested in tests/offsets."""
+        rng = self.rng
+        topics = self.rig.broker.topics()
+        entries = [
+            OffsetEntry(
+                op=rng.choice((OFFSET_COMMITTED, OFFSET_COMMITTED, OFFSET_DELETED)),
+                group=rng.choice("gh"),
+                topic_id=rng.choice(topics).topic_id,
+                partition=0,
+                offset=rng.randrange(1_000),
+                metadata="m" * rng.randrange(100),
+            )
+            for _ in range(rng.randrange(4))
+        ]
+        op = rng.choice((GROUP_TOLD, GROUP_TOLD, GROUP_DELETED))
+        with suppress(RequestError):  # the disk is full
+            self.rig.broker.tell_group(GroupFrame(op=op, group=rng.choice("gh"), generation=1))
+            self.rig.broker.commit_offsets(entries)
 
     def _random_batch(self) -> Batch:
         rng = self.rng
