@@ -120,8 +120,8 @@ class Served:
         if not words:
             self._process.kill()
             self._end()
-            said = Path(log.name).read_text()[-2000:]
-            raise BenchError(f"{command[0]} did not become ready: {line!r}\n{said}")
+            said = Path(log.name).read_text().splitlines()[-3:]
+            raise BenchError(f"{command[0]} did not become ready: {' / '.join(said)}")
         self.address = words[0].removeprefix("kafka=")
         self.pid = self._process.pid
         self._name = Path(command[0]).name

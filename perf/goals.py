@@ -126,6 +126,7 @@ _COSTS: Final = (
         for name, broker in (
             (_ONE, ASYNC),
             (_ONE, SYNC),
+            (_LONG, ASYNC),
             ("produce 100 B", ASYNC),
             ("fetch 1 KiB", ASYNC),
             ("fetch 100 B", ASYNC),
