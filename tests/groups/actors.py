@@ -108,8 +108,8 @@ class Consumer:
 
     @property
     def is_frozen(self) -> bool:
-        """It stands still, or has gone on just now."""
-        return self._frozen_until_ms + LATENCY_MS >= self._world.now_ms
+        """It stands still, or has a short while ago: its session may have ended meanwhile."""
+        return self._frozen_until_ms + SESSION_MS >= self._world.now_ms
 
     def freeze(self, duration_ms: int) -> None:
         """Stand still, as in a long collection of garbage."""
