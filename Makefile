@@ -9,7 +9,7 @@ PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
 .DEFAULT_GOAL := help
-.PHONY: help build clients demo test soak bench bench-check bench-curves lint lock clean
+.PHONY: help build clients demo test soak bench bench-check bench-connections bench-curves lint lock clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS
 
 bench-check: build  ## has a ratio become worse than perf/baseline.json says?
 	@$(PY) -m perf.check $(ARGS)
+
+bench-connections: build  ## what a good client notices of a thousand bad ones
+	@$(PY) -m perf.connections $(ARGS)
 
 bench-curves: build  ## what records, partitions, connections and pending timers cost as they grow
 	@$(PY) -m perf.curves $(ARGS)
