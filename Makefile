@@ -9,7 +9,8 @@ PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
 .DEFAULT_GOAL := help
-.PHONY: help build clients demo test soak bench bench-check bench-connections bench-curves lint lock clean
+.PHONY: help build clients demo test soak lint lock clean
+.PHONY: bench bench-check bench-connections bench-curves
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
