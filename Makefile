@@ -28,7 +28,8 @@ test: build  ## all tests (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -q $(ARGS)
 
 soak: build  ## kill -9 under load ROUNDS=n times, STATES=n states after a crash, FUZZ=n seconds
-	@$(PY) -m pytest -q tests/kill9 tests/store tests/offsets tests/fuzz --rounds $(ROUNDS) \
+	@$(PY) -m pytest -q tests/kill9 tests/store tests/offsets tests/fuzz \
+		tests/clients/test_rebalances.py --rounds $(ROUNDS) \
 		--states $(STATES) --fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
 
 bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS="--only lateness")

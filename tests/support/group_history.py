@@ -1,141 +1,87 @@
-"""What a consumer group saw in a black-box run, and the rules that it must satisfy.
+"""What the members of a consumer group said, and whether it is what a group promises.
 
-`check_group` is a pure function over recorded events. It knows nothing of the broker but its
-promises to a group: what was acknowledged as committed is where the next reader begins, or further
-on, never further back, with the metadata that belongs to it; what a reader gets has no gap; so at
-the end everything was read, once at least.
+Each line is `KIND TIME PARTITION OFFSET VALUE`; the times are of one monotonic clock, in
+nanoseconds. `assigned` and `revoked` name a partition, `got` a record that was handed to the
+application, `committed` the offset of the next record, after the broker acknowledged it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
-
-from tests.support.history_events import Place
-
-Partition = tuple[str, int]
-"""Topic and index."""
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """A member was given a partition and asked where the group stands in it.
-
-    Attributes:
-        offset: what it was told; -1 if nothing is committed.
-        acknowledged: the highest commit of anybody that was acknowledged before it asked; -1: none.
-    """
+class Event:
+    """One line of one member."""
 
     member: str
-    partition: Partition
+    kind: str
+    at_ns: int
+    partition: int
     offset: int
-    metadata: str
-    acknowledged: int
+    value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A member got a record."""
-
-    member: str
-    place: Place
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A member committed, and that was acknowledged."""
-
-    member: str
-    partition: Partition
-    offset: int
+def parse(member: str, text: str) -> list[Event]:
+    """Return the events of all whole lines; a kill may have cut the last."""
+    events = []
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        kind, at_ns, partition, offset, value = line.split(" ")
+        events.append(Event(member, kind, int(at_ns), int(partition), int(offset), value))
+    return events
 
 
-GroupEvent = Resumed | Read | Committed
-
-
-class GroupRule(Enum):
-    BACKWARDS = "the committed offset lies before one that was acknowledged"
-    METADATA = "the metadata does not belong to the committed offset"
-    INVENTED = "the committed offset lies behind everything that was read"
-    GAP = "a member did not get the record that follows"
-    MISSED = "nobody in the group got the record"
-    CHANGED = "the group got another record than other readers at this offset"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupViolation:
-    """One broken promise; `facts` is for people."""
-
-    rule: GroupRule
-    partition: Partition
-    facts: str
-
-
-def note(partition: Partition, offset: int) -> str:
-    """The metadata that members commit with an offset."""
-    return f"{partition[0]}/{partition[1]} up to {offset}"
-
-
-def check_group(
-    events: Sequence[GroupEvent], records: Mapping[Place, bytes]
-) -> list[GroupViolation]:
-    """Check a whole run, at whose end the group has read everything.
+def problems(events: Iterable[Event], sent: Mapping[str, int]) -> list[str]:
+    """Return what is wrong with a history, in words; nothing if it is right.
 
     Args:
-        events: those of one member in the order in which they happened to it.
-        records: what is in all partitions at the end.
+        events: of all members, in any order.
+        sent: value -> partition of each record that the broker acknowledged.
 
-    Returns:
-        Every violation found. O(n).
+    Lost is what nobody got. Read on from the wrong place is who gets a partition and does not begin
+    where an acknowledged commit says, or further back: what was committed is not to come again, and
+    nothing may be passed over. Out of order is whoever has a partition and gets anything but the
+    next offset. A commit that goes back comes from a member that has lost the partition.
     """
-    found = [one for event in events if isinstance(event, Resumed) for one in _check_resumed(event)]
-    found += _check_streams(events)
-    found += _check_commits(events)
-    got = {event.place: event.value for event in events if isinstance(event, Read)}
-    for place, value in records.items():
-        partition = place.topic, place.partition
-        if place not in got:
-            found.append(GroupViolation(GroupRule.MISSED, partition, f"offset {place.offset}"))
-        elif got[place] != value:
-            facts = f"offset {place.offset}: {got[place][:40]!r}, not {value[:40]!r}"
-            found.append(GroupViolation(GroupRule.CHANGED, partition, facts))
+    in_order = sorted(events, key=lambda event: event.at_ns)
+    got = {event.value for event in in_order if event.kind == "got"}
+    found = [f"lost: {value} of partition {sent[value]}" for value in sent if value not in got]
+    by_partition: dict[int, list[Event]] = defaultdict(list)
+    for event in in_order:
+        by_partition[event.partition].append(event)
+    for partition, own in by_partition.items():
+        found += [f"partition {partition}: {what}" for what in _problems_of_partition(own)]
     return found
 
 
-def _check_resumed(event: Resumed) -> Iterator[GroupViolation]:
-    if event.offset < event.acknowledged:
-        facts = f"{event.member} was told {event.offset}, acknowledged was {event.acknowledged}"
-        yield GroupViolation(GroupRule.BACKWARDS, event.partition, facts)
-    expected = "" if event.offset < 0 else note(event.partition, event.offset)
-    if event.metadata != expected:
-        facts = f"{event.metadata!r}, expected {expected!r}"
-        yield GroupViolation(GroupRule.METADATA, event.partition, facts)
-
-
-def _check_streams(events: Iterable[GroupEvent]) -> Iterator[GroupViolation]:
-    """From where a member resumed on it gets every record, until it resumes again."""
-    following: dict[tuple[str, Partition], int] = {}
+def _problems_of_partition(events: Iterable[Event]) -> list[str]:
+    found: list[str] = []
+    committed, committed_by = 0, "nobody"
+    highest = -1
+    at_least: dict[str, int] = {}  # member -> what was committed when it got the partition
+    following: dict[str, int] = {}  # member -> the offset that it has to get next
     for event in events:
-        if isinstance(event, Resumed):
-            following[event.member, event.partition] = max(event.offset, 0)
-        elif isinstance(event, Read):
-            partition = event.place.topic, event.place.partition
-            expected = following[event.member, partition]
-            if event.place.offset != expected:
-                facts = f"{event.member} expected {expected}, got {event.place.offset}"
-                yield GroupViolation(GroupRule.GAP, partition, facts)
-            following[event.member, partition] = event.place.offset + 1
-
-
-def _check_commits(events: Iterable[GroupEvent]) -> Iterator[GroupViolation]:
-    """Nobody commits, and nobody is told, more than was read."""
-    ends: dict[Partition, int] = defaultdict(int)
-    for event in events:
-        if isinstance(event, Read):
-            partition = event.place.topic, event.place.partition
-            ends[partition] = max(ends[partition], event.place.offset + 1)
-    for event in events:
-        if isinstance(event, Resumed | Committed) and event.offset > ends[event.partition]:
-            facts = f"{event.offset}, read up to {ends[event.partition]}"
-            yield GroupViolation(GroupRule.INVENTED, event.partition, facts)
+        who = event.member
+        if event.kind == "assigned":
+            at_least[who] = committed
+            following.pop(who, None)
+        elif event.kind == "revoked":
+            following.pop(who, None)
+        elif event.kind == "committed":
+            if event.offset < committed:
+                found.append(
+                    f"{who} committed {event.offset} after {committed_by} committed {committed}"
+                )
+            committed, committed_by = max(committed, event.offset), who
+        else:
+            expected = following.get(who)
+            if expected is None and not at_least.get(who, 0) <= event.offset <= highest + 1:
+                found.append(
+                    f"{who} began at {event.offset}; committed was {at_least.get(who, 0)}, "
+                    f"and {highest} was the highest that anybody got"
+                )
+            if expected is not None and event.offset != expected:
+                found.append(f"{who} got {event.offset} and not {expected}")
+            following[who] = event.offset + 1
+            highest = max(highest, event.offset)
+    return found
