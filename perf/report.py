@@ -16,7 +16,7 @@ RULE: Final = (
 
 
 def number(value: float) -> str:
-    """Three figures, short: 1.69M, 416k, 23.4, 0.38."""
+    """Three figures, or three decimals, short: 1.69M, 416k, 23.4, 0.38, 0.012."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         # What would be rounded up to 1000 of a unit is 1 of the next.
         if abs(value) >= size * 0.9995:
@@ -25,6 +25,8 @@ def number(value: float) -> str:
 
 
 def _three(value: float) -> str:
+    if 0 < abs(value) < 0.0995:
+        return f"{value:.3f}"
     if abs(value) >= 99.95:
         return f"{value:.0f}"
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"

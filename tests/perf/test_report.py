@@ -50,6 +50,8 @@ def run(**changes: object) -> Run:
     ("value", "text"),
     [
         (0.0, "0.00"),
+        (0.0123, "0.012"),
+        (0.0999, "0.10"),
         (0.123, "0.12"),
         (9.994, "9.99"),
         (9.999, "10.0"),
@@ -60,7 +62,7 @@ def run(**changes: object) -> Run:
         (1_690_000, "1.69M"),
     ],
 )
-def test_numbers_have_three_figures(value: float, text: str) -> None:
+def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
