@@ -304,7 +304,8 @@ class Broker:
             self.clock.wall_ms() - self.config.producer_id_expiry_ms,
             partitions_max=HOUSEKEEPING_PARTITIONS,
         )
-        store.offset_expiry.expire_some(self.clock.wall_ms())
+        if store.offset_expiry.expire_some(self.clock.wall_ms()):
+            self._await_offsets()
 
     # Topics
 
@@ -395,6 +396,9 @@ class Broker:
     def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
         """Commit or delete offsets; see `GroupStore.commit_offsets`."""
         self._store.groups.commit_offsets(entries)
+        self._await_offsets()
+
+    def _await_offsets(self) -> None:
         # If their frame is yet to come: whatever else this turn writes before it, no answer leaves
         # before the turn is written as a whole, and then the log is past this.
         self.control_pos = self.wrote_pos + self._store.groups.has_gathered

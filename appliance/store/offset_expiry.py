@@ -46,12 +46,15 @@ class OffsetExpiry:
         self._round: Iterator[OffsetEntry] = iter(())
         self._began_ms = -ROUND_INTERVAL_MS
 
-    def expire_some(self, now_ms: int, offsets_max: int = OFFSETS_PER_SLICE) -> None:
+    def expire_some(self, now_ms: int, offsets_max: int = OFFSETS_PER_SLICE) -> bool:
         """Look at the next offsets and delete those whose time is over; in the log with the turn.
 
         Args:
             now_ms: wall clock.
             offsets_max: look at no more than so many.
+
+        Returns:
+            Whether any was deleted.
         """
         entries = list(islice(self._round, offsets_max))
         # A clock that was set back must not stop it.
@@ -72,6 +75,8 @@ class OffsetExpiry:
         # If the disk is full, the next round finds them again.
         with suppress(RequestError):
             self._groups.commit_offsets(expired)
+            return bool(expired)
+        return False
 
     def _is_current(self, entry: OffsetEntry) -> bool:
         key = entry.topic_id, entry.partition

@@ -1,5 +1,7 @@
 """OffsetCommit and OffsetFetch: what a group commits is what it reads again, in every version."""
 
+from dataclasses import replace
+
 import pytest
 
 from compat.kafka.error_codes import ErrorCode
@@ -143,6 +145,14 @@ def test_offsets_go_with_their_topic(offsets: OffsetsClient) -> None:
     assert offsets.fetch("g") == {("u", 0): Committed(6)}
     rig.create_topic("t", 3)
     assert offsets.fetch("g", [("t", 0)]) == {("t", 0): NOTHING}
+
+
+def test_offsets_of_a_topic_that_damage_took_are_not_told(offsets: OffsetsClient) -> None:
+    """Its frames may be lost while the offsets are still there."""
+    offsets.commit("g", {("t", 0): Commit(5)})
+    entry = next(iter(offsets.rig.broker.committed_offsets("g").values()))
+    offsets.rig.broker.commit_offsets([replace(entry, topic_id=99)])
+    assert offsets.fetch("g") == {("t", 0): Committed(5)}
 
 
 def test_a_group_without_generation_and_member_commits_freely(offsets: OffsetsClient) -> None:

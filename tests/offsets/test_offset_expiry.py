@@ -16,7 +16,7 @@ from appliance.store.group_frames import (
 from tests.offsets.members import join
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
-from tests.support.offsets_client import Commit, OffsetsClient
+from tests.support.offsets_client import Commit, OffsetsClient, fetch_request
 
 RETENTION_MS = 3_600_000
 
@@ -164,6 +164,19 @@ def test_a_group_without_members_and_offsets_is_forgotten(offsets: OffsetsClient
     assert [rig.groups.find(name) for name in "gh"] == [None, None]
     assert rig.broker.group_names() == []
     assert offsets.reborn("crash").rig.broker.group_names() == []
+
+
+def test_nobody_is_told_of_an_expiry_that_a_power_cut_can_take_back(
+    offsets: OffsetsClient,
+) -> None:
+    offsets.commit("g", {("t", 0): Commit(1)})
+    offsets.rig.clock.advance_ms(offsets.rig.config.offset_retention_ms)
+    offsets.rig.housekeep()
+    client = offsets.client
+    client.send(fetch_request(7, {"g": None}), 7)
+    assert client.take() == b""
+    offsets.rig.flush()
+    assert client.take() != b""
 
 
 def test_a_clock_that_was_set_back_does_not_stop_it(rig: BrokerRig) -> None:
