@@ -9,7 +9,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tests.kill9.workload import CLIENT, PARTITION_COUNTS
-from tests.support.group_history import (
+from tests.support.commit_history import (
     Committed,
     GroupEvent,
     Partition,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.group_history import (
+from tests.support.commit_history import (
     Committed,
     GroupEvent,
     GroupRule,

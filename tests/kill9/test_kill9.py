@@ -31,7 +31,7 @@ from tests.kill9.workload import (
     now_ms,
 )
 from tests.support.appliance_process import ApplianceProcess
-from tests.support.group_history import (
+from tests.support.commit_history import (
     Committed,
     GroupEvent,
     Partition,
