@@ -6,7 +6,7 @@ The damage is done before the CRC is computed, so that it gets past it, or behin
 import random
 from typing import Any, Final
 
-from tests.support.raw_batch import CREATED_MS, Raw, compress, make_batch, records_of, varint
+from tests.support.raw_batch import CREATED_MS, compress, make_batch, varint
 
 DELAYS: Final = (
     *(b"0", b"1", b"1500", b"250ms", b"30s", b"2h", b"7d", b"PT15M", b"P1DT2H", b"PT1.5S", b"P2W"),
@@ -54,6 +54,14 @@ FIELDS: Final[dict[str, tuple[int, ...]]] = {
 VARINTS: Final = (0, 1, -1, -2, 63, 64, 1 << 31, -(1 << 31), 1 << 62, (1 << 63) - 1, -(1 << 63))
 
 
+def encode_pieces(pieces: list[int | bytes]) -> bytes:
+    """A record of varints and bytes; the first is by how much the size of the record is wrong."""
+    body = b"".join(varint(piece) if isinstance(piece, int) else piece for piece in pieces[1:])
+    wrong_by = pieces[0]
+    assert isinstance(wrong_by, int)
+    return varint(len(body) + wrong_by) + body
+
+
 class BatchMaker:
     """Makes the content of fields of records; `rng` chooses."""
 
@@ -88,30 +96,49 @@ class BatchMaker:
             # An idempotent producer, often with the sequence that comes next.
             fields |= {"producer_id": rng.randrange(3), "producer_epoch": 0}
             fields["base_sequence"] = rng.randrange(4)
-        records = [self._record() for _ in range(rng.choice((1, 1, 2, 3, 5)))]
-        if rng.random() < 0.15:
-            section = self._damage(records_of(records))
-            if codec:
-                section = self._damage(compress(codec, section))
-            fields.setdefault("attributes", codec)
-            return make_batch(section, count=rng.choice((len(records), 0, 1, 100)), **fields)
-        return make_batch(records, codec=codec, **fields)
+        count = rng.choice((1, 1, 2, 3, 5))
+        section = b"".join(self._records(count))
+        if rng.random() < 0.1:
+            section = self._damage(section)
+            count = rng.choice((count, count, 0, 1, 100))
+        if codec:
+            section = compress(codec, section)
+            if rng.random() < 0.05:
+                section = self._damage(section)
+        return make_batch(section, codec=codec, count=count, **fields)
 
-    def _record(self) -> Raw:
+    def _records(self, count: int) -> list[bytes]:
+        """The records in pieces, one of which is often no longer true."""
         rng = self._rng
-        headers = []
-        for _ in range(rng.choice((0, 0, 1, 1, 2, 4))):
-            name = rng.choice(tuple(HEADERS))
-            headers.append((name, rng.choice((*HEADERS[name], None))))
-        odd = rng.random() < 0.05
-        return Raw(
-            value=rng.choice((None, b"", b"v", rng.randbytes(40), b"v" * 300)),
-            key=rng.choice((None, b"", b"k")),
-            headers=headers,
-            timestamp_delta=rng.choice(VARINTS) if odd else rng.randrange(-5, 50),
-            offset_delta=rng.choice(VARINTS) if rng.random() < 0.02 else None,
-            header_count=rng.choice((-1, 1, 3, 1 << 31)) if rng.random() < 0.02 else None,
-        )
+        records = [self._record(index) for index in range(count)]
+        if rng.random() < 0.3:
+            pieces = rng.choice((records[-1], rng.choice(records)))
+            numbers = [index for index, piece in enumerate(pieces) if isinstance(piece, int)]
+            # The last one is the size of what ends the record, and often the request.
+            at = rng.choice((numbers[-1], numbers[-1], *numbers))
+            was = pieces[at]
+            assert isinstance(was, int)
+            pieces[at] = rng.choice((was + 1, was + 1, was - 1, was + 10, -1, 0, *VARINTS))
+        return [encode_pieces(pieces) for pieces in records]
+
+    def _record(self, index: int) -> list[int | bytes]:
+        """A record in pieces, see `encode_pieces`."""
+        rng = self._rng
+        pieces: list[int | bytes] = [0, b"\0"]
+        pieces.append(rng.choice(VARINTS) if rng.random() < 0.02 else rng.randrange(-5, 50))
+        pieces.append(index)
+        pieces += self._sized(rng.choice((None, b"", b"k")))
+        pieces += self._sized(rng.choice((None, b"", b"v", rng.randbytes(40), b"v" * 300)))
+        headers = [rng.choice(tuple(HEADERS)) for _ in range(rng.choice((0, 0, 1, 1, 2, 4)))]
+        pieces.append(len(headers))
+        for name in headers:
+            pieces += self._sized(name)
+            pieces += self._sized(rng.choice((*HEADERS[name], None)))
+        return pieces
+
+    @staticmethod
+    def _sized(value: bytes | None) -> list[int | bytes]:
+        return [-1, b""] if value is None else [len(value), value]
 
     def _damage(self, section: bytes) -> bytes:
         rng = self._rng

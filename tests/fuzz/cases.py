@@ -17,7 +17,8 @@ TOPIC_IDS: Final = tuple(b"id of a topic: %d" % number for number in range(3))
 
 CLIENT_ID: Final = "fuzz"
 MEMBER_IDS: Final = tuple(f"{CLIENT_ID}-id of a member of a consumer group {n}" for n in (1, 2))
-"""As long as those that the broker makes for this client id, which the harness puts in here."""
+"""One for each of the first connections, replaced likewise: as long as those that the broker makes
+for this client id."""
 
 
 class Verb(enum.Enum):

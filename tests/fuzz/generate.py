@@ -5,13 +5,13 @@ choices come from one random generator, so a seed repeats everything.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from compat.kafka import control
 from tests.fuzz.batches import BatchMaker
-from tests.fuzz.cases import CONNECTION_COUNT, Case, Step, Verb
-from tests.fuzz.schema_requests import Part, RequestMaker, uvarint
+from tests.fuzz.cases import CONNECTION_COUNT, MEMBER_IDS, Case, Step, Verb
+from tests.fuzz.schema_requests import Fixed, Part, RequestMaker, uvarint
 from tests.support.raw_batch import CRC_START, HEADER_SIZE, calc_crc32c
 
 COUNTS: Final = (0, 1, -1, 2, -2, 127, 128, 0x7FFF, 0x10000, (1 << 31) - 1, -(1 << 31))
@@ -20,6 +20,20 @@ BYTES: Final = (0, 1, 0x7F, 0x80, 0xFF)
 TIMES_MS: Final = (0, 1, 999, 1500, 5_000, 30_000, 300_000, 8_000_000)
 HOT_KEYS: Final = (0, 0, 0, 1)
 """Produce and Fetch come as often as all others together: they are the compiled code."""
+
+
+JOIN_GROUP: Final = 11
+MEMBER_KEYS: Final = (8, 9, 11, 12, 13, 14, 14, 14, 15, 42, 47)
+"""What members send, and what is done to groups."""
+
+MEMBER: Final[dict[str, Fixed]] = {
+    "group_id": "g",
+    "group_instance_id": None,
+    "session_timeout": 10_000,
+    "rebalance_timeout": 10_000,
+    "protocol_type": "consumer",
+    "protocol_name": "range",
+}
 
 
 class CaseMaker:
@@ -38,6 +52,9 @@ class CaseMaker:
         """A case from nothing."""
         rng = self._rng
         steps = [self._step() for _ in range(rng.choice((1, 2, 4, 8, 12)))]
+        if rng.random() < 0.2:
+            at = rng.randrange(len(steps))
+            steps[at:at] = self._membership()
         return Case(tuple(steps), is_sync=rng.random() < 0.8)
 
     def mutate(self, case: Case, others: Sequence[Case]) -> Case:
@@ -97,16 +114,34 @@ class CaseMaker:
         choices = (0, 0, 0, 0, 0, max(size - 1, 1), size // 2 + 1, 1 if size < 300 else 97)
         return self._rng.choice(choices)
 
-    def _framed(self) -> bytes:
+    def _membership(self) -> list[Step]:
+        """Members of a consumer group, which seldom come about by chance."""
+        rng = self._rng
+        steps = []
+        members = range(rng.choice((1, 1, 2)))
+        for turn in range(rng.choice((1, 2, 3, 4))):
+            for member in members:
+                # First without a name, then by the one that the broker gave.
+                name = MEMBER_IDS[member] if turn else ""
+                fixed = MEMBER | {"member_id": name, "generation_id": max(turn, 1)}
+                keys = (JOIN_GROUP,) if turn < 2 or rng.random() < 0.3 else ()
+                for key in (*keys, *rng.sample(MEMBER_KEYS, rng.randrange(4) if turn else 0)):
+                    data = self._framed(key, fixed)
+                    steps.append(Step(Verb.SEND, (member, 0), data))
+                steps.append(Step(Verb.FLUSH))
+            steps.append(Step(Verb.TIME, (rng.choice((1, 600, 600, 11_000)),)))
+        return steps
+
+    def _framed(self, key: int | None = None, fixed: Mapping[str, Fixed] | None = None) -> bytes:
         """A request with its size, damaged in one of three cases."""
         rng = self._rng
-        apis = control.REGISTRY.apis
-        keys = [api.key for api in apis]
-        key = rng.choice(HOT_KEYS) if rng.random() < 0.5 else rng.choice(keys)
-        api = next(api for api in apis if api.key == key)
+        apis = {api.key: api for api in control.REGISTRY.apis}
+        if key is None:
+            key = rng.choice(HOT_KEYS) if rng.random() < 0.5 else rng.choice(list(apis))
+        api = apis[key]
         version = rng.randint(api.served_from, api.versions[1])
         self._correlation_id += 1
-        parts = self._requests.make(key, version, self._correlation_id)
+        parts = self._requests.make(key, version, self._correlation_id, fixed)
         for _ in range(rng.choice((0, 0, 0, 0, 1, 2))):
             self._damage_parts(parts)
         body = b"".join(part.data for part in parts)

@@ -212,7 +212,7 @@ class FuzzConnection:
         if key == PRODUCE:
             self._harness.note_produced(answer)
         if key == JOIN_GROUP:
-            self._harness.note_member(answer.member_id)
+            self._harness.note_member(self, answer.member_id)
 
     def check_all_answered(self) -> None:
         """Nothing that could be answered may be left once nobody waits for anything."""
@@ -246,7 +246,6 @@ class Harness:
             alias: topic.uuid.bytes
             for alias, topic in zip(TOPIC_IDS, self.rig.broker.topics(), strict=False)
         }
-        self._member_count = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -344,12 +343,11 @@ class Harness:
             for part in topic.partition_responses:
                 self._stored_max += part.error_code == 0
 
-    def note_member(self, member_id: str) -> None:
-        """The broker made a member id."""
-        encoded, aliases = member_id.encode(), [alias.encode() for alias in MEMBER_IDS]
-        if len(encoded) == len(aliases[0]) and encoded not in self._ids.values():
-            self._ids[aliases[self._member_count % len(aliases)]] = encoded
-            self._member_count += 1
+    def note_member(self, connection: FuzzConnection, member_id: str) -> None:
+        """The broker made a member id: what the connection's alias stands for from now on."""
+        number = self._connections.index(connection)
+        if number < len(MEMBER_IDS) and len(member_id) == len(MEMBER_IDS[number]):
+            self._ids[MEMBER_IDS[number].encode()] = member_id.encode()
 
     def note_unanswered(self, frame: bytes, *, is_closed: bool) -> None:
         """A request that was not answered: right only without acks, or on a closed connection."""

@@ -9,9 +9,9 @@ import functools
 import random
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kio.index import load_request_schema
 
@@ -25,9 +25,9 @@ WIDTHS: Final = {
 }
 
 TEXTS: Final[dict[str, tuple[str, ...]]] = {
-    "topic": ("t", "t", "t", "u", "v", "new", "gone", "", "a/b", "x" * 249, "x" * 250, "ä"),
-    "group": ("g", "g", "g", "h", "", "x" * 300),
-    "member": ("", "", "m", *MEMBER_IDS, *MEMBER_IDS),
+    "topic": (*"ttttttttttttuuvv", "new", "gone", "", "a/b", "x" * 249, "x" * 250, "ä"),
+    "group": (*"gggggggghh", "", "x" * 300),
+    "member": ("", "", "", *MEMBER_IDS, *MEMBER_IDS, "m"),
     "instance": ("static-1", "static-2", ""),
     "protocol": ("consumer", "consumer", "consumer", "range", ""),
     "config": (
@@ -43,26 +43,36 @@ TEXTS: Final[dict[str, tuple[str, ...]]] = {
 SMALL: Final = (0, 0, 0, 1, 1, 2, -1)
 
 NUMBERS: Final[dict[str, tuple[int, ...]]] = {
-    "partition": (0, 0, 0, 1, 1, 2, 7, -1),
+    "partition": (*[0] * 8, *[1] * 4, 2, 7, -1),
     "num_partitions": (1, 2, -1, 0, 64, 65),
     "count": (1, 2, 3, 64, 65, 0, -1),
     "factor": (1, -1, 0, 2),
     "offset": (0, 0, 1, 2, 3, 7, -1, -2),
     "timestamp": (-1, -2, -3, -4, 0, 1_767_225_600_000, 1 << 62),
-    "timeout": (10_000, 10_000, 6_000, 300_000, 0, 1, -1),
+    "timeout": (*[10_000] * 6, 6_000, 300_000, 0, 1, -1),
+    "index": (*[0] * 8, *[1] * 3, 2, -1),
     "max_wait": (0, 0, 500, 30_000, -1),
     "bytes": (0, 1, 100, 100_000, 1 << 20, -1, (1 << 31) - 1),
     "session_id": (0, 0, 0, 0, 1, -1),
     "session_epoch": (-1, -1, -1, 0, 1),
     "generation": (1, 1, 0, 2, 3, -1),
     "leader_epoch": (-1, -1, 0, 1, 2),
-    "acks": (-1, -1, -1, 1, 0, 2),
+    "acks": (*[-1] * 10, 1, 0, 0, 2),
     "retention": (-1, 0, 1000),
     "resource_type": (2, 2, 2, 4, 0, 8, 32),
     "operation": (0, 1, 2, 3, 9),
     "producer_id": (-1, 0, 1, 5),
 }
 """Numbers to choose from, by a word that is in the name of the field; the longest word counts."""
+
+
+NULLS: Final = {"transactional_id": 0.95, "group_instance_id": 0.6}
+"""How often what may be null is null, by the name of the field."""
+
+NULL_ELSE: Final = 0.3
+
+
+Fixed: TypeAlias = str | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +112,30 @@ class RequestMaker:
     Args:
         rng: chooses all values.
         make_records: gives the content of a field of records.
-        item_count_max: most items of an array.
+        counts: how many items an array has, to choose from.
     """
 
     def __init__(
-        self, rng: random.Random, make_records: Callable[[], bytes | None], item_count_max: int = 3
+        self,
+        rng: random.Random,
+        make_records: Callable[[], bytes | None],
+        counts: Sequence[int] = (0, 1, 1, 1, 1, 1, 2, 3),
     ) -> None:
         self._rng = rng
         self._make_records = make_records
-        self._item_count_max = item_count_max
+        self._counts = counts
+        self._fixed: Mapping[str, Fixed] = {}
 
-    def make(self, key: int, version: int, correlation_id: int) -> list[Part]:
-        """A request with its header, without the size in front of it."""
+    def make(
+        self, key: int, version: int, correlation_id: int, fixed: Mapping[str, Fixed] | None = None
+    ) -> list[Part]:
+        """A request with its header, without the size in front of it.
+
+        Args:
+            key, version, correlation_id: of the request.
+            fixed: values of fields by their names, which are not left to chance.
+        """
+        self._fixed = fixed or {}
         schema = load_request_schema(key, version)
         client_id = self._rng.choice((*[CLIENT_ID.encode()] * 4, b"", None))
         parts = [
@@ -158,8 +180,8 @@ class RequestMaker:
                 return self._nested(inner, is_nullable)
             return self._value(field, owner, is_flexible, is_nullable)
         item, _ = split_type(typing.get_args(inner)[0])
-        count = self._rng.choice((0, 1, 1, 1, 2, self._item_count_max))
-        if is_nullable and self._rng.random() < 0.2:
+        count = self._rng.choice(self._counts)
+        if is_nullable and len(self._counts) > 1 and self._rng.random() < 0.2:
             count = -1
         parts = [measure("count", count, 4, is_compact=is_flexible)]
         for _ in range(count):
@@ -183,9 +205,13 @@ class RequestMaker:
         if kind == "uuid":
             return [Part("octets", self._rng.choice((*TOPIC_IDS, bytes(16), b"\xff" * 16)))]
         content: bytes | None
-        if kind == "records":
+        if field.name in self._fixed:
+            fixed = self._fixed[field.name]
+            assert not isinstance(fixed, int)
+            content = None if fixed is None else fixed.encode()
+        elif kind == "records":
             content = self._make_records()
-        elif is_nullable and self._rng.random() < 0.3:
+        elif is_nullable and self._rng.random() < NULLS.get(field.name, NULL_ELSE):
             content = None
         elif kind == "string":
             content = self._rng.choice(_texts(field.name, owner)).encode()
@@ -200,7 +226,11 @@ class RequestMaker:
         choices = _numbers(name, owner)
         bits = 8 * width
         value = self._rng.choice(choices)
-        if self._rng.random() < 0.05:
+        if name in self._fixed:
+            fixed = self._fixed[name]
+            assert isinstance(fixed, int)
+            value = fixed
+        elif self._rng.random() < 0.05:
             value = self._rng.choice(
                 (-(1 << bits - 1), (1 << bits - 1) - 1, self._rng.getrandbits(8))
             )

@@ -15,7 +15,7 @@ from tests.fuzz.cases import Case, load_corpus, parse_case
 from tests.fuzz.run import CORPUS
 
 SEEDS = range(20, 24)
-CASES = 180
+CASES = 150
 
 needs_sanitizers = pytest.mark.skipif(
     not sanitized.find_runtimes(), reason="gcc with libasan and libubsan is not installed"
@@ -55,6 +55,14 @@ def check_nothing_found(arguments: list[str], running: Path) -> None:
 @pytest.mark.timeout(600)
 def test_the_core_withstands_the_corpus(tmp_path: Path) -> None:
     check_nothing_found(["--cases", "0"], tmp_path / "running.case")
+
+
+@needs_sanitizers
+@pytest.mark.usefixtures("sanitized_core")
+@pytest.mark.timeout(600)
+def test_every_field_of_every_request_may_be_at_its_bounds() -> None:
+    done = run_sanitized(sanitized.command("tests.fuzz.sweep"))
+    assert done.returncode == 0, done.stderr
 
 
 @needs_sanitizers
