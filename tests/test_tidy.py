@@ -159,10 +159,13 @@ def check_machine_paths(file: SourceFile) -> Iterator[str]:
 
 
 def check_registries(file: SourceFile) -> Iterator[str]:
-    hosts = r"pypi[.](?:org|python)|pythonho[s]ted|(?<!emit-)(?:index[-]url|find[-]links)"
+    hosts = (
+        r"pypi[.](?:org|python)|pythonho[s]ted|(?<!emit-)(?:index[-]url|find[-]links)"
+        r"|npmjs[.](?:org|com)|repo1?[.]maven|<reposit[o]ry>|proxy[.]golang"
+    )
     for number, line in file.lines():
         if match := re.search(hosts, line):
-            yield f"{file.path}:{number}: {match[0]}; pip's own settings name the source"
+            yield f"{file.path}:{number}: {match[0]}; settings of pip, npm or Maven name it"
 
 
 def check_title(file: SourceFile) -> Iterator[str]:
@@ -317,9 +320,10 @@ def long_function(head: str, indent: str = "    ") -> str:
             check_registries,
             "a.toml",
             "url = 'https://pyp" + "i.org/simple'\n",
-            "pip's own settings",
+            "settings of pip",
         ),
-        (check_registries, "a.in", "--ind" + "ex-url x\n", "pip's own settings"),
+        (check_registries, "a.in", "--ind" + "ex-url x\n", "settings of pip"),
+        (check_registries, "a.xml", "<reposit" + "ory>\n", "or Maven"),
         (check_title, "a.md", "# A\n\n# B\n", "2 titles"),
         (check_title, "a.md", "## A\n", "0 titles"),
         (check_title, "a.md", "text\n\n# A\n", "begin it"),

@@ -3,7 +3,9 @@
 All programs run at the same time against one broker; a test waits for one line of one of them.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.support.appliance_process import ApplianceProcess
 from tests.support.client_features import CLIENTS, FEATURES, Client
 from tests.support.client_matrix import PATH, matrix, replace_matrix
 from tests.support.client_runs import ClientRun, running_clients
-from tests.support.client_setup import ClientMissingError
+from tests.support.client_setup import JAVA_VERSIONS, ROOT, ClientMissingError
 from tests.support.kafka_python_suite import KafkaPythonSuite
 
 CASES = [
@@ -61,6 +63,28 @@ def test_table_of_clients_says_what_is_tested() -> None:
     text = PATH.read_text()
     table = replace_matrix(text, matrix())
     assert table == text, "run python -m tests.support.client_matrix"
+
+
+def test_titles_have_the_versions_that_are_tested() -> None:
+    packages = {
+        "aiokafka": "aiokafka",
+        "confluent": "confluent-kafka",
+        "kafka_python": "kafka-python",
+    }
+    lock = json.loads((ROOT / "tests/clients/node/package-lock.json").read_text())["packages"]
+    found = {name: version(package) for name, package in packages.items()}
+    found |= {"kafkajs": lock["node_modules/kafkajs"]["version"], **JAVA_VERSIONS}
+    for client in CLIENTS:
+        named = client.title.split()[-1]
+        assert f"{found.get(client.name, named)}.".startswith(f"{named}."), client.title
+
+
+def test_lock_of_node_packages_pins_contents_and_names_no_source() -> None:
+    """Each package has a checksum; where it is from is npm's business."""
+    lock = json.loads((ROOT / "tests/clients/node/package-lock.json").read_text())["packages"]
+    for name, package in lock.items():
+        assert name == "" or package["integrity"].startswith("sha512-"), name
+        assert "resolved" not in package, name
 
 
 def test_only_features_that_exist_are_declared_as_lacking() -> None:

@@ -21,6 +21,8 @@ CLIENTS: Final = ROOT / "tests" / "clients"
 BUILD: Final = ROOT / "build" / "clients"
 REQUIREMENTS: Final = ROOT / "requirements-dev.txt"
 
+JAVA_VERSIONS: Final = {"java_3": "3.9.2", "java_4": "4.3.0"}
+
 _SERVICE: Final = CLIENTS / "kafka_python_suite" / "service.py"
 _LIMIT_S: Final = 600
 _MAVEN_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -130,8 +132,7 @@ PARTS: Final = (
         {"node": "nodejs", "npm": "npm"},
         _install_node,
     ),
-    _java("java_3", "3.9.2"),
-    _java("java_4", "4.3.0"),
+    *(_java(name, version) for name, version in JAVA_VERSIONS.items()),
     Part(
         "kafka_python_tests", [_SERVICE], {}, _install_kafka_python_tests, (_pinned_kafka_python(),)
     ),

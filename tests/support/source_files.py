@@ -11,8 +11,8 @@ PACKAGES: Final = ("_core", "appliance", "compat")
 """What is installed. `build/` holds copies of them, so nothing is ever searched from ROOT down."""
 
 _TREES: Final = (*PACKAGES, "tests", "perf", "docs", "systemd", ".ci")
-CODE_SUFFIXES: Final = (".py", ".pyi", ".pyx", ".pxd", ".c", ".h")
-_OTHER_SUFFIXES: Final = (".md", ".toml", ".in", ".service", ".sysusers", ".tmpfiles", "")
+CODE_SUFFIXES: Final = (".py", ".pyi", ".pyx", ".pxd", ".c", ".h", ".js", ".java")
+_OTHER_SUFFIXES: Final = (".md", ".toml", ".in", ".xml", ".service", ".sysusers", ".tmpfiles", "")
 # Made by tools and checked by them: the pinned versions, the text of the licence, measurements.
 _NOT_OURS: Final = frozenset({"requirements-dev.txt", "LICENSE"})
 
