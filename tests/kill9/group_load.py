@@ -18,6 +18,9 @@ from tests.support.commit_history import (
     note,
 )
 from tests.support.history_events import Place
+from tests.support.kafka_oracle import OffsetFetchResponse
+from tests.support.offsets_client import FETCH_VERSION, committed, fetch_request
+from tests.support.wire_socket import ask_broker
 
 GROUP: Final = "workers"
 SESSION_TIMEOUTS_MS: Final = (1_500, 3_000, 3_000)
@@ -27,6 +30,7 @@ COMMIT_EVERY_S: Final = 0.1
 STAY_S: Final = (2.0, 6.0)
 """How long a member stays before it leaves and comes back as another one."""
 ASK_LIMIT_S: Final = 10.0
+RETRY_S: Final = 0.02
 
 CONSUMER: Final[dict[str, Any]] = {
     "group.id": GROUP,
@@ -73,6 +77,7 @@ class Worker(threading.Thread):
     ) -> None:
         super().__init__(name=name, daemon=True)
         self.fatal: list[str] = []
+        self._address = address
         self._settings = {
             "bootstrap.servers": address,
             "session.timeout.ms": session_timeout_ms,
@@ -134,31 +139,12 @@ class Worker(threading.Thread):
         self._next, self._committed = {}, {}
         names = [(each.topic, each.partition) for each in partitions]
         known = [self._log.acknowledged(name) for name in names]
-        told = self._ask(consumer, partitions)
-        for name, acknowledged, answer in zip(names, known, told, strict=True):
-            offset = max(answer.offset, -1)
-            metadata = answer.metadata or ""
+        told = read_committed(self._address, names)
+        for name, acknowledged in zip(names, known, strict=True):
+            offset, metadata = told[name]
             self._log.events.append(Resumed(self._member, name, offset, metadata, acknowledged))
             self._committed[name] = offset
-        consumer.assign(
-            [
-                TopicPartition(*name, max(answer.offset, 0))
-                for name, answer in zip(names, told, strict=True)
-            ]
-        )
-
-    def _ask(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        if not partitions:
-            return []
-        deadline_s = time.monotonic() + ASK_LIMIT_S
-        while True:
-            try:
-                told = consumer.committed(partitions, timeout=ASK_LIMIT_S / 4)
-                if all(each.error is None for each in told):
-                    return told
-            except KafkaException:
-                if time.monotonic() > deadline_s:
-                    raise
+        consumer.assign([TopicPartition(*name, max(told[name][0], 0)) for name in names])
 
     def _give_back(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit(consumer)
@@ -222,20 +208,31 @@ class GroupLoad:
         return [problem for worker in self._workers for problem in worker.fatal]
 
 
-def read_committed(address: str) -> dict[Partition, tuple[int, str]]:
-    """Where the group stands in each partition: offset and metadata; -1 if nothing is committed."""
-    settings = {"bootstrap.servers": address, "session.timeout.ms": SESSION_TIMEOUTS_MS[0]}
-    consumer = Consumer({**settings, **CONSUMER})
-    try:
-        asked = [
-            TopicPartition(topic, index)
-            for topic, count in PARTITION_COUNTS.items()
-            for index in range(count)
-        ]
-        told = consumer.committed(asked, timeout=ASK_LIMIT_S)
+def read_committed(address: str, partitions: list[Partition]) -> dict[Partition, tuple[int, str]]:
+    """Where the group stands: offset and metadata; -1 if nothing is committed.
+
+    Over a socket: confluent-kafka reads metadata as text in C, which may not end where they end.
+
+    Raises:
+        OSError: the broker stayed away for too long.
+    """
+    request = fetch_request(FETCH_VERSION, {GROUP: partitions})
+    deadline_s = time.monotonic() + ASK_LIMIT_S
+    while True:
+        try:
+            answer = ask_broker(
+                address, request, FETCH_VERSION, OffsetFetchResponse, limit_s=ASK_LIMIT_S
+            )
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(RETRY_S)
+            continue
+        assert answer.error_code == 0
+        told = committed(answer.topics, FETCH_VERSION)
+        assert all(each.error == 0 for each in told.values())
+        # confluent-kafka sends the zero byte as well that ends a text in C.
         return {
-            (each.topic, each.partition): (max(each.offset, -1), each.metadata or "")
-            for each in told
+            name: (told[name].offset, (told[name].metadata or "").removesuffix("\0"))
+            for name in partitions
         }
-    finally:
-        consumer.close()

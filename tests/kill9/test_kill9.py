@@ -23,6 +23,7 @@ from tests.kill9.workload import (
     FORGETFUL,
     IDEMPOTENT,
     ONE_BY_ONE,
+    PARTITION_COUNTS,
     AdminCancels,
     Load,
     LoadSpec,
@@ -74,12 +75,13 @@ session_timeout_min_ms = 1000
 size_max_bytes = 262144
 [topics]
 partition_count_max_per_topic = 100
-[groups]
-size_max_bytes = 262144
 [delay]
 delivery_batch_max_bytes = 262144
 """
 
+PARTITIONS: Final = [
+    (topic, index) for topic, count in PARTITION_COUNTS.items() for index in range(count)
+]
 FLUSH_LIMIT_S: Final = 60.0
 DRAIN_LIMIT_S: Final = 60.0
 SETTLE_MS: Final = 500
@@ -165,7 +167,7 @@ def run_load(
     final = Reader(appliance.kafka, "final", events)
     final.read_to_end(DRAIN_LIMIT_S)
     final.finish()
-    for partition, told in read_committed(appliance.kafka).items():
+    for partition, told in read_committed(appliance.kafka, PARTITIONS).items():
         end = ends.get(partition)
         if told != ((-1, "") if end is None else (end, note(partition, end))):
             problems.append(f"the group stands at {told} in {partition}, expected {end}")

@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaProducer  # type: ignore[import-untyped]
 
-KILL_COUNT: Final = 4
+KILL_COUNT: Final = 3
 LIMIT_S: Final = 60.0
 PAUSE_S: Final = 0.002
 TOPIC: Final = MIXED
