@@ -61,8 +61,8 @@ cdef enum:
     COPY_MAX_BYTES = 8192
     # Batches in one answer, and what is copied of them, so that tiny ones cannot stall the loop and
     # an answer that waits holds little memory.
-    EXTENTS_MAX = 16384
-    COPIES_MAX_BYTES = 4 << 20
+    EXTENTS_MAX = 4096
+    COPIES_MAX_BYTES = 1 << 20
     COPIES_MIN_BYTES = 32 << 10
     # What finding a batch counts as, in the work of a turn.
     EXTENT_WORK_BYTES = 64

@@ -30,11 +30,13 @@ from compat.kafka.registry import Later
 WRITE_BUFFER_BYTES: Final = 256 * KIB
 """A connection with more unsent bytes than this is not read any further."""
 
-OUTPUT_BYTES: Final = MIB
-"""So much goes to the transport at a time: what is left may be dropped with the session."""
+OUTPUT_BYTES: Final = 4 * MIB
+COPIED_OUTPUT_BYTES: Final = MIB
+"""So much goes to the transport at a time, the second where it copies what it cannot send: what is
+left may be dropped with the session. In pieces of 1 MiB a Fetch costs a tenth more."""
 
 INPUT_KEEP_BYTES: Final = 4 * MIB
-"""An input buffer up to this size stays for the next request, unless memory is scarce."""
+"""An input buffer up to this size stays for the next request, while memory is ample."""
 
 TURN_NS: Final = 5 * NS_PER_MS
 """A turn in which requests of the control plane took longer than this ends with them."""
@@ -172,10 +174,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _end_round(self) -> None:
         session = self._session
-        is_scarce = self._server.budget.is_scarce
+        budget = self._server.budget
         self._server.pump.end_turn()
-        session.compact(SMALL_BYTES if is_scarce else INPUT_KEEP_BYTES)
-        session.queued_max_bytes = SMALL_BYTES if is_scarce else QUEUED_MAX_BYTES
+        session.compact(INPUT_KEEP_BYTES if budget.is_ample else SMALL_BYTES)
+        session.queued_max_bytes = SMALL_BYTES if budget.is_scarce else QUEUED_MAX_BYTES
         for parked in session.new_parked:
             self._time(parked)
         self.send()
@@ -224,7 +226,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _send_some(self) -> None:
         session = self._session
-        pieces = session.output(self._server.pump.durable_pos, OUTPUT_BYTES)
+        size_max = COPIED_OUTPUT_BYTES if self._server.copies_output else OUTPUT_BYTES
+        pieces = session.output(self._server.pump.durable_pos, size_max)
         if pieces:
             size = sum(map(len, pieces))
             self._handed_bytes += size
@@ -312,7 +315,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             config = self._server.broker.config
             if self._watch.still_ms(now_ms) > config.receive_timeout_ms:
                 self._transport.abort()
-        elif self._watch.still_ms(now_ms) > IDLE_TRIM_MS:
+        elif is_scarce or self._watch.still_ms(now_ms) > IDLE_TRIM_MS:
             session.trim()
             self._note_memory()
 

@@ -159,6 +159,11 @@ class MemoryBudget(Generic[Member]):
     def is_scarce(self) -> bool:
         return self._total_bytes > self._limit_bytes
 
+    @property
+    def is_ample(self) -> bool:
+        """Less than half is used: what might be needed again can be kept."""
+        return self._total_bytes < self._limit_bytes // 2
+
     def is_held_back(self, member: Member) -> bool:
         return member in self._waiting
 

@@ -41,8 +41,8 @@ KEEPALIVE: Final = (
 """Set on what listens, which connections inherit. The kernel finds in two minutes that a machine
 is gone, also while a fetch of its waits; answers leave at once however small they are."""
 
-REFUSALS_TOLD_S: Final = 10
-"""Refused connections are told of at most so often."""
+TOLD_S: Final = 10
+"""Refused connections and scarce memory are told of at most so often."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class KafkaServer:
         self._admission = Admission(broker.config)
         self._is_saving_memory = False
         self._refused_since_told = 0
-        self._refusals_told_s = -float(REFUSALS_TOLD_S)
+        self._refusals_told_s = self._scarcity_told_s = -float(TOLD_S)
         self._sweeping: asyncio.TimerHandle | None = None
         self._to_sweep: deque[KafkaConnection] = deque()
         self.node: Node
@@ -170,7 +170,7 @@ class KafkaServer:
         """Tell of refused connections, but not of each one in a flood."""
         self._refused_since_told += 1
         now_s = self.loop.time()
-        if now_s - self._refusals_told_s < REFUSALS_TOLD_S:
+        if now_s - self._refusals_told_s < TOLD_S:
             return
         setting = "connection_count_max" + ("_per_address" if reason == "address" else "")
         _log.warning(
@@ -199,7 +199,13 @@ class KafkaServer:
             self._is_saving_memory = self.budget.is_scarce
             connection.session.fetch.save_memory(self._is_saving_memory)
             if self._is_saving_memory:
-                _log.warning("memory is scarce: network.inflight_max_bytes is reached")
+                self._tell_scarcity()
+
+    def _tell_scarcity(self) -> None:
+        now_s = self.loop.time()
+        if now_s - self._scarcity_told_s >= TOLD_S:
+            self._scarcity_told_s = now_s
+            _log.warning("memory is scarce: network.inflight_max_bytes is reached")
 
     def _let_go_on(self, released: list[KafkaConnection]) -> None:
         for connection in released:

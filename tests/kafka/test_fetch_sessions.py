@@ -189,7 +189,7 @@ def test_request_names_no_more_than_there_can_be(version: int) -> None:
 def test_answer_copies_a_bounded_number_of_bytes() -> None:
     """What is cut off comes with the next fetch; no fetch waits for more than an answer takes.
 
-    Small batches are copied: 16,384 of them and 4 MiB at most.
+    Small batches are copied: 4,096 of them and 1 MiB at most.
     """
     rig = BrokerRig(config=small_config(segment_size_bytes=1 << 24, fetch_size_max_bytes=1 << 30))
     rig.create_topic("t", 2)
@@ -200,7 +200,7 @@ def test_answer_copies_a_bounded_number_of_bytes() -> None:
         for _ in range(count // 100):
             client.send_bytes(framed(request, 9, 1) * 100)
     rig.flush()
-    for partition, expected in ((0, 16_384), (1, (4 << 20) // len(large) + 1)):
+    for partition, expected in ((0, 4_096), (1, (1 << 20) // len(large) + 1)):
         records = client.fetch_records("t", partition, limit=1 << 30, max_bytes=1 << 30)
         assert len(split_batches(records)) == expected
     # The whole answer has one bound, and is not held back for what cannot be in it.

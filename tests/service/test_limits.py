@@ -182,8 +182,8 @@ def test_clients_that_take_no_answers_hold_little_memory(tmp_path: Path, size: i
 
             while not are_closed():
                 assert await is_served(good)
-            # An answer that is not read waits with at most two others, of which 4 MiB are copies.
-            assert peak < 10 * (13 * MIB if size < 8 * KIB else 2 * MIB)
+            # 8 MiB of answers may wait in a session; then there are its buffers and the transport.
+            assert peak < 10 * (10 * MIB if size < 8 * KIB else 2 * MIB)
             assert closed(live) == {"slow_reader": 10}
             for client in greedy:
                 client.close()
@@ -214,7 +214,7 @@ def test_large_requests_share_the_memory_and_all_get_done(tmp_path: Path) -> Non
                 client.send_bytes(data[-1:])
             for client in clients:
                 await client.read_answer()
-            assert not live.server.budget.is_scarce
+            await until(lambda: not live.server.budget.is_scarce)
             topic = live.broker.find_topic("t")
             assert topic is not None
             assert topic.partitions[0].next_offset == 70
