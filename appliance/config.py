@@ -154,6 +154,13 @@ class Config:
         "async: acknowledged messages that a power cut can take are never older. "
         "Beyond it, Produce waits for the disk.",
     )
+    flush_backlog_max_bytes: int = number(
+        8 * MIB,
+        "flush.backlog_max_bytes",
+        (64 * KIB, GIB),
+        "sync: when more than this waits for the disk, producers are not read any further, so "
+        "that due messages need not wait behind all of it.",
+    )
     segment_size_bytes: int = number(
         GIB,
         "store.segment_size_bytes",
@@ -163,8 +170,8 @@ class Config:
     prewrite_segments: bool = switch(
         True,
         "store.prewrite_segments",
-        "Writes the zeros of the next segment in the background, so that a flush costs a "
-        "third: each byte of the log is written twice.",
+        "With sync flush: writes the zeros of the next segment in the background, so that a "
+        "flush costs less; each byte of the log is written twice.",
     )
     default_partition_count: int = number(
         4,

@@ -127,6 +127,13 @@ class Pump:
             return broker.flushed_pos
         return broker.committed_pos
 
+    @property
+    def is_backed_up(self) -> bool:
+        """So much waits for the disk that what comes now would wait too long."""
+        broker = self._broker
+        backlog_bytes = broker.committed_pos - broker.flushed_pos
+        return broker.is_sync_flush and backlog_bytes > broker.config.flush_backlog_max_bytes
+
     def end_turn(self) -> None:
         """Write, flush, arm and tell. Raises StorageError; the caller hands it to `fail`."""
         woken = self._broker.commit()

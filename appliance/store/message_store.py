@@ -98,7 +98,8 @@ class MessageStore:
             self._paths.commit_log,
             segment_size_bytes=config.segment_size_bytes,
             is_sync_flush=config.flush == "sync",
-            is_prewritten=config.prewrite_segments,
+            # With async flush nobody waits for the disk.
+            is_prewritten=config.prewrite_segments and config.flush == "sync",
             checkpoint=self._checkpoint,
         )
         self._lock: Lock | None = None

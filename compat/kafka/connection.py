@@ -268,7 +268,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # Nobody looks at what a connection sends that is about to be closed.
         is_ending = session.close_reason is not None
         is_behind = self._is_write_paused or session.paused or session.yielded
-        should_pause = is_ending or is_behind or self._server.budget.is_held_back(self)
+        # The end of the next flush lets it go on.
+        is_too_fast = session.awaits_flush and self._server.pump.is_backed_up
+        should_pause = (
+            is_ending or is_behind or is_too_fast or self._server.budget.is_held_back(self)
+        )
         if self._is_lost or should_pause == self._is_read_paused:
             return
         self._is_read_paused = should_pause

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from appliance.errors import StorageError
+from appliance.units import KIB, MIB
 from tests.support.broker_rig import Produced
 from tests.support.kafka_records import Record, delay
 from tests.support.live_broker import LIMIT_S, Client, LiveBroker, until
@@ -88,6 +89,33 @@ def test_requests_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> 
                 assert [(await client.read_produced()).error for _ in range(5)] == [0] * 5
             # One was under way; all that came meanwhile took one more.
             assert live.disk.syncs - before == 2
+
+    run(test())
+
+
+def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path) -> None:
+    """What it sends beyond the backlog stays unread, so nobody waits long behind it."""
+    backlog, count, size = 256 * KIB, 400, 7 * KIB
+
+    async def test() -> None:
+        async with LiveBroker(
+            tmp_path, segment_size_bytes=8 * MIB, flush_backlog_max_bytes=backlog
+        ) as live:
+            live.create_topic("t")
+            producer, other = await live.connect(), await live.connect()
+            live.disk.hold()
+            for _ in range(count):
+                producer.send_produce("t", 0, [Record(bytes(size))])
+            start = live.broker.flushed_pos
+            await until(lambda: live.server.pump.is_backed_up)
+            await asyncio.sleep(SOON_S)
+            # What one read of the socket brought is taken whole.
+            assert backlog < live.broker.wrote_pos - start < backlog + MIB
+            # Others are served.
+            assert await other.fetch("t", 0, 0) == []
+            live.disk.let_go()
+            for number in range(count):
+                assert (await producer.read_produced()).base_offset == number
 
     run(test())
 
