@@ -104,11 +104,12 @@ class Watch:
         """
         config = self._config
         seen = (sight.requests, sight.partial_bytes, sight.taken_bytes)
-        if sight.requests != self._seen[0] or not sight.partial_bytes:
+        is_our_turn = sight.is_owed and not sight.unsent_bytes
+        if sight.requests != self._seen[0] or not sight.partial_bytes or is_our_turn:
             self._partial_since_ms = None
         if sight.partial_bytes and self._partial_since_ms is None:
             self._partial_since_ms = now_ms
-        if seen != self._seen or (sight.is_owed and not sight.unsent_bytes):
+        if seen != self._seen or is_our_turn:
             self._moved_ms = now_ms
         self._seen = seen
         still_ms = now_ms - self._moved_ms

@@ -112,6 +112,15 @@ def test_request_that_never_ends_is_closed_for_its_time() -> None:
         assert f"network.receive_timeout_ms = {RECEIVE_MS}" in verdict[1]
 
 
+def test_slow_disk_is_not_the_clients_fault() -> None:
+    """A producer whose batches wait for it is not read: the rest of its next request may be late."""
+    watch = make_watch()
+    for now_ms in range(0, 5 * RECEIVE_MS, 1_000):
+        assert label(watch, now_ms, partial_bytes=9, is_owed=True) is None
+    assert label(watch, now_ms + RECEIVE_MS, partial_bytes=9) is None
+    assert label(watch, now_ms + RECEIVE_MS + 1, partial_bytes=9) == "slow_request"
+
+
 def test_many_requests_in_part_are_not_one_slow_request() -> None:
     """A busy producer is always seen with a part of its next request."""
     watch = make_watch()
