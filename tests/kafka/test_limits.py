@@ -113,7 +113,7 @@ def test_request_that_never_ends_is_closed_for_its_time() -> None:
 
 
 def test_slow_disk_is_not_the_clients_fault() -> None:
-    """A producer whose batches wait for it is not read: the rest of its next request may be late."""
+    """A producer whose batches wait for it is not read: its next request may come late."""
     watch = make_watch()
     for now_ms in range(0, 5 * RECEIVE_MS, 1_000):
         assert label(watch, now_ms, partial_bytes=9, is_owed=True) is None
