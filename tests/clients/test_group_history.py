@@ -26,8 +26,24 @@ HALF = ("x assigned -1 -", "x got 0 a", "x got 1 b", "x committed 2 -")
         ("x revoked -1 -", "y assigned -1 -", "y got 2 c"),
         ("x got 2 c", "y assigned -1 -", "y got 2 c", "y committed 3 -"),
         ("y assigned -1 -", "y got 2 c", "y assigned -1 -", "y got 2 c"),
+        (
+            "x got 2 c",
+            "x revoked -1 -",
+            "x committed 3 -",
+            "y assigned -1 -",
+            "y got 2 c",
+            "x committed 1 -",
+            "z assigned -1 -",
+            "z got 1 b",
+        ),
     ],
-    ids=["all by one", "handed over", "crashed before it committed", "assigned anew"],
+    ids=[
+        "all by one",
+        "handed over",
+        "crashed before it committed",
+        "assigned anew",
+        "committed by one who had lost it",
+    ],
 )
 def test_right_histories_pass(more: tuple[str, ...]) -> None:
     assert problems(history(*HALF, *more), SENT) == []
@@ -41,9 +57,10 @@ def test_right_histories_pass(more: tuple[str, ...]) -> None:
         (("y assigned -1 -", "y got 3 c"), "y began at 3; committed was 2, and 1"),
         (("x got 3 c",), "x got 3 and not 2"),
         (("x got 2 c", "x got 2 c"), "x got 2 and not 3"),
-        (("x got 2 c", "x committed 3 -", "y committed 1 -"), "y committed 1 after x"),
+        (("x got 2 c", "x committed 3 -", "x committed 1 -"), "x committed 1 after x"),
+        (("x revoked -1 -", "x got 2 c"), "x got 2 of a partition that it has not"),
     ],
-    ids=["lost", "came again", "skipped", "hole", "twice", "commit went back"],
+    ids=["lost", "came again", "skipped", "hole", "twice", "commit went back", "not its own"],
 )
 def test_wrong_histories_are_found(more: tuple[str, ...], fact: str) -> None:
     (found,) = problems(history(*HALF, *more), SENT)

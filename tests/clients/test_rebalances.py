@@ -169,7 +169,8 @@ def test_members_that_come_leave_and_crash_lose_nothing(tmp_path: Path, rounds: 
                     time.sleep(choose.random() * 0.6)  # so that they meet all states of the group
                 wait_until_all_is_read(members, load)
             assert len({event.member for event in members.events() if event.kind == "got"}) > 2
-            found = problems(members.events(), load.sent)
-            assert not found, f"{found[:10]} after {members.done}"
+            events = members.events()
+            found = problems(events, load.sent)
+            assert not found, f"{found[:10]} after {members.done}; what they said is in {tmp_path}"
         finally:
             members.close()
