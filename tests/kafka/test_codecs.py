@@ -14,7 +14,7 @@ import types
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import cramjam
 import lz4.frame
@@ -201,6 +201,9 @@ def test_python_clients(
     assert (codec == SNAPPY) == packed.startswith(b"\x82SNAPPY\x00")
 
 
+ATTEMPTS: Final = 5
+
+
 def fetch_batch(address: tuple[str, int], topic: str) -> bytes:
     """Fetch (version 4) the first batch of partition 0, as the broker stored it."""
     name = struct.pack(">h", len(topic)) + topic.encode()
@@ -217,9 +220,8 @@ def fetch_batch(address: tuple[str, int], topic: str) -> bytes:
     assert error == 0
     assert aborted_count <= 0
     (size,) = struct.unpack_from(">i", response, start + 26)
-    batch = response[start + 30 : start + 30 + size]
-    assert struct.unpack_from(">i", batch, 8) == (len(batch) - 12,), "not exactly one batch"
-    return batch
+    batches = response[start + 30 : start + 30 + size]
+    return batches[: 12 + struct.unpack_from(">i", batches, 8)[0]]
 
 
 @pytest.fixture(scope="module")
@@ -231,28 +233,38 @@ def mock_broker() -> Iterator[tuple[str, int]]:
     host.flush(1)
 
 
-def test_librdkafka_client(mock_broker: tuple[str, int]) -> None:
+def send_with_librdkafka(address: tuple[str, int], codec_name: str, topic: str) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": "{}:{}".format(*address),
+            "compression.type": codec_name,
+            "linger.ms": 60_000,  # one batch, which flush sends
+        }
+    )
+    for i in range(500):
+        value = b'{"number": %d, "text": "%s"}' % (i, text_of(100))
+        producer.produce(topic, value, b"key %d" % i, 0, timestamp=1_767_225_600_000 + i)
+    assert producer.flush(10) == 0
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_librdkafka_client(mock_broker: tuple[str, int], name: str) -> None:
     """The batches of librdkafka unpack to the records of its plain batch; its snappy is raw."""
-    batches = {}
-    for name in ("none", *CODECS):
-        producer = Producer(
-            {
-                "bootstrap.servers": "{}:{}".format(*mock_broker),
-                "compression.type": name,
-                "linger.ms": 60_000,  # one batch, which flush sends
-            }
-        )
-        for i in range(500):
-            value = b'{"number": %d, "text": "%s"}' % (i, text_of(100))
-            producer.produce(name, value, b"key %d" % i, 0, timestamp=1_767_225_600_000 + i)
-        assert producer.flush(10) == 0
-        batches[name] = fetch_batch(mock_broker, name)
-    plain = batches["none"][BATCH_HEADER_SIZE:]
-    for name, codec in CODECS.items():
-        attributes = struct.unpack_from(">h", batches[name], 21)[0]
-        assert attributes & 7 == codec
-        assert decompress(codec, batches[name][BATCH_HEADER_SIZE:], MIB) == plain
-    assert not batches["snappy"][BATCH_HEADER_SIZE:].startswith(b"\x82SNAPPY")
+    for attempt in range(ATTEMPTS):
+        topic, plain_topic = f"{name}-{attempt}", f"{name}-{attempt}-plain"
+        send_with_librdkafka(mock_broker, name, topic)
+        send_with_librdkafka(mock_broker, "none", plain_topic)
+        batch = fetch_batch(mock_broker, topic)
+        plain = fetch_batch(mock_broker, plain_topic)[BATCH_HEADER_SIZE:]
+        packed = batch[BATCH_HEADER_SIZE:]
+        # On a busy machine librdkafka at times sends the first records alone, or as they are.
+        if struct.unpack_from(">h", batch, 21)[0] & 7 == CODECS[name]:
+            unpacked = decompress(CODECS[name], packed, MIB)
+            if unpacked == plain:
+                break
+    else:
+        pytest.fail(f"none of {ATTEMPTS} batches held what was sent")
+    assert name != "snappy" or not packed.startswith(b"\x82SNAPPY")
 
 
 # Bombs
