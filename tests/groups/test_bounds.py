@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from appliance.units import MS_PER_HOUR
 from compat.kafka.error_codes import ErrorCode
 from compat.kafka.groups.deadlines import COMPACT_SLACK, Deadline, DeadlineQueue
 from compat.kafka.groups.group import GroupState
@@ -99,6 +100,31 @@ def test_what_is_given_back_can_be_used_again() -> None:
         hall.leave(pending)
     assert hall.groups.delete("g") is ErrorCode.NONE
     assert hall.groups.size_bytes == 0
+
+
+def test_a_static_member_that_comes_back_as_another_client_is_counted_as_that_one() -> None:
+    hall = Hall()
+    empty_bytes = 0
+    for _ in range(3):
+        hall.stable({"instance_id": "i", "client_id": "c" * 3000})
+        member = hall.join(instance_id="i", client_id="c", client_host="::1").answer
+        hall.leave(member.member_id)
+        hall.advance(1000)
+        empty_bytes = empty_bytes or hall.groups.size_bytes
+        assert hall.groups.size_bytes == empty_bytes == hall.group().size_bytes < 3000
+
+
+def test_a_group_that_was_only_announced_goes_when_its_offsets_do() -> None:
+    hall = Hall()
+    hall.join("g", is_member_id_required=True)
+    assert hall.groups.check_commit("g", "", None, -1, hall.now_ms) is ErrorCode.NONE
+    hall.log.commit("g")
+    hall.advance(MS_PER_HOUR)
+    assert hall.group().state is GroupState.EMPTY
+    hall.log.expire_offsets("g")
+    hall.advance(MS_PER_HOUR)
+    assert hall.groups.find("g") is None
+    assert hall.log.told_count == 0
 
 
 def test_leaving_clients_leave_no_deadlines_behind() -> None:

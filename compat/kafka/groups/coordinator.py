@@ -84,6 +84,10 @@ class GroupCoordinator:
         group = self._groups.get(request.group_id)
         if error is ErrorCode.NONE and group is None:
             group = self._make_group(request.group_id)
+            # There is nothing to tell yet. If somebody commits before a member is in, it stays
+            # when nobody comes, and then is looked at as a simple one is.
+            group.is_told = True
+            self._rebalancer.keep_told(group, now_ms)
         if error is not ErrorCode.NONE or group is None:
             reply.complete(JoinAnswer(error=error, member_id=request.member_id))
         elif not self._has_place(group, request):

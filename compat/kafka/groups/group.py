@@ -292,12 +292,13 @@ class Group:
         self.answer_join(member, JoinAnswer(error=error))
         member.answer_sync(SyncAnswer(error=error))
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: Member, member_id: str, client_id: str, client_host: str) -> None:
         """Give a static member a new id; it keeps its place, its assignment and its lead."""
         assert member.instance_id is not None
         old_id = member.member_id
-        self._grow(len(member_id.encode()) - len(old_id.encode()))
-        member.member_id = member_id
+        self._grow(-member.size_bytes)
+        member.member_id, member.client_id, member.client_host = member_id, client_id, client_host
+        self._grow(member.size_bytes)
         # In its old place: the order tells whose vote came first.
         self.members = {each.member_id: each for each in self.members.values()}
         self.static_ids[member.instance_id] = member_id

@@ -133,8 +133,7 @@ class Rebalancer:
         known_leader_id = group.leader_id or ""
         # Somebody else has the same instance id.
         group.fail(member, ErrorCode.FENCED_INSTANCE_ID)
-        group.rename(member, member_id)
-        member.client_id, member.client_host = request.client_id, request.client_host
+        group.rename(member, member_id, request.client_id, request.client_host)
         self._update(group, member, request)
         if member.is_new:
             member.session.set(now_ms + NEW_MEMBER_TIMEOUT_MS)
