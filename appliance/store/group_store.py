@@ -96,7 +96,7 @@ class GroupStore:
         After a crash as well, if they are small enough to share a frame (GATHERED_MAX_BYTES).
 
         Args:
-            entries: of any groups, of topics that exist.
+            entries: of any groups, of topics that exist; later ones beat earlier ones.
 
         Raises:
             RequestError: the disk is full, an entry is larger than a frame may be, or there are too
@@ -105,11 +105,14 @@ class GroupStore:
         """
         if not entries:
             return
+        # Each entry has the group's name: a small request that names one partition again and again
+        # would take any number of bytes, in memory and in the log.
+        entries = list({(e.group, e.topic_id, e.partition): e for e in entries}.values())
+        if self.offsets_size + sum(map(offset_size, entries)) > self._offsets_size_max:
+            self._check_growth(entries)
         encoded = [encode_offset(entry) for entry in entries]
         self._check_payload(max(map(len, encoded)) + FRAME_OVERHEAD_BYTES)
         size = sum(map(len, encoded))
-        if self.offsets_size + size > self._offsets_size_max:
-            self._check_growth(entries)
         frame_count = 2 + size // max(1, self._gathered_size_max)
         total = self._gathered_size + size + frame_count * FRAME_OVERHEAD_BYTES
         self._check_room(min(total, self._payload_size_max))

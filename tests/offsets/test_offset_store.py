@@ -167,6 +167,21 @@ def test_all_offsets_together_are_bounded() -> None:
     assert store.offsets_size == 0
 
 
+def test_a_partition_that_is_named_again_and_again_costs_one_entry() -> None:
+    """The name of the group stands in each entry, and once in the request."""
+    offsets = client_of(small_config(segment_size_bytes=256 * KIB), t=1)
+    group = "g" * 32_000
+    request = commit_request(group, {("t", 0): Commit(1)})
+    request.topics[0].partitions *= 5_000
+    request.topics += commit_request(group, {("t", 0): Commit(2)}).topics
+    before = offsets.rig.broker.wrote_pos
+    answer = offsets.client.ask(request, 7, OffsetCommitResponse)
+    assert commit_errors(answer) == {("t", 0): 0}
+    assert len(answer.topics[0].partitions) == 5_000
+    assert offsets.rig.broker.wrote_pos - before < 64 * KIB
+    assert offsets.reborn("crash").fetch(group) == {("t", 0): Committed(2)}
+
+
 def exact_size(rig: BrokerRig) -> int:
     names = rig.broker.group_names()
     return sum(offset_size(e) for g in names for e in rig.broker.committed_offsets(g).values())
