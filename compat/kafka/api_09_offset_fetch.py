@@ -37,19 +37,26 @@ _Wanted = dict[str, dict[int, OffsetEntry | None]]
 def offset_fetch(node: Node, version: int, request: Fields) -> Fields:
     """Answer which offsets groups have committed."""
     if version < _FIRST_VERSION_WITH_MANY_GROUPS:
-        return _answer(node, request["group_id"], request["topics"])
-    # Each once, or a small request could ask for an answer of any size.
-    asked = {group["group_id"]: group["topics"] for group in request["groups"]}
-    return {
-        "groups": [
-            {"group_id": group, **_answer(node, group, topics)} for group, topics in asked.items()
-        ]
-    }
+        asked = {request["group_id"]: request["topics"]}
+    else:
+        # Each once, or a small request could ask for an answer of any size.
+        asked = {group["group_id"]: group["topics"] for group in request["groups"]}
+    names = {}
+    if None in asked.values():
+        # Once for all groups: there may be ten thousand topics.
+        names = {topic.topic_id: topic.name for topic in node.broker.topics()}
+    answers = [
+        {"group_id": group, **_answer(node, group, topics, names)}
+        for group, topics in asked.items()
+    ]
+    return answers[0] if version < _FIRST_VERSION_WITH_MANY_GROUPS else {"groups": answers}
 
 
-def _answer(node: Node, group: str, topics: list[Fields] | None) -> Fields:
+def _answer(
+    node: Node, group: str, topics: list[Fields] | None, names: Mapping[int, str]
+) -> Fields:
     committed = node.broker.committed_offsets(group)
-    wanted = _all(node, committed) if topics is None else _listed(node, committed, topics)
+    wanted = _all(names, committed) if topics is None else _listed(node, committed, topics)
     answers = [
         {
             "name": name,
@@ -70,9 +77,8 @@ def _listed(node: Node, committed: _Offsets, topics: list[Fields]) -> _Wanted:
     return wanted
 
 
-def _all(node: Node, committed: _Offsets) -> _Wanted:
+def _all(names: Mapping[int, str], committed: _Offsets) -> _Wanted:
     wanted: _Wanted = {}
-    names = {topic.topic_id: topic.name for topic in node.broker.topics()}
     for (topic_id, index), entry in sorted(committed.items()):
         # The offsets of a deleted topic are gone with it, but damage can take a topic's frames.
         if topic_id in names:

@@ -4,7 +4,9 @@ Behaviour: state, protocol and members of each group that is asked for. Metadata
 told while the group is stable, as Kafka does. A group that does not exist is "Dead", and from
 version 6 on GROUP_ID_NOT_FOUND with a sentence.
 
-Deviations: authorized operations (v3+) are never known.
+Deviations:
+- Authorized operations (v3+) are never known.
+- A group that is named more than once is answered once.
 
 Versions: 1 throttle time; 2 as 1; 3 authorized operations; 4 static members; 5 flexible; 6 error
 message.
@@ -13,6 +15,7 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from compat.kafka.config_entries import shown
 from compat.kafka.error_codes import ErrorCode
 from compat.kafka.groups.group import Group, GroupState
 from compat.kafka.groups.member import Member
@@ -25,7 +28,9 @@ _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 @handles(key=15, name="DescribeGroups", versions=(0, 6), flexible_from=5)
 def describe_groups(node: Node, version: int, request: Fields) -> Fields:
     """Tell what groups are doing, and who is in them."""
-    return {"groups": [_describe(node, version, group_id) for group_id in request["groups"]]}
+    # Each once, or a small request could ask for an answer of any size.
+    asked = dict.fromkeys(request["groups"])
+    return {"groups": [_describe(node, version, group_id) for group_id in asked]}
 
 
 def _describe(node: Node, version: int, group_id: str) -> Fields:
@@ -34,7 +39,7 @@ def _describe(node: Node, version: int, group_id: str) -> Fields:
         is_told = version >= _FIRST_VERSION_WITH_NOT_FOUND
         return {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE,
-            "error_message": f"there is no group {group_id}" if is_told else None,
+            "error_message": f"there is no group {shown(group_id)}" if is_told else None,
             "group_id": group_id,
             "group_state": GroupState.DEAD.value,
             "protocol_type": "",

@@ -238,9 +238,20 @@ def test_a_group_is_described(node: Node, version: int) -> None:
     if version >= 6:
         assert group.error_message is None
         assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-        assert missing.error_message == "there is no group nowhere"
+        assert missing.error_message == "there is no group 'nowhere'"
     else:
         assert missing.error_code == 0
+
+
+@pytest.mark.parametrize("version", [0, 6])
+def test_a_group_is_described_once_however_often_and_long_its_name_is(
+    node: Node, version: int
+) -> None:
+    """Else a small request could ask for an answer of any size."""
+    join_alone(node, 5, instance_id="i")
+    longest = "g" * 32_767
+    described = describe(node, version, "g", longest, "g", longest)
+    assert [each.group_id for each in described] == ["g", longest]
 
 
 def list_groups(node: Node, version: int, *filters: list[str]) -> dict[str, Any]:
