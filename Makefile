@@ -18,7 +18,7 @@ help:  ## show this list
 build: .venv/installed  ## compile what changed (the first time: set up .venv as well)
 	@$(PY) setup.py --quiet build_ext --inplace
 
-clients: .venv/installed  ## get the clients for Node and Java that `make test` else skips
+clients: .venv/installed  ## get the clients of Node, Java and Go that `make test` else skips
 	@$(PY) -m tests.support.client_setup
 
 demo: build  ## delayed messages through a broker that is killed half-way, with a live view

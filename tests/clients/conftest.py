@@ -7,8 +7,7 @@ import pytest
 
 from tests.clients.delayed import LEVEL_1_MS
 from tests.support.appliance_process import CONFIG, ApplianceProcess, running_appliance
-from tests.support.client_setup import ClientMissingError
-from tests.support.kafka_python_suite import KafkaPythonSuite
+from tests.support.client_suites import Suites, running_suites
 
 
 @pytest.fixture(scope="session")
@@ -22,21 +21,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProces
 
 
 @pytest.fixture(scope="session")
-def own_suite(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[KafkaPythonSuite | ClientMissingError]:
-    """kafka-python's own tests; they run in the background while other clients are tried."""
-    root = tmp_path_factory.mktemp("own_suite")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suites]:
+    """Tests that come with clients; they run in the background while other clients are tried."""
+    root = tmp_path_factory.mktemp("suites")
     config = root / "latermq.toml"
     config.write_text(f"{CONFIG}[groups]\nsession_timeout_min_ms = 3000\n")
-    with running_appliance(root, ["--config", str(config)]) as appliance:
-        try:
-            suite = KafkaPythonSuite(appliance.kafka, root)
-        except ClientMissingError as missing:
-            yield missing
-            return
-        yield suite
-        suite.close()
+    with (
+        running_appliance(root, ["--config", str(config)]) as appliance,
+        running_suites(appliance.kafka, root) as started,
+    ):
+        yield started
 
 
 @pytest.fixture

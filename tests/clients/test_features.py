@@ -14,7 +14,7 @@ from tests.support.client_features import CLIENTS, FEATURES, Client
 from tests.support.client_matrix import PATH, matrix, replace_matrix
 from tests.support.client_runs import ClientRun, running_clients
 from tests.support.client_setup import JAVA_VERSIONS, ROOT, ClientMissingError
-from tests.support.kafka_python_suite import KafkaPythonSuite
+from tests.support.client_suites import Suites
 
 CASES = [
     pytest.param(client, feature.name, id=f"{client.name}-{feature.name}")
@@ -26,9 +26,9 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def runs(
-    broker: ApplianceProcess, own_suite: KafkaPythonSuite | ClientMissingError
+    broker: ApplianceProcess, suites: Suites
 ) -> Iterator[Mapping[str, ClientRun | ClientMissingError]]:
-    """All programs; with them begins the suite, since all of them wait most of the time."""
+    """All programs; with them begin the suites, since all of them wait most of the time."""
     with running_clients(broker.kafka) as runs:
         yield runs
 

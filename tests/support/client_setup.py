@@ -1,11 +1,12 @@
-"""The clients that pip does not install, under build/clients: Node's, Java's, and a test suite.
+"""The clients that pip does not install, under build/clients: Node's, Java's, and test suites.
 
 `python -m tests.support.client_setup` (which is `make clients`) gets what is missing or outdated
 and says in a line what it did or why it could not. Versions and checksums are those that the
-project's files name; where from is the business of npm, Maven and pip. Tests ask `find`.
+project's files name; where from is the business of npm, Maven, Go and pip. Tests ask `find`.
 """
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -58,9 +59,15 @@ class Part:
         return digest.hexdigest()
 
 
-def _run(*command: str | Path, cwd: Path = ROOT) -> None:
+def _run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> None:
     done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        command,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
     )
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip().splitlines()
@@ -87,6 +94,12 @@ def _install_java(version: str, directory: Path) -> None:
             raise ClientMissingError(f"{jar.name} is not the file that jars.sha256 names")
     sources = sorted((CLIENTS / "java").glob("*.java"))
     _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", classes, *sources)
+
+
+def _install_franz_go(directory: Path) -> None:
+    # go.sum has the checksums. "local": an older Go says so, and does not look for a newer one.
+    binary, package = directory / "kgo.test", "github.com/twmb/franz-go/pkg/kgo"
+    _run("go", "test", "-c", "-o", binary, package, cwd=CLIENTS / "go", GOTOOLCHAIN="local")
 
 
 def _install_kafka_python_tests(directory: Path) -> None:
@@ -133,6 +146,12 @@ PARTS: Final = (
         _install_node,
     ),
     *(_java(name, version) for name, version in JAVA_VERSIONS.items()),
+    Part(
+        "franz_go",
+        [CLIENTS / "go" / "go.mod", CLIENTS / "go" / "go.sum", CLIENTS / "go" / "clients.go"],
+        {"go": "golang-go"},
+        _install_franz_go,
+    ),
     Part(
         "kafka_python_tests", [_SERVICE], {}, _install_kafka_python_tests, (_pinned_kafka_python(),)
     ),

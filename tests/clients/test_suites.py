@@ -1,0 +1,29 @@
+"""Tests that the authors of clients wrote for them, against this broker."""
+
+import pytest
+
+from tests.support import franz_go_suite, kafka_python_suite
+from tests.support.client_setup import find
+from tests.support.client_suites import Suites
+
+
+@pytest.mark.parametrize("name", kafka_python_suite.FILES)
+def test_what_kafka_python_tests_works_here(suites: Suites, name: str) -> None:
+    """From its source distribution: all but the expected failures, and each of these fails."""
+    if suites.kafka_python is None:
+        pytest.skip("; ".join(suites.missing))
+    failures = suites.kafka_python.failures(name)
+    path = find("kafka_python_tests") / "test" / "integration" / f"test_{name}_integration.py"
+    text = path.read_text()
+    expected = {test for test in kafka_python_suite.EXPECTED_FAILURES if f"def {test}(" in text}
+    assert set(failures) == expected, failures
+
+
+def test_what_franz_go_tests_works_here(suites: Suites) -> None:
+    """Its tests of producers, consumers and groups: all but the expected failures."""
+    if suites.franz_go is None:
+        pytest.skip("; ".join(suites.missing))
+    failures = suites.franz_go.failures()
+    unexpected = failures - set(franz_go_suite.EXPECTED_FAILURES)
+    assert not unexpected, [suites.franz_go.said(name) for name in unexpected]
+    assert failures == set(franz_go_suite.EXPECTED_FAILURES)
