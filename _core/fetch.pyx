@@ -161,6 +161,10 @@ cdef class FetchPath:
                 return FETCH_TOO_LARGE  # it has no error of the whole request
             self._refuse(error)
             out.size = start
+            # Of what was found before it came to that, nothing is answered.
+            self.insert_count = 0
+            self.answered_bytes = 0
+            self.cold = []
             self._put_head(out, version, error)
             put_array(out, version >= FIRST_FLEXIBLE, 0)
         if version >= FIRST_FLEXIBLE:

@@ -163,10 +163,16 @@ def test_request_names_no_more_than_there_can_be(version: int) -> None:
         partition_total_max=7,
         partition_count_max_per_topic=7,
         default_partition_count=1,
+        batch_size_max_bytes=10_000,
+        record_size_max_bytes=10_000,
+        decompressed_size_max_bytes=10_000,
+        segment_size_bytes=4 << 20,
     )
     rig = BrokerRig(config=config)
     rig.create_topic("t", 3)
     client = WireClient(rig)
+    # So large that an answer has it as a slice, also one that is given up.
+    assert client.produce("t", 0, make_batch([Raw(bytes(9_000))])).error_code == 0
     most = [("t", [fetch_part(index % 3, 0) for index in range(4)]), ("t", [fetch_part(0, 0)] * 4)]
     assert len(errors(client.ask(fetch_request(most), version, FetchResponse))) == 8
     for beyond in (
