@@ -44,6 +44,11 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 # they have always been 1, and some producers write them in the wrong byte order.
 XERIAL_HEADER_SIZE: Final = 16
 
+# Every writer fills blocks of 1 KiB and more, but for the last one. They are looked at one by one,
+# so a batch that is made of tiny ones would hold up the loop.
+BLOCK_MEAN_MIN_BYTES: Final = 256
+BLOCK_COUNT_FREE: Final = 16
+
 # 258 bytes of output for two bits of input.
 DEFLATE_EXPANSION_MAX: Final = 1032
 
@@ -54,6 +59,8 @@ ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 ZSTD_BLOCK_SIZE_MAX: Final = 128 << 10
 ZSTD_BLOCK_RLE: Final = 1
 ZSTD_BLOCK_COMPRESSED: Final = 2
+# What a block is taken to unpack to at least, for each of its bytes: one of 128 KiB may have ten.
+ZSTD_EXPANSION_TYPICAL: Final = 32
 # What every other reader accepts, so that compression level 22 works. It is address space, not
 # memory: pages of the window are touched only as output is made.
 ZSTD_WINDOW_MAX_BYTES: Final = 128 << 20
@@ -196,7 +203,14 @@ def _decompress_xerial(data: memoryview, size_max: int) -> bytes:
         if unpacked_size > size_max:
             raise DecompressedTooLargeError("snappy", size_max)
         pos += size
+        _check_block_count("snappy", len(blocks), pos + unpacked_size)
     return b"".join(map(_unpack_snappy_block, blocks))
+
+
+def _check_block_count(codec_name: str, count: int, size: int) -> None:
+    """Raise CodecError if so many blocks are too many for `size` bytes."""
+    if count > BLOCK_COUNT_FREE + size // BLOCK_MEAN_MIN_BYTES:
+        raise CodecError(codec_name, f"it has {count} blocks for {size} bytes")
 
 
 def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
@@ -273,17 +287,21 @@ def _measure_zstd_frame(data: memoryview) -> tuple[int, int]:
     parameters = zstandard.get_frame_parameters(data)
     content_size = zstandard.frame_content_size(data)
     pos = zstandard.frame_header_size(data)
-    content_size_max = 0
+    content_size_max = typical_size = block_count = 0
     is_last = False
     while not is_last:
         header = int.from_bytes(data[pos : pos + 3], "little")
         is_last = bool(header & 1)
         kind = header >> 1 & 3
         size = header >> 3
-        content_size_max += ZSTD_BLOCK_SIZE_MAX if kind == ZSTD_BLOCK_COMPRESSED else size
+        is_compressed = kind == ZSTD_BLOCK_COMPRESSED
+        content_size_max += ZSTD_BLOCK_SIZE_MAX if is_compressed else size
+        typical_size += ZSTD_EXPANSION_TYPICAL * size if is_compressed else size
         pos += 3 + (1 if kind == ZSTD_BLOCK_RLE else size)
         if pos > len(data):
             raise CodecError("zstd", "it ends too early")
+        block_count += 1
+        _check_block_count("zstd", block_count, pos + typical_size)
     pos += 4 if parameters.has_checksum else 0
     if pos != len(data):
         reason = "it ends too early" if pos > len(data) else "something follows it"

@@ -136,6 +136,24 @@ def test_owner_can_end_a_turn() -> None:
 # Produce
 
 
+@pytest.mark.parametrize(
+    ("codec", "head", "block"),
+    [
+        (SNAPPY, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1", b"\0\0\0\1\0"),
+        (ZSTD, b"\x28\xb5\x2f\xfd\0\x58", b"\0\0\0"),
+    ],
+    ids=["snappy", "zstd"],
+)
+def test_batch_of_tiny_blocks_is_refused(codec: int, head: bytes, block: bytes) -> None:
+    """A thousand times as many as a writer makes, of nothing each, would count as no work."""
+    client = make_client()
+    packed = head + 1_000 * block
+    part = client.produce("t", 0, make_batch(packed, count=1, attributes=codec))
+    assert part.error_code == CORRUPT_MESSAGE
+    assert "it has 17 blocks for" in part.error_message
+    assert client.session.produce.work_bytes == 0
+
+
 @pytest.mark.parametrize("version", range(3, 12))
 def test_partition_named_twice_takes_nothing(version: int) -> None:
     """Wherever it is named again; the others of the request are stored, and so is the next one."""
