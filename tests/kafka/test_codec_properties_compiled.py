@@ -3,6 +3,7 @@
 All versions, topics by name and by id, tagged fields that we do not need.
 """
 
+from collections import Counter
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,8 @@ from tests.support.wire_client import WireClient, split_answers
 
 EXAMPLES = 15
 FIRST_FETCH_BY_ID = 13
-UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_RECORD = 3, 100, 87
+UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID = 3, 100
+INVALID_REQUEST, INVALID_RECORD = 42, 87
 
 BATCH = make_batch([Raw(b"a"), Raw(b"b" * 3000)])
 TAGS = b"\x02" + b"\xf4\x03\x00" + b"\xf5\x03\x03xyz"
@@ -86,10 +88,13 @@ def test_produce_is_answered_for_what_was_asked_in_its_order(
             (topic["name"], [part["index"] for part in topic["partition_responses"]])
             for topic in answer["responses"]
         ] == [(name, list(indexes)) for name, indexes in asked]
+        named = Counter((name, index) for name, indexes in asked for index in indexes)
         for topic in answer["responses"]:
             for part in topic["partition_responses"]:
                 if not 0 <= part["index"] < partition_count(topic["name"]):
                     assert part["error_code"] == UNKNOWN_TOPIC_OR_PARTITION
+                elif named[topic["name"], part["index"]] > 1:
+                    assert part["error_code"] == INVALID_REQUEST
                 else:
                     assert part["error_code"] == (0 if records else INVALID_RECORD)
                 assert (part["base_offset"] >= 0) == (part["error_code"] == 0)
