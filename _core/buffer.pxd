@@ -71,6 +71,19 @@ cdef inline void shrink(Buf* b, Py_ssize_t keep) noexcept nogil:
         b.capacity = 0
 
 
+cdef inline void fit(Buf* b, Py_ssize_t keep) noexcept nogil:
+    """Give memory beyond `keep` back that the bytes leave free, if that is half of it or more."""
+    cdef Py_ssize_t capacity = max(2 * b.size, keep)
+    cdef uint8_t* moved
+    if b.size == 0:
+        shrink(b, keep)
+    elif capacity <= b.capacity // 2:
+        moved = <uint8_t*>realloc(b.data, capacity)
+        if moved != NULL:
+            b.data = moved
+            b.capacity = capacity
+
+
 cdef inline void release(Buf* b) noexcept nogil:
     free(b.data)
     b.data = NULL

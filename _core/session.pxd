@@ -42,6 +42,7 @@ cdef class Session:
     cdef readonly int64_t taken_bytes
     cdef readonly list new_parked
     cdef readonly int64_t requests
+    cdef readonly int64_t silent_pos
     cdef object rare
     cdef object answers          # deque of Answer
     cdef int64_t request_size_max

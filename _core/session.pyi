@@ -36,6 +36,7 @@ class Session:
     queued_max_bytes: int
     new_parked: list[ParkedFetch]
     requests: int
+    silent_pos: int
     def __new__(
         cls,
         produce: ProducePath,

@@ -19,10 +19,9 @@ from cpython.buffer cimport PyBUF_WRITE
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport realloc
 from libc.string cimport memmove
 
-from _core.buffer cimport Buf, append, fence, release, reserve, shrink, unfence
+from _core.buffer cimport Buf, fence, fit, release, reserve, shrink, unfence
 from _core.fetch cimport (
     FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
     FetchPath,
@@ -122,6 +121,7 @@ cdef class Session:
         taken_bytes: bytes of the last `output` that are memory of their own, not slices of the log.
         new_parked: fetches parked by the last `received`, to be timed by the owner.
         requests: requests seen.
+        silent_pos: up to where the log holds what came without a wish for an answer (acks=0).
     """
 
     def __cinit__(self, ProducePath produce not None, FetchPath fetch not None, rare not None, *,
@@ -227,15 +227,14 @@ cdef class Session:
         """Drop what is dealt with. Call after the commit: until then frames refer to the input.
 
         Args:
-            keep_bytes: size up to which an empty input buffer is kept for the next request.
+            keep_bytes: size up to which the input buffer is kept for the next request.
         """
         cdef Py_ssize_t rest = self.input.size - self.consumed
         if rest and self.consumed:
             memmove(self.input.data, self.input.data + self.consumed, rest)
         self.input.size = rest
         self.consumed = 0
-        if rest == 0:
-            shrink(&self.input, keep_bytes)
+        fit(&self.input, keep_bytes)
 
     def trim(self):
         """Give the memory of an idle connection back. Not between `get_buffer` and `received`."""
@@ -306,6 +305,7 @@ cdef class Session:
             store_u32(self.merged.data + start, <uint32_t>(self.merged.size - start - 4))
             return 0
         self.merged.size = start
+        self.silent_pos = max(self.silent_pos, self.merged_end_pos)
         if result == PRODUCE_MALFORMED:
             return self._close("malformed Produce request")
         if result == PRODUCE_TOO_LARGE:

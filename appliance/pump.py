@@ -101,6 +101,11 @@ class Pump:
         """Nothing may be accepted or acknowledged any more."""
         return self.failure.done()
 
+    @property
+    def is_stopped(self) -> bool:
+        """It has failed or was told to stop: what is handled from now on would not be written."""
+        return self._is_stopped
+
     def fail(self, error: BaseException) -> None:
         """Something broke that cannot be mended in place: the process must end."""
         self._is_stopped = True

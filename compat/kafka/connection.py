@@ -238,9 +238,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(pieces)
         if session.close_reason is not None and not session.is_waiting:
-            self._drop("request", session.close_reason)
+            if not self._is_dropped:
+                self._drop("request", session.close_reason)
             return
-        self._server.await_flush(self, session.awaits_flush)
+        self._server.await_flush(self, self._awaits_flush())
         if session.has_more:
             # If the transport is full it calls resume_writing. Others come first in any case.
             if not self._is_write_paused:
@@ -251,6 +252,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             # In a turn of its own: others come first, and nothing nests.
             self._is_resuming = True
             self._server.loop.call_soon(self._server.guard, self._resume)
+
+    def _awaits_flush(self) -> bool:
+        """An answer waits for the disk, or something that came with acks=0 does."""
+        session = self._session
+        return session.awaits_flush or session.silent_pos > self._server.pump.durable_pos
 
     def _note_memory(self) -> None:
         unsent_bytes = self._transport.get_write_buffer_size()
@@ -269,7 +275,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         is_ending = session.close_reason is not None
         is_behind = self._is_write_paused or session.paused or session.yielded
         # The end of the next flush lets it go on.
-        is_too_fast = session.awaits_flush and self._server.pump.is_backed_up
+        is_too_fast = self._server.pump.is_backed_up and self._awaits_flush()
         should_pause = (
             is_ending or is_behind or is_too_fast or self._server.budget.is_held_back(self)
         )
@@ -285,7 +291,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         _log.info("closing %s: %s", self._transport.get_extra_info("peername"), reason)
         self._server.broker.metrics.count_closed(label)
         self._is_dropped = True
-        self._transport.close()
+        # Not at once: asyncio tells of the loss twice if it is closed inside resume_writing.
+        self._server.loop.call_soon(self._transport.close)
 
     # Sweeps
 
@@ -305,7 +312,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             partial_bytes=session.partial_bytes,
             taken_bytes=self._handed_bytes - unsent_bytes,
             unsent_bytes=unsent_bytes,
-            is_owed=session.is_waiting,
+            is_owed=session.is_waiting or self._awaits_flush(),
             is_held_back=self._server.budget.is_held_back(self),
             is_large=session.held_bytes + self._in_transport_bytes > SMALL_BYTES,
         )

@@ -146,8 +146,8 @@ class KafkaServer:
 
         Memory and log may be apart after it; serving on could lose or double a message.
         """
-        if self.pump.has_failed:
-            return  # the process is about to end
+        if self.pump.is_stopped:
+            return  # the process is about to end; connections go a little later
         try:
             step()
         except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
@@ -157,6 +157,8 @@ class KafkaServer:
 
     def admit(self, connection: KafkaConnection) -> bool:
         """Take a new connection in, unless there are too many."""
+        if self.pump.is_stopped:
+            return False  # it was accepted just before the listener was closed
         reason = self._admission.admit(connection.address)
         if reason is not None:
             self.broker.metrics.count_refused(reason)

@@ -276,6 +276,18 @@ def test_memory_follows_what_came_and_not_what_was_announced(client: WireClient)
     assert len(client.session.get_buffer()) <= 32 * 1024
 
 
+def test_a_byte_of_the_next_request_keeps_no_memory_of_a_large_one() -> None:
+    """And the request of which it is the first one arrives all the same."""
+    client = WireClient(BrokerRig(config=small_config(request_size_max_bytes=16 << 20)))
+    large = framed(produce_request([("no", [(0, bytes(10_000_000))])]), 8, 1)
+    client.send_bytes(large + large[:1])
+    assert client.session.held_bytes < 5 << 20
+    client.session.compact(64 << 10)
+    assert client.session.held_bytes < 100 << 10
+    client.send_bytes(large[1:])
+    assert numbers(client.take()) == [1, 1]
+
+
 def test_client_that_does_not_read_is_not_read_either(client: WireClient) -> None:
     """After 256 answers that wait, input is left until they are gone."""
     count = 2 * ANSWERS_MAX + 10

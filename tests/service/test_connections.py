@@ -2,18 +2,23 @@
 
 import asyncio
 import errno
+import socket
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from appliance.broker import Broker
 from appliance.clock import SystemClock
 from appliance.errors import StorageError
 from appliance.fs import OsFileSystem
 from appliance.main import KAFKA_FACADE
-from appliance.units import MIB
+from appliance.units import KIB, MIB
 from tests.support.kafka_records import Record
 from tests.support.live_broker import LIMIT_S, LiveBroker, until
+from tests.support.raw_batch import Raw, make_batch
+from tests.support.wire_client import framed, produce_request
 
 MALFORMED_METADATA = b"\0\0\0\x0e" + b"\0\x03\0\x05" + b"\0\0\0\x07" + b"\xff\xff" + b"\x7f" * 4
 TINY_API_VERSIONS = b"\0\0\0\x0a" + b"\0\x12\0\0" + b"\0\0\0\x07" + b"\xff\xff"
@@ -100,5 +105,54 @@ def test_a_sync_that_fails_during_the_stop_is_not_tried_again(tmp_path: Path) ->
             await asyncio.wait_for(stopping, LIMIT_S)
             assert live.server.pump.failure.result() is live.disk.error
             assert live.disk.syncs == before + 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_connection_with_answers_on_their_way_is_closed_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """However its last answers leave: the socket takes a little of them at a time."""
+
+    async def test() -> None:
+        async with LiveBroker(tmp_path, segment_size_bytes=8 * MIB) as live:
+            live.create_topic("t")
+            client = await live.connect()
+            for _ in range(50):
+                await client.produce("t", 0, [Record(bytes(7 * KIB))])
+            (connection,) = live.server._connections
+            its_socket = connection._transport.get_extra_info("socket")
+            its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
+            for _ in range(count):
+                client.send_fetch("t", 0, 0)
+            client.send_bytes(MALFORMED_METADATA)
+            assert len(await client.read_to_the_end()) > count * 300 * KIB
+            await until(lambda: live.server.connection_count == 0)
+            assert live.broker.metrics.connections_closed == {"request": 1}
+        assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+    run(test())
+
+
+def test_nothing_is_handled_after_the_stop_has_begun(tmp_path: Path) -> None:
+    """What a connection left for its next turn comes too late, and does not make it an unclean
+    one."""
+
+    async def test() -> None:
+        async with LiveBroker(tmp_path) as live:
+            live.create_topic("t")
+            client = await live.connect()
+            assert (await client.produce("t", 0, [Record(b"a")])).error == 0
+            (connection,) = live.server._connections
+            request = framed(produce_request([("t", [(0, make_batch([Raw(b"b")]))])]), 8, 1)
+            connection.get_buffer(-1)[: len(request)] = request
+            stopping = asyncio.ensure_future(live.server.stop())
+            await until(lambda: live.server.pump.is_stopped)
+            end = live.broker.wrote_pos
+            connection.buffer_updated(len(request))
+            await asyncio.wait_for(stopping, LIMIT_S)
+            assert live.broker.wrote_pos == end
+            assert not live.server.pump.has_failed
 
     run(test())

@@ -93,7 +93,8 @@ def test_requests_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> 
     run(test())
 
 
-def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path, acks: int) -> None:
     """What it sends beyond the backlog stays unread, so nobody waits long behind it."""
     backlog, count, size = 256 * KIB, 400, 7 * KIB
 
@@ -105,7 +106,7 @@ def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path) -> None:
             producer, other = await live.connect(), await live.connect()
             live.disk.hold()
             for _ in range(count):
-                producer.send_produce("t", 0, [Record(bytes(size))])
+                producer.send_produce("t", 0, [Record(bytes(size))], acks=acks)
             start = live.broker.flushed_pos
             await until(lambda: live.server.pump.is_backed_up)
             await asyncio.sleep(SOON_S)
@@ -114,8 +115,9 @@ def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path) -> None:
             # Others are served.
             assert await other.fetch("t", 0, 0) == []
             live.disk.let_go()
-            for number in range(count):
+            for number in range(count if acks else 0):
                 assert (await producer.read_produced()).base_offset == number
+            assert (await producer.produce("t", 0, [Record(b"last")])).base_offset == count
 
     run(test())
 
