@@ -128,6 +128,16 @@ cdef bint _batch_is_whole(const uint8_t* p, int32_t size) noexcept nogil:
     return load_u32(p + BATCH_AT_CRC) == extend(0, p + BATCH_CRC_START, size - BATCH_CRC_START)
 
 
+cdef bint _tells_the_same(const FrameHeader* h, const uint8_t* batch) noexcept nogil:
+    """Whether the visible batch has the offsets that the header gives it."""
+    if h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER:
+        return True
+    return (
+        load_i64(batch + BATCH_AT_BASE_OFFSET) == h.base_offset
+        and load_i32(batch + BATCH_AT_COUNT) == h.record_count
+    )
+
+
 cdef bint _id_is_inside(const FrameHeader* h, uint32_t pos, int size) noexcept nogil:
     if size == 0:
         return True
@@ -242,8 +252,9 @@ cdef int check_frame(
         return FRAME_BAD_TABLE
     q = p + FRAME_HEADER_SIZE + h.tables_size
     if with_batches:
-        if h.visible_size and not _batch_is_whole(q, h.visible_size):
-            return FRAME_BAD_BATCH
+        if h.visible_size:
+            if not _batch_is_whole(q, h.visible_size) or not _tells_the_same(h, q):
+                return FRAME_BAD_BATCH
         if h.held_size and not _batch_is_whole(q + h.visible_size, h.held_size):
             return FRAME_BAD_BATCH
     q += <int64_t>h.visible_size + h.held_size
@@ -262,7 +273,7 @@ FAULTS = {
     FRAME_BAD_SIZE: "sizes do not add up",
     FRAME_MISPLACED: "frame of another position",
     FRAME_BAD_CRC: "CRC of header and tables differs",
-    FRAME_BAD_BATCH: "length or CRC of a batch differs",
+    FRAME_BAD_BATCH: "length, CRC or offsets of a batch differ",
     FRAME_BAD_PADDING: "padding is not zero",
     FRAME_BAD_TABLE: "a table entry points outside the frame",
 }

@@ -60,9 +60,9 @@ def test_every_flipped_byte_is_noticed(name: str) -> None:
     expected = {
         "header and tables": None,
         "start of visible": "CRC of header and tables differs",
-        "rest of visible": "length or CRC of a batch differs",
+        "rest of visible": "length, CRC or offsets of a batch differ",
         "start of held": "CRC of header and tables differs",
-        "rest of held": "length or CRC of a batch differs",
+        "rest of held": "length, CRC or offsets of a batch differ",
         "padding": "padding is not zero",
     }
     for region, places in regions(data).items():
@@ -155,7 +155,10 @@ def i32(value: int) -> bytes:
         ("accept_split", {68: i32(60), 72: i32(137)}, "sizes do not add up"),
         ("accept_split", {68: i32(137), 72: i32(60)}, "sizes do not add up"),
         ("accept_split", {68: i32(-1)}, "sizes do not add up"),
-        ("accept_split", {68: i32(64), 72: i32(133)}, "length or CRC of a batch differs"),
+        ("accept_split", {68: i32(64), 72: i32(133)}, "length, CRC or offsets of a batch differ"),
+        ("accept_split", {44: i32(999)}, "length, CRC or offsets of a batch differ"),
+        ("accept_verbatim", {52: i32(2**31 - 1)}, "length, CRC or offsets of a batch differ"),
+        ("deliver", {52: i32(2)}, "length, CRC or offsets of a batch differ"),
         ("topic", {64: i32(16), 72: i32(104)}, "sizes do not add up"),
         ("blank", {64: i32(8)}, "sizes do not add up"),
         ("accept_split", {56: i32(2)}, "a table entry points outside the frame"),
@@ -198,7 +201,7 @@ def test_a_batch_whose_length_is_another_than_its_place_is_refused(part: str) ->
     length = int.from_bytes(data[at : at + 4], "big")
     for wrong in (length - 1, length + 1, 0, -1, 2**31 - 1):
         fault = check(resealed(data, {at: i32(wrong)}), pos)
-        assert fault == "length or CRC of a batch differs"
+        assert fault == "length, CRC or offsets of a batch differ"
 
 
 def test_a_newer_frame_is_believed_only_where_it_can_be_one() -> None:

@@ -16,6 +16,7 @@ from tests.fuzz.run import CORPUS
 
 SEEDS = range(20, 24)
 CASES = 150
+LOGS = 150
 
 needs_sanitizers = pytest.mark.skipif(
     not sanitized.find_runtimes(), reason="gcc with libasan and libubsan is not installed"
@@ -63,6 +64,20 @@ def test_the_core_withstands_the_corpus(tmp_path: Path) -> None:
 def test_every_field_of_every_request_may_be_at_its_bounds() -> None:
     done = run_sanitized(sanitized.command("tests.fuzz.sweep"))
     assert done.returncode == 0, done.stderr
+
+
+@needs_sanitizers
+@pytest.mark.usefixtures("sanitized_core")
+@pytest.mark.timeout(600)
+def test_a_broker_starts_on_damaged_files_or_says_why_not(
+    request: pytest.FixtureRequest,
+) -> None:
+    is_soak = request.config.getoption("--fuzz-seconds") > 0
+    how = ["--seed", str(SEEDS[0]), "--cases", str(LOGS)]
+    if is_soak:
+        how = ["--seed", str(secrets.randbits(32)), "--cases", str(100 * LOGS)]
+    done = run_sanitized(sanitized.command("tests.fuzz.logs", *how))
+    assert done.returncode == 0, done.stderr[-20_000:]
 
 
 @needs_sanitizers

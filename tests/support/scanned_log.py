@@ -13,7 +13,7 @@ from tests.support.virtual_clock import START_MS
 
 NO_MAGIC = "no frame magic"
 BAD_CRC = "CRC of header and tables differs"
-BAD_BATCH = "length or CRC of a batch differs"
+BAD_BATCH = "length, CRC or offsets of a batch differ"
 
 
 @dataclass
