@@ -204,7 +204,12 @@ def _decompress_xerial(data: memoryview, size_max: int) -> bytes:
             raise DecompressedTooLargeError("snappy", size_max)
         pos += size
         _check_block_count("snappy", len(blocks), pos + unpacked_size)
-    return b"".join(map(_unpack_snappy_block, blocks))
+    try:
+        return b"".join(map(_unpack_snappy_block, blocks))
+    except CodecError as error:
+        # The whole blocks in front of the damaged one were work as well.
+        error.unpacked_size = unpacked_size
+        raise
 
 
 def _check_block_count(codec_name: str, count: int, size: int) -> None:

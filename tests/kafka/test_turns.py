@@ -119,6 +119,18 @@ def test_what_is_unpacked_counts_as_work(codec: int) -> None:
     assert next_offset(client) == 4
 
 
+def test_whole_blocks_in_front_of_a_damaged_one_count_as_work() -> None:
+    """Else a batch could have all the work done for nothing, as often as it likes."""
+    client = make_client()
+    head = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
+    block = compress(SNAPPY, bytes(4_000))
+    sized = len(block).to_bytes(4, "big") + block
+    packed = head + 2 * sized + b"\0\0\0\2\x09\x01"
+    part = client.produce("t", 0, make_batch(packed, count=1, attributes=SNAPPY))
+    assert part.error_code == CORRUPT_MESSAGE
+    assert client.session.produce.work_bytes == 8_009
+
+
 def test_owner_can_end_a_turn() -> None:
     """It knows how long requests of the control plane took."""
     rig = BrokerRig()
