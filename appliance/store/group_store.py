@@ -72,6 +72,8 @@ class GroupStore:
         self._gathered_size = 0
         self._groups: dict[str, GroupFrame] = {}
         self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
+        self._counts: dict[int, dict[str, int]] = {}
+        """By topic id and group, on how many partitions it has offsets."""
 
     @property
     def groups(self) -> Mapping[str, GroupFrame]:
@@ -192,6 +194,9 @@ class GroupStore:
                 continue
             offsets = self._offsets.setdefault(entry.group, {})
             known = offsets.get(key)
+            if known is None:
+                counts = self._counts.setdefault(entry.topic_id, {})
+                counts[entry.group] = counts.get(entry.group, 0) + 1
             self.offsets_size += offset_size(entry) - (0 if known is None else offset_size(known))
             offsets[key] = entry
 
@@ -200,8 +205,17 @@ class GroupStore:
         known = offsets.pop(key, None)
         if known is not None:
             self.offsets_size -= offset_size(known)
+            self._discount(group, key[0])
         if not offsets:
             self._offsets.pop(group, None)
+
+    def _discount(self, group: str, topic_id: int) -> None:
+        counts = self._counts[topic_id]
+        counts[group] -= 1
+        if not counts[group]:
+            del counts[group]
+        if not counts:
+            del self._counts[topic_id]
 
     def apply_group(self, frame: GroupFrame) -> None:
         """Take up what a group frame says; the offsets of a deleted group go with it."""
@@ -212,11 +226,18 @@ class GroupStore:
         else:
             self._groups[frame.group] = frame
 
-    def forget_topic(self, topic_id: int) -> None:
-        """A topic is deleted: nobody's offset in it counts any more. O(all offsets)."""
-        for group, offsets in list(self._offsets.items()):
-            for key in [key for key in offsets if key[0] == topic_id]:
-                self._forget_offset(group, key)
+    def forget_topic(self, topic_id: int, partition_count: int) -> None:
+        """A topic is deleted: nobody's offset in it counts any more.
+
+        O(its partitions) for each group that has offsets there.
+        """
+        for group in list(self._counts.get(topic_id, ())):
+            for partition in range(partition_count):
+                self._forget_offset(group, (topic_id, partition))
+            # The frame that told of more partitions may have been damaged.
+            if group in self._counts.get(topic_id, ()):
+                for key in [key for key in self._offsets[group] if key[0] == topic_id]:
+                    self._forget_offset(group, key)
 
     def walk_offsets(self) -> Iterator[OffsetEntry]:
         """Every committed offset, group by group; whatever changes meanwhile may be in it or not.

@@ -278,7 +278,7 @@ class MessageStore:
             )
 
     def _forget_topic(self, topic: Topic) -> None:
-        self.groups.forget_topic(topic.topic_id)
+        self.groups.forget_topic(topic.topic_id, len(topic.partitions))
         self._queues.remove_topic(topic.name, [each.handle for each in topic.partitions])
 
     def _append_control(self, kind: int, payload: bytes, topic_id: int = 0) -> None:

@@ -13,6 +13,7 @@ from appliance.store.group_frames import (
     OFFSET_DELETED,
     GroupFrame,
     OffsetEntry,
+    offset_size,
 )
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_fs import CrashMode
@@ -81,6 +82,32 @@ def test_offsets_of_a_deleted_topic_are_gone_also_for_a_new_one_of_its_name() ->
     rig = rig.restart()
     assert values(rig, "g") == {}
     assert rig.broker.group_names() == []
+
+
+def test_a_deleted_topic_takes_its_offsets_and_no_others() -> None:
+    """Also such as are beyond the partitions that it is known to have."""
+    seed = 11
+    rng = random.Random(seed)
+    store = BrokerRig().broker._store.groups
+    for _ in range(200):
+        entries = [
+            OffsetEntry(
+                op=rng.choice((OFFSET_COMMITTED, OFFSET_COMMITTED, OFFSET_DELETED)),
+                group=rng.choice("gh"),
+                topic_id=rng.randrange(3),
+                partition=rng.randrange(4),
+            )
+            for _ in range(rng.randrange(6))
+        ]
+        store.apply_offsets(entries)
+        if rng.random() < 0.1:
+            store.apply_group(GroupFrame(op=GROUP_DELETED, group=rng.choice("gh")))
+        kept = {(each.group, each.topic_id, each.partition) for each in store.walk_offsets()}
+        gone = rng.randrange(3)
+        store.forget_topic(gone, rng.randrange(5))
+        found = {(each.group, each.topic_id, each.partition) for each in store.walk_offsets()}
+        assert found == {each for each in kept if each[1] != gone}, f"seed {seed}"
+        assert store.offsets_size == sum(map(offset_size, store.walk_offsets()))
 
 
 def test_deleted_offsets_and_groups_stay_deleted() -> None:
