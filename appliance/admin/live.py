@@ -195,7 +195,9 @@ class LiveStatus:
     def _committed(self, group: str) -> Iterator[CommittedOffset]:
         topics = {topic.topic_id: topic for topic in self._broker.topics()}
         for (topic_id, index), entry in sorted(self._broker.committed_offsets(group).items()):
-            topic = topics[topic_id]
+            topic = topics.get(topic_id)
+            if topic is None or index >= len(topic.partitions):
+                continue  # The frame that told of it was damaged.
             end_offset = topic.partitions[index].visible_offset
             yield CommittedOffset(
                 topic=topic.name,

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from appliance.admin import AdminServer, LiveStatus
 from appliance.config import Address
 from appliance.errors import NotReadyError, StorageError
+from appliance.store.group_frames import OFFSET_COMMITTED, OffsetEntry
 from compat.kafka.group_status import GroupsStatus
 from tests.service.test_admin_api import check_answer
 from tests.support.admin_client import Answer, Client
@@ -174,6 +175,26 @@ def test_positions_and_counts_are_those_of_the_broker(run: Run, tmp_path: Path) 
             assert (await s.ask("/api/v1/groups/g")).status == 404
 
     run(scenario())
+
+
+def test_offsets_whose_topic_was_lost_to_damage_are_left_out(tmp_path: Path) -> None:
+    """A group frame and offsets may be whole where the frame of their topic is not."""
+
+    async def scenario() -> None:
+        async with served(tmp_path) as s:
+            broker = s.live.broker
+            known = broker.topics()[0].topic_id
+            assert s.live.server.groups.check_commit("g", "", None, -1, 0) == 0
+            broker.commit_offsets(
+                [
+                    OffsetEntry(op=OFFSET_COMMITTED, group="g", topic_id=topic, partition=index)
+                    for topic, index in ((known, 0), (known, 7), (known + 7, 0))
+                ]
+            )
+            offsets = (await s.ask("/api/v1/groups/g")).json()["offsets"]
+            assert [(each["topic"], each["partition"]) for each in offsets] == [("t", 0)]
+
+    asyncio.run(scenario())
 
 
 def test_what_wants_no_client_to_be_served_says_so(tmp_path: Path) -> None:
