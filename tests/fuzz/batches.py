@@ -36,6 +36,15 @@ HEADERS: Final[dict[bytes, tuple[bytes, ...]]] = {
     b"trace": (b"", b"v" * 200),
 }
 
+SOUND: Final = (
+    (b"x-delay", b"1500"),
+    (b"x-delay", b"30s"),
+    (b"x-deliver-at", b"2026-01-01T00:00:01Z"),
+    (b"x-delay-level", b"3"),
+    (b"trace", b"a"),
+)
+"""What is never refused by itself, so that timers come about."""
+
 FIELDS: Final[dict[str, tuple[int, ...]]] = {
     "base_offset": (1, -1, (1 << 63) - 1),
     "length": (0, 48, 49, 50, -1, (1 << 31) - 1),
@@ -111,7 +120,7 @@ class BatchMaker:
         """The records in pieces, one of which is often no longer true."""
         rng = self._rng
         records = [self._record(index) for index in range(count)]
-        if rng.random() < 0.3:
+        if rng.random() < 0.2:
             pieces = rng.choice((records[-1], rng.choice(records)))
             numbers = [index for index, piece in enumerate(pieces) if isinstance(piece, int)]
             # The last one is the size of what ends the record, and often the request.
@@ -129,12 +138,20 @@ class BatchMaker:
         pieces.append(index)
         pieces += self._sized(rng.choice((None, b"", b"k")))
         pieces += self._sized(rng.choice((None, b"", b"v", rng.randbytes(40), b"v" * 300)))
-        headers = [rng.choice(tuple(HEADERS)) for _ in range(rng.choice((0, 0, 1, 1, 2, 4)))]
+        headers = self._headers()
         pieces.append(len(headers))
-        for name in headers:
+        for name, value in headers:
             pieces += self._sized(name)
-            pieces += self._sized(rng.choice((*HEADERS[name], None)))
+            pieces += self._sized(value)
         return pieces
+
+    def _headers(self) -> list[tuple[bytes, bytes | None]]:
+        rng = self._rng
+        if rng.random() < 0.4:
+            named = [(b"x-deliver-id", rng.choice(IDS[:3]))] if rng.random() < 0.4 else []
+            return [rng.choice(SOUND), *named]
+        names = [rng.choice(tuple(HEADERS)) for _ in range(rng.choice((0, 0, 1, 1, 2, 4)))]
+        return [(name, rng.choice((*HEADERS[name], None))) for name in names]
 
     @staticmethod
     def _sized(value: bytes | None) -> list[int | bytes]:

@@ -11,7 +11,6 @@ import argparse
 import gc
 import os
 import random
-import resource
 import sys
 import time
 import traceback
@@ -136,7 +135,9 @@ def fuzz(fuzzer: Fuzzer, chosen: argparse.Namespace) -> None:
 
 def say(text: str) -> None:
     """Tell whoever looks on."""
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    # The most that was ever in memory; that of getrusage begins with the parent's.
+    status = Path("/proc/self/status").read_text()
+    memory = int(status.partition("VmHWM:")[2].split()[0]) >> 10
     sys.stderr.write(f"fuzz: {text}, {memory} MiB\n")
 
 

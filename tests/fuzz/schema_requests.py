@@ -25,7 +25,7 @@ WIDTHS: Final = {
 }
 
 TEXTS: Final[dict[str, tuple[str, ...]]] = {
-    "topic": (*"ttttttttttttuuvv", "new", "gone", "", "a/b", "x" * 249, "x" * 250, "ä"),
+    "topic": (*"t" * 30, *"uuuvvv", "new", "gone", "", "a/b", "x" * 249, "x" * 250, "ä"),
     "group": (*"gggggggghh", "", "x" * 300),
     "member": ("", "", "", *MEMBER_IDS, *MEMBER_IDS, "m"),
     "instance": ("static-1", "static-2", ""),
@@ -43,21 +43,21 @@ TEXTS: Final[dict[str, tuple[str, ...]]] = {
 SMALL: Final = (0, 0, 0, 1, 1, 2, -1)
 
 NUMBERS: Final[dict[str, tuple[int, ...]]] = {
-    "partition": (*[0] * 8, *[1] * 4, 2, 7, -1),
+    "partition": (*[0] * 10, *[1] * 8, 2, 7, -1),
     "num_partitions": (1, 2, -1, 0, 64, 65),
     "count": (1, 2, 3, 64, 65, 0, -1),
     "factor": (1, -1, 0, 2),
     "offset": (0, 0, 1, 2, 3, 7, -1, -2),
     "timestamp": (-1, -2, -3, -4, 0, 1_767_225_600_000, 1 << 62),
     "timeout": (*[10_000] * 6, 6_000, 300_000, 0, 1, -1),
-    "index": (*[0] * 8, *[1] * 3, 2, -1),
+    "index": (*[0] * 10, *[1] * 8, 2, -1),
     "max_wait": (0, 0, 500, 30_000, -1),
     "bytes": (0, 1, 100, 100_000, 1 << 20, -1, (1 << 31) - 1),
     "session_id": (0, 0, 0, 0, 1, -1),
     "session_epoch": (-1, -1, -1, 0, 1),
     "generation": (1, 1, 0, 2, 3, -1),
     "leader_epoch": (-1, -1, 0, 1, 2),
-    "acks": (*[-1] * 10, 1, 0, 0, 2),
+    "acks": (*[-1] * 20, 1, 0, 0, 2),
     "retention": (-1, 0, 1000),
     "resource_type": (2, 2, 2, 4, 0, 8, 32),
     "operation": (0, 1, 2, 3, 9),
@@ -66,7 +66,7 @@ NUMBERS: Final[dict[str, tuple[int, ...]]] = {
 """Numbers to choose from, by a word that is in the name of the field; the longest word counts."""
 
 
-NULLS: Final = {"transactional_id": 0.95, "group_instance_id": 0.6}
+NULLS: Final = {"transactional_id": 0.98, "group_instance_id": 0.6}
 """How often what may be null is null, by the name of the field."""
 
 NULL_ELSE: Final = 0.3
@@ -119,7 +119,7 @@ class RequestMaker:
         self,
         rng: random.Random,
         make_records: Callable[[], bytes | None],
-        counts: Sequence[int] = (0, 1, 1, 1, 1, 1, 2, 3),
+        counts: Sequence[int] = (0, *[1] * 16, 2, 3),
     ) -> None:
         self._rng = rng
         self._make_records = make_records
@@ -230,7 +230,7 @@ class RequestMaker:
             fixed = self._fixed[name]
             assert isinstance(fixed, int)
             value = fixed
-        elif self._rng.random() < 0.05:
+        elif self._rng.random() < 0.02:
             value = self._rng.choice(
                 (-(1 << bits - 1), (1 << bits - 1) - 1, self._rng.getrandbits(8))
             )
