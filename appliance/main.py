@@ -17,6 +17,7 @@ from appliance.admin import AdminServer, LiveStatus
 from appliance.broker import Broker, Facade
 from appliance.clock import SystemClock
 from appliance.config import Config
+from appliance.errors import ConfigError
 from appliance.fs import OsFileSystem
 from appliance.sd_notify import Notifier
 from compat.kafka.codecs import decompress
@@ -69,7 +70,12 @@ class Service:
             if not await self._recover():
                 return
             kafka = KafkaServer(self._broker)
-            await kafka.start()
+            try:
+                await kafka.start()
+            except ConfigError:
+                await kafka.stop()
+                self._broker.close()
+                raise
             self._status.serves(kafka, GroupsStatus(kafka.groups), admin_address)
             # What is alive now stays: the collector need not look at it again.
             gc.collect()

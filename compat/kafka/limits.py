@@ -104,7 +104,7 @@ class Watch:
         """
         config = self._config
         seen = (sight.requests, sight.partial_bytes, sight.taken_bytes)
-        is_our_turn = sight.is_owed and not sight.unsent_bytes
+        is_our_turn = (sight.is_owed and not sight.unsent_bytes) or sight.is_held_back
         if sight.requests != self._seen[0] or not sight.partial_bytes or is_our_turn:
             self._partial_since_ms = None
         if sight.partial_bytes and self._partial_since_ms is None:

@@ -166,6 +166,16 @@ def test_scarce_memory_shortens_the_time_of_those_who_have_most() -> None:
         assert label(watch, late, is_scarce=True, **changes) == expected
 
 
+def test_whom_the_broker_holds_back_is_neither_slow_nor_idle() -> None:
+    """Its request could not come: nobody read it."""
+    watch = make_watch()
+    held = {"partial_bytes": 5, "is_large": True, "is_held_back": True}
+    for now_ms in range(0, 3 * IDLE_MS, RECEIVE_MS // 2):
+        assert label(watch, now_ms, **held) is None
+    assert label(watch, 3 * IDLE_MS + 1, partial_bytes=5) is None
+    assert label(watch, 3 * IDLE_MS + RECEIVE_MS + 2, partial_bytes=5) == "slow_request"
+
+
 # Memory
 
 LIMIT = 1_000_000

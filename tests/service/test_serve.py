@@ -136,11 +136,12 @@ def test_directory_is_free_again_after_kill_9(serve: Serve) -> None:
 
 
 def test_address_in_use_is_refused(serve: Serve) -> None:
-    """The message names the address."""
+    """The message names the address. Nothing else is wrong: the next start is a clean one."""
     first, second = serve(), serve(directory="other")
     first.start()
     second.kafka = first.kafka
     assert first.kafka in refused(second)
+    assert not (second.data_dir / "abort").exists()
 
 
 @pytest.mark.parametrize("flag", ["--listen", "--admin"])
