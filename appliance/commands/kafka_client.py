@@ -22,7 +22,7 @@ _UNKNOWN_SERVER_ERROR: Final = -1
 @contextmanager
 def admin_client(bootstrap: str) -> Iterator[Any]:
     """Give a KafkaAdminClient, closed at the end; see `translated` for what may be raised."""
-    _check_reachable(bootstrap)
+    check_reachable(bootstrap)
     from kafka import KafkaAdminClient  # type: ignore[import-untyped]
 
     with translated(bootstrap):
@@ -41,7 +41,7 @@ def admin_client(bootstrap: str) -> Iterator[Any]:
 @contextmanager
 def producer(bootstrap: str) -> Iterator[Any]:
     """Give a KafkaProducer, closed at the end; see `translated` for what may be raised."""
-    _check_reachable(bootstrap)
+    check_reachable(bootstrap)
     from kafka import KafkaProducer
 
     with translated(bootstrap):
@@ -64,7 +64,7 @@ def producer(bootstrap: str) -> Iterator[Any]:
 @contextmanager
 def consumer(bootstrap: str, **settings: Any) -> Iterator[Any]:
     """Give a KafkaConsumer, closed at the end; see `translated` for what may be raised."""
-    _check_reachable(bootstrap)
+    check_reachable(bootstrap)
     from kafka import KafkaConsumer
 
     with translated(bootstrap):
@@ -83,8 +83,13 @@ def consumer(bootstrap: str, **settings: Any) -> Iterator[Any]:
             client.close(autocommit=False, timeout_ms=int(CONNECT_S * 1000))
 
 
-def _check_reachable(bootstrap: str) -> None:
-    """Fail at once where the client would try for seconds."""
+def check_reachable(bootstrap: str) -> None:
+    """Fail at once where the client would try for seconds, or for ever.
+
+    Raises:
+        ConfigError: the address has the wrong form.
+        UnreachableError: nobody answers there.
+    """
     address = read_address("--bootstrap", bootstrap)
     try:
         socket.create_connection(address, timeout=CONNECT_S).close()

@@ -32,6 +32,10 @@ POLL_MS: Final = 500
 ASSIGNMENT_POLLS: Final = 60
 """So often a member of a group asks for partitions, half a minute in all, before it gives up."""
 
+SILENT_POLLS: Final = 4
+"""After so many polls that brought nothing of what is known to be there, ask whether the broker is:
+the client itself tries for ever."""
+
 EXAMPLES: Final = """\
 Examples:
 
@@ -106,7 +110,8 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
             reading.assign(_chosen(topic, known, partition), start, since_ms)
         else:
             reading.join()
-        _print_records(reading, follow=follow, count=count, as_json=json)
+        awaited = None if follow else bootstrap
+        _print_records(reading, awaited, count=count, as_json=json)
 
 
 def _chosen(topic: str, known: set[int], wanted: list[int] | None) -> list[int]:
@@ -185,12 +190,25 @@ class Reading:
         return bool(self.ends) and all(position(each) >= end for each, end in self.ends.items())
 
 
-def _print_records(reading: Reading, *, follow: bool, count: int | None, as_json: bool) -> None:
-    """Print until `count` is reached, or the end if there is no `follow`."""
+def _print_records(
+    reading: Reading, awaited: str | None, *, count: int | None, as_json: bool
+) -> None:
+    """Print until `count` is reached.
+
+    Args:
+        reading: where the records come from.
+        awaited: the broker that has to bring all that was there at the beginning, which is the end
+            then; None goes on for ever.
+        count: how many records; None for no matter.
+        as_json: print JSON.
+
+    Raises:
+        UnreachableError: the broker that is awaited has gone.
+    """
     clock = SystemClock()
-    printed = idle_polls = 0
+    printed = idle_polls = silent_polls = 0
     while count is None or printed < count:
-        if not follow and reading.is_at_end:
+        if awaited is not None and reading.is_at_end:
             return
         records = reading.poll(None if count is None else count - printed)
         now_ms = clock.wall_ms()
@@ -201,8 +219,13 @@ def _print_records(reading: Reading, *, follow: bool, count: int | None, as_json
         printed += len(records)
         if records:
             reading.commit()
+        if awaited is None:
+            continue
+        silent_polls = 0 if records else silent_polls + 1
+        if silent_polls >= SILENT_POLLS:
+            kafka_client.check_reachable(awaited)
         idle_polls = 0 if reading.ends else idle_polls + 1
-        if idle_polls == ASSIGNMENT_POLLS and not follow:
+        if idle_polls == ASSIGNMENT_POLLS:
             complain("the group gave this member no partition: others read all of them")
             return
 

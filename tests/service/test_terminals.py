@@ -150,6 +150,25 @@ def test_the_other_end_of_a_pipe_may_close(
         assert b"Traceback" not in reader.process.stderr.read()
 
 
+def test_a_tail_ends_when_its_broker_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It was to print all that is there, and cannot."""
+    broker = ApplianceProcess(tmp_path / "data")
+    try:
+        broker.start()
+        latermq = CommandLine(monkeypatch, broker.kafka, broker.admin)
+        latermq.ok("send t", b"\n".join([b"x" * 1_000] * 10_000))
+        with Typed(broker, "tail", "t") as reader:
+            reader.read_line()
+            broker.kill()
+            # Only now is read what it has printed into the full pipe.
+            stdout, stderr = reader.process.communicate(timeout=LIMIT_S)
+    finally:
+        broker.close()
+    assert stdout.count(b"\n") < 9_999
+    assert b"no broker answers" in stderr
+    assert reader.process.returncode == 69
+
+
 def test_an_input_that_is_no_utf8_arrives_as_it_is(
     latermq: CommandLine, broker: ApplianceProcess, topic: str, tmp_path: Path
 ) -> None:
