@@ -14,6 +14,7 @@ from tests.fuzz.cases import CONNECTION_COUNT, MEMBER_IDS, Case, Step, Verb
 from tests.fuzz.schema_requests import Fixed, Part, RequestMaker, uvarint
 from tests.support.raw_batch import CRC_START, HEADER_SIZE, calc_crc32c
 
+FLOOD_MAX_BYTES: Final = 150_000
 COUNTS: Final = (0, 1, -1, 2, -2, 127, 128, 0x7FFF, 0x10000, (1 << 31) - 1, -(1 << 31))
 BROKEN_VARINTS: Final = (b"\x80", b"\xff" * 5, b"\xff" * 9 + b"\x01", b"\x81\x80\x00", b"\xff" * 11)
 BYTES: Final = (0, 1, 0x7F, 0x80, 0xFF)
@@ -107,6 +108,9 @@ class CaseMaker:
         data = b"".join(self._framed() for _ in range(rng.choice((1, 1, 1, 2, 4))))
         if rng.random() < 0.04:
             data = data[: rng.randrange(len(data))]
+        if rng.random() < 0.02:
+            # More than may wait for an answer, or than is done in a turn.
+            data *= min(rng.choice((20, 300)), 1 + FLOOD_MAX_BYTES // max(len(data), 1))
         return Step(Verb.SEND, (connection, self._read_size(len(data))), data)
 
     def _read_size(self, size: int) -> int:

@@ -37,6 +37,10 @@ ANSWER_FACTOR: Final = 64
 ANSWER_CONSTANT_BYTES: Final = 1 << 17
 """An answer is at most so many times the size of its request, and this, and what it fetched."""
 
+INPUT_KEPT_BYTES: Final = 1 << 20
+KEPT_BYTES: Final = 32
+SENT_BYTES: Final = 100
+
 PRODUCE, FETCH, JOIN_GROUP = 0, 1, 11
 
 
@@ -58,8 +62,10 @@ class FuzzConnection:
         parked: fetches that wait.
     """
 
-    def __init__(self, harness: "Harness") -> None:
+    def __init__(self, harness: "Harness", *, is_small: bool) -> None:
+        """`is_small`: treat it as the server does when memory is scarce, and more so."""
         self._harness = harness
+        self._is_small = is_small
         self._rig = harness.rig
         self.session: Session = self._rig.broker.open_session(self._answer_rare)
         self.parked: list[ParkedFetch] = []
@@ -112,20 +118,25 @@ class FuzzConnection:
     def _settle_pause(self) -> None:
         """A server does not read from a connection whose session is paused."""
         for _ in range(1000):
-            if not self.session.paused or self._is_lost:
+            if not self.is_behind or self._is_lost:
                 return
             self._harness.advance()
         raise Finding("a connection stays paused")
 
+    @property
+    def is_behind(self) -> bool:
+        """The broker has not looked at all that it received."""
+        return self.session.paused or self.session.yielded
+
     def resume(self) -> None:
-        """Let the broker look at what it left while there were too many answers."""
-        if self.session.paused and not self.session.is_waiting:
+        """Let the broker look at what it left: too much for a turn, or too many answers."""
+        if self.session.yielded or (self.session.paused and not self.session.is_waiting):
             self.session.resume(self._rig.clock.wall_ms())
             self._end_round()
 
     def _end_round(self) -> None:
         self._harness.wake(self._rig.broker.commit())
-        self.session.compact()
+        self.session.compact(KEPT_BYTES if self._is_small else INPUT_KEPT_BYTES)
         for parked in self.session.new_parked:
             if not parked.answered:
                 self.parked.append(parked)
@@ -153,7 +164,10 @@ class FuzzConnection:
 
     def take(self) -> None:
         """Receive what the broker sends, and check it."""
-        data = b"".join(self.session.output(self._rig.durable_pos))
+        durable_pos = self._rig.durable_pos
+        data = b"".join(self.session.output(durable_pos, *([SENT_BYTES] * self._is_small)))
+        while self.session.has_more:
+            data += b"".join(self.session.output(durable_pos, SENT_BYTES))
         for payload in split_answers(data):
             self._check_answer(payload)
         if self.session.close_reason is not None and not self.session.is_waiting:
@@ -216,6 +230,10 @@ class FuzzConnection:
 
     def check_all_answered(self) -> None:
         """Nothing that could be answered may be left once nobody waits for anything."""
+        session = self.session
+        if session.close_reason is None and not session.partial_bytes:
+            session.trim()
+            check(session.held_bytes == 0, f"{session.held_bytes} bytes held by who waits not")
         check(not self.session.is_waiting, "an answer waits for ever")
         is_closed = self.session.close_reason is not None
         for frame in self._waiting:
@@ -250,7 +268,9 @@ class Harness:
         self._begin()
 
     def _begin(self) -> None:
-        self._connections = [FuzzConnection(self) for _ in range(CONNECTION_COUNT)]
+        self._connections = [
+            FuzzConnection(self, is_small=number == 1) for number in range(CONNECTION_COUNT)
+        ]
         self._accepted_before = self._accepted()
         self._stored_max = 0
 
@@ -338,7 +358,8 @@ class Harness:
 
     def replace(self, closed: FuzzConnection) -> None:
         """In place of a connection that ended comes another one."""
-        self._connections[self._connections.index(closed)] = FuzzConnection(self)
+        number = self._connections.index(closed)
+        self._connections[number] = FuzzConnection(self, is_small=number == 1)
 
     # What is checked
 
@@ -367,9 +388,7 @@ class Harness:
         """Until nobody waits for anything."""
         self.flush()
         for _ in range(1000):
-            if not any(
-                item.session.is_waiting or item.session.paused for item in self._connections
-            ):
+            if not any(item.session.is_waiting or item.is_behind for item in self._connections):
                 break
             self.advance()
         for connection in self._connections:

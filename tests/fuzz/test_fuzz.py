@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from compat.kafka import messages
 from tests.fuzz import sanitized
-from tests.fuzz.cases import Case, load_corpus, parse_case
+from tests.fuzz.cases import Case, Step, Verb, load_corpus, parse_case
+from tests.fuzz.harness import Finding, Harness
 from tests.fuzz.run import CORPUS
+from tests.support.kafka_records import Record
 
 SEEDS = range(20, 24)
 CASES = 150
@@ -107,6 +110,45 @@ def test_a_read_behind_the_end_of_bytes_is_found(is_inside: bool) -> None:
     assert ("heap-buffer-overflow" in done.stderr) != is_inside
 
 
+def metadata_case(version: int) -> Case:
+    """Asks for all topics."""
+    body = b"\0\x03" + bytes([0, version]) + b"\0\0\0\x07" + b"\xff\xff" + b"\xff\xff\xff\xff"
+    return Case((Step(Verb.SEND, (0, 0), len(body).to_bytes(4, "big") + body),))
+
+
+def test_an_answer_that_is_not_whole_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of the harness can fail."""
+    harness = Harness(is_sync=True)
+    harness.play(metadata_case(1))
+    whole = messages.encode_response
+    monkeypatch.setattr(messages, "encode_response", lambda *message: whole(*message)[:-1])
+    with pytest.raises(Finding, match="the answer"):
+        harness.play(metadata_case(1))
+
+
+def test_an_error_in_a_handler_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(is_sync=True)
+    monkeypatch.setattr(type(harness.rig.broker), "topics", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        harness.play(metadata_case(1))
+
+
+def test_a_record_that_was_not_acknowledged_is_a_finding() -> None:
+    harness = Harness(is_sync=True)
+    harness.rig.produce("t", 0, [Record(b"from nowhere")])
+    with pytest.raises(Finding, match="1 batches stored, at most 0 may be"):
+        harness.play(Case(()))
+
+
+def test_state_that_is_not_in_the_log_is_a_finding() -> None:
+    harness = Harness(is_sync=True)
+    topic = harness.rig.broker.find_topic("t")
+    assert topic is not None
+    topic.settings["delay.headers"] = "off"
+    with pytest.raises(Finding, match="replayed as"):
+        harness.run(Case(()))
+
+
 def test_every_case_of_the_corpus_is_written_as_it_is_read() -> None:
     cases = load_corpus(CORPUS)
     assert cases
@@ -116,7 +158,3 @@ def test_every_case_of_the_corpus_is_written_as_it_is_read() -> None:
 
 def test_the_corpus_is_small() -> None:
     assert sum(path.stat().st_size for path in CORPUS.glob("*")) < 1_000_000
-
-
-def test_a_case_without_steps_is_served() -> None:
-    assert Case(()).size == 0
