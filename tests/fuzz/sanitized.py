@@ -25,6 +25,7 @@ OPTIONS: Final = {
         (
             "detect_leaks=0",  # Python itself leaves much behind
             "max_allocation_size_mb=512",
+            "allocator_may_return_null=1",  # so that it is a MemoryError, and a finding as such
             "hard_rss_limit_mb=1500",
             "quarantine_size_mb=32",
             "handle_abort=1",
