@@ -286,7 +286,7 @@ def delete_topic(name: str) -> None:
 
 
 if __name__ == "__main__":
-    # kafka-python compiles its messages when they are first used, which threads must not do at once.
+    # kafka-python compiles its messages when they are first used: not by several threads at once.
     with administrating() as first:
         first.list_topics()
     SUITE.run()
