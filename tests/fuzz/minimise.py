@@ -12,7 +12,7 @@ from tests.fuzz.cases import load_corpus
 from tests.fuzz.harness import run_case
 
 CASE_SIZE_MAX_BYTES: Final = 6_000
-TOTAL_SIZE_MAX_BYTES: Final = 600_000
+TOTAL_SIZE_MAX_BYTES: Final = 300_000
 """Of the files together; what is found later needs room too."""
 
 
