@@ -17,9 +17,9 @@ from tests.fuzz.harness import Finding, Harness
 from tests.fuzz.run import CORPUS
 from tests.support.kafka_records import Record
 
-SEEDS = range(20, 24)
-CASES = 150
-LOGS = 150
+SEEDS = range(20, 23)
+CASES = 120
+LOGS = 80
 
 needs_sanitizers = pytest.mark.skipif(
     not sanitized.find_runtimes(), reason="gcc with libasan and libubsan is not installed"
@@ -75,10 +75,10 @@ def test_every_field_of_every_request_may_be_at_its_bounds() -> None:
 def test_a_broker_starts_on_damaged_files_or_says_why_not(
     request: pytest.FixtureRequest,
 ) -> None:
-    is_soak = request.config.getoption("--fuzz-seconds") > 0
+    seconds = request.config.getoption("--fuzz-seconds")
     how = ["--seed", str(SEEDS[0]), "--cases", str(LOGS)]
-    if is_soak:
-        how = ["--seed", str(secrets.randbits(32)), "--cases", str(100 * LOGS)]
+    if seconds:
+        how = ["--seed", str(secrets.randbits(32)), "--cases", str(LOGS + int(4 * seconds))]
     done = run_sanitized(sanitized.command("tests.fuzz.logs", *how))
     assert done.returncode == 0, done.stderr[-20_000:]
 
