@@ -168,10 +168,10 @@ class Config:
         "Size of one file of the log, a multiple of 4096; RocketMQ's. Frame sizes have 32 bits.",
     )
     prewrite_segments: bool = switch(
-        True,
+        False,
         "store.prewrite_segments",
-        "With sync flush: writes the zeros of the next segment in the background, so that a "
-        "flush costs less; each byte of the log is written twice.",
+        "With sync flush: writes the zeros of the next segment in the background. Flushes cost "
+        "less where the file system has a journal; each byte of the log is written twice. Measure.",
     )
     default_partition_count: int = number(
         4,

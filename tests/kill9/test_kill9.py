@@ -65,6 +65,7 @@ LOADS: Final = (
 CONFIG: Final = """
 [store]
 segment_size_bytes = 2097152
+prewrite_segments = true
 [limits]
 batch_size_max_bytes = 262144
 decompressed_size_max_bytes = 262144
