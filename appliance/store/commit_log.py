@@ -200,10 +200,17 @@ class CommitLog:
         rest = self.tail.segment_end - self.pointers.wrote
         if not self._is_prewritten and rest > self._segment_size_bytes // 2:
             return None
-        self._spare_job = SpareJob(
-            self._fs, self._directory, self.tail.segment_end, self._segment_size_bytes
-        )
+        self._spare_job = self._new_spare_job()
         return self._spare_job
+
+    def _new_spare_job(self) -> SpareJob:
+        return SpareJob(
+            self._fs,
+            self._directory,
+            self.tail.segment_end,
+            self._segment_size_bytes,
+            is_prewritten=self._is_prewritten,
+        )
 
     def _is_spare_refused(self) -> bool:
         """The disk was full a moment ago."""
@@ -221,9 +228,7 @@ class CommitLog:
         if job is None:
             if self._is_spare_refused():
                 return False
-            job = SpareJob(
-                self._fs, self._directory, self.tail.segment_end, self._segment_size_bytes
-            )
+            job = self._new_spare_job()
             job.run()
             self._spare_job = job
         try:

@@ -1,8 +1,8 @@
 """One file of the log, and how the next one is made before it is needed. Layer 2.
 
 A sync of bytes that were written before is two to three times as fast as one that also has to take
-new blocks into use. So a spare segment is not only allocated: its zeros are written, in the
-background, until it is whole or the log needs it.
+new blocks into use. So on request a spare segment is not only allocated: its zeros are written, in
+the background, until it is whole or the log needs it.
 """
 
 import threading
@@ -41,11 +41,20 @@ class SpareJob:
     `run` and then `prewrite` may be on any thread; `segment` and `take` are the log's.
     """
 
-    def __init__(self, fs: FileSystem, directory: Path, base: int, size_bytes: int) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        base: int,
+        size_bytes: int,
+        *,
+        is_prewritten: bool = True,
+    ) -> None:
         self._fs = fs
         self._directory = directory
         self._base = base
         self._size_bytes = size_bytes
+        self._is_prewritten = is_prewritten
         self._is_made = threading.Event()
         self._lock = threading.Lock()
         self._is_taken = False
@@ -83,8 +92,11 @@ class SpareJob:
         return Segment(self._base, self._size_bytes, file)
 
     def prewrite(self) -> None:
-        """Write the zeros, until the segment is taken; what goes wrong is told by `take`."""
-        if self._segment is None:
+        """Write the zeros if that is wanted, until the segment is taken.
+
+        What goes wrong is told by `take`.
+        """
+        if self._segment is None or not self._is_prewritten:
             return
         try:
             self._prewrite(self._segment)

@@ -195,3 +195,11 @@ def test_nothing_but_the_log_writes_into_a_segment_that_is_taken() -> None:
     job.prewrite()
     assert segment.file.pread(5, 0) == b"frame"
     assert segment.file.next_data(4096) is None
+
+
+def test_zeros_are_written_only_on_request() -> None:
+    rig = BrokerRig(config=small_config())
+    rig.create_topic("t", 1)
+    while len(rig.segment_paths()) < 2:
+        fill(rig, 1)
+    assert rig.disk.open(rig.segment_paths()[-1]).next_data(0) is None
