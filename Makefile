@@ -5,6 +5,7 @@ PYTHON ?= python3
 ROUNDS ?= 100
 STATES ?= 50000
 FUZZ ?= 600
+CUTS ?= 20
 PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
@@ -27,9 +28,9 @@ demo: build  ## delayed messages through a broker that is killed half-way, with 
 test: build  ## all tests (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -q $(ARGS)
 
-soak: build  ## kill -9 under load ROUNDS=n times, STATES=n states after a crash, FUZZ=n seconds
-	@$(PY) -m pytest -q tests/kill9 tests/store tests/offsets tests/fuzz \
-		tests/clients/test_rebalances.py --rounds $(ROUNDS) \
+soak: build  ## ROUNDS=n kills and CUTS=n power cuts under load, STATES=n crashes, FUZZ=n seconds
+	@$(PY) -m pytest -q tests/kill9 tests/store tests/offsets tests/fuzz tests/realdisk \
+		tests/clients/test_rebalances.py --rounds $(ROUNDS) --power-cuts $(CUTS) \
 		--states $(STATES) --fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
 
 bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS="--only lateness")

@@ -17,6 +17,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rounds", type=int, default=10, help="how often the kill -9 test kills the broker"
     )
     parser.addoption(
+        "--power-cuts", type=int, default=3, help="how often the broker loses its disk under load"
+    )
+    parser.addoption(
         "--states", type=int, default=4000, help="about how many crash states the store is put into"
     )
     parser.addoption(
@@ -35,6 +38,13 @@ def states(request: pytest.FixtureRequest) -> int:
 def rounds(request: pytest.FixtureRequest) -> int:
     """How often to kill the broker."""
     value: int = request.config.getoption("--rounds")
+    return value
+
+
+@pytest.fixture
+def power_cuts(request: pytest.FixtureRequest) -> int:
+    """How often the power fails."""
+    value: int = request.config.getoption("--power-cuts")
     return value
 
 

@@ -109,6 +109,10 @@ class ApplianceProcess:
                 [*command, *self._arguments], stdout=subprocess.PIPE, stderr=stderr
             )
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, and wait for nothing."""
+        self._running.send_signal(number)
+
     def kill(self) -> None:
         """End it as `kill -9` does."""
         self._running.kill()

@@ -1,0 +1,148 @@
+"""Disks of our own, that a test can fill, cut off from power and let fail: real file systems.
+
+ tmpfs `backing`  <-  image file (sparse)  <-  loop device  <-  ext4, mounted at `path`
+
+What ext4 has written to the image is "on the disk"; what is only in its page cache is not. A power
+cut is ext4's own shutdown: from that moment on nothing more reaches the image. An image larger than
+its tmpfs is a disk that promises more than it has: writing back fails when the tmpfs is full, long
+after the write itself succeeded.
+
+Mounting takes root and a kernel with loop devices: where it is refused `DiskRefusedError` says why.
+"""
+
+import fcntl
+import os
+import struct
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from appliance.units import MIB
+
+EXT4_IOC_SHUTDOWN: Final = 0x8004587D
+"""_IOR('X', 125, __u32)."""
+SHUTDOWN_WITHOUT_LOG_FLUSH: Final = 2
+
+UMOUNT_LIMIT_S: Final = 10.0
+
+
+class DiskRefusedError(Exception):
+    """This machine does not let us make such a disk; the message holds what it said."""
+
+
+class Tmpfs:
+    """A file system in memory, of a size that can be changed.
+
+    Attributes:
+        path: where it is mounted.
+    """
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        """Mount it.
+
+        Raises:
+            DiskRefusedError: that is not permitted here.
+        """
+        self.path = path
+        path.mkdir(parents=True)
+        _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(path))
+
+    def resize(self, size_bytes: int) -> None:
+        _run("mount", "-o", f"remount,size={size_bytes}", str(self.path))
+
+    def close(self) -> None:
+        _umount(self.path)
+
+
+class LoopDisk:
+    """An ext4 file system whose disk is an image in memory.
+
+    Attributes:
+        path: where it is mounted.
+    """
+
+    def __init__(self, root: Path, *, size_bytes: int, backing_bytes: int | None = None) -> None:
+        """Make and mount it.
+
+        Args:
+            root: an existing directory for the mount points.
+            size_bytes: of the disk.
+            backing_bytes: what there is to hold it; by default enough.
+
+        Raises:
+            DiskRefusedError: that is not permitted here.
+        """
+        self.path = root / "disk"
+        self.path.mkdir()
+        self._backing = Tmpfs(root / "backing", backing_bytes or size_bytes + 16 * MIB)
+        self._image = self._backing.path / "image"
+        self._is_mounted = False
+        try:
+            with self._image.open("wb") as image:
+                image.truncate(size_bytes)
+            _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self._image))
+            self._mount()
+        except DiskRefusedError:
+            self._backing.close()
+            raise
+
+    def _mount(self) -> None:
+        # The loop device goes with the mount.
+        _run("mount", "-o", "loop", str(self._image), str(self.path))
+        self._is_mounted = True
+
+    def cut_power(self) -> None:
+        """From now on nothing reaches the disk; calls fail with EIO until `restore_power`.
+
+        Raises:
+            DiskRefusedError: this kernel's ext4 cannot do that.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(fd, EXT4_IOC_SHUTDOWN, struct.pack("I", SHUTDOWN_WITHOUT_LOG_FLUSH))
+        except OSError as error:
+            raise DiskRefusedError(f"EXT4_IOC_SHUTDOWN: {error.strerror}") from error
+        finally:
+            os.close(fd)
+
+    def restore_power(self) -> None:
+        """Mount what is on the disk. Whoever had files open there must have ended."""
+        self._umount()
+        self._mount()
+
+    def resize_backing(self, size_bytes: int) -> None:
+        """Change how much there is to hold the disk."""
+        self._backing.resize(size_bytes)
+
+    def _umount(self) -> None:
+        if self._is_mounted:
+            _umount(self.path)
+            self._is_mounted = False
+
+    def close(self) -> None:
+        """Take it away with all that is on it."""
+        self._umount()
+        self._backing.close()
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise DiskRefusedError(f"{command[0]} is not installed") from error
+    if done.returncode != 0:
+        raise DiskRefusedError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def _umount(path: Path) -> None:
+    """Something may look into a new mount for a moment: try again for a while."""
+    deadline_s = time.monotonic() + UMOUNT_LIMIT_S
+    while True:
+        try:
+            _run("umount", str(path))
+            return
+        except DiskRefusedError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.05)
