@@ -9,12 +9,16 @@ from appliance.units import PAGE_SIZE_BYTES
 SECTOR_SIZE_BYTES: Final = 512
 """What a disk writes whole or not at all."""
 
-CrashMode = Literal["kept", "dropped", "torn"]
-"""kept: the process was killed, the kernel was not. dropped: only what was synced is there.
-torn: of what was not synced, each part may be there or not."""
+CrashMode = Literal["kept", "dropped", "torn", "pages", "last", "names"]
+"""kept: the process was killed, the kernel was not. The others are power cuts. dropped: only what
+was synced is there. torn: of what was not synced, each write, or each sector of it, and each name
+may be there or not. pages: each page is as it was synced or as it is now. last: all is there but
+for some of the last write of each file. names: bytes are there or not as a whole, and some names
+are not."""
 
 Image = tuple[bytes, frozenset[int]]
-"""Bytes of a file and the numbers of its pages that were ever written."""
+"""Bytes of a file and the numbers of its pages that were ever written. It never changes, so that
+many disks share it, and Python hashes its bytes once."""
 
 EMPTY: Final[Image] = (b"", frozenset())
 
@@ -27,16 +31,34 @@ def pages(offset: int, size: int) -> range:
 
 
 class Content:
-    """An `Image` that changes, and whose maps see the changes."""
+    """An `Image` that changes, and whose maps see the changes. It is copied when it first does."""
 
-    __slots__ = ("_outgrown", "data", "written")
+    __slots__ = ("_bytes", "_image", "_outgrown", "written")
 
     def __init__(self, image: Image) -> None:
-        self.data = bytearray(image[0])
+        self._image: Image | None = image
+        self._bytes: bytearray | None = None
         self.written = set(image[1])
         # A bytearray cannot change its size while it is mapped: older maps keep an older one, which
         # is written as well.
         self._outgrown: list[bytearray] = []
+
+    @property
+    def data(self) -> bytes | bytearray:
+        """What it holds now; not to be changed."""
+        if self._bytes is not None:
+            return self._bytes
+        assert self._image is not None
+        return self._image[0]
+
+    def map(self) -> memoryview:
+        """A view that sees later writes."""
+        return memoryview(self._copy()).toreadonly()
+
+    def _copy(self) -> bytearray:
+        if self._bytes is None:
+            self._bytes = bytearray(self.data)
+        return self._bytes
 
     def write(self, offset: int, data: bytes) -> None:
         if not data:
@@ -44,27 +66,32 @@ class Content:
         end = offset + len(data)
         if end > len(self.data):
             self.resize(end)
-        self.data[offset:end] = data
+        self._copy()[offset:end] = data
+        self._image = None
         self.written.update(pages(offset, len(data)))
         for old in self._outgrown:
             part = data[: max(len(old) - offset, 0)]
             old[offset : offset + len(part)] = part
 
     def resize(self, size: int) -> None:
-        missing = size - len(self.data)
+        own = self._copy()
+        missing = size - len(own)
+        self._image = None
         try:
             if missing >= 0:
-                self.data.extend(bytes(missing))
+                own.extend(bytes(missing))
             else:
-                del self.data[size:]
+                del own[size:]
         except BufferError:
-            self._outgrown.append(self.data)
-            self.data = self.data[:size] + bytes(max(missing, 0))
+            self._outgrown.append(own)
+            self._bytes = own[:size] + bytes(max(missing, 0))
         if missing < 0:
             self.written.intersection_update(pages(0, size))
 
     def image(self) -> Image:
-        return bytes(self.data), frozenset(self.written)
+        if self._image is None:
+            self._image = bytes(self.data), frozenset(self.written)
+        return self._image
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +145,8 @@ class SimNode:
         self.bad: list[tuple[int, int]] = []
         """Ranges (offset, size) that the disk cannot read."""
         self.lost = False
-        # Durable is `base` changed by `synced`, which costs less than to copy the content at every
-        # sync; `pending` is what was done since.
+        # Durable is `base` changed by `synced`, which are put together when somebody asks for it;
+        # `pending` is what was done since.
         self._base = base
         self._synced: list[Change] = []
         self._synced_bytes = 0
@@ -135,10 +162,8 @@ class SimNode:
             if isinstance(change, Write):
                 self._synced_bytes += len(change.data)
         self._pending.clear()
-        if self._synced_bytes > len(self.content.data) and not self.lost:
-            self._base = self.content.image()
-            self._synced.clear()
-            self._synced_bytes = 0
+        if self._synced_bytes > len(self.content.data):
+            self._durable()
 
     def lose_pending(self) -> None:
         """Fail a sync as Linux does: the pages count as clean, and no later sync writes them."""
@@ -158,16 +183,31 @@ class SimNode:
 
     def crashed(self, mode: CrashMode, rng: random.Random) -> "SimNode":
         """Return the file as a restart finds it, all of it durable."""
-        if mode == "kept":
+        if mode == "kept" or (not self._pending and not self.lost):
             return SimNode(self.content.image())
-        if not self._synced and (mode == "dropped" or not self._pending):
-            return SimNode(self._base)
-        content = Content(self._base)
-        for change in self._synced:
-            change.apply(content)
+        durable = self._durable()
+        if mode == "dropped" or (mode == "names" and rng.random() < 0.5):
+            return SimNode(durable)
+        content = Content(durable)
         if mode == "torn":
             self._apply_some_pending(content, rng)
+        elif mode == "pages":
+            self._apply_some_pages(content, rng)
+        else:
+            self._apply_pending(content, rng, is_torn=mode == "last")
         return SimNode(content.image())
+
+    def _durable(self) -> Image:
+        if self._synced:
+            content = self.content
+            if self._pending or self.lost:
+                content = Content(self._base)
+                for change in self._synced:
+                    change.apply(content)
+            self._base = content.image()
+            self._synced.clear()
+            self._synced_bytes = 0
+        return self._base
 
     def _apply_some_pending(self, content: Content, rng: random.Random) -> None:
         for number, change in enumerate(self._pending, start=1):
@@ -176,3 +216,26 @@ class SimNode:
                 change.tear(content, rng, is_last=number == len(self._pending))
             elif fate != "dropped":
                 change.apply(content)
+
+    def _apply_some_pages(self, content: Content, rng: random.Random) -> None:
+        """As the kernel writes: whole pages as they are by then, in any order, and the size."""
+        touched: set[int] = set()
+        for change in self._pending:
+            if isinstance(change, Write):
+                touched.update(pages(change.offset, len(change.data)))
+        if rng.random() < 0.5:
+            content.resize(len(self.content.data))
+        share = rng.choice((0.1, 0.5, 0.9))
+        for page in sorted(touched):
+            start = page * PAGE_SIZE_BYTES
+            if rng.random() < share:
+                content.write(start, bytes(self.content.data[start : start + PAGE_SIZE_BYTES]))
+
+    def _apply_pending(self, content: Content, rng: random.Random, *, is_torn: bool) -> None:
+        *others, last = self._pending or [Resize(len(content.data), only_grows=False)]
+        for change in others:
+            change.apply(content)
+        if is_torn and isinstance(last, Write):
+            last.tear(content, rng, is_last=True)
+        else:
+            last.apply(content)

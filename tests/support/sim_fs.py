@@ -139,7 +139,8 @@ class SimFile:
         except Exception:
             self._node.lose_pending()
             raise
-        self._node.sync()
+        if not self._disk.lies("fdatasync", self._path):
+            self._node.sync()
 
     def truncate(self, size: int) -> None:
         self._check("ftruncate", writes=True)
@@ -159,7 +160,7 @@ class SimFile:
 
     def map(self) -> memoryview:
         self._check("mmap")
-        return memoryview(self._node.content.data).toreadonly()
+        return self._node.content.map()
 
     def is_resident(self, offset: int, size: int) -> bool:
         return offset + size <= self.size() and self._node.cold.isdisjoint(pages(offset, size))
@@ -220,13 +221,14 @@ class SimFileSystem:
 
     def make_dirs(self, path: Path) -> None:
         directory = self._root
-        done = Path(path.anchor)
-        for name in _names(path):
-            parent, done = directory, done / name
+        names = _names(path)
+        for depth, name in enumerate(names, start=1):
+            parent = directory
             entry = parent.entries.get(name)
             if isinstance(entry, SimNode):
-                _refuse(done, "mkdir", errno.ENOTDIR)
+                _refuse(path, "mkdir", errno.ENOTDIR)
             if entry is None:
+                done = Path(path.anchor).joinpath(*names[:depth])
                 self.reach("mkdir", done)
                 entry = _Dir()
                 self._link((parent, name, entry))
@@ -278,6 +280,8 @@ class SimFileSystem:
     def sync_dir(self, path: Path) -> None:
         directory = self._dir(path, "open")
         self.reach("fsync", path)
+        if self.lies("fsync", path):
+            return
         # With a change goes every earlier one of the same names, also of other directories.
         places: set[tuple[int, str]] = set()
         synced: list[_Link] = []
@@ -333,9 +337,12 @@ class SimFileSystem:
         """Return a disk as a restart may find it; this one stays as it is."""
         kept: dict[int, dict[str, _Entry]] = {}
         dropped_places: set[tuple[int, str]] = set()
-        for link in self._pending if mode == "torn" else ():
+        lost_share = {"dropped": 1.0, "last": 0.0}.get(mode, 0.5)
+        if mode == "names":
+            lost_share = rng.choice((0.0, 0.3, 0.7, 1.0))
+        for link in self._pending if mode != "kept" else ():
             # A change of a name cannot be there when an earlier one of the same name is not.
-            if rng.random() < 0.5 or not dropped_places.isdisjoint(link.places()):
+            if rng.random() < lost_share or not dropped_places.isdisjoint(link.places()):
                 dropped_places |= link.places()
                 continue
             for changed, name, entry in link.changes:
@@ -358,6 +365,26 @@ class SimFileSystem:
         disk.free = self.free
         disk._root = copy(self._root)
         return disk
+
+    def digest(self, under: Path = Path("/")) -> int:
+        """A number that two disks have in common, in one process, if they hold the same.
+
+        Args:
+            under: only what is in this directory counts.
+        """
+
+        def walk(directory: _Dir) -> int:
+            names = sorted(directory.entries)
+            entries = (directory.entries[name] for name in names)
+            return hash(
+                tuple(
+                    (name, walk(entry) if isinstance(entry, _Dir) else hash(entry.content.image()))
+                    for name, entry in zip(names, entries, strict=True)
+                )
+            )
+
+        found = self._find(under)
+        return walk(found) if isinstance(found, _Dir) else 0
 
     def files(self) -> dict[Path, bytes]:
         """Return what every file holds."""
@@ -412,6 +439,13 @@ class SimFileSystem:
             _refuse(path, operation, fault.error.errno or errno.EIO)
         self.is_dead = isinstance(fault.error, SimCrash)
         raise fault.error
+
+    def lies(self, operation: str, path: Path) -> bool:
+        """Say whether a sync ("fdatasync", or "fsync" of a directory) does nothing after all.
+
+        For a disk, or a broker, that is to be caught by the tests of crashes.
+        """
+        return False
 
     def take_space(self, operation: str, path: Path, growth: int) -> None:
         """Let a file grow by `growth` bytes, or shrink if it is negative."""
