@@ -25,6 +25,8 @@ cdef class WithdrawnTimers:
     # The partition's `timer_count` timers, cancelled ones not counted, will be claimed one by one.
     cdef int forget(self, int32_t partition, int64_t timer_count) except -1 nogil
     cdef bint is_forgotten(self, int32_t partition) noexcept nogil
+    # Whether this timer was cancelled and not claimed yet.
+    cdef bint holds(self, int64_t phys_offset, int32_t record_index) noexcept nogil
     # Whether this timer is withdrawn; what told so is dropped, as the caller drops the timer.
     cdef bint claim(
         self, int64_t phys_offset, int32_t record_index, int32_t partition

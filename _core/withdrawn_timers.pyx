@@ -108,6 +108,13 @@ cdef class WithdrawnTimers:
         self.cancelled_count += 1
         return 1
 
+    cdef bint holds(self, int64_t phys_offset, int32_t record_index) noexcept nogil:
+        cdef uint64_t h = hash_id(phys_offset, record_index)
+        cdef IdShard* shard = &self.shards[shard_index(h)]
+        if shard.count == 0:
+            return False
+        return shard.slots[find_slot(shard, h, phys_offset, record_index)].is_taken != 0
+
     cdef bint _discard(self, int64_t phys_offset, int32_t record_index) noexcept nogil:
         cdef uint64_t h = hash_id(phys_offset, record_index)
         cdef IdShard* shard = &self.shards[shard_index(h)]

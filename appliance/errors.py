@@ -138,18 +138,23 @@ class StorageError(LatermqError):
 
 
 class DataDirectoryLockedError(LatermqError):
-    """Another broker runs on the data directory.
+    """Another process works on the data directory.
 
     Args:
         directory: the data directory.
-        pid: process id of its holder, None if it has not written it yet.
+        pid: process id of its holder, None if it is not known.
+        is_read: it is only read, by commands that keep brokers out meanwhile.
     """
 
-    def __init__(self, directory: Path, pid: int | None) -> None:
+    def __init__(self, directory: Path, pid: int | None, *, is_read: bool = False) -> None:
         holder = "another latermq" if pid is None else f"another latermq (pid {pid})"
-        super().__init__(f"{holder} holds {directory}; stop it or use another --data-dir")
+        message = f"{holder} holds {directory}; stop it or use another --data-dir"
+        if is_read:
+            message = f"latermq check or dump is reading {directory}; wait until it is done"
+        super().__init__(message)
         self.directory = directory
         self.pid = pid
+        self.is_read = is_read
 
 
 class ColdFrameError(LatermqError):

@@ -1,4 +1,4 @@
-"""Files: the only module that touches the operating system's files.
+"""Files: the only module that touches the operating system's files, with `file_mapping`.
 
 All others are handed a `FileSystem`, so that a test can count the calls, fail any of them and drop
 what was not synced (`tests.support.sim_fs`). What is durable when:
@@ -10,10 +10,8 @@ what was not synced (`tests.support.sim_fs`). What is durable when:
 Every failure of the operating system is a `StorageError`. Layer 1.
 """
 
-import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import shutil
 import stat
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from appliance.errors import DataDirectoryLockedError, StorageError
-from appliance.units import MIB
+from appliance.file_mapping import FileMapping
 
 Buffer = bytes | bytearray | memoryview
 """What can be written. A memoryview has one-byte items."""
@@ -142,6 +140,15 @@ class FileSystem(Protocol):
             DataDirectoryLockedError: another process, or this one, holds it.
         """
 
+    def lock_for_reading(self, path: Path) -> Lock:
+        """Keep brokers out of a data directory, not other readers; writes nothing.
+
+        Without a lock file nobody ever held the directory, and nobody is kept out.
+
+        Raises:
+            DataDirectoryLockedError: a broker holds it.
+        """
+
     def space(self, path: Path) -> tuple[int, int]:
         """Return bytes of the file system that holds `path`: all, and what can still be written."""
 
@@ -157,7 +164,7 @@ class OsFile:
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
         self._fd = fd
-        self._mapping: _Mapping | None = None
+        self._mapping: FileMapping | None = None
 
     @property
     def path(self) -> Path:
@@ -255,14 +262,14 @@ class OsFile:
                 return False
         return mapping.is_resident(offset, size)
 
-    def _whole_mapping(self, size: int) -> "_Mapping | None":
+    def _whole_mapping(self, size: int) -> FileMapping | None:
         """Return the mapping of the first `size` bytes, which is kept until the size changes."""
         if size == 0:
             return None
         mapping = self._mapping
         if mapping is None or len(mapping.view) != size:
             try:
-                mapping = self._mapping = _Mapping(self._fd, size)
+                mapping = self._mapping = FileMapping(self._fd, size)
             except OSError as error:
                 self._fail("mmap", error)
         return mapping
@@ -300,75 +307,6 @@ class OsFile:
 
     def _fail(self, operation: str, error: OSError) -> NoReturn:
         _fail(self._path, operation, error)
-
-
-class _PyBuffer(ctypes.Structure):
-    """CPython's Py_buffer, part of its stable ABI since 3.11."""
-
-    _fields_ = (
-        ("address", ctypes.c_void_p),
-        ("owner", ctypes.c_void_p),
-        ("size", ctypes.c_ssize_t),
-        ("item_size", ctypes.c_ssize_t),
-        ("is_read_only", ctypes.c_int),
-        ("dimension_count", ctypes.c_int),
-        ("format", ctypes.c_void_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("sub_offsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
-
-
-# PyDLL keeps the GIL: mincore never waits, and to give the GIL up and get it back costs more.
-_mincore = ctypes.PyDLL(None).mincore
-_mincore.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
-_mincore.restype = ctypes.c_int
-_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
-_get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)
-_release_buffer = ctypes.pythonapi.PyBuffer_Release
-_release_buffer.argtypes = (ctypes.POINTER(_PyBuffer),)
-_release_buffer.restype = None
-
-_PAGE_SIZE: Final = mmap.PAGESIZE
-_RESIDENCE_CHUNK_BYTES: Final = 64 * MIB
-"""How much of a file one mincore call is asked about: one byte of answer for each page."""
-
-
-class _Mapping:
-    """A file mapped for reading. Unmapped when the last view of it is gone."""
-
-    __slots__ = ("_address", "_answer", "_answer_address", "view")
-
-    def __init__(self, fd: int, size: int) -> None:
-        mapped = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        self.view = memoryview(mapped)
-        # ctypes cannot take the address of read-only memory by itself, the buffer protocol can.
-        buffer = _PyBuffer()
-        _get_buffer(mapped, ctypes.byref(buffer), 0)
-        self._address: int = buffer.address
-        _release_buffer(ctypes.byref(buffer))
-        self._answer = bytearray(min(size, _RESIDENCE_CHUNK_BYTES) // _PAGE_SIZE + 2)
-        answer = (ctypes.c_char * len(self._answer)).from_buffer(self._answer)
-        self._answer_address = ctypes.addressof(answer)
-
-    def is_resident(self, offset: int, size: int) -> bool:
-        """Ask mincore. REQUIRES: 0 <= offset, 0 <= size, offset + size <= the mapped size."""
-        assert offset >= 0
-        assert offset + size <= len(self.view)
-        answer = self._answer
-        end = offset + size
-        start = offset - offset % _PAGE_SIZE
-        while start < end:
-            length = min(end - start, _RESIDENCE_CHUNK_BYTES)
-            if _mincore(self._address + start, length, self._answer_address) != 0:
-                return False
-            page_count = (length + _PAGE_SIZE - 1) // _PAGE_SIZE
-            # Only bit 0 is defined; anything but exactly 1 is taken for cold, which is safe.
-            if answer.count(1, 0, page_count) != page_count:
-                return False
-            start += length
-        return True
 
 
 class OsLock:
@@ -474,10 +412,24 @@ class OsFileSystem:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
-            holder = os.pread(fd, 32, 0).strip()
+            _refuse_held(path, fd)
+        except OSError as error:
             os.close(fd)
-            pid = int(holder) if holder.isdigit() else None
-            raise DataDirectoryLockedError(path, pid) from None
+            _fail(lock_path, "flock", error)
+        return OsLock(fd)
+
+    def lock_for_reading(self, path: Path) -> Lock:
+        lock_path = path / LOCK_NAME
+        try:
+            fd = os.open(lock_path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return OsLock(-1)
+        except OSError as error:
+            _fail(lock_path, "open", error)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _refuse_held(path, fd)
         except OSError as error:
             os.close(fd)
             _fail(lock_path, "flock", error)
@@ -489,6 +441,19 @@ class OsFileSystem:
         except OSError as error:
             _fail(path, "statvfs", error)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def _refuse_held(path: Path, fd: int) -> NoReturn:
+    """Say who holds a data directory; `fd`, of its lock file, is closed."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # Only readers are left: the number in the file is of a broker that is gone.
+        pid, is_read = None, True
+    except OSError:
+        holder = os.pread(fd, 32, 0).strip()
+        pid, is_read = int(holder) if holder.isdigit() else None, False
+    os.close(fd)
+    raise DataDirectoryLockedError(path, pid, is_read=is_read) from None
 
 
 def _fail(path: Path, operation: str, error: OSError) -> NoReturn:

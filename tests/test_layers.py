@@ -26,6 +26,8 @@ LAYERS: Final[dict[str, int]] = {
     "compat.kafka.server": 5,
     # 4: synchronous, take the broker and a clock
     "appliance.broker": 4,
+    "appliance.offline": 4,
+    "appliance.offline.*": 4,
     "appliance.offsets_by_time": 4,
     "appliance.topic_admin": 4,
     "compat.kafka.api_*": 4,
@@ -46,6 +48,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.model": 1,
     "appliance.clock": 1,
     "appliance.fs": 1,
+    "appliance.file_mapping": 1,
     "appliance.setting": 1,
     "appliance.config": 1,
     "appliance.config_file": 1,

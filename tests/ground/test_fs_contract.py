@@ -316,6 +316,35 @@ def test_a_directory_is_locked_once_until_released(place: Place) -> None:
     again.release()
 
 
+def test_readers_share_a_directory_and_keep_brokers_out(place: Place) -> None:
+    place.fs.lock(place.root).release()
+    before = names(place)
+    first, second = place.fs.lock_for_reading(place.root), place.fs.lock_for_reading(place.root)
+    first.release()
+    first.release()
+    with pytest.raises(DataDirectoryLockedError, match=f"reading {place.root}") as caught:
+        place.fs.lock(place.root)
+    assert caught.value.is_read
+    assert caught.value.pid is None
+    second.release()
+    place.fs.lock(place.root).release()
+    assert names(place) == before
+
+
+def test_a_directory_that_a_broker_holds_is_not_read(place: Place) -> None:
+    lock = place.fs.lock(place.root)
+    with pytest.raises(DataDirectoryLockedError, match=str(place.root)) as caught:
+        place.fs.lock_for_reading(place.root)
+    assert caught.value.pid is not None
+    lock.release()
+    place.fs.lock_for_reading(place.root).release()
+
+
+def test_a_reader_makes_no_lock_file(place: Place) -> None:
+    place.fs.lock_for_reading(place.root).release()
+    assert names(place) == []
+
+
 def test_space_is_all_there_is_and_what_can_still_be_written(place: Place) -> None:
     total, free = place.fs.space(place.root)
     assert total >= free > MIB

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance import fs as fs_module
+from appliance import file_mapping
 from appliance.errors import DataDirectoryLockedError, StorageError
 from appliance.fs import IOV_COUNT_MAX, Buffer, OsFileSystem
 from appliance.units import MIB
@@ -154,7 +154,7 @@ def test_what_left_the_cache_is_cold_and_a_read_warms_it(tmp_path: Path) -> None
 def test_residence_of_a_range_larger_than_one_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fs_module, "_RESIDENCE_CHUNK_BYTES", 8 * 4096)
+    monkeypatch.setattr(file_mapping, "_RESIDENCE_CHUNK_BYTES", 8 * 4096)
     file = OsFileSystem().open(tmp_path / "log", create=True)
     # Holes are not in the cache until somebody reads them.
     file.truncate(20 * 4096)

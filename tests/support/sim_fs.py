@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Self
 
-from appliance.errors import DataDirectoryLockedError, StorageError
+from appliance.errors import StorageError
 from appliance.fs import IOV_COUNT_MAX, LOCK_NAME, Buffer, File, Lock
 from appliance.units import PAGE_SIZE_BYTES
 from tests.support.sim_file import CrashMode, Resize, SimNode, Write, pages
+from tests.support.sim_lock import SimLock, SimLocks
 
 __all__ = ["CrashMode", "Fault", "SimCrash", "SimFile", "SimFileSystem"]
 
@@ -51,12 +52,12 @@ class Fault:
 class _Dir:
     """A directory: its names now, and those that a power cut leaves."""
 
-    __slots__ = ("durable", "entries", "lock")
+    __slots__ = ("durable", "entries", "locks")
 
     def __init__(self) -> None:
         self.entries: dict[str, _Entry] = {}
         self.durable: dict[str, _Entry] = {}
-        self.lock: SimLock | None = None
+        self.locks = SimLocks()
 
 
 _Entry = SimNode | _Dir
@@ -77,17 +78,6 @@ def _set_entry(entries: dict[str, _Entry], name: str, entry: _Entry | None) -> N
         entries.pop(name, None)
     else:
         entries[name] = entry
-
-
-class SimLock:
-    """The lock of a directory."""
-
-    def __init__(self, directory: _Dir) -> None:
-        self._directory = directory
-
-    def release(self) -> None:
-        if self._directory.lock is self:
-            self._directory.lock = None
 
 
 class SimFile:
@@ -299,10 +289,12 @@ class SimFileSystem:
         directory = self._dir(path, "open")
         self.open(path / LOCK_NAME, create=True)
         self.reach("flock", path / LOCK_NAME)
-        if directory.lock is not None:
-            raise DataDirectoryLockedError(path, os.getpid())
-        directory.lock = SimLock(directory)
-        return directory.lock
+        return directory.locks.take(path)
+
+    def lock_for_reading(self, path: Path) -> Lock:
+        directory = self._dir(path, "open")
+        is_there = LOCK_NAME in directory.entries
+        return directory.locks.take_for_reading(path) if is_there else SimLock()
 
     def space(self, path: Path) -> tuple[int, int]:
         self._dir(path, "statvfs")

@@ -1,0 +1,31 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.frames cimport FrameHeader
+from _core.log_scan cimport LogScan
+from _core.partition cimport Partition
+from _core.projections cimport Projections
+from _core.withdrawn_timers cimport WithdrawnTimers
+
+cdef class CheckedProjections(Projections):
+    cdef readonly int64_t fault_count
+    cdef list faults                    # (log position, expected, found)
+    # Ids of pending timers: the same table as for withdrawn ones, 16 bytes each. Those of deleted
+    # topics stay in it.
+    cdef WithdrawnTimers waiting
+    cdef int fault(self, int64_t pos, str expected, str found) except -1
+    cdef int _settle_waiting(
+        self, Partition partition, const FrameHeader* h, int64_t accept_pos, int32_t index, int at
+    ) except -1
+
+cdef class LogCheck(LogScan):
+    cdef CheckedProjections checked
+    cdef set declared                   # topics of which this segment has told
+    cdef int64_t declared_base
+    cdef int32_t last_epoch
+    cdef int64_t last_mark
+    cdef bint _has_damage_here(self)
+    cdef int _check_order(self, const FrameHeader* h) except -1
+    cdef int _check_deliver_times(self, const FrameHeader* h, const uint8_t* p) except -1
+    cdef bint _check_records(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1
