@@ -77,7 +77,7 @@ def test_another_process_is_named_as_the_holder_until_it_is_killed(tmp_path: Pat
         [sys.executable, "-c", code, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=Path(fs_module.__file__).parents[1],
+        cwd=Path(file_mapping.__file__).parents[1],
     )
     with holder:
         assert holder.stdout is not None
