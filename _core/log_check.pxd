@@ -19,6 +19,8 @@ cdef class CheckedProjections(Projections):
 
 cdef class LogCheck(LogScan):
     cdef CheckedProjections checked
+    cdef public bint keeps_positions
+    cdef list positions                 # of frames, until they are taken
     cdef set declared                   # topics of which this segment has told
     cdef int64_t declared_base
     cdef int32_t last_epoch

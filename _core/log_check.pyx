@@ -120,12 +120,17 @@ cdef class CheckedProjections(Projections):
 
 
 cdef class LogCheck(LogScan):
-    """One pass over the log that tells what contradicts it; see `LogScan` for its arguments."""
+    """One pass over the log that tells what contradicts it; see `LogScan` for its arguments.
+
+    Attributes:
+        keeps_positions: remember where frames are until `take_positions`.
+    """
 
     def __cinit__(self, CheckedProjections projections not None, *args, **kwargs):
         """Begin at the first segment; the arguments are those of `LogScan`."""
         self.checked = projections
         self.declared = set()
+        self.positions = []
         self.declared_base = -1
         self.last_epoch = -1
 
@@ -135,12 +140,20 @@ cdef class LogCheck(LogScan):
         self.checked.faults = []
         return found
 
+    def take_positions(self):
+        """Log positions of the frames since the last call, if they are kept."""
+        found = self.positions
+        self.positions = []
+        return found
+
     cdef bint _has_damage_here(self):
         """Something before this place in the same segment is damaged."""
         return bool(self.damage) and self.damage[len(self.damage) - 1][1] > self.base
 
     cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef Topic topic
+        if self.keeps_positions:
+            self.positions.append(h.phys_offset)
         if self.declared_base != self.base:
             self.declared_base = self.base
             self.declared.clear()

@@ -11,13 +11,14 @@ from typing import Annotated, Final
 
 import typer
 
-from appliance.commands import groups, send, status, tail, topics
+from appliance.commands import check, groups, send, status, tail, topics
 from appliance.config import Config, settings
 from appliance.config_file import load_config
 from appliance.errors import (
     ConfigError,
     CorruptionError,
     DataDirectoryLockedError,
+    FormatVersionError,
     LatermqError,
     StorageError,
     UnreachableError,
@@ -102,6 +103,7 @@ _app.add_typer(topics.app, name="topics")
 _app.add_typer(groups.app, name="groups")
 _app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 _app.add_typer(status.timers_app, name="timers")
+_app.command("check", epilog=check.EXAMPLES)(check.check)
 
 
 @_app.command()
@@ -139,7 +141,7 @@ def exit_status(error: LatermqError) -> int:
             return EXIT_UNAVAILABLE
         case DataDirectoryLockedError() | StorageError(operation="mkdir"):
             return EXIT_CANNOT_CREATE
-        case StorageError() | CorruptionError():
+        case StorageError() | CorruptionError() | FormatVersionError():
             return EXIT_STORAGE
         case _:
             return EXIT_OTHER

@@ -1,9 +1,9 @@
 """Every error that latermq raises on purpose, split by who must act.
 
 The operator acts on ConfigError, DataDirectoryLockedError and StorageError, the caller on
-RequestError, the peer's author on RemoteProtocolError, whoever owns the disk on CorruptionError,
-and whoever typed a command on UnreachableError; for NotReadyError one waits. An exception of any
-other type that leaves the broker is a bug.
+RequestError, the peer's author on RemoteProtocolError, whoever owns the disk on CorruptionError
+and FormatVersionError, and whoever typed a command on UnreachableError; for NotReadyError one
+waits. An exception of any other type that leaves the broker is a bug.
 Layer 1; does no I/O.
 """
 
@@ -104,6 +104,28 @@ class CorruptionError(LatermqError):
         self.found = found
 
 
+class FormatVersionError(LatermqError):
+    """A newer latermq wrote this, in a form that this one does not know.
+
+    Args:
+        path: the file.
+        offset: position in the file, in bytes.
+        what: such as "a frame".
+        found: its format version.
+        known: the highest one that this latermq reads.
+    """
+
+    def __init__(self, path: Path, offset: int, what: str, *, found: int, known: int) -> None:
+        super().__init__(
+            f"{path} has {what} of format version {found} at byte {offset}; this latermq reads "
+            f"version {known} and below: use the latermq that wrote it, or a newer one"
+        )
+        self.path = path
+        self.offset = offset
+        self.found = found
+        self.known = known
+
+
 class StorageError(LatermqError):
     """The operating system refused a file operation.
 
@@ -130,6 +152,11 @@ class StorageError(LatermqError):
     def is_missing(self) -> bool:
         """The file or directory, or a parent of it, does not exist."""
         return self.errno in (errno_names.ENOENT, errno_names.ENOTDIR)
+
+    @property
+    def is_forbidden(self) -> bool:
+        """This user may not do that."""
+        return self.errno in (errno_names.EACCES, errno_names.EPERM)
 
     @property
     def is_disk_full(self) -> bool:

@@ -1,0 +1,75 @@
+"""`latermq check`: verify a data directory. Layer 6."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from appliance.commands.arguments import Json, ends_quietly
+from appliance.commands.offline import (
+    EXIT_FAULTS,
+    DirArgument,
+    Live,
+    Meter,
+    finding_in_json,
+    opened,
+    reports_failure,
+)
+from appliance.commands.output import complain, print_json, print_line, printable
+from appliance.offline.check import Check, CheckReport
+from appliance.offline.findings import Fault, Findings, Note
+
+EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq check /var/lib/latermq
+  latermq check ./restored --json
+  latermq check /var/lib/latermq --live
+
+Exit status: 0 all is whole, 1 faults were found, 2 it could not be checked.
+"""
+
+
+@ends_quietly
+@reports_failure
+def check(directory: DirArgument, live: Live = False, json: Json = False) -> None:
+    """Verify every frame of the log, and every file that follows from it.
+
+    Reads alone: nothing in the directory is made or changed.
+    """
+
+    def tell(finding: Fault | Note) -> None:
+        meter.clear()
+        if json:
+            print_json(finding_in_json(finding))
+        else:
+            kind = "fault" if isinstance(finding, Fault) else "note"
+            print_line(f"{kind}: {printable(str(finding))}")
+
+    meter = Meter()
+    findings = Findings(tell)
+    with opened(Path(directory), findings, may_be_live=live) as data:
+        if data.is_live:
+            complain("a broker is running: what it has flushed is checked, up to now")
+        run = Check(data, findings)
+        for done, total in run.run():
+            meter.show(done, total)
+        meter.clear()
+        report = run.report()
+    _print_report(report, json=json)
+    if report.faults:
+        raise typer.Exit(EXIT_FAULTS)
+
+
+def _print_report(report: CheckReport, *, json: bool) -> None:
+    if json:
+        print_json({"type": "report", **asdict(report)})
+        return
+    stop = "is running" if report.is_live else "stopped cleanly" if report.is_clean else "crashed"
+    verdict = f"{report.faults} faults" if report.faults else "whole"
+    print_line(
+        f"{verdict}: {report.frames} frames from log position {report.start} to {report.end}, "
+        f"{report.units} queue units, epoch {report.epoch}; the broker {stop}"
+    )

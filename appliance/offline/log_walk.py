@@ -1,0 +1,138 @@
+"""One pass over the log of a data directory, in slices, with what is wrong on the way. Layer 4."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from _core.frames import FAULTS
+from _core.layout import AT_VERSION, FORMAT_VERSION
+from _core.log_check import LogCheck
+from appliance.errors import FormatVersionError
+from appliance.offline.data_dir import DataDir
+from appliance.offline.findings import Fault, Findings
+from appliance.offline.frame_faults import explain
+from appliance.offline.log_state import LogState
+from appliance.units import MIB
+
+SLICE_BYTES: Final = 16 * MIB
+"""Looked at between two reports of progress."""
+
+AHEAD_BYTES: Final = 2 * SLICE_BYTES
+"""So far ahead of the scan it must be safe to look: a step ends behind a frame, not in it."""
+
+
+class LogWalk:
+    """Applies the frames of a log to a state.
+
+    Args:
+        data: the directory.
+        findings: where faults go.
+        new_state: makes the state, told where faults of control frames go.
+        wants_positions: see `slices`.
+
+    Attributes:
+        state: what follows from the frames so far.
+    """
+
+    def __init__(
+        self,
+        data: DataDir,
+        findings: Findings,
+        new_state: Callable[[Callable[[int, str, str], None]], LogState],
+        *,
+        wants_positions: bool = False,
+    ) -> None:
+        self._data = data
+        self._findings = findings
+        self._damage_count = 0
+        self.state = new_state(self._control_fault)
+        if data.log.segments:
+            data.log.test(0)
+        newest = data.checkpoint.newest
+        self._scan = LogCheck(
+            self.state.projections,
+            data.log.segments,
+            self.state.apply_control,
+            known_flushed=data.checkpoint.flushed,
+            reach=-1 if newest is None else newest.reach,
+            written=data.log.written_ranges,
+        )
+        self._scan.keeps_positions = wants_positions
+
+    @property
+    def pos(self) -> int:
+        """Log position reached; at the end, where the log ends."""
+        return self._scan.pos
+
+    @property
+    def frames(self) -> int:
+        """Whole frames so far."""
+        return self._scan.frames
+
+    @property
+    def epoch(self) -> int:
+        """Of the last frame."""
+        return self._scan.epoch
+
+    @property
+    def has_damage(self) -> bool:
+        """Something before `pos` is damaged."""
+        return bool(self._scan.damage)
+
+    def slices(self, size: int = SLICE_BYTES) -> Iterator[list[int]]:
+        """Go through the log.
+
+        Yields:
+            After every `size` bytes or so, and at the end, the positions of the frames since, if
+            they are wanted.
+
+        Raises:
+            FormatVersionError: a frame is of a newer version.
+        """
+        is_done = False
+        while not is_done:
+            self._data.log.test_up_to(self._scan.pos + size + AHEAD_BYTES)
+            is_done = self._scan.step(size)
+            self._report()
+            if self._scan.newer_version:
+                raise self._newer_version()
+            yield self._scan.take_positions()
+
+    def _newer_version(self) -> FormatVersionError:
+        pos = self._scan.pos
+        version = self._data.log.bytes_at(pos, AT_VERSION + 1)[AT_VERSION]
+        return FormatVersionError(
+            *self._data.log.place_of(pos), "a frame", found=version, known=FORMAT_VERSION
+        )
+
+    def _report(self) -> None:
+        for pos, expected, found in self._scan.take_faults():
+            self._fault_at(pos, expected, found)
+        for begin, end, fault in self._scan.damage[self._damage_count :]:
+            log = self._data.log
+            known = log.place_of(begin)[0] if log.segments else None
+            is_there = known is not None and self._data.fs.exists(known)
+            expected, found = explain(log.bytes_at(begin, end - begin), begin, fault, is_there)
+            self._fault_at(begin, expected, found, end - begin)
+        self._damage_count = len(self._scan.damage)
+
+    def _control_fault(self, offset: int, expected: str, found: str) -> None:
+        self._fault_at(self._scan.pos + offset, expected, found)
+
+    def _fault_at(self, pos: int, expected: str, found: str, size: int | None = None) -> None:
+        path, offset = self._data.log.place_of(pos)
+        self._findings.fault(Fault(path, offset, expected, found, size, pos))
+
+    def note_tail(self) -> None:
+        """Tell what lies behind the end of the log, if that is not as a clean stop leaves it."""
+        scan = self._scan
+        if self._data.is_live or scan.tail_fault is None:
+            return
+        size = scan.garbage_end - scan.pos
+        if size <= 0 and not scan.has_leftovers:
+            return
+        fault = scan.tail_fault if scan.tail_fault != FAULTS[1] else "no whole frame"
+        self._findings.note(
+            *self._data.log.place_of(scan.pos),
+            f"the log ends here with a torn tail of about {max(size, 0)} bytes ({fault}); none of "
+            "it was flushed, and the next start cuts it off",
+        )
