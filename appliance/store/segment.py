@@ -5,6 +5,7 @@ new blocks into use. So on request a spare segment is not only allocated: its ze
 the background, until it is whole or the log needs it.
 """
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +87,10 @@ class SpareJob:
             file.fdatasync()
             self._fs.sync_dir(self._directory)
         except StorageError:
-            file.close()
-            self._fs.unlink(path)
+            # Where a sync failed the file system may have become read-only: that came second.
+            with contextlib.suppress(StorageError):
+                file.close()
+                self._fs.unlink(path)
             raise
         return Segment(self._base, self._size_bytes, file)
 

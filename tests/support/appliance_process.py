@@ -109,6 +109,11 @@ class ApplianceProcess:
                 [*command, *self._arguments], stdout=subprocess.PIPE, stderr=stderr
             )
 
+    @property
+    def has_ended(self) -> bool:
+        """Its process has ended by itself; `wait` tells how."""
+        return self._running.poll() is not None
+
     def send_signal(self, number: signal.Signals) -> None:
         """Send it a signal, and wait for nothing."""
         self._running.send_signal(number)

@@ -15,14 +15,23 @@ import os
 import struct
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from appliance.units import MIB
+from appliance.units import KIB, MIB
 
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 """_IOR('X', 125, __u32)."""
 SHUTDOWN_WITHOUT_LOG_FLUSH: Final = 2
+
+FIFREEZE: Final = 0xC0045877
+FITHAW: Final = 0xC0045878
+"""_IOWR('X', 119, int) and 120."""
+
+BLOCK_SIZE: Final = 4096
+INODE_BLOCKS: Final = 256
+"""The first ones: more than the inodes and bitmaps of a disk take, which come first."""
 
 UMOUNT_LIMIT_S: Final = 10.0
 
@@ -78,19 +87,61 @@ class LoopDisk:
         self._backing = Tmpfs(root / "backing", backing_bytes or size_bytes + 16 * MIB)
         self._image = self._backing.path / "image"
         self._is_mounted = False
+        self._is_overcommitted = backing_bytes is not None
+        self._give_back: Callable[[], object] = bool
         try:
             with self._image.open("wb") as image:
                 image.truncate(size_bytes)
-            _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self._image))
+            few_inodes = (
+                "-O",
+                "^resize_inode",
+                "-N",
+                "1024",
+                "-J",
+                "size=4",
+                "-b",
+                str(BLOCK_SIZE),
+            )
+            _run("mkfs.ext4", "-q", "-F", "-m", "0", *few_inodes, str(self._image))
+            self._take_hold_of_metadata()
             self._mount()
         except DiskRefusedError:
-            self._backing.close()
+            self.close()
             raise
+
+    def _take_hold_of_metadata(self) -> None:
+        """Let the backing hold the journal and the inodes, so that only data lacks room later.
+
+        Else ext4 may be what fails first: it stops all writing then, and no fsync gets to fail.
+        """
+        told = _run("debugfs", "-R", "blocks <8>", str(self._image))
+        blocks = [int(block) for block in told.split()] + list(range(INODE_BLOCKS))
+        with self._image.open("r+b", buffering=0) as image:
+            for block in blocks:
+                data = os.pread(image.fileno(), BLOCK_SIZE, block * BLOCK_SIZE)
+                os.pwrite(image.fileno(), data, block * BLOCK_SIZE)
 
     def _mount(self) -> None:
         # The loop device goes with the mount.
         _run("mount", "-o", "loop", str(self._image), str(self.path))
         self._is_mounted = True
+        if self._is_overcommitted:
+            self._limit_requests()
+
+    def _limit_requests(self) -> None:
+        """Let the loop device write single pages.
+
+        Of a request for which its backing has room in part it says that all was written: that disk
+        would lie, and nobody could keep promises on it.
+        """
+        number = os.minor(self.path.stat().st_dev)
+        setting = Path(f"/sys/block/loop{number}/queue/max_sectors_kb")
+        try:
+            usual = setting.read_text()
+            setting.write_text(f"{BLOCK_SIZE // KIB}")
+        except OSError as error:
+            raise DiskRefusedError(f"{setting}: {error.strerror}") from error
+        self._give_back = lambda: setting.write_text(usual)
 
     def cut_power(self) -> None:
         """From now on nothing reaches the disk; calls fail with EIO until `restore_power`.
@@ -111,12 +162,22 @@ class LoopDisk:
         self._umount()
         self._mount()
 
+    def settle(self) -> None:
+        """Bring what the journal holds to its place: directories that exist take no room later."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(fd, FIFREEZE, 0)
+            fcntl.ioctl(fd, FITHAW, 0)
+        finally:
+            os.close(fd)
+
     def resize_backing(self, size_bytes: int) -> None:
         """Change how much there is to hold the disk."""
         self._backing.resize(size_bytes)
 
     def _umount(self) -> None:
         if self._is_mounted:
+            self._give_back()
             _umount(self.path)
             self._is_mounted = False
 
@@ -126,13 +187,15 @@ class LoopDisk:
         self._backing.close()
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
+    """Run a command; its standard output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise DiskRefusedError(f"{command[0]} is not installed") from error
     if done.returncode != 0:
         raise DiskRefusedError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _umount(path: Path) -> None:
