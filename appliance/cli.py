@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from appliance.commands import check, groups, send, status, tail, topics
+from appliance.commands import check, dump, groups, send, status, tail, topics
 from appliance.config import Config, settings
 from appliance.config_file import load_config
 from appliance.errors import (
@@ -104,6 +104,7 @@ _app.add_typer(groups.app, name="groups")
 _app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 _app.add_typer(status.timers_app, name="timers")
 _app.command("check", epilog=check.EXAMPLES)(check.check)
+_app.command("dump", epilog=dump.EXAMPLES)(dump.dump)
 
 
 @_app.command()

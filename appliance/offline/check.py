@@ -72,7 +72,7 @@ class Check:
         total = self._data.log.written_bytes
         start = self._data.log.start
         for _ in self._walk.slices():
-            self._queues.compare(self._walk.state)
+            self._queues.compare(self._walk.state, self._walk.damage)
             yield min(self._walk.pos - start, total), total
         self._walk.note_tail()
         self._check_checkpoint()

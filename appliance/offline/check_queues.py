@@ -5,6 +5,8 @@ What is found is told at the end: a topic that is deleted further on in the log 
 another one may have its name.
 """
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -57,10 +59,17 @@ class QueueCheck:
         self._required = required
         self._queues: dict[int, dict[int, _Queue]] = {}
         """By topic id and partition."""
+        self._damage: Sequence[tuple[int, int, str]] = ()
         self.units = 0
 
-    def compare(self, state: LogState) -> None:
-        """Compare the units of all frames since the last call; they are let go of."""
+    def compare(self, state: LogState, damage: Sequence[tuple[int, int, str]]) -> None:
+        """Compare the units of all frames since the last call; they are let go of.
+
+        Args:
+            state: what follows from the log so far.
+            damage: (from, to, what) of the damaged parts so far. Units that lead there are right.
+        """
+        self._damage = damage
         for partition in state.projections.partitions:
             if partition is not None and partition.units_dirty:
                 self._compare(partition)
@@ -115,9 +124,18 @@ class QueueCheck:
             is_required = queue.required is not None and unit < queue.required
             if theirs == ours or (theirs == _NO_UNIT and not is_required):
                 continue
+            if self._leads_to_damage(theirs):
+                continue
             place = unit % UNITS_PER_FILE * UNIT_SIZE
             text = f"{describe_unit(ours)} of offset {unit}"
             self._add(queue, Fault(path, place, text, describe_unit(theirs), UNIT_SIZE))
+
+    def _leads_to_damage(self, unit: bytes) -> bool:
+        if not self._damage:
+            return False
+        pos = int.from_bytes(unit[:UNIT_AT_SIZE], "big", signed=True)
+        place = bisect_right(self._damage, pos, key=lambda part: part[0]) - 1
+        return place >= 0 and pos < self._damage[place][1]
 
     def _add(self, queue: _Queue, fault: Fault) -> None:
         """Take note of a fault, together with the one before it if it goes on there."""

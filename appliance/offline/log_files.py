@@ -5,10 +5,12 @@ every written range is read with pread first, which finds that out and brings th
 a segment with such pages is looked at in a copy that has zeros in their place. Layer 4.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from _core.layout import AT_SIZE
 from appliance.errors import StorageError
 from appliance.fs import File, FileSystem
 from appliance.offline.findings import Fault, Findings
@@ -80,6 +82,33 @@ class LogFiles:
             last.size = limit - last.base
             last.written = [(a, min(b, last.size)) for a, b in last.written if a < last.size]
             self.segments[-1] = last.base, self.segments[-1][1][: last.size]
+
+    def begin_at(self, pos: int) -> None:
+        """Let the log begin with the segment that holds a position."""
+        while len(self._files) > 1 and self._files[1].base <= pos:
+            self._files.pop(0).file.close()
+            self.segments.pop(0)
+
+    def frame_at(self, pos: int) -> memoryview:
+        """The frame at a log position, known to be whole."""
+        size = int.from_bytes(self.bytes_at(pos + AT_SIZE, 4), "big")
+        return self.bytes_at(pos, size)
+
+    def frame_positions(self, end: int, damage: Sequence[tuple[int, int, str]]) -> Iterator[int]:
+        """Where the frames are, in a log that was gone through before.
+
+        Args:
+            end: where that ended.
+            damage: what it found damaged.
+        """
+        skipped = {begin: behind for begin, behind, _ in damage}
+        pos = self.start
+        while pos < end:
+            if pos in skipped:
+                pos = skipped[pos]
+                continue
+            yield pos
+            pos += len(self.frame_at(pos))
 
     def test(self, index: int) -> None:
         """Make it safe to look at a segment; what cannot be read is a fault."""

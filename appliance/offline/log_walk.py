@@ -28,6 +28,7 @@ class LogWalk:
         findings: where faults go.
         new_state: makes the state, told where faults of control frames go.
         wants_positions: see `slices`.
+        wants_contradictions: tell of frames that are whole and contradict others.
 
     Attributes:
         state: what follows from the frames so far.
@@ -40,10 +41,12 @@ class LogWalk:
         new_state: Callable[[Callable[[int, str, str], None]], LogState],
         *,
         wants_positions: bool = False,
+        wants_contradictions: bool = True,
     ) -> None:
         self._data = data
         self._findings = findings
         self._damage_count = 0
+        self._wants_contradictions = wants_contradictions
         self.state = new_state(self._control_fault)
         if data.log.segments:
             data.log.test(0)
@@ -74,9 +77,9 @@ class LogWalk:
         return self._scan.epoch
 
     @property
-    def has_damage(self) -> bool:
-        """Something before `pos` is damaged."""
-        return bool(self._scan.damage)
+    def damage(self) -> list[tuple[int, int, str]]:
+        """(from, to, what is wrong) of each damaged part before `pos`."""
+        return self._scan.damage
 
     def slices(self, size: int = SLICE_BYTES) -> Iterator[list[int]]:
         """Go through the log.
@@ -106,7 +109,8 @@ class LogWalk:
 
     def _report(self) -> None:
         for pos, expected, found in self._scan.take_faults():
-            self._fault_at(pos, expected, found)
+            if self._wants_contradictions:
+                self._fault_at(pos, expected, found)
         for begin, end, fault in self._scan.damage[self._damage_count :]:
             log = self._data.log
             known = log.place_of(begin)[0] if log.segments else None
@@ -116,7 +120,8 @@ class LogWalk:
         self._damage_count = len(self._scan.damage)
 
     def _control_fault(self, offset: int, expected: str, found: str) -> None:
-        self._fault_at(self._scan.pos + offset, expected, found)
+        if self._wants_contradictions:
+            self._fault_at(self._scan.pos + offset, expected, found)
 
     def _fault_at(self, pos: int, expected: str, found: str, size: int | None = None) -> None:
         path, offset = self._data.log.place_of(pos)

@@ -1,0 +1,249 @@
+"""`latermq dump`: show what is in a data directory. Layer 6."""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from appliance.commands.arguments import Json, ends_quietly, format_instant, to_bytes
+from appliance.commands.offline import (
+    EXIT_FAULTS,
+    DirArgument,
+    Live,
+    finding_in_json,
+    opened,
+    reports_failure,
+)
+from appliance.commands.output import complain, json_line, octets_in_json, print_lines, printable
+from appliance.errors import ConfigError
+from appliance.offline.dump import Dump, Filters
+from appliance.offline.findings import Fault, Findings, Note
+from appliance.offline.frame_items import KIND_NAMES, Item
+
+EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq dump /var/lib/latermq                          the frames of the log
+  latermq dump /var/lib/latermq --content --from 1048576 --to 2097152
+  latermq dump /var/lib/latermq --kind topic --kind epoch
+  latermq dump /var/lib/latermq records --topic orders --offsets 100:200
+  latermq dump /var/lib/latermq timers --pending --json
+  latermq dump /var/lib/latermq timers --topic orders --id order-17
+  latermq dump /var/lib/latermq queues --topic orders --partition 0
+  latermq dump /var/lib/latermq state
+
+Exit status: 0 done, 1 something on the way is damaged (it says where), 2 it could not be done.
+"""
+
+_LINES_AT_ONCE: Final = 512
+
+_INSTANTS: Final = frozenset(
+    {
+        *("stored_at", "timestamp", "min_timestamp", "max_timestamp", "running_max"),
+        *("min_due", "max_due", "due", "highest_timestamp", "last_at", "committed_at"),
+        *("state_ms", "commit_ms", "begin_ms"),
+    }
+)
+
+_ONE_OF_MANY: Final = {
+    "records": "record",
+    "timers": "timer",
+    "cancels": "cancel",
+    "settled": "settled",
+    "partitions": "partition",
+    "entries": "entry",
+    "members": "member",
+    "values": "value",
+    "withdrawals": "withdrawal",
+}
+
+
+class What(StrEnum):
+    """What is shown."""
+
+    FRAMES = "frames"
+    RECORDS = "records"
+    TIMERS = "timers"
+    QUEUES = "queues"
+    STATE = "state"
+    CHECKPOINT = "checkpoint"
+
+
+Kind = StrEnum("Kind", {name.upper(): name for name in KIND_NAMES.values()})  # type: ignore[misc]
+
+
+@ends_quietly
+@reports_failure
+def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
+    directory: DirArgument,
+    what: Annotated[
+        What,
+        typer.Argument(
+            help="frames of the log; visible records; timers; units of the ConsumeQueues; the "
+            "state that follows from the log; copies of the checkpoint."
+        ),
+    ] = What.FRAMES,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Of this topic.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Of this partition.")
+    ] = None,
+    kind: Annotated[
+        list[Kind] | None, typer.Option(help="Frames of this kind; may be repeated.")
+    ] = None,
+    from_: Annotated[
+        int, typer.Option("--from", min=0, metavar="POS", help="From this log position on.")
+    ] = 0,
+    to: Annotated[
+        int | None, typer.Option(min=0, metavar="POS", help="To before this log position.")
+    ] = None,
+    offsets: Annotated[
+        str | None,
+        typer.Option(metavar="FROM:TO", help="Offsets, the last one excluded; either may be left."),
+    ] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Timers with this id.")
+    ] = None,
+    pending: Annotated[bool, typer.Option("--pending", help="Timers that are pending.")] = False,
+    content: Annotated[
+        bool,
+        typer.Option("--content", help="Frames with what they hold: records, timers, cancels."),
+    ] = False,
+    live: Live = False,
+    json: Json = False,
+) -> None:
+    """Show what is in a data directory, as text or JSON lines.
+
+    Reads alone: nothing in the directory is made or changed.
+    """
+    numbers = {name: number for number, name in KIND_NAMES.items()}
+    first_offset, end_offset = _read_offsets(offsets)
+    filters = Filters(
+        topic=topic,
+        partition=partition,
+        kinds=frozenset(numbers[each.value] for each in kind) if kind else None,
+        first_pos=from_,
+        end_pos=to,
+        first_offset=first_offset,
+        end_offset=end_offset,
+        user_id=None if id_ is None else to_bytes(id_),
+        is_pending=pending,
+    )
+    printer = _Printer(is_json=json)
+    findings = Findings(printer.finding)
+    # The composition root knows how batches are unpacked.
+    from appliance.main import KAFKA_FACADE
+
+    with opened(Path(directory), findings, may_be_live=live) as data:
+        source = Dump(data, findings, filters, KAFKA_FACADE.decompress)
+        makers: dict[What, Callable[[], Iterator[Item]]] = {
+            What.FRAMES: lambda: source.frames(with_contents=content),
+            What.RECORDS: source.records,
+            What.TIMERS: source.timers,
+            What.QUEUES: source.queues,
+            What.STATE: source.state,
+            What.CHECKPOINT: source.checkpoint,
+        }
+        try:
+            for item in makers[what]():
+                printer.item(what, item)
+        finally:
+            printer.flush()
+    if findings.fault_count:
+        raise typer.Exit(EXIT_FAULTS)
+
+
+def _read_offsets(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    first, colon, end = text.partition(":")
+    numbers = [int(each) if each.isascii() and each.isdigit() else None for each in (first, end)]
+    if not colon or [bool(first), bool(end)] != [each is not None for each in numbers]:
+        raise ConfigError(f"--offsets {text!r} has the wrong form: expected FROM:TO")
+    return numbers[0], numbers[1]
+
+
+class _Printer:
+    """Prints items, many lines at once."""
+
+    def __init__(self, *, is_json: bool) -> None:
+        self._is_json = is_json
+        self._lines: list[str] = []
+
+    def finding(self, finding: Fault | Note) -> None:
+        """Say what is wrong, where it is met; of text to a person only."""
+        self.flush()
+        if self._is_json:
+            self._lines.append(json_line(finding_in_json(finding)))
+        else:
+            kind = "fault" if isinstance(finding, Fault) else "note"
+            complain(f"{kind}: {printable(str(finding))}")
+
+    def item(self, what: What, item: Item) -> None:
+        """Print one item."""
+        if self._is_json:
+            self._lines.append(json_line(_for_json(item)))
+        elif what is What.FRAMES:
+            head = f"{item.pop('position')} {item.pop('kind')}"
+            self._lines += _text_lines(head, item, "")
+        elif what is What.STATE:
+            self._lines += _text_lines(item.pop("type"), item, "")
+        else:
+            self._lines += _text_lines(str(what).removesuffix("s"), item, "")
+        if len(self._lines) >= _LINES_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Print what was gathered."""
+        lines, self._lines = self._lines, []
+        if lines:
+            print_lines(lines)
+
+
+def _for_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return octets_in_json(value)
+    if isinstance(value, dict):
+        return {name: _for_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_for_json(each) for each in value]
+    return value
+
+
+def _text_lines(head: str, item: Item, indent: str) -> Iterator[str]:
+    """A line of names and values; what has parts of its own follows, further to the right."""
+    flat, deep = [], []
+    for name, value in item.items():
+        is_list_of_items = isinstance(value, list) and value and isinstance(value[0], dict)
+        if is_list_of_items or (isinstance(value, dict) and name in ("payload", "batch")):
+            deep.append((name, value))
+        else:
+            flat.append(f"{name}={_text(name, value)}")
+    yield " ".join([f"{indent}{head}", *flat])
+    for name, value in deep:
+        parts = value if isinstance(value, list) else [value]
+        for part in parts:
+            yield from _text_lines(_ONE_OF_MANY.get(name, name), part, indent + "  ")
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return format_instant(value) if name in _INSTANTS and value >= 0 else str(value)
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        return _quoted(value)
+    if isinstance(value, str):
+        return printable(value) if value and " " not in value else _quoted(value)
+    if isinstance(value, dict):
+        pairs = (f"{printable(str(key))}:{_text('', each)}" for key, each in value.items())
+        return "{" + ",".join(pairs) + "}"
+    return "[" + ",".join(_text("", each) for each in value) + "]"
+
+
+def _quoted(value: str | bytes) -> str:
+    return '"' + printable(value).replace('"', '\\"') + '"'

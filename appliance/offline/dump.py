@@ -1,0 +1,282 @@
+"""`latermq dump`: what is in a data directory, one item after the other. Layer 4.
+
+Items are dictionaries as `frame_items` describes them. They are made as the log is read, so that a
+log of any size takes the memory of what is pending in it, and no more.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from _core.layout import (
+    KIND_ACCEPT,
+    KIND_BLANK,
+    KIND_CARRY,
+    UNIT_AT_SIZE,
+    UNIT_AT_TAGS_CODE,
+    UNIT_SIZE,
+)
+from appliance.config import Config
+from appliance.offline.data_dir import DataDir
+from appliance.offline.findings import Findings
+from appliance.offline.frame_items import KIND_NAMES, Decompress, Frame, Item, contents
+from appliance.offline.log_state import LogState
+from appliance.offline.log_walk import LogWalk
+from appliance.offline.state_items import state_items
+from appliance.store.checkpoint import COPY_SIZE
+from appliance.store.paths import parse_segment_name
+from appliance.units import KIB, MIB
+
+SLICE_BYTES: Final = MIB
+UNITS_AT_ONCE: Final = 64 * KIB
+
+_DEFAULTS: Final = Config()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """What is wanted; None: everything.
+
+    Attributes:
+        topic, partition: records, timers, units and frames of these.
+        kinds: of frames, KIND_*.
+        first_pos, end_pos: frames that begin in this range of the log.
+        first_offset, end_offset: frames with records, records, and units in this range.
+        user_id: timers with this id.
+        is_pending: timers that are pending.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    kinds: frozenset[int] | None = None
+    first_pos: int = 0
+    end_pos: int | None = None
+    first_offset: int | None = None
+    end_offset: int | None = None
+    user_id: bytes | None = None
+    is_pending: bool = False
+
+    def takes_place(self, topic: str | None, partition: int) -> bool:
+        """Whether this partition is wanted."""
+        return (self.topic is None or topic == self.topic) and (
+            self.partition is None or partition == self.partition
+        )
+
+    def takes_offsets(self, first: int, count: int) -> bool:
+        """Whether any of these offsets is wanted."""
+        if self.first_offset is None and self.end_offset is None:
+            return True
+        return (self.first_offset is None or first + count > self.first_offset) and (
+            self.end_offset is None or first < self.end_offset
+        )
+
+    def takes_frame(self, frame: Frame, topic: str | None) -> bool:
+        """Whether a frame is wanted."""
+        header = frame.header
+        if frame.pos < self.first_pos:
+            return False
+        if self.kinds is not None and frame.kind not in self.kinds:
+            return False
+        has_offsets = self.first_offset is not None or self.end_offset is not None
+        if has_offsets and not header["record_count"]:
+            return False
+        return self.takes_place(topic, header["partition"]) and self.takes_offsets(
+            header["base_offset"], header["record_count"]
+        )
+
+
+class Dump:
+    """What is in an open data directory. Each method goes through all of it, once.
+
+    Args:
+        data: the directory.
+        findings: told of what is damaged on the way.
+        filters: what is wanted.
+        decompress: unpacks batches.
+    """
+
+    def __init__(
+        self, data: DataDir, findings: Findings, filters: Filters, decompress: Decompress
+    ) -> None:
+        self._data = data
+        self._findings = findings
+        self._filters = filters
+        self._decompress = decompress
+
+    def _walk(self, *, wants_positions: bool = False) -> LogWalk:
+        return LogWalk(
+            self._data,
+            self._findings,
+            _new_state,
+            wants_positions=wants_positions,
+            wants_contradictions=False,
+        )
+
+    def _state(self) -> LogWalk:
+        """The whole log, applied."""
+        walk = self._walk()
+        for _ in walk.slices():
+            walk.state.release_units()
+        return walk
+
+    def _frames(self) -> Iterator[tuple[Frame, str | None, dict[int, str]]]:
+        """The frames that are wanted, the topic of each, and the names of all topics."""
+        log, filters = self._data.log, self._filters
+        log.begin_at(filters.first_pos)
+        walk = self._walk(wants_positions=True)
+        names = walk.state.topic_names
+        for positions in walk.slices(SLICE_BYTES):
+            for pos in positions:
+                if filters.end_pos is not None and pos >= filters.end_pos:
+                    return
+                frame = Frame(pos, log.frame_at(pos))
+                topic = names.get(frame.topic_id)
+                if filters.takes_frame(frame, topic):
+                    yield frame, topic, names
+            walk.state.release_units()
+        walk.note_tail()
+
+    def frames(self, *, with_contents: bool) -> Iterator[Item]:
+        """The frames of the log.
+
+        Args:
+            with_contents: also what they hold: records, timers, cancels, payloads.
+
+        Raises:
+            FormatVersionError: a newer latermq wrote to the log.
+        """
+        for frame, _, names in self._frames():
+            item = frame.item(names)
+            path, offset = self._data.log.place_of(frame.pos)
+            item |= {"file": path.name, "offset_in_file": offset}
+            if with_contents and frame.kind != KIND_BLANK:
+                item |= contents(frame, self._decompress, _DEFAULTS.decompressed_size_max_bytes)
+            yield item
+
+    def records(self) -> Iterator[Item]:
+        """The visible records, also those that were deleted or whose topic was.
+
+        Raises:
+            FormatVersionError: a newer latermq wrote to the log.
+        """
+        for frame, topic, _ in self._frames():
+            if not frame.header["visible_size"]:
+                continue
+            head = {"topic": topic, "partition": frame.header["partition"]}
+            place = {"position": frame.pos, "kind": KIND_NAMES[frame.kind]}
+            limit = _DEFAULTS.decompressed_size_max_bytes
+            for record in frame.records(self._decompress, limit):
+                if "problem" in record or self._filters.takes_offsets(record["offset"], 1):
+                    yield head | record | place
+
+    def timers(self) -> Iterator[Item]:
+        """Every timer, in the order of arrival, and whether it is pending.
+
+        Raises:
+            FormatVersionError: a newer latermq wrote to the log.
+        """
+        walk = self._state()
+        log, filters, state = self._data.log, self._filters, walk.state
+        alive = state.projections.topics_by_id
+        for pos in log.frame_positions(walk.pos, walk.damage):
+            if filters.end_pos is not None and pos >= filters.end_pos:
+                return
+            frame = Frame(pos, log.frame_at(pos))
+            if frame.kind not in (KIND_ACCEPT, KIND_CARRY) or not frame.header["timer_count"]:
+                continue
+            topic = state.topic_names.get(frame.topic_id)
+            partition = frame.header["partition"]
+            if pos < filters.first_pos or not filters.takes_place(topic, partition):
+                continue
+            for timer in frame.timers():
+                is_pending = frame.topic_id in alive and state.projections.is_pending(
+                    timer["accept_position"], timer["index"]
+                )
+                if filters.is_pending and not is_pending:
+                    continue
+                if filters.user_id is not None and timer.get("id") != filters.user_id:
+                    continue
+                settled = "settled" if frame.topic_id in alive else "topic deleted"
+                head = {
+                    "topic": topic,
+                    "partition": partition,
+                    "state": "pending" if is_pending else settled,
+                }
+                yield head | timer
+
+    def state(self) -> Iterator[Item]:
+        """Topics with their partitions and producers, groups, offsets, epochs.
+
+        Raises:
+            FormatVersionError: a newer latermq wrote to the log.
+        """
+        yield from state_items(self._state().state, self._filters.takes_place)
+
+    def queues(self) -> Iterator[Item]:
+        """The units in the ConsumeQueue files, as they are there."""
+        fs, root, filters = self._data.fs, self._data.paths.consume_queue, self._filters
+        for topic in fs.list_dir(root) if fs.exists(root) else []:
+            for partition in sorted(fs.list_dir(root / topic), key=_as_number):
+                if not filters.takes_place(topic, _as_number(partition)):
+                    continue
+                for name in fs.list_dir(root / topic / partition):
+                    base = parse_segment_name(name)
+                    if base is not None:
+                        yield from self._units(topic, partition, name, base // UNIT_SIZE)
+
+    def _units(self, topic: str, partition: str, name: str, first: int) -> Iterator[Item]:
+        path = self._data.paths.consume_queue / topic / partition / name
+        file = self._data.fs.open(path, writable=False)
+        try:
+            at: int | None = file.next_data(0)
+            while at is not None:
+                at -= at % UNIT_SIZE
+                data = file.pread(UNITS_AT_ONCE * UNIT_SIZE, at)
+                for start in range(0, len(data) - UNIT_SIZE + 1, UNIT_SIZE):
+                    unit, offset = (
+                        data[start : start + UNIT_SIZE],
+                        first + (at + start) // UNIT_SIZE,
+                    )
+                    if any(unit) and self._filters.takes_offsets(offset, 1):
+                        yield {
+                            "topic": topic,
+                            "partition": _as_number(partition),
+                            "offset": offset,
+                            "position": _signed(unit[:UNIT_AT_SIZE]),
+                            "size": _signed(unit[UNIT_AT_SIZE:UNIT_AT_TAGS_CODE]),
+                            "tags_code": _signed(unit[UNIT_AT_TAGS_CODE:]),
+                        }
+                at = file.next_data(at + len(data)) if len(data) >= UNIT_SIZE else None
+        finally:
+            file.close()
+
+    def checkpoint(self) -> Iterator[Item]:
+        """The copies of the checkpoint."""
+        copies = self._data.checkpoint
+        for place, (raw, copy) in enumerate(zip(copies.raw, copies.copies, strict=True)):
+            item: Item = {"offset_in_file": place * COPY_SIZE}
+            if copy is None:
+                yield item | {"state": "not whole" if any(raw) else "never written"}
+                continue
+            yield item | {
+                "state": "newest" if copy is copies.newest else "older",
+                "sequence": copy.sequence,
+                "flushed": copy.flushed,
+                "reach": copy.reach,
+            }
+
+
+def _new_state(fault: Callable[[int, str, str], None]) -> LogState:
+    return LogState(
+        level_count=len(_DEFAULTS.delay_levels),
+        fired_id_memory_ms=_DEFAULTS.fired_id_memory_ms,
+        fault=fault,
+    )
+
+
+def _as_number(name: str) -> int:
+    return int(name) if name.isascii() and name.isdigit() else -1
+
+
+def _signed(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)

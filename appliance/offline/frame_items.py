@@ -1,0 +1,342 @@
+"""Frames as dictionaries, for people and for programs.
+
+A value is a number, a text, bytes, None, or a list or dictionary of such. Fields that say nothing
+are left out. Layer 4; does no I/O.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, cast
+from uuid import UUID
+
+from _core.batch import batch_header
+from _core.frames import read_header
+from _core.layout import (
+    BATCH_HEADER_SIZE,
+    CANCEL_ENTRY_SIZE,
+    FRAME_FLAG_CONTROL,
+    FRAME_FLAG_TRANSACTIONAL,
+    FRAME_HEADER_SIZE,
+    KIND_ACCEPT,
+    KIND_BLANK,
+    KIND_CANCEL,
+    KIND_CARRY,
+    KIND_DELIVER,
+    KIND_EPOCH,
+    KIND_GROUP,
+    KIND_OFFSET,
+    KIND_PRODUCER,
+    KIND_TOPIC,
+    KIND_TXN,
+    SETTLED_ENTRY_SIZE,
+    TIMER_ENTRY_SIZE,
+)
+from _core.record_list import records
+from appliance.errors import CorruptionError, RequestError
+from appliance.store.carry_frames import decode_carry
+from appliance.store.control_frames import (
+    TOPIC_DECLARED,
+    TopicFrame,
+    decode_epoch,
+    decode_producer,
+    decode_topic,
+)
+from appliance.store.group_frames import decode_group, decode_offsets
+from appliance.store.txn_frames import decode_txn
+
+Item = dict[str, Any]
+
+Decompress = Callable[[int, memoryview, int], bytes]
+"""(codec, record section, most bytes) -> plain bytes; raises RequestError."""
+
+KIND_NAMES: Final = {
+    KIND_ACCEPT: "accept",
+    KIND_DELIVER: "deliver",
+    KIND_CANCEL: "cancel",
+    KIND_CARRY: "carry",
+    KIND_TOPIC: "topic",
+    KIND_OFFSET: "offset",
+    KIND_PRODUCER: "producer",
+    KIND_GROUP: "group",
+    KIND_TXN: "txn",
+    KIND_EPOCH: "epoch",
+    KIND_BLANK: "blank",
+}
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_TIMER: Final = struct.Struct(">qiBBBxqqIIIxxxx")
+_CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
+_SETTLED: Final = struct.Struct(">qiBxxx")
+
+_DUE_KINDS: Final = ("instant", "after commit", "at, after commit", "level, after commit")
+_WITHDRAWALS: Final = {1: "cancel", 2: "delivered"}
+
+_ATTRIBUTE_CODEC: Final = 7
+_ATTRIBUTE_LOG_APPEND_TIME: Final = 8
+_ATTRIBUTE_CONTROL: Final = 32
+_ATTRIBUTE_TRANSACTIONAL: Final = 16
+
+_UNKNOWN_MIN: Final = -(1 << 63)
+
+_OPTIONAL: Final[dict[str, tuple[str, int]]] = {
+    "base_offset": ("base_offset", -1),
+    "record_count": ("record_count", 0),
+    "timer_count": ("timer_count", 0),
+    "cancel_count": ("cancel_count", 0),
+    "min_timestamp": ("min_timestamp", _UNKNOWN_MIN),
+    "max_timestamp": ("max_timestamp", -1),
+    "running_max": ("running_max", -1),
+    "min_deliver_ms": ("min_due", -1),
+    "max_deliver_ms": ("max_due", -1),
+    "producer_id": ("producer_id", -1),
+    "producer_epoch": ("producer_epoch", -1),
+    "first_sequence": ("first_sequence", -1),
+    "last_sequence": ("last_sequence", -1),
+    "tables_size": ("tables_size", 0),
+    "visible_size": ("visible_size", 0),
+    "held_size": ("held_size", 0),
+}
+"""Header field -> its name here, and what it is when it says nothing."""
+
+
+class Frame:
+    """One whole frame.
+
+    Args:
+        pos: its log position.
+        data: its bytes.
+
+    Attributes:
+        header: the fields of its header.
+    """
+
+    __slots__ = ("data", "header", "pos")
+
+    def __init__(self, pos: int, data: memoryview) -> None:
+        self.pos = pos
+        self.data = data
+        self.header = read_header(data)
+
+    @property
+    def kind(self) -> int:
+        """KIND_*."""
+        return self.header["kind"]
+
+    @property
+    def topic_id(self) -> int:
+        """0: of no topic."""
+        return self.header["topic_id"]
+
+    def item(self, topic_names: Mapping[int, str]) -> Item:
+        """What its header says."""
+        header = self.header
+        item: Item = {
+            "position": self.pos,
+            "kind": KIND_NAMES[self.kind],
+            "size": header["size"],
+            "epoch": header["epoch"],
+            "flushed": header["flushed"],
+            "stored_at": header["store_time_ms"],
+        }
+        if self.topic_id:
+            item["topic"] = topic_names.get(self.topic_id)
+            item["topic_id"] = self.topic_id
+        if header["partition"] >= 0:
+            item["partition"] = header["partition"]
+        for field, (name, nothing) in _OPTIONAL.items():
+            if header[field] != nothing:
+                item[name] = header[field]
+        flags = header["flags"]
+        if flags & FRAME_FLAG_TRANSACTIONAL:
+            item["transactional"] = True
+        if flags & FRAME_FLAG_CONTROL:
+            item["control"] = True
+        return item
+
+    # Parts
+
+    def _tables(self) -> memoryview:
+        return self.data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + self.header["tables_size"]]
+
+    def payload(self) -> Item | None:
+        """What a control frame says; None of other frames.
+
+        Raises:
+            CorruptionError: it cannot be read.
+        """
+        if self.kind == KIND_CARRY and not self.header["flags"] & FRAME_FLAG_CONTROL:
+            return None
+        decode = _DECODERS.get(self.kind)
+        return None if decode is None else decode(bytes(self._tables()))
+
+    def timers(self) -> list[Item]:
+        """The timer table of an accept or carry frame, with the record that each holds back."""
+        if self.kind not in (KIND_ACCEPT, KIND_CARRY) or not self.header["timer_count"]:
+            return []
+        held = self._held_records()
+        found = []
+        for n in range(self.header["timer_count"]):
+            at = FRAME_HEADER_SIZE + n * TIMER_ENTRY_SIZE
+            accept_pos, index, level, kind, id_size, due, level_offset, _, _, id_pos = (
+                _TIMER.unpack_from(self.data, at)
+            )
+            item: Item = {"accept_position": accept_pos, "index": index, "due": due}
+            if kind:
+                item["due_is"] = _DUE_KINDS[kind] if kind < len(_DUE_KINDS) else str(kind)
+            if id_size:
+                item["id"] = bytes(self.data[id_pos : id_pos + id_size])
+            if level:
+                item["level"] = level
+            if level_offset >= 0:
+                item["level_offset"] = level_offset
+            item |= held[n] if n < len(held) else {}
+            found.append(item)
+        return found
+
+    def cancels(self) -> list[Item]:
+        """The cancel table of an accept frame."""
+        found = []
+        start = FRAME_HEADER_SIZE + self.header["timer_count"] * TIMER_ENTRY_SIZE
+        for n in range(self.header["cancel_count"]):
+            at = start + n * CANCEL_ENTRY_SIZE
+            index, kind, id_size, due, id_pos = _CANCEL.unpack_from(self.data, at)
+            item: Item = {"index": index, "why": _WITHDRAWALS.get(kind, str(kind))}
+            item["id"] = bytes(self.data[id_pos : id_pos + id_size])
+            if due:
+                item["due"] = due
+            found.append(item)
+        return found
+
+    def settled(self) -> list[Item]:
+        """The settled table of a deliver or cancel frame."""
+        if self.kind not in (KIND_DELIVER, KIND_CANCEL):
+            return []
+        count = self.header["timer_count"]
+        id_pos = FRAME_HEADER_SIZE + count * SETTLED_ENTRY_SIZE
+        found = []
+        for n in range(count):
+            at = FRAME_HEADER_SIZE + n * SETTLED_ENTRY_SIZE
+            accept_pos, index, id_size = _SETTLED.unpack_from(self.data, at)
+            item: Item = {"accept_position": accept_pos, "index": index}
+            if id_size:
+                item["id"] = bytes(self.data[id_pos : id_pos + id_size])
+            id_pos += id_size
+            found.append(item)
+        return found
+
+    def records(self, decompress: Decompress, unpacked_max: int) -> list[Item]:
+        """The visible records. One that is `problem` alone says why the others cannot be shown."""
+        start = FRAME_HEADER_SIZE + self.header["tables_size"]
+        batch = self.data[start : start + self.header["visible_size"]]
+        return _records(batch, decompress, unpacked_max)
+
+    def _held_records(self) -> list[Item]:
+        start = FRAME_HEADER_SIZE + self.header["tables_size"] + self.header["visible_size"]
+        batch = self.data[start : start + self.header["held_size"]]
+        found = _records(batch, _refuse, 0)
+        for item in found:
+            item.pop("offset", None)
+        return found
+
+
+def _refuse(codec: int, section: memoryview, size_max: int) -> bytes:
+    del section, size_max
+    raise RequestError(f"held records are never compressed, codec {codec}", code=2)
+
+
+def _records(batch: memoryview, decompress: Decompress, unpacked_max: int) -> list[Item]:
+    if not batch:
+        return []
+    header = batch_header(batch)
+    section: memoryview | bytes = batch[BATCH_HEADER_SIZE:]
+    codec = header["attributes"] & _ATTRIBUTE_CODEC
+    try:
+        if codec:
+            section = decompress(codec, batch[BATCH_HEADER_SIZE:], unpacked_max)
+        rows = records(section, header["count"])
+    except (RequestError, ValueError) as error:
+        return [{"problem": str(error)}]
+    is_append_time = header["attributes"] & _ATTRIBUTE_LOG_APPEND_TIME
+    found = []
+    for timestamp_delta, offset_delta, key, value, headers in rows:
+        timestamp = header["base_timestamp"] + timestamp_delta
+        item: Item = {
+            "offset": header["base_offset"] + offset_delta,
+            "timestamp": header["max_timestamp"] if is_append_time else timestamp,
+            "key": key,
+            "value": value,
+        }
+        if headers:
+            item["headers"] = [[name, text] for name, text in headers]
+        found.append(item)
+    return found
+
+
+def batch_item(frame: Frame) -> Item:
+    """How the visible batch of a frame is stored."""
+    start = FRAME_HEADER_SIZE + frame.header["tables_size"]
+    header = batch_header(frame.data[start : start + BATCH_HEADER_SIZE])
+    attributes = header["attributes"]
+    codec = attributes & _ATTRIBUTE_CODEC
+    item: Item = {"codec": CODECS[codec] if codec < len(CODECS) else str(codec)}
+    if attributes & _ATTRIBUTE_TRANSACTIONAL:
+        item["transactional"] = True
+    if attributes & _ATTRIBUTE_CONTROL:
+        item["control"] = True
+    return item
+
+
+def _topic(frame: TopicFrame) -> Item:
+    item: Item = {
+        "op": "declared" if frame.op == TOPIC_DECLARED else "deleted",
+        "name": frame.name,
+        "uuid": str(frame.uuid),
+    }
+    if frame.op == TOPIC_DECLARED:
+        names = ("start_offset", "next_offset", "running_max")
+        item["partitions"] = [dict(zip(names, each, strict=True)) for each in frame.partitions]
+        item["settings"] = dict(frame.settings)
+    return item
+
+
+def plain(value: Any) -> Any:
+    """A decoded payload without its classes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return value
+
+
+_DECODERS: Final[dict[int, Callable[[bytes], Item]]] = {
+    KIND_TOPIC: lambda data: _topic(decode_topic(data)),
+    KIND_OFFSET: lambda data: {"entries": plain(decode_offsets(data))},
+    KIND_PRODUCER: lambda data: {"next_producer_id": decode_producer(data)},
+    KIND_GROUP: lambda data: cast(Item, plain(decode_group(data))),
+    KIND_TXN: lambda data: cast(Item, plain(decode_txn(data))),
+    KIND_EPOCH: lambda data: cast(Item, plain(decode_epoch(data))),
+    KIND_CARRY: lambda data: {"values": plain(decode_carry(data))},
+}
+
+
+def contents(frame: Frame, decompress: Decompress, unpacked_max: int) -> Item:
+    """What a frame holds beside its header; parts that it does not have are left out."""
+    item: Item = {}
+    try:
+        payload = frame.payload()
+    except CorruptionError as error:
+        payload = {"problem": f"expected {error.expected}, found {error.found}"}
+    if payload is not None:
+        item["payload"] = payload
+    if frame.header["visible_size"]:
+        item["batch"] = batch_item(frame)
+        item["records"] = frame.records(decompress, unpacked_max)
+    parts = (("timers", frame.timers), ("cancels", frame.cancels), ("settled", frame.settled))
+    for name, read in parts:
+        if found := read():
+            item[name] = found
+    return item

@@ -1,0 +1,92 @@
+"""What follows from a log, as items: topics, groups, offsets, epochs. Layer 4; does no I/O."""
+
+from collections.abc import Callable, Iterator
+
+from appliance.offline.frame_items import Item, plain
+from appliance.offline.log_state import LogState
+
+TakesPlace = Callable[[str | None, int], bool]
+
+
+def state_items(state: LogState, takes_place: TakesPlace) -> Iterator[Item]:
+    """What follows from a log.
+
+    Args:
+        state: after all of it.
+        takes_place: whether a partition of a topic is wanted.
+    """
+    yield {
+        "type": "cluster",
+        "cluster": None if state.cluster is None else str(state.cluster),
+        "next_producer_id": state.next_producer_id,
+        "pending_timers": state.projections.due.pending,
+    }
+    for epoch in state.epochs:
+        yield {"type": "epoch", "epoch": epoch.epoch, "start_position": epoch.start_pos}
+    yield from _levels(state)
+    for topic in state.projections.topics_by_id.values():
+        partitions = [each for each in topic.partitions if takes_place(topic.name, each.index)]
+        if not partitions:
+            continue
+        yield {
+            "type": "topic",
+            "topic": topic.name,
+            "topic_id": topic.topic_id,
+            "uuid": str(topic.uuid),
+            "partition_count": len(topic.partitions),
+            "settings": dict(topic.settings),
+        }
+        for partition in partitions:
+            yield {
+                "type": "partition",
+                "topic": topic.name,
+                "partition": partition.index,
+                "start_offset": partition.start_offset,
+                "next_offset": partition.next_offset,
+                "highest_timestamp": partition.running_max,
+                "log_bytes": partition.log_bytes,
+                "pending_timers": state.projections.due.pending_of(partition.handle),
+            }
+            for producer_id, producer in sorted(partition.producers.items()):
+                yield {
+                    "type": "producer",
+                    "topic": topic.name,
+                    "partition": partition.index,
+                    "producer_id": producer_id,
+                    "epoch": producer.epoch,
+                    "last_sequence": producer.last_sequence,
+                    "last_at": producer.last_ms,
+                }
+    yield from _groups(state, takes_place)
+
+
+def _levels(state: LogState) -> Iterator[Item]:
+    due = state.projections.due
+    for level in range(1, due.level_count + 1):
+        if due.level_next_offset(level):
+            yield {
+                "type": "level",
+                "level": level,
+                "head_offset": due.level_head_offset(level),
+                "next_offset": due.level_next_offset(level),
+            }
+
+
+def _groups(state: LogState, takes_place: TakesPlace) -> Iterator[Item]:
+    for name in state.groups.names:
+        frame = state.groups.groups.get(name)
+        if frame is not None:
+            yield {"type": "group", **plain(frame)}
+        for (topic_id, partition), entry in sorted(state.groups.offsets(name).items()):
+            topic = state.topic_names.get(topic_id)
+            if takes_place(topic, partition):
+                yield {
+                    "type": "offset",
+                    "group": name,
+                    "topic": topic,
+                    "partition": partition,
+                    "offset": entry.offset,
+                    "leader_epoch": entry.leader_epoch,
+                    "metadata": entry.metadata,
+                    "committed_at": entry.commit_ms,
+                }

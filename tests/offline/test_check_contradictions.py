@@ -1,0 +1,286 @@
+"""Frames whose CRCs are right and that no broker writes: each is named, and nothing breaks."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from appliance.errors import FormatVersionError
+from appliance.store import control_frames as control
+from tests.support import frames_model as model
+from tests.support import offline_scene as scene
+from tests.support.scanned_log import Log
+from tests.support.sim_fs import SimFileSystem
+from tests.support.virtual_clock import START_MS
+
+DUE_MS: Final = START_MS + 60_000
+
+
+def disk_of(log: Log) -> SimFileSystem:
+    """A directory that has nothing but this log."""
+    disk = SimFileSystem()
+    disk.make_dirs(scene.LOG)
+    for base, content in log.segments():
+        disk.open(scene.LOG / f"{base:020d}", create=True).pwritev([content], 0)
+    return disk
+
+
+def told(log: Log) -> list[tuple[str, int, str, str]]:
+    return scene.check(disk_of(log)).told
+
+
+def begun() -> Log:
+    """A log with an epoch, a topic and a record."""
+    log = Log()
+    payload = control.encode_epoch(control.EpochFrame(0, 0, control.UUID(int=12)))
+    log.add(model.control_frame(model.EPOCH, payload, store_time=START_MS))
+    log.topic()
+    log.accept()
+    return log
+
+
+def add_timer(log: Log, *, index: int = 0, **changes: Any) -> int:
+    """An accept frame that holds one record back."""
+    record = model.Record(timestamp=START_MS, value=b"held")
+    held = [model.Held(index=index, due=DUE_MS, record=record, **changes)]
+    frame = model.Frame(
+        kind=model.ACCEPT, topic_id=1, partition=0, store_time=START_MS, phys_offset=log.end
+    )
+    return log.add(model.with_timers(frame, held, model.Batch(records=())))
+
+
+def add_settled(log: Log, kind: int, *timers: model.Settled) -> int:
+    """A deliver or cancel frame."""
+    frame = model.Frame(
+        kind=kind,
+        topic_id=1,
+        partition=0,
+        store_time=DUE_MS,
+        timer_count=len(timers),
+        tables=model.settled_table(timers),
+    )
+    if kind == model.DELIVER:
+        records = tuple(model.Record(timestamp=START_MS, value=b"held") for _ in timers)
+        batch = model.Batch(records=records, base_offset=log.next_offset)
+        frame = replace(
+            frame,
+            base_offset=log.next_offset,
+            record_count=len(timers),
+            visible=batch.encode(),
+            max_timestamp=START_MS,
+            running_max=START_MS,
+        )
+        log.next_offset += len(timers)
+    return log.add(frame)
+
+
+def test_such_a_log_is_whole_as_long_as_nothing_is_wrong() -> None:
+    log = begun()
+    pos = add_timer(log)
+    other = add_timer(log)
+    add_settled(log, model.DELIVER, model.Settled(accept_pos=pos, index=0))
+    add_settled(log, model.CANCEL, model.Settled(accept_pos=other, index=0))
+    assert told(log) == []
+
+
+@pytest.mark.parametrize("second", [model.DELIVER, model.CANCEL])
+def test_a_timer_that_is_settled_twice(second: int) -> None:
+    log = begun()
+    pos = add_timer(log)
+    timer = model.Settled(accept_pos=pos, index=0)
+    add_settled(log, model.DELIVER, timer)
+    again = add_settled(log, second, timer)
+    verb = "delivers" if second == model.DELIVER else "cancels"
+    assert told(log) == [
+        (
+            "0" * 20,
+            again + 144,
+            "a timer that is pending in its partition",
+            f"it {verb} record 0 of the frame at {pos}, which is not",
+        )
+    ]
+
+
+def test_a_timer_that_never_was() -> None:
+    log = begun()
+    pos = add_timer(log)
+    timers = (model.Settled(accept_pos=pos, index=0), model.Settled(accept_pos=8, index=3))
+    settled = add_settled(log, model.DELIVER, *timers)
+    ((_, offset, _, found),) = told(log)
+    assert offset == settled + 144 + 16
+    assert found == "it delivers record 3 of the frame at 8, which is not"
+
+
+def test_a_timer_that_is_replaced_and_settled_all_the_same() -> None:
+    log = begun()
+    pos = add_timer(log, user_id=b"a")
+    add_timer(log, user_id=b"a")
+    add_settled(log, model.CANCEL, model.Settled(accept_pos=pos, index=0, user_id=b"a"))
+    assert len(told(log)) == 1
+
+
+def test_a_timer_of_another_frame() -> None:
+    log = begun()
+    pos = add_timer(log, accept_pos=8)
+    assert told(log) == [("0" * 20, pos + 144, f"the accept position {pos} of its own frame", "8")]
+
+
+@pytest.mark.parametrize(("base_offset", "is_kept"), [(0, False), (5, True), (1 << 40, False)])
+def test_offsets_that_do_not_follow(base_offset: int, is_kept: bool) -> None:
+    log = begun()
+    log.next_offset = base_offset
+    pos = log.accept()
+    checked = scene.check(disk_of(log))
+    assert checked.told == [
+        ("0" * 20, pos + 40, "the next offset of jobs1/0, 1", f"base offset {base_offset}")
+    ]
+    assert checked.report is not None
+    assert checked.report.units == (base_offset + 1 if is_kept else 1)
+
+
+def test_offsets_that_damage_took_are_no_second_fault() -> None:
+    log = begun()
+    lost = log.accept()
+    log.accept()
+    log.spoil(lost, "header")
+    faults = told(log)
+    assert [offset for _, offset, _, _ in faults] == [lost]
+
+
+def test_a_topic_that_the_segment_does_not_declare() -> None:
+    log = begun()
+    while log.end < log.segment_size:
+        log.accept()
+    pos = log.positions[-1]
+    assert told(log) == [
+        (
+            f"{log.segment_size:020d}",
+            pos - log.segment_size + 12,
+            "the topic frame of its topic before it in the segment",
+            "none of topic id 1",
+        )
+    ]
+
+
+def test_a_topic_that_nothing_declares() -> None:
+    log = begun()
+    pos = log.accept(topic_id=7)
+    faults = told(log)
+    assert faults[0][1:] == (
+        pos + 12,
+        "the topic frame of its topic before it in the segment",
+        "none of topic id 7",
+    )
+    assert faults[1][1] == pos
+
+
+def test_an_epoch_that_no_frame_begins() -> None:
+    log = begun()
+    log.epoch = 1
+    pos = log.accept()
+    ((_, offset, expected, found), *_) = told(log)
+    assert (offset, expected) == (pos + 8, "epoch 0, or an epoch frame before a later one")
+    assert found == "epoch 1"
+
+
+def test_an_epoch_that_falls() -> None:
+    log = Log()
+    log.epoch = 3
+    log.topic()
+    log.accept()
+    log.epoch = 2
+    pos = log.accept()
+    log.epoch = 3
+    log.accept()
+    assert (pos, "frame of an earlier epoch") in [(each[1], each[3]) for each in told(log)]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_flushed_mark_that_cannot_be(ahead: bool) -> None:
+    log = begun()
+    before = log.flushed[-1]
+    pos = log.accept(flushed=log.end + 8 if ahead else before - 8)
+    (expected, found) = (
+        (f"a flushed mark up to its own position {pos}", f"{pos + 8}")
+        if ahead
+        else (f"a flushed mark of {before} or more, as before it", f"{before - 8}")
+    )
+    assert ("0" * 20, pos + 24, expected, found) in told(log)
+
+
+def test_a_running_maximum_that_falls() -> None:
+    log = begun()
+    pos = add_timer(log)
+    add_settled(log, model.DELIVER, model.Settled(accept_pos=pos, index=0))
+    other = log.accept()
+    ((_, offset, expected, found),) = told(log)
+    assert offset == other + 92
+    assert expected == f"the highest timestamp of jobs1/0, {START_MS} or more"
+    assert found == "-1"
+
+
+def test_a_batch_of_another_epoch() -> None:
+    log = begun()
+    record = model.Record(timestamp=START_MS)
+    batch = model.Batch(records=(record,), base_offset=log.next_offset, leader_epoch=4)
+    frame = model.Frame(
+        kind=model.ACCEPT,
+        topic_id=1,
+        partition=0,
+        base_offset=log.next_offset,
+        record_count=1,
+        visible=batch.encode(),
+    )
+    pos = log.add(frame)
+    ((_, offset, expected, _),) = told(log)
+    assert offset == pos + 144 + 12
+    assert expected == "the epoch 0 of its frame as leader epoch of the batch"
+
+
+def test_a_range_of_due_times_that_is_not_that_of_the_table() -> None:
+    log = begun()
+    record = model.Record(timestamp=START_MS)
+    frame = model.Frame(kind=model.ACCEPT, topic_id=1, partition=0, phys_offset=log.end)
+    held = [model.Held(index=0, due=DUE_MS, record=record)]
+    whole = model.with_timers(frame, held, model.Batch(records=()))
+    pos = log.add(replace(whole, max_deliver_time=DUE_MS + 1))
+    ((_, offset, expected, found),) = told(log)
+    assert offset == pos + 100
+    assert expected == f"the range of its due times, {DUE_MS} to {DUE_MS}"
+    assert found == f"{DUE_MS} to {DUE_MS + 1}"
+
+
+def test_a_payload_that_ends_early() -> None:
+    log = begun()
+    pos = log.add(model.control_frame(model.OFFSET, bytes([0, 0, 0, 9])))
+    ((_, offset, expected, found),) = told(log)
+    assert offset == pos + 144 + 4
+    assert expected == "9 items of at least 52 bytes in the payload of an offset frame"
+    assert found == "4 bytes"
+
+
+def test_a_next_producer_id_that_falls() -> None:
+    log = begun()
+    log.add(model.control_frame(model.PRODUCER, control.encode_producer(2000)))
+    pos = log.add(model.control_frame(model.PRODUCER, control.encode_producer(1000)))
+    assert told(log) == [
+        ("0" * 20, pos + 144, "a next producer id of 2000 or more, as before", "1000")
+    ]
+
+
+@pytest.mark.parametrize("kind", [model.CARRY, model.TXN])
+def test_a_kind_that_no_start_takes(kind: int) -> None:
+    log = begun()
+    pos = log.add(model.control_frame(kind, bytes(8)))
+    ((_, offset, expected, found),) = told(log)
+    assert offset == pos
+    assert expected == "a frame of a kind that this version of latermq writes"
+    assert found == f"kind {kind}: use the latermq that wrote it, or a newer one"
+
+
+def test_a_newer_version_is_no_fault_but_cannot_be_checked() -> None:
+    log = begun()
+    pos = log.add(model.Frame(kind=model.OFFSET, tables=bytes(16), version=2))
+    with pytest.raises(FormatVersionError, match="format version 2 at byte") as caught:
+        scene.check(disk_of(log))
+    assert (caught.value.offset, caught.value.found, caught.value.known) == (pos, 2, 1)
