@@ -1,6 +1,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from _core.buffer cimport Buf
+from _core.cq_scan cimport FrameFinder
 from _core.log_view cimport LogView
 from _core.octets cimport Cursor
 from _core.partition cimport Partition, Topic
@@ -21,7 +22,7 @@ cdef struct Insert:
 cdef enum FetchResult:
     FETCH_ANSWERED = 0
     FETCH_TOO_LITTLE = 1      # fewer bytes than asked for, and the client is willing to wait
-    FETCH_COLD = 2            # frames must be read by a thread first: `cold`
+    FETCH_COLD = 2            # a thread must read something first: `cold`
     FETCH_MALFORMED = 3
     FETCH_TOO_LARGE = 4       # it names too much, and its version has no error that says so
 
@@ -35,6 +36,7 @@ cdef struct FetchAsk:
 cdef class FetchPath:
     cdef readonly Projections projections
     cdef readonly LogView view
+    cdef FrameFinder finder
     cdef public int32_t epoch
     cdef int64_t size_max
     cdef int64_t item_count_max

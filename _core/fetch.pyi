@@ -8,7 +8,7 @@ class FetchPath:
     projections: Projections
     view: LogView
     epoch: int
-    cold: list[int]
+    cold: list[int | tuple[int, int]]
     watched: list[Partition]
     sent_bytes: int
     work_bytes: int

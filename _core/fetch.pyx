@@ -25,6 +25,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 
 from _core.buffer cimport Buf, append, reserve
+from _core.cq_scan cimport FIND_COLD, FIND_FOUND, FIND_LOST, Found, FrameFinder
 from _core.kafka_wire cimport (
     is_text, put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array,
     take_string,
@@ -68,33 +69,12 @@ cdef enum:
     EXTENT_WORK_BYTES = 64
 
 
-cdef bint _is_sound(
-    const uint8_t* frame, int32_t size, int64_t pos, int64_t offset
-) noexcept nogil:
-    """Whether a frame's header leads to a batch inside it that says the same, past `offset`."""
-    cdef int64_t tables = load_i32(frame + AT_TABLES_SIZE)
-    cdef int64_t visible = load_i32(frame + AT_VISIBLE_SIZE)
-    cdef int64_t base_offset = load_i64(frame + AT_BASE_OFFSET)
-    cdef int32_t count = load_i32(frame + AT_RECORD_COUNT)
-    cdef const uint8_t* batch
-    if load_i64(frame + AT_PHYS_OFFSET) != pos or load_i32(frame + AT_SIZE) != size:
-        return False
-    if tables < 0 or visible < BATCH_HEADER_SIZE or FRAME_HEADER_SIZE + tables + visible > size:
-        return False
-    batch = frame + FRAME_HEADER_SIZE + tables
-    if load_i64(batch + BATCH_AT_BASE_OFFSET) != base_offset:
-        return False
-    if load_i32(batch + BATCH_AT_LENGTH) != visible - 12:
-        return False
-    return load_i32(batch + BATCH_AT_COUNT) == count and base_offset + count > offset
-
-
 cdef class FetchPath:
     """Handles Fetch requests of all connections.
 
     Attributes:
         epoch: the leader epoch that clients must know.
-        cold: after FETCH_COLD: positions of frames to be read by a thread first.
+        cold: after FETCH_COLD: what a thread must read first, see `FrameFinder.place`.
         watched: partitions that the last request asked for.
         requests, sent_bytes: totals since start.
         work_bytes: likewise, what was copied and what finding batches counts as.
@@ -115,6 +95,7 @@ cdef class FetchPath:
         """
         self.projections = projections
         self.view = view
+        self.finder = FrameFinder(view)
         self.size_max = size_max
         self.item_count_max = item_count_max
         self.copies_max = COPIES_MAX_BYTES
@@ -317,32 +298,26 @@ cdef class FetchPath:
 
         At most `limit`, and what the request has `room` for, but for the one if `at_least_one`.
         """
-        cdef const uint8_t* unit
+        cdef Found found
         cdef const uint8_t* frame
-        cdef int64_t pos, total = 0
+        cdef int64_t total = 0
         cdef int32_t size
+        cdef int result
         cdef Extent* grown
         while offset < partition.visible_offset:
             if self.extents_left == 0 or self.copies_left <= 0:
                 self.is_full = True
                 break
-            unit = partition.unit_of(offset)
-            assert unit != NULL  # every offset below visible_offset has its unit
-            pos = load_i64(unit + UNIT_AT_POSITION)
-            if self.view.is_damaged(pos):
-                offset += 1  # its offsets stay unused: the next readable batch is the answer
+            result = self.finder.find(partition, offset, &found)
+            if result == FIND_LOST:
+                offset = found.next_offset
                 continue
-            if not self.view.is_resident(pos, load_i32(unit + UNIT_AT_SIZE)):
+            if result == FIND_COLD:
                 if total == 0:
-                    self.cold.append(pos)
-                return total
-            frame = self.view.at(pos, load_i32(unit + UNIT_AT_SIZE))
-            assert frame != NULL
-            if not _is_sound(frame, load_i32(unit + UNIT_AT_SIZE), pos, offset):
-                # It rotted since it was in memory: let the thread find out and report it.
-                if total == 0:
-                    self.cold.append(pos)
-                return total
+                    self.cold.append(self.finder.place)
+                break
+            assert result == FIND_FOUND  # every offset below visible_offset has its unit
+            frame = found.frame
             offset = load_i64(frame + AT_BASE_OFFSET) + load_i32(frame + AT_RECORD_COUNT)
             size = load_i32(frame + AT_VISIBLE_SIZE)
             if not (at_least_one and total == 0):
@@ -360,7 +335,7 @@ cdef class FetchPath:
                 self.extents = grown
                 self.extent_capacity = self.extent_capacity * 2 + 64
             self.extents[self.extent_count] = Extent(
-                pos + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE), size
+                found.pos + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE), size
             )
             self.extent_count += 1
             self.extents_left -= 1

@@ -1,6 +1,7 @@
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 
 from _core.buffer cimport Buf
+from _core.unit_blocks cimport UnitBlocks
 
 cdef enum:
     REMEMBERED_BATCHES = 5    # Kafka's max.in.flight bound: a retry can be this far behind
@@ -25,9 +26,16 @@ cdef enum SequenceVerdict:
     SEQUENCE_OUT_OF_ORDER
     SEQUENCE_OLD_EPOCH
 
-cdef struct UnitFile:
-    int64_t first_offset
-    const uint8_t* units
+cdef struct Unit:
+    int64_t pos
+    int32_t size              # negative: the record was lost, this is the next frame
+    int64_t tags_code
+
+cdef enum UnitPlace:
+    UNIT_NONE = 0             # there is no such record
+    UNIT_COLD                 # a thread must read it first
+    UNIT_IN_MEMORY
+    UNIT_FROM_FILE            # may have rotted: the frame that it names must hold the record
 
 cdef class Topic:
     cdef readonly str name
@@ -59,15 +67,13 @@ cdef class Partition:
     cdef Buf units
     cdef int64_t units_base       # queue offset of the first unit in memory
     cdef readonly int64_t units_saved       # queue offset up to which units are in the file
-    cdef UnitFile* files
-    cdef Py_ssize_t file_count
-    cdef list file_buffers
+    cdef public UnitBlocks blocks
     cdef int64_t mentioned_in     # serial of the last request that named it among others
     cdef bint mentioned_again     # and more than once
     cdef void mention(self, int64_t serial) noexcept
     cdef bint is_mentioned_again(self, int64_t serial) noexcept
     cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1
-    cdef const uint8_t* unit_of(self, int64_t offset) noexcept nogil
+    cdef int find_unit(self, int64_t offset, Unit* unit) except -1
     cdef int check_sequence(
         self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found
     )

@@ -2,25 +2,26 @@
 
 All of it is a projection of the log: offsets, ConsumeQueue units, and the last batches of each
 idempotent producer. ConsumeQueue units (i64 position, i32 size, i64 tags_code) grow in memory; the
-store saves them to files and attaches these as read-only buffers, after which only a short tail
-stays in memory.
+store saves them to files, after which only a short tail stays here, and older ones come in blocks
+through `_core.unit_blocks`.
 
 Layer 0: no I/O.
 """
 
-from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
-from _core.buffer cimport Buf, release, reserve
+from _core.buffer cimport Buf, fit, release, reserve
 from _core.layout cimport *
-from _core.octets cimport load_i64, store_u32, store_u64
+from _core.octets cimport load_i32, load_i64, store_u32, store_u64
+from _core.unit_blocks cimport UnitBlocks
 
-# Units that stay in memory behind the saved ones: the tail that live consumers read.
 cdef enum:
-    UNITS_KEPT = 512
+    # Units that stay in memory behind the saved ones: the tail that live consumers read.
+    UNITS_KEPT = 64
+    UNITS_MIN_BYTES = 256
 
 
 cdef class ProducerState:
@@ -90,6 +91,7 @@ cdef class Partition:
         visible_offset: records below it may be fetched (Kafka's high watermark).
         running_max: highest timestamp so far, -1 while there is none.
         log_bytes: size of its frames in the log.
+        blocks: units that were read from files; None where there are no files.
         waiters: parked fetches to look at again when `visible_offset` grows.
     """
 
@@ -107,11 +109,24 @@ cdef class Partition:
         self.running_max = -1
         self.waiters = []
         self.producers = {}
-        self.file_buffers = []
 
     def __dealloc__(self):
         release(&self.units)
-        free(self.files)
+
+    def restore(
+        self, *, int64_t start_offset, int64_t next_offset, int64_t running_max, int64_t log_bytes
+    ):
+        """Become what a checkpoint says of it; its units are in files. Before any frame of it.
+
+        Args:
+            start_offset, next_offset, running_max, log_bytes: see the attributes.
+        """
+        assert self.units.size == 0 and 0 <= start_offset <= next_offset
+        self.start_offset = start_offset
+        self.next_offset = self.visible_offset = next_offset
+        self.units_base = self.units_saved = next_offset
+        self.running_max = running_max
+        self.log_bytes = log_bytes
 
     cdef void mention(self, int64_t serial) noexcept:
         """Request `serial` (1 or more) names this partition."""
@@ -122,7 +137,11 @@ cdef class Partition:
         return self.mentioned_in == serial and self.mentioned_again
 
     cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1:
-        """One unit for each of `count` records of the frame at `pos`."""
+        """One unit for each of `count` records of the frame at `pos`.
+
+        A negative size stands for records that were lost to damage: the frame of that size at `pos`
+        is the next one that is whole.
+        """
         cdef uint8_t* p = reserve(&self.units, count * UNIT_SIZE)
         cdef int64_t i
         for i in range(count):
@@ -135,31 +154,38 @@ cdef class Partition:
         self.units_dirty = True
         return 0
 
-    cdef const uint8_t* unit_of(self, int64_t offset) noexcept nogil:
-        """The unit of `offset`, or NULL if there is no such record."""
-        cdef Py_ssize_t i
+    cdef int find_unit(self, int64_t offset, Unit* unit) except -1:
+        """The unit of `offset`. A UnitPlace; one that comes from a file is not to be trusted."""
+        cdef const uint8_t* p
+        cdef int place = UNIT_IN_MEMORY
         if offset < self.start_offset or offset >= self.next_offset:
-            return NULL
+            return UNIT_NONE
         if offset >= self.units_base:
-            return self.units.data + (offset - self.units_base) * UNIT_SIZE
-        for i in range(self.file_count - 1, -1, -1):
-            if offset >= self.files[i].first_offset:
-                return self.files[i].units + (offset - self.files[i].first_offset) * UNIT_SIZE
-        return NULL
+            p = self.units.data + (offset - self.units_base) * UNIT_SIZE
+        elif self.blocks is not None and self.blocks.find(
+            self.handle, offset, self.units_saved, &p
+        ):
+            place = UNIT_FROM_FILE
+        else:
+            return UNIT_COLD
+        unit.pos = load_i64(p + UNIT_AT_POSITION)
+        unit.size = load_i32(p + UNIT_AT_SIZE)
+        unit.tags_code = load_i64(p + UNIT_AT_TAGS_CODE)
+        return place
 
-    def attach_units(self, int64_t first_offset, memory not None):
-        """Read units from `first_offset` on out of `memory`, a whole ConsumeQueue file."""
-        cdef Py_buffer view
-        cdef UnitFile* moved
-        moved = <UnitFile*>realloc(self.files, (self.file_count + 1) * sizeof(UnitFile))
-        if moved == NULL:
-            raise MemoryError("no memory for the table of ConsumeQueue files")
-        self.files = moved
-        PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
-        self.files[self.file_count] = UnitFile(first_offset, <const uint8_t*>view.buf)
-        PyBuffer_Release(&view)
-        self.file_buffers.append(memory)
-        self.file_count += 1
+    def unit(self, int64_t offset):
+        """(position, size, tags code) of the unit of `offset`, unchecked.
+
+        None if there is no such record, or a thread must read the unit first.
+        """
+        cdef Unit unit
+        if self.find_unit(offset, &unit) in (UNIT_NONE, UNIT_COLD):
+            return None
+        return unit.pos, unit.size, unit.tags_code
+
+    def unit_in_memory(self, int64_t offset):
+        """As `unit`, but None for what is in files alone: any thread may ask."""
+        return self.unit(offset) if offset >= self.units_base else None
 
     def unsaved_units(self):
         """Offset of the first unit that is not in a file yet, and the bytes of all such units.
@@ -172,42 +198,34 @@ cdef class Partition:
         )
 
     def units_are_saved(self, int64_t up_to):
-        """Units below offset `up_to` are in attached files; all but a few leave memory."""
+        """Units below offset `up_to` are in files; all but a few leave memory."""
         cdef int64_t drop = up_to - UNITS_KEPT - self.units_base
         assert self.units_saved <= up_to <= self.next_offset
         self.units_saved = up_to
         self.units_dirty = up_to < self.next_offset
-        if drop > UNITS_KEPT:
+        if drop > 0:
             self.units.size -= drop * UNIT_SIZE
             memmove(self.units.data, self.units.data + drop * UNIT_SIZE, self.units.size)
             self.units_base += drop
+            fit(&self.units, UNITS_MIN_BYTES)
+
+    def cut_units(self, int64_t offset):
+        """Units from `offset` on are gone, from files and memory; the log ends before them."""
+        assert self.start_offset <= offset <= self.next_offset
+        self.next_offset = offset
+        self.visible_offset = min(self.visible_offset, offset)
+        if offset < self.units_base:
+            self.units.size = 0
+            self.units_base = offset
+        else:
+            self.units.size = (offset - self.units_base) * UNIT_SIZE
+        self.units_saved = min(self.units_saved, offset)
+        self.units_dirty = self.units_saved < self.next_offset
 
     @property
     def unsaved_count(self):
         """Units that are only in memory."""
         return self.next_offset - self.units_saved
-
-    def unit_position(self, int64_t offset):
-        """Log position of the frame that holds `offset`; -1 if there is none."""
-        cdef const uint8_t* unit = self.unit_of(offset)
-        return -1 if unit == NULL else load_i64(unit + UNIT_AT_POSITION)
-
-    def first_offset_from(self, int64_t pos):
-        """The first offset that can be fetched of a record at log position `pos` or behind it.
-
-        It is `next_offset` if there is none. O(log n): positions grow with offsets.
-        """
-        cdef int64_t low = self.start_offset, high = self.next_offset, middle
-        cdef const uint8_t* unit
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit_of(middle)
-            assert unit != NULL
-            if load_i64(unit + UNIT_AT_POSITION) >= pos:
-                high = middle
-            else:
-                low = middle + 1
-        return low
 
     def raise_start(self, int64_t offset):
         """What is below `offset` can no longer be fetched; an earlier start is no change."""

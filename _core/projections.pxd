@@ -4,6 +4,7 @@ from _core.due_queue cimport DueQueue
 from _core.frames cimport FrameHeader
 from _core.id_index cimport IdIndex
 from _core.partition cimport Partition, Topic
+from _core.unit_blocks cimport UnitBlocks
 
 # Records up to next_offset become visible once the log is visible up to end_pos.
 cdef struct VisibleMark:
@@ -18,6 +19,7 @@ cdef class Projections:
     cdef readonly dict topics_by_id
     cdef readonly dict topics_by_uuid
     cdef readonly list partitions
+    cdef readonly UnitBlocks blocks
     cdef readonly int64_t accepted_records
     cdef readonly int64_t accepted_frames
     cdef readonly int64_t timers_accepted

@@ -3,10 +3,13 @@ from typing import Literal, Self
 from _core.due_queue import DueQueue
 from _core.id_index import IdIndex
 from _core.partition import Partition, Topic
+from _core.unit_blocks import UnitBlocks
 
 STATES: dict[int, str]
+UNIT_BLOCKS_MAX_BYTES: int
 
 class Projections:
+    blocks: UnitBlocks
     due: DueQueue
     ids: IdIndex
     topics_by_name: dict[bytes, Topic]

@@ -17,6 +17,10 @@ from _core.id_index cimport CANCELLED, DELIVERED, PENDING, IdIndex, NamedTimer
 from _core.layout cimport *
 from _core.octets cimport load_i32, load_i64, load_u32
 from _core.partition cimport Partition, Sequenced, Topic
+from _core.unit_blocks cimport UnitBlocks
+
+# Units of older records that consumers read: those of some 800,000 records.
+UNIT_BLOCKS_MAX_BYTES = 16 << 20
 
 STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
 
@@ -28,6 +32,7 @@ cdef class Projections:
         due: pending timers, by due time and arrival.
         ids: users' timer ids.
         topics_by_name, topics_by_id, topics_by_uuid: live topics; the last one by 16 bytes.
+        blocks: ConsumeQueue units that were read from files.
         partitions: every partition by its handle, an in-process number that timers carry; None when
             deleted.
         accepted_records, timers_accepted, ...: totals since the start of the replay.
@@ -50,6 +55,7 @@ cdef class Projections:
         self.partitions = []
         self.lost_ranges = []
         self.dropped = set()
+        self.blocks = UnitBlocks(size_max=UNIT_BLOCKS_MAX_BYTES)
 
     def __dealloc__(self):
         free(self.marks)
@@ -74,6 +80,7 @@ cdef class Projections:
                 continue
             # What this frame is the first to tell of has no records in the log before it.
             partition = Partition(topic, index, len(self.partitions), following, following)
+            partition.blocks = self.blocks
             partition.running_max = running_max
             topic.partitions.append(partition)
             self.partitions.append(partition)
@@ -177,7 +184,7 @@ cdef class Projections:
         # After damage the frame's own offset is ahead: the offsets between stay unused.
         assert h.base_offset >= partition.next_offset
         if h.base_offset > partition.next_offset:
-            partition.add_units(h.base_offset - partition.next_offset, h.phys_offset, h.size)
+            partition.add_units(h.base_offset - partition.next_offset, h.phys_offset, -h.size)
         partition.add_units(h.record_count, h.phys_offset, h.size)
         partition.running_max = h.running_max
         self._add_mark(h.phys_offset + h.size, partition.next_offset, partition.handle)

@@ -14,7 +14,7 @@ class Answer: ...
 class ParkedFetch:
     session: Session
     wait_ms: int
-    cold: list[int]
+    cold: list[int | tuple[int, int]]
     answered: bool
     timer: _Timer | None
     is_expired: bool

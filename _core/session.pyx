@@ -68,7 +68,7 @@ cdef class ParkedFetch:
     Attributes:
         session: the connection.
         wait_ms: how long the client is willing to wait.
-        cold: positions of frames that a thread must read first; empty if it waits for data.
+        cold: what a thread must read first (`FrameFinder.place`); empty if it waits for data.
         answered: True when it is over.
         timer: the owner's handle of the time-out.
         is_expired: set by the owner when its time is over.

@@ -29,9 +29,10 @@ from appliance.config import Config
 from appliance.errors import RequestError
 from appliance.fs import FileSystem
 from appliance.metrics import Gauges, Metrics
-from appliance.model import TimerState, TimerStateName
-from appliance.offsets_by_time import OffsetsByTime
+from appliance.model import ColdPlace, TimerState, TimerStateName
+from appliance.offset_search import OffsetSearch
 from appliance.schedule.scheduler import Delivery, Scheduler
+from appliance.store.cold_reads import ColdRead
 from appliance.store.commit_log import FlushJob
 from appliance.store.group_frames import GroupFrame, OffsetEntry
 from appliance.store.message_store import KAFKA_STORAGE_ERROR, MessageStore
@@ -136,7 +137,7 @@ class Broker:
         self._scheduler = Scheduler(
             store.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
-        self._offsets_by_time = OffsetsByTime(store.view, self._decompress)
+        self._offsets = OffsetSearch(store.view, self._decompress)
         self.is_ready = True
 
     def close(self) -> None:
@@ -278,13 +279,13 @@ class Broker:
 
     # Cold reads
 
-    def verify_frames(self, positions: list[int]) -> list[tuple[int, int, str]]:
-        """Read frames from the disk; the one call that may run on another thread."""
-        return self._store.verify_frames(positions)
+    def read_cold(self, places: list[ColdPlace]) -> ColdRead:
+        """Read frames and units from the disk; the one call that may run on another thread."""
+        return self._store.read_cold(places)
 
-    def note_verified(self, found: list[tuple[int, int, str]]) -> list[Damage]:
-        """Take up what `verify_frames` found. Returns the damage among it."""
-        return self._store.note_verified(found)
+    def note_read(self, read: ColdRead) -> list[Damage]:
+        """Take up what `read_cold` found. Returns the damage among it."""
+        return self._store.note_read(read)
 
     @property
     def damage(self) -> Sequence[Damage]:
@@ -408,18 +409,21 @@ class Broker:
     def offset_for_time(
         self, topic: Topic, partition: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        """The first offset that leads to a time; see `OffsetsByTime.find`."""
-        return self._offsets_by_time.find(topic.partitions[partition], timestamp_ms)
+        """The first offset that leads to a time; see `OffsetSearch.find`."""
+        return self._offsets.find(topic.partitions[partition], timestamp_ms)
 
     def offset_of_max_timestamp(self, topic: Topic, partition: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first visible record with the highest one; None if empty."""
-        return self._offsets_by_time.find_highest(topic.partitions[partition])
+        return self._offsets.find_highest(topic.partitions[partition])
 
     def end_of_epoch(self, topic: Topic, partition: int, epoch: int) -> tuple[int, int] | None:
         """Where in a partition the records of an epoch, and of all before it, end.
 
         Returns:
             (the last epoch up to it that is known, offset), or None if there was no such epoch yet.
+
+        Raises:
+            ColdFrameError: as `OffsetSearch.find`.
         """
         found = self._store.epochs.find_end(epoch)
         if found is None:
@@ -428,7 +432,7 @@ class Broker:
         queue = topic.partitions[partition]
         if end_pos is None:
             return known, queue.next_offset
-        return known, queue.first_offset_from(end_pos)
+        return known, self._offsets.find_position(queue, end_pos)
 
     def space(self) -> tuple[int, int]:
         """Bytes of the file system that holds the data: all, and what can still be written.

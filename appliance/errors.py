@@ -188,12 +188,17 @@ class ColdFrameError(LatermqError):
     """A frame has to be read from the disk before it can be looked at; then ask again.
 
     Args:
-        position: of the frame in the log.
+        place: its position in the log, or (partition handle, offset) if its unit is to be read too.
     """
 
-    def __init__(self, position: int) -> None:
-        super().__init__(f"the frame at log position {position} is not in memory")
-        self.position = position
+    def __init__(self, place: int | tuple[int, int]) -> None:
+        what = (
+            f"the frame at log position {place}"
+            if isinstance(place, int)
+            else f"the unit of offset {place[1]} of partition handle {place[0]}"
+        )
+        super().__init__(f"{what} is not in memory")
+        self.place = place
 
 
 class NotReadyError(LatermqError):

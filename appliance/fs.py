@@ -58,6 +58,12 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from `offset` on; fewer only where the file ends."""
 
+    def pread_hot(self, size: int, offset: int) -> bytes | None:
+        """Return what `pread` would, if all of it is in memory, else None or a part of it.
+
+        It never waits for the disk. On a file system that cannot tell it is always None.
+        """
+
     def fdatasync(self) -> None:
         """Make all that was written durable, with the size. A failure is fatal: never retry it."""
 
@@ -112,8 +118,11 @@ class FileSystem(Protocol):
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
         """Open a file; with `create`, make it, empty, if it is missing (and `sync_dir` it)."""
 
-    def make_dirs(self, path: Path) -> None:
-        """Make the directory and its missing parents, and make each that is new durable."""
+    def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
+        """Make the directory and its missing parents, and make each that is new durable.
+
+        Unless `is_synced` is False: then `sync_dir` of each parent does that.
+        """
 
     def list_dir(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""
@@ -211,6 +220,17 @@ class OsFile:
         except OSError as error:
             self._fail("pread", error)
         return found
+
+    def pread_hot(self, size: int, offset: int) -> bytes | None:
+        found = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [found], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            # A bad sector is the thread's to meet, which waits.
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL):
+                return None
+            self._fail("preadv", error)
+        return bytes(memoryview(found)[:count])
 
     def _read_rest(self, found: bytes, size: int, offset: int) -> bytes:
         """Read on after a short read, which is the end of the file or Linux' limit of 2 GiB."""
@@ -338,7 +358,7 @@ class OsFileSystem:
             _fail(path, "open", error)
         return OsFile(path, fd)
 
-    def make_dirs(self, path: Path) -> None:
+    def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
         missing: list[Path] = []
         while not self.exists(path):
             missing.append(path)
@@ -348,7 +368,8 @@ class OsFileSystem:
                 os.mkdir(directory, _DIR_MODE)
             except OSError as error:
                 _fail(directory, "mkdir", error)
-            self.sync_dir(directory.parent)
+            if is_synced:
+                self.sync_dir(directory.parent)
 
     def list_dir(self, path: Path) -> list[str]:
         try:

@@ -6,6 +6,10 @@ from typing import Literal
 
 TimerStateName = Literal["pending", "cancelled", "delivered", "unknown"]
 
+ColdPlace = int | tuple[int, int]
+"""What a thread must read: the frame at a log position, or (partition handle, offset): the unit of
+that record, and the frame that it names."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimerState:

@@ -15,7 +15,7 @@ the event loop.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -23,6 +23,7 @@ from _core.session import ParkedFetch
 from appliance.broker import Broker
 from appliance.clock import WakeTimer
 from appliance.errors import NotReadyError
+from appliance.model import ColdPlace
 from appliance.store.commit_log import FlushJob
 from appliance.store.segment import SpareJob
 from appliance.units import MS_PER_SECOND, NS_PER_MS
@@ -261,20 +262,18 @@ class Pump:
 
     # Cold reads
 
-    def read_cold(self, positions: list[int], then: Callable[[], None]) -> None:
-        """Read and check frames on a thread, then go on.
+    def read_cold(self, places: Sequence[ColdPlace], then: Callable[[], None]) -> None:
+        """Read and check frames and units on a thread, then go on.
 
         Args:
-            positions: log positions of frames.
+            places: what to read.
             then: called on the loop when they are in memory, or known to be damaged.
         """
-        future = self._loop.run_in_executor(
-            self._readers, self._broker.verify_frames, list(positions)
-        )
+        future = self._loop.run_in_executor(self._readers, self._broker.read_cold, list(places))
 
         def finish() -> None:
-            for damage in self._broker.note_verified(future.result()):
-                _log.error("%s; it is not served", damage)
+            for damage in self._broker.note_read(future.result()):
+                _log.error("%s%s", damage, "" if damage.is_mended else "; it is not served")
             then()
 
         future.add_done_callback(lambda _: self._guard(finish))

@@ -28,7 +28,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.broker": 4,
     "appliance.offline": 4,
     "appliance.offline.*": 4,
-    "appliance.offsets_by_time": 4,
+    "appliance.offset_search": 4,
     "appliance.topic_admin": 4,
     "compat.kafka.api_*": 4,
     "compat.kafka.control": 4,

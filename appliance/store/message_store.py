@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
 
-from _core.frames import check, read_header
 from _core.layout import (
-    FRAME_HEADER_SIZE,
     KIND_EPOCH,
     KIND_GROUP,
     KIND_OFFSET,
@@ -32,12 +30,14 @@ from _core.pointers import Pointers
 from _core.projections import Projections
 from appliance.clock import Clock
 from appliance.config import Config
-from appliance.errors import CorruptionError, RequestError, StorageError
+from appliance.errors import CorruptionError, RequestError
 from appliance.fs import FileSystem, Lock
+from appliance.model import ColdPlace
 from appliance.store import control_frames, group_frames
 from appliance.store.checkpoint import CheckpointFile
+from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.commit_log import RESERVE_FRACTION, CommitLog, FlushJob
-from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
+from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, UNITS_SAVED_AT, ConsumeQueues
 from appliance.store.epoch_starts import EpochStarts
 from appliance.store.group_store import GroupStore
 from appliance.store.offset_expiry import OffsetExpiry
@@ -45,19 +45,13 @@ from appliance.store.paths import DataPaths
 from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.store.segment import SpareJob
 from appliance.store.topic_store import TopicStore
-from appliance.units import KIB, MIB
+from appliance.units import MIB
 
 SCAN_SLICE_BYTES: Final = 16 * MIB
 """Replayed between two turns of the event loop: about ten milliseconds."""
 
 PRODUCER_ID_BLOCK: Final = 1000
 """Producer ids that one producer frame hands out, so that not every new producer costs a frame."""
-
-READ_AHEAD_BYTES: Final = 256 * KIB
-"""Read and checked behind a cold frame that is wanted: what LogView asks the kernel about."""
-
-WHOLE: Final = "whole"
-"""What `check` says of a frame that is as it was written."""
 
 KAFKA_STORAGE_ERROR: Final = 56
 """Kafka's code for a disk that cannot take more: clients try again."""
@@ -90,7 +84,6 @@ class MessageStore:
         self._fs = fs
         self._config = config
         self._paths = DataPaths(config.data_dir)
-        self._queues = ConsumeQueues(fs, self._paths)
         self._checkpoint = CheckpointFile(fs, self._paths.checkpoint)
         self._log = CommitLog(
             clock,
@@ -124,6 +117,8 @@ class MessageStore:
             id_key=secrets.token_bytes(16),
             fired_id_memory_ms=config.fired_id_memory_ms,
         )
+        self._queues = ConsumeQueues(fs, self._paths, self.projections.blocks)
+        self._cold = ColdReader(fs, self._log, self._queues, self.projections)
         self.topics = TopicStore(
             self.projections,
             append=self._append_topic,
@@ -347,51 +342,15 @@ class MessageStore:
 
     # Read
 
-    def verify_frames(self, positions: list[int]) -> list[tuple[int, int, str]]:
-        """Read frames from the disk and check them; may run on any thread.
+    def read_cold(self, places: list[ColdPlace]) -> ColdRead:
+        """Read frames and units from the disk and check them; may run on any thread."""
+        return self._cold.read(places)
 
-        Args:
-            positions: log positions of frames.
-
-        Returns:
-            (position, bytes, what is wrong or "whole") of each, and of whole ones that follow.
-        """
-        found: dict[int, tuple[int, str]] = {}
-        for pos in positions:
-            if pos in found:
-                continue
-            try:
-                frame = self._log.read_frame(pos, FRAME_HEADER_SIZE)
-                found[pos] = len(frame), check(frame, pos)
-                if found[pos][1] == WHOLE:
-                    found |= self._find_whole_frames(pos + len(frame))
-            except StorageError as error:
-                found.setdefault(pos, (FRAME_HEADER_SIZE, str(error)))
-        return [(pos, size, fault) for pos, (size, fault) in found.items()]
-
-    def _find_whole_frames(self, pos: int) -> dict[int, tuple[int, str]]:
-        """Read ahead: who reads this frame will read the next ones too."""
-        found = {}
-        data = memoryview(self._log.read(pos, READ_AHEAD_BYTES))
-        while data and check(data, pos) == WHOLE:
-            size = read_header(data)["size"]
-            found[pos] = size, WHOLE
-            data = data[size:]
-            pos += size
-        return found
-
-    def note_verified(self, found: list[tuple[int, int, str]]) -> list[Damage]:
-        """Take up what `verify_frames` found; on the loop. Returns what is damaged."""
-        damaged = []
-        for pos, size, fault in found:
-            if fault == WHOLE:
-                self.view.mark_resident(pos, size)
-            else:
-                path, offset = self._log.path_of(pos)
-                damaged.append(Damage(path, offset, size, fault))
-                self.view.mark_damaged(pos)
-        self.damage += damaged
-        return damaged
+    def note_read(self, read: ColdRead) -> list[Damage]:
+        """Take up what `read_cold` found; on the loop. Returns what is damaged."""
+        damage = self._cold.take_up(read, self.damage)
+        self.damage += damage
+        return damage
 
     def space(self) -> tuple[int, int]:
         """See `FileSystem.space`."""
@@ -405,7 +364,7 @@ class MessageStore:
                 self._queues.save(partition)
 
     def save_units(self, *, partitions_max: int) -> None:
-        """Save the units of some partitions; call it often, it goes round all of them.
+        """Save the units of some partitions that have many; it goes round all, so call it often.
 
         Args:
             partitions_max: look at no more than so many, so that the loop is not held up.
@@ -415,7 +374,7 @@ class MessageStore:
             if partition is None:
                 self._unsaved = iter([p for p in self.projections.partitions if p is not None])
                 return
-            if partition.units_dirty and not partition.topic.deleted:
+            if partition.unsaved_count >= UNITS_SAVED_AT and not partition.topic.deleted:
                 self._queues.save(partition)
 
     def forget_producers(self, idle_since_ms: int, *, partitions_max: int) -> None:

@@ -15,12 +15,19 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that were once durable and are not readable now."""
+    """Bytes that were once durable and are not readable now.
+
+    Attributes:
+        path, offset, size: where they are.
+        fault: what is wrong with them.
+        is_mended: they followed from the log, and were made anew.
+    """
 
     path: Path
     offset: int
     size: int
     fault: str
+    is_mended: bool = False
 
     def __str__(self) -> str:
         return f"{self.path} is damaged at byte {self.offset}, {self.size} bytes: {self.fault}"

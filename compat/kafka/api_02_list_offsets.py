@@ -23,13 +23,10 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from appliance.errors import ColdFrameError
+from compat.kafka.cold_search import ColdSearch
 from compat.kafka.error_codes import ErrorCode
 from compat.kafka.node import Node, TopicView
 from compat.kafka.registry import Fields, Later, handles
-
-COLD_READS_MAX: Final = 1_000
-"""Of one request; halving a partition takes some forty."""
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -48,64 +45,35 @@ _FIRST_VERSION: Final = {
 
 _NO_EPOCH: Final = -1
 
+_NOTHING: Final[Fields] = {
+    "error_code": ErrorCode.NONE,
+    "timestamp": -1,
+    "offset": -1,
+    "leader_epoch": _NO_EPOCH,
+}
+
 
 @handles(key=2, name="ListOffsets", versions=(1, 9), flexible_from=6)
 def list_offsets(node: Node, version: int, request: Fields) -> Later:
     """Answer one offset for each partition that is asked about."""
-    search = _Search(node, version, request)
-    search.go_on()
-    return search.later
+    asked = [
+        (node.broker.find_topic(topic["name"]), partition)
+        for topic in request["topics"]
+        for partition in topic["partitions"]
+    ]
 
-
-class _Search:
-    """One request under way: what is cold is read, and then it goes on where it was."""
-
-    def __init__(self, node: Node, version: int, request: Fields) -> None:
-        self.later = Later()
-        self._node = node
-        self._version = version
-        self._topics = request["topics"]
-        self._asked = [
-            (topic["name"], partition)
-            for topic in request["topics"]
-            for partition in topic["partitions"]
-        ]
-        self._answers: list[Fields] = []
-        self._cold_read_count = 0
-
-    def go_on(self) -> None:
-        """Answer the partitions that have no answer yet."""
-        for name, partition in self._asked[len(self._answers) :]:
-            topic = self._node.broker.find_topic(name)
-            try:
-                found = _answer(self._node, self._version, topic, partition)
-            except ColdFrameError as error:
-                if self._cold_read_count < COLD_READS_MAX:
-                    self._read(error.position)
-                    return
-                # The memory is too small for what is read, or the disk too slow.
-                found = {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
-            self._answers.append(
-                {
-                    "partition_index": partition["partition_index"],
-                    "error_code": ErrorCode.NONE,
-                    "timestamp": -1,
-                    "offset": -1,
-                    "leader_epoch": _NO_EPOCH,
-                    **found,
-                }
-            )
-        rest = iter(self._answers)
+    def respond(answers: list[Fields]) -> Fields:
+        rest = iter(
+            {"partition_index": partition["partition_index"], **_NOTHING, **answer}
+            for (_, partition), answer in zip(asked, answers, strict=True)
+        )
         topics = [
             {"name": topic["name"], "partitions": [next(rest) for _ in topic["partitions"]]}
-            for topic in self._topics
+            for topic in request["topics"]
         ]
-        self.later.complete({"topics": topics})
+        return {"topics": topics}
 
-    def _read(self, position: int) -> None:
-        self._cold_read_count += 1
-        if not self.later.is_abandoned:
-            self._node.read_cold([position], self.go_on)
+    return ColdSearch(node, asked, lambda item: _answer(node, version, *item), respond).later
 
 
 def _answer(node: Node, version: int, topic: TopicView | None, asked: Fields) -> Fields:

@@ -7,6 +7,8 @@ Behaviour:
   for if all that it knows are later. An epoch that is yet to come: -1 and -1, no error.
 - The client's own epoch: older than the broker's FENCED_LEADER_EPOCH, newer UNKNOWN_LEADER_EPOCH.
   Not there: UNKNOWN_TOPIC_OR_PARTITION.
+- A look-up reads frames. What is not in memory is read by a thread meanwhile; KAFKA_STORAGE_ERROR
+  if that does not come to an end.
 
 Deviations:
 - Epochs are the log's, the same for all partitions: an epoch in which a partition got no record is
@@ -19,29 +21,35 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from compat.kafka.cold_search import ColdSearch
 from compat.kafka.error_codes import ErrorCode
 from compat.kafka.node import Node, TopicView
-from compat.kafka.registry import Fields, handles
+from compat.kafka.registry import Fields, Later, handles
 
 _NO_EPOCH: Final = -1
 
 
 @handles(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4)
-def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> Fields:
+def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> Later:
     """Answer the end of an epoch in each partition that is asked about."""
-    topics = []
-    for asked in request["topics"]:
-        topic = node.broker.find_topic(asked["topic"])
-        partitions = [
-            {
-                "error_code": ErrorCode.NONE,
-                "partition": partition["partition"],
-                **_answer(node, topic, partition),
-            }
-            for partition in asked["partitions"]
-        ]
-        topics.append({"topic": asked["topic"], "partitions": partitions})
-    return {"topics": topics}
+    asked = [
+        (node.broker.find_topic(topic["topic"]), partition)
+        for topic in request["topics"]
+        for partition in topic["partitions"]
+    ]
+
+    def respond(answers: list[Fields]) -> Fields:
+        rest = iter(answers)
+        topics = []
+        for topic in request["topics"]:
+            partitions = [
+                {"error_code": ErrorCode.NONE, "partition": each["partition"], **next(rest)}
+                for each in topic["partitions"]
+            ]
+            topics.append({"topic": topic["topic"], "partitions": partitions})
+        return {"topics": topics}
+
+    return ColdSearch(node, asked, lambda item: _answer(node, *item), respond).later
 
 
 def _answer(node: Node, topic: TopicView | None, asked: Fields) -> Fields:

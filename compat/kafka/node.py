@@ -11,6 +11,7 @@ from uuid import UUID
 
 from appliance.clock import Clock
 from appliance.config import Config
+from appliance.model import ColdPlace
 from appliance.store.group_frames import GroupFrame, OffsetEntry
 from appliance.units import NS_PER_MS
 from compat.kafka.groups.coordinator import GroupCoordinator
@@ -128,6 +129,9 @@ class ControlBroker(Protocol):
 
         Returns:
             The last epoch up to it that is known and an offset, None if it is yet to come.
+
+        Raises:
+            ColdFrameError: a frame has to be read first; then ask again.
         """
 
     def space(self) -> tuple[int, int]:
@@ -196,8 +200,8 @@ class Node:
             librdkafka to ::1 first.
         port: the advertised port, 1 to 65535.
         groups: the consumer groups of this broker.
-        read_cold: (log positions of frames, then): has the frames read from the disk, and calls
-            `then` when they are in memory, or known to be damaged.
+        read_cold: (places, then): has frames and units read from the disk, and calls `then` when
+            they are in memory, or known to be damaged.
         client: who asks.
     """
 
@@ -205,7 +209,7 @@ class Node:
     host: str
     port: int
     groups: GroupCoordinator
-    read_cold: Callable[[list[int], Callable[[], None]], None]
+    read_cold: Callable[[list[ColdPlace], Callable[[], None]], None]
     client: Client = Client()
 
     def now_ms(self) -> int:

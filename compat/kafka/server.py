@@ -16,6 +16,7 @@ from _core.session import ParkedFetch, Session
 from appliance.broker import Broker
 from appliance.config import Address, is_wildcard
 from appliance.errors import ConfigError
+from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.units import MS_PER_SECOND
 from compat.kafka.connection import KafkaConnection
@@ -250,15 +251,15 @@ class KafkaServer:
         self.pump.end_turn()
         self.end_turn()
 
-    def _read_cold(self, positions: list[int], then: Callable[[], None]) -> None:
-        """Have frames read for a request of the control plane."""
+    def _read_cold(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
+        """Have frames and units read for a request of the control plane."""
 
         def go_on() -> None:
             then()
             self.pump.end_turn()
             self.end_turn()
 
-        self.pump.read_cold(positions, go_on)
+        self.pump.read_cold(places, go_on)
 
     def _sweep(self) -> None:
         """Look at some of the connections, each in its turn."""

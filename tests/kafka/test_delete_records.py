@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from appliance import offsets_by_time
+from appliance import offset_search
 from compat.kafka.error_codes import ErrorCode
 from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_oracle import DeleteRecordsResponse, FetchResponse, decode_response
@@ -263,7 +263,7 @@ def test_the_highest_timestamp_is_that_of_a_record_that_is_left(
 def test_a_time_that_many_batches_hide_leads_to_an_earlier_record(
     client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offsets_by_time, "FRAMES_LOOKED_THROUGH_MAX", 3)
+    monkeypatch.setattr(offset_search, "FRAMES_LOOKED_THROUGH_MAX", 3)
     stamped(client, [[99], [1], [2], [3], [4], [50], [51]])
     assert delete_records(client, "t", (0, 1)) == {0: (0, 1)}
     code, offset, timestamp = list_offset(client, "t", 0, 40)

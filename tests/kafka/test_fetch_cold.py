@@ -34,7 +34,7 @@ def place_of(rig: BrokerRig, index: int) -> tuple[Path, int, int]:
     """File and offset of the frame of a batch, and the offset of its value."""
     topic = rig.broker.find_topic("t")
     assert topic is not None
-    pos = topic.partitions[0].unit_position(index)
+    pos = rig.position_of(topic.partitions[0], index)
     path = max(path for path in rig.segment_paths() if int(path.name) <= pos)
     return path, pos - int(path.name), rig.disk.files()[path].index(value_of(index))
 
@@ -66,7 +66,7 @@ def test_cold_fetch_does_not_touch_memory_before_the_disk_was_read(client: WireC
     session.get_buffer()[: len(data)] = data
     session.received(len(data), rig.clock.wall_ms())
     (parked,) = session.new_parked
-    assert parked.cold == [topic.partitions[0].unit_position(3)]
+    assert parked.cold == [rig.position_of(topic.partitions[0], 3)]
     assert session.output(rig.broker.flushed_pos) == []
     assert not session.retry(parked)
     rig.read_cold(parked.cold)

@@ -38,7 +38,7 @@ def spoil(rig: BrokerRig, offset: int) -> None:
     """Flip a bit of the frame that holds an offset."""
     topic = rig.broker.find_topic("t")
     assert topic is not None
-    pos = topic.partitions[0].unit_position(offset)
+    pos = rig.position_of(topic.partitions[0], offset)
     path = max(path for path in rig.segment_paths() if int(path.name) <= pos)
     rig.disk.flip(path, pos - int(path.name) + 70, 4)
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from _core.layout import UNIT_SIZE
-from appliance.store import consume_queue
+from appliance.store import consume_queue, unit_reader
 from compat.kafka.error_codes import ErrorCode
 from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_oracle import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
@@ -128,8 +127,8 @@ def test_ends_lie_between_delivered_and_produced_records(client: WireClient) -> 
 def test_many_batches_and_files_of_units_are_searched(
     client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consume_queue, "UNITS_PER_FILE", 1024)
-    monkeypatch.setattr(consume_queue, "FILE_SIZE_BYTES", 1024 * UNIT_SIZE)
+    monkeypatch.setattr(consume_queue, "UNITS_PER_FILE", 1000)
+    monkeypatch.setattr(unit_reader, "UNITS_PER_FILE", 1000)
     ends = []
     for _ in range(4):
         for _ in range(40):

@@ -22,12 +22,17 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from _core.layout import UNIT_SIZE
+from _core.partition import Partition
 from _core.session import ParkedAnswer
 from appliance.broker import Broker
 from appliance.config import Config
 from appliance.main import KAFKA_FACADE
+from appliance.model import ColdPlace
 from appliance.schedule.scheduler import Delivery
+from appliance.store.consume_queue import file_start
 from appliance.store.group_frames import GroupFrame
+from appliance.store.paths import DataPaths, segment_name
 from appliance.store.recovery import Damage, RecoveryReport
 from compat.kafka import control
 from compat.kafka.groups.coordinator import GroupCoordinator
@@ -328,13 +333,23 @@ class BrokerRig:
         """Make everything durable."""
         self.broker.flush()
 
-    def read_cold(self, positions: list[int]) -> list[Damage]:
-        """Read frames from the disk and check them, as the pump does on a thread."""
-        assert positions
-        return self.broker.note_verified(self.broker.verify_frames(list(positions)))
+    def read_cold(self, places: Sequence[ColdPlace]) -> list[Damage]:
+        """Read frames and units from the disk and check them, as the pump does on a thread."""
+        assert places
+        return self.broker.note_read(self.broker.read_cold(list(places)))
 
-    def _read_cold_for_control(self, positions: list[int], then: Callable[[], None]) -> None:
-        self.control_damage += self.read_cold(positions)
+    def position_of(self, partition: Partition, offset: int) -> int:
+        """Log position that the unit of an offset names, in memory or as its file has it."""
+        unit = partition.unit_in_memory(offset)
+        if unit is not None:
+            return unit[0]
+        paths = DataPaths(self.config.data_dir)
+        first = file_start(offset)
+        path = paths.queue(partition.topic.name, partition.index) / segment_name(first * UNIT_SIZE)
+        return int.from_bytes(self.disk.peek(path, 8, (offset - first) * UNIT_SIZE), "big")
+
+    def _read_cold_for_control(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
+        self.control_damage += self.read_cold(places)
         then()
 
     def segment_paths(self) -> list[Path]:
@@ -461,8 +476,7 @@ class BrokerRig:
         offsets = self.broker.committed_offsets(name)
         return name, self.broker.groups().get(name), tuple(sorted(offsets.items()))
 
-    @staticmethod
-    def _topic_digest(topic: Any) -> tuple[str, UUID, int, tuple[Any, ...], tuple[Any, ...]]:
+    def _topic_digest(self, topic: Any) -> tuple[str, UUID, int, tuple[Any, ...], tuple[Any, ...]]:
         partitions = tuple(
             (
                 partition.start_offset,
@@ -470,7 +484,7 @@ class BrokerRig:
                 partition.visible_offset,
                 partition.running_max,
                 tuple(
-                    partition.unit_position(offset)
+                    self.position_of(partition, offset)
                     for offset in range(partition.start_offset, partition.next_offset)
                 ),
                 tuple(

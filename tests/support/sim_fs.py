@@ -122,6 +122,13 @@ class SimFile:
         self._node.cold.difference_update(pages(offset, size))
         return bytes(self._node.content.data[offset : offset + size])
 
+    def pread_hot(self, size: int, offset: int) -> bytes | None:
+        self._check("preadv")
+        is_bad = any(offset < start + n and start < offset + size for start, n in self._node.bad)
+        if is_bad or not self._node.cold.isdisjoint(pages(offset, size)):
+            return None
+        return bytes(self._node.content.data[offset : offset + size])
+
     def fdatasync(self) -> None:
         self._check("fdatasync")
         try:
@@ -209,7 +216,7 @@ class SimFileSystem:
             self._link((parent, name, entry))
         return SimFile(self, path, entry, writable=writable)
 
-    def make_dirs(self, path: Path) -> None:
+    def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
         directory = self._root
         names = _names(path)
         for depth, name in enumerate(names, start=1):
@@ -222,7 +229,8 @@ class SimFileSystem:
                 self.reach("mkdir", done)
                 entry = _Dir()
                 self._link((parent, name, entry))
-                self.sync_dir(done.parent)
+                if is_synced:
+                    self.sync_dir(done.parent)
             directory = entry
 
     def list_dir(self, path: Path) -> list[str]:
@@ -389,6 +397,10 @@ class SimFileSystem:
                     yield path / name, bytes(entry.content.data)
 
         return dict(walk(self._root, Path("/")))
+
+    def peek(self, path: Path, size: int, offset: int) -> bytes:
+        """Return a part of what a file holds; it is neither counted nor cached."""
+        return bytes(self._node(path).content.data[offset : offset + size])
 
     def evict(self, path: Path) -> None:
         """Make a file cold: no page of it is resident until it is read with pread or written."""

@@ -6,7 +6,6 @@ from typing import Final
 import pytest
 
 from appliance.config import Config
-from appliance.store import consume_queue
 from appliance.units import MIB
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
@@ -22,8 +21,7 @@ SEED: Final = 11
 
 
 @pytest.fixture
-def config(monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(consume_queue, "FILE_SIZE_BYTES", 1 << 20)
+def config() -> Config:
     return small_config(
         segment_size_bytes=8 * MIB,
         batch_size_max_bytes=MIB,

@@ -1,16 +1,21 @@
-"""Which record of a partition a time leads to.
+"""Which record of a partition a time or a place in the log leads to.
 
 A frame's header carries the highest timestamp of its partition so far, so that the first record
 from which it reaches a time is found by halving. Deleted records count in it, though they cannot be
 answered; where they hide the answer, frames are looked through one by one, a bounded number of
-them. Layer 4; does no I/O of its own.
+them.
+
+RocketMQ's getOffsetInQueueByTime asks for the lower or the upper boundary of a time; the running
+maximum stands for its store time, which never falls along a queue either. Layer 4; does no I/O of
+its own.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Final
 
 from _core.batch import batch_header, timestamps
-from _core.frames import read_header
+from _core.cq_scan import FrameFinder
 from _core.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
 from _core.log_view import LogView
 from _core.partition import Partition
@@ -24,8 +29,17 @@ _LOG_APPEND_TIME: Final = 8
 _ANY_TIME: Final = -(1 << 63)
 
 
-class OffsetsByTime:
-    """Finds offsets by the timestamps of records."""
+class Boundary(Enum):
+    """Which record stands for a time that several have, or none."""
+
+    LOWER = "lower"
+    """The first from which the running maximum reaches it: the first of several, else the next."""
+    UPPER = "upper"
+    """The last up to which it is not passed: the last of several, else the one before."""
+
+
+class OffsetSearch:
+    """Finds offsets by the timestamps of records, or by where they lie in the log."""
 
     def __init__(self, view: LogView, decompress: Callable[[int, memoryview], bytes]) -> None:
         """Read a log.
@@ -35,6 +49,7 @@ class OffsetsByTime:
             decompress: (codec, record section) -> plain bytes.
         """
         self._view = view
+        self._finder = FrameFinder(view)
         self._decompress = decompress
 
     def find(self, queue: Partition, timestamp_ms: int) -> tuple[int, int] | None:
@@ -96,29 +111,63 @@ class OffsetsByTime:
         assert best is not None
         return self._find_in_frame(best, start, best["max_timestamp"])
 
+    def find_boundary(self, queue: Partition, timestamp_ms: int, boundary: Boundary) -> int:
+        """Find the offset that a time leads to; there is always one.
+
+        Returns:
+            Lower: of the first record from which the running maximum reaches the time, the offset
+            behind the last visible record if none does. Upper: of the last record up to which it
+            does not pass the time, the first offset if it does from there on.
+
+        Raises:
+            ColdFrameError: as `find`.
+        """
+        if boundary is Boundary.LOWER:
+            found = self.find(queue, timestamp_ms)
+            return queue.visible_offset if found is None else found[0]
+        found = self.find(queue, timestamp_ms + 1)
+        behind = queue.visible_offset if found is None else found[0]
+        return max(behind - 1, queue.start_offset)
+
+    def find_position(self, queue: Partition, pos: int) -> int:
+        """Find the first visible record at log position `pos` or behind it; the end if none is.
+
+        Raises:
+            ColdFrameError: as `find`.
+        """
+        low, high = queue.start_offset, queue.visible_offset
+        while low < high:
+            middle = (low + high) // 2
+            header = self._header_from(queue, middle, high)
+            if header is None or header["phys_offset"] >= pos:
+                high = middle
+            else:
+                low = _end_of(header)
+        return low
+
     def _header_from(self, queue: Partition, offset: int, stop: int) -> dict[str, int] | None:
         """The header of the first whole frame with a record from `offset` to before `stop`."""
         while offset < stop:
-            pos = queue.unit_position(offset)
-            if self._view.is_whole(pos):
-                return self._header(pos)
-            while offset < stop and queue.unit_position(offset) == pos:
-                offset += 1
+            if self._finder.look(queue, offset):
+                return self._finder.header
+            offset = self._next_offset()
         return None
 
     def _header_before(self, queue: Partition, offset: int) -> dict[str, int] | None:
         """The header of the last whole frame with a record before `offset`, if one is kept."""
         offset -= 1
         while offset >= queue.start_offset:
-            pos = queue.unit_position(offset)
-            if self._view.is_whole(pos):
-                return self._header(pos)
-            while offset >= queue.start_offset and queue.unit_position(offset) == pos:
-                offset -= 1
+            if self._finder.look(queue, offset):
+                return self._finder.header
+            self._next_offset()
+            offset -= 1
         return None
 
-    def _header(self, pos: int) -> dict[str, int]:
-        return read_header(self._read(pos, pos, FRAME_HEADER_SIZE))
+    def _next_offset(self) -> int:
+        """Where to look after a record that is lost. Raises ColdFrameError if it is only cold."""
+        if self._finder.place is not None:
+            raise ColdFrameError(self._finder.place)
+        return self._finder.next_offset
 
     def _read(self, frame_pos: int, pos: int, size: int) -> bytes:
         """Bytes of a frame; never waits for the disk, and a bad sector cannot end the process."""
