@@ -1,6 +1,6 @@
 """`latermq dump`: show what is in a data directory. Layer 6."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -118,12 +118,11 @@ def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
 
     Reads alone: nothing in the directory is made or changed.
     """
-    numbers = {name: number for number, name in KIND_NAMES.items()}
     first_offset, end_offset = _read_offsets(offsets)
     filters = Filters(
         topic=topic,
         partition=partition,
-        kinds=frozenset(numbers[each.value] for each in kind) if kind else None,
+        kinds=_kind_numbers(kind),
         first_pos=from_,
         end_pos=to,
         first_offset=first_offset,
@@ -138,21 +137,34 @@ def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
 
     with opened(Path(directory), findings, may_be_live=live) as data:
         source = Dump(data, findings, filters, KAFKA_FACADE.decompress)
-        makers: dict[What, Callable[[], Iterator[Item]]] = {
-            What.FRAMES: lambda: source.frames(with_contents=content),
-            What.RECORDS: source.records,
-            What.TIMERS: source.timers,
-            What.QUEUES: source.queues,
-            What.STATE: source.state,
-            What.CHECKPOINT: source.checkpoint,
-        }
         try:
-            for item in makers[what]():
+            for item in _items(source, what, with_contents=content):
                 printer.item(what, item)
         finally:
             printer.flush()
     if findings.fault_count:
         raise typer.Exit(EXIT_FAULTS)
+
+
+def _items(source: Dump, what: What, *, with_contents: bool) -> Iterator[Item]:
+    match what:
+        case What.FRAMES:
+            return source.frames(with_contents=with_contents)
+        case What.RECORDS:
+            return source.records()
+        case What.TIMERS:
+            return source.timers()
+        case What.QUEUES:
+            return source.queues()
+        case What.STATE:
+            return source.state()
+        case What.CHECKPOINT:
+            return source.checkpoint()
+
+
+def _kind_numbers(kinds: list[Kind] | None) -> frozenset[int] | None:
+    numbers = {name: number for number, name in KIND_NAMES.items()}
+    return frozenset(numbers[each.value] for each in kinds) if kinds else None
 
 
 def _read_offsets(text: str | None) -> tuple[int | None, int | None]:
