@@ -7,7 +7,9 @@ cpdef enum:
     DELIVERED = 3
 
 cdef enum:
-    NAME_SHARDS = 1024
+    SHARD_BITS = 10
+    NAME_SHARDS = 1 << SHARD_BITS
+    STATE_BITS = 2            # of NameSlot.partition_state
 
 cdef struct NamedTimer:
     int64_t phys_offset
@@ -46,6 +48,7 @@ cdef class IdIndex:
     cdef NameShard shards[NAME_SHARDS]
     cdef uint8_t* forgotten              # one bit for each topic id
     cdef int64_t forgotten_bytes
+    cdef const NameSlot* touched         # by the last put, or settle that found it; till the next
     cdef uint32_t cursor_shard
     cdef uint32_t cursor_slot
     # In all of these the id is `size` bytes, 1 to 255; topic_id >= 0.

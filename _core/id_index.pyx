@@ -20,15 +20,12 @@ from libc.string cimport memcpy, memset
 cdef enum:
     KEY_BYTES = 16
     NAME_BYTES_MAX = 255
-    SHARD_BITS = 10
     SHARD_CAPACITY_MIN = 6
     SHRINK_CAPACITY_MIN = 24     # smaller parts are not worth the work
-    STATE_BITS = 2
     PARTITION_MAX = 1 << 29      # what is left of 32 bits beside the state, and of a positive int32
     TOPIC_MAX = 1 << 28          # an id above it is a mistake; bounds the bitmap
 
 assert sizeof(NameSlot) == 48
-assert NAME_SHARDS == 1 << SHARD_BITS
 
 
 cdef struct SipState:
@@ -284,6 +281,7 @@ cdef class IdIndex:
         slot.forget_at_ms = timer.forget_at_ms
         slot.record_index = timer.record_index
         slot.partition_state = <uint32_t>timer.partition << STATE_BITS | <uint32_t>timer.state
+        self.touched = slot
         return 0
 
     cdef int settle(
@@ -303,6 +301,7 @@ cdef class IdIndex:
             return 0
         slot.forget_at_ms = forget_at_ms
         slot.partition_state = slot.partition_state >> STATE_BITS << STATE_BITS | <uint32_t>state
+        self.touched = slot
         return 1
 
     cdef int forget_topic(self, int32_t topic_id) except -1 nogil:

@@ -135,3 +135,41 @@ cpdef enum:
     BATCH_AT_PRODUCER_EPOCH = 51  # i16
     BATCH_AT_BASE_SEQUENCE = 53   # i32
     BATCH_AT_COUNT = 57           # i32
+
+# Files of runs: what is pending, and users' ids, as of a checkpoint.
+cpdef enum:
+    RUN_MAGIC = 0x4C4D5152        # "LMQR"
+    RUN_VERSION = 1
+    RUN_TIMERS = 1                # kind of a file in timer/
+    RUN_IDS = 2                   # kind of a file in index/
+    RUN_BLOCK_SIZE_MAX = 262144   # bytes of rows in one block
+
+# Rows of timers and of settled ones lie in one sequence and begin alike.
+cpdef enum:
+    RUN_ROW_PENDING = 1
+    RUN_ROW_SETTLED = 2
+    RUN_TIMER_SIZE = 40
+    RUN_TIMER_AT_ACCEPT_POS = 0   # i64
+    RUN_TIMER_AT_INDEX = 8        # i32
+    RUN_TIMER_AT_KIND = 12        # u8, RUN_ROW_PENDING
+    RUN_TIMER_AT_LEVEL = 13       # u8, as in the accept frame; two zero bytes follow
+    RUN_TIMER_AT_DUE = 16         # i64, epoch ms
+    RUN_TIMER_AT_LEVEL_OFFSET = 24  # i64
+    RUN_TIMER_AT_TOPIC_ID = 32    # i32
+    RUN_TIMER_AT_PARTITION = 36   # i32
+    RUN_SETTLED_SIZE = 16
+    RUN_SETTLED_AT_ACCEPT_POS = 0  # i64
+    RUN_SETTLED_AT_INDEX = 8      # i32
+    RUN_SETTLED_AT_KIND = 12      # u8, RUN_ROW_SETTLED; three zero bytes follow
+
+cpdef enum:
+    RUN_ID_SIZE = 52
+    RUN_ID_AT_HASH_HIGH = 0       # u64
+    RUN_ID_AT_HASH_LOW = 8        # u32
+    RUN_ID_AT_TOPIC_ID = 12       # i32
+    RUN_ID_AT_ACCEPT_POS = 16     # i64
+    RUN_ID_AT_DUE = 24            # i64, epoch ms
+    RUN_ID_AT_FORGET_TIME = 32    # i64, epoch ms; 0 = pending
+    RUN_ID_AT_INDEX = 40          # i32
+    RUN_ID_AT_PARTITION = 44      # i32
+    RUN_ID_AT_STATE = 48          # u8, as in the id index; three zero bytes follow

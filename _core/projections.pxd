@@ -4,6 +4,7 @@ from _core.due_queue cimport DueQueue
 from _core.frames cimport FrameHeader
 from _core.id_index cimport IdIndex
 from _core.partition cimport Partition, Topic
+from _core.timer_deltas cimport TimerDeltas
 from _core.unit_blocks cimport UnitBlocks
 
 # Records up to next_offset become visible once the log is visible up to end_pos.
@@ -26,6 +27,8 @@ cdef class Projections:
     cdef readonly int64_t timers_cancelled
     cdef readonly int64_t timers_replaced
     cdef readonly int64_t timers_delivered
+    cdef public TimerDeltas deltas
+    cdef readonly bytes id_key
     cdef int64_t fired_id_memory_ms
     cdef list lost_ranges
     cdef set dropped             # timers that damage made undeliverable, by id
@@ -36,6 +39,7 @@ cdef class Projections:
     cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1
     cdef bint _is_lost(self, int64_t pos)
     cdef bint _is_gone(self, int64_t accept_pos, int32_t index)
+    cdef int _note_id(self) except -1
     # Applies a frame whose header and tables lie at p in one piece. `live`: it was appended just
     # now, so that the timers of a deliver frame are out of the due queue already.
     cdef int apply(

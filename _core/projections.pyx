@@ -11,9 +11,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from _core.delay_levels cimport Level
 from _core.due_queue cimport DueQueue, Timer
 from _core.frames cimport FrameHeader
-from _core.id_index cimport CANCELLED, DELIVERED, PENDING, IdIndex, NamedTimer
+from _core.id_index cimport (
+    CANCELLED, DELIVERED, PENDING, STATE_BITS, IdIndex, NamedTimer, NameSlot,
+)
 from _core.layout cimport *
 from _core.octets cimport load_i32, load_i64, load_u32
 from _core.partition cimport Partition, Sequenced, Topic
@@ -36,6 +39,8 @@ cdef class Projections:
         partitions: every partition by its handle, an in-process number that timers carry; None when
             deleted.
         accepted_records, timers_accepted, ...: totals since the start of the replay.
+        id_key: what keys the hash of the id index.
+        deltas: is told each change of timers and ids for the next checkpoint; None: nobody asks.
     """
 
     def __cinit__(self, *, int level_count, bytes id_key not None, int64_t fired_id_memory_ms):
@@ -48,6 +53,7 @@ cdef class Projections:
         """
         self.due = DueQueue(level_count)
         self.ids = IdIndex(id_key)
+        self.id_key = id_key
         self.fired_id_memory_ms = fired_id_memory_ms
         self.topics_by_name = {}
         self.topics_by_id = {}
@@ -96,6 +102,59 @@ cdef class Projections:
         del self.topics_by_name[topic.name_bytes]
         del self.topics_by_id[topic.topic_id]
         del self.topics_by_uuid[topic.uuid.bytes]
+
+    # What a checkpoint tells
+
+    def set_id_key(self, bytes key not None):
+        """Take the key that ids were hashed with when they were saved.
+
+        Raises:
+            ValueError: there are ids already.
+        """
+        if self.ids.count:
+            raise ValueError("ids were hashed already")
+        self.ids = IdIndex(key)
+        self.id_key = key
+
+    def level_states(self):
+        """Of each level from 1 on: next offset, and due, position and index of the last timer.
+
+        It is what push decides by; due is -1 before the first timer.
+        """
+        cdef Level* level
+        cdef int i
+        states = []
+        for i in range(1, self.due.level_count + 1):
+            level = &self.due.levels.levels[i]
+            states.append((
+                level.next_offset, level.last.due_ms, level.last.phys_offset,
+                level.last.record_index,
+            ))
+        return tuple(states)
+
+    def restore_level_states(self, states not None):
+        """Go on with the levels as `level_states` told them, after the timers were pushed.
+
+        Raises:
+            ValueError: there is another number of levels.
+        """
+        cdef int64_t next_offset, due_ms, pos
+        cdef int32_t index
+        cdef int i
+        if len(states) != self.due.level_count:
+            raise ValueError(f"{len(states)} levels; there are {self.due.level_count}")
+        for i, (next_offset, due_ms, pos, index) in enumerate(states, start=1):
+            self.due.levels.use_up(i, next_offset)
+            self.due.levels.levels[i].last = Timer(due_ms, pos, index, 0)
+
+    cdef int _note_id(self) except -1:
+        """The id that was put or settled a moment ago is another one for the next checkpoint."""
+        cdef const NameSlot* slot = self.ids.touched
+        cdef Partition partition
+        if self.deltas is not None:
+            partition = <Partition>self.partitions[slot.partition_state >> STATE_BITS]
+            self.deltas.name(slot, partition.index)
+        return 0
 
     # Visibility
 
@@ -229,8 +288,10 @@ cdef class Projections:
         cdef NamedTimer known
         if not self.ids.find(topic_id, name, size, now_ms, &known) or known.state != PENDING:
             return 0
+        if self.deltas is not None:
+            self.deltas.settle(known.phys_offset, known.record_index)
         if self.dropped and (known.phys_offset, known.record_index) in self.dropped:
-            return 0
+            return 1  # no longer in the queue; a start that reads this finds it there
         self.due.cancel(known.phys_offset, known.record_index, known.partition)
         return 1
 
@@ -256,9 +317,15 @@ cdef class Projections:
             named.forget_at_ms = 0
             named.state = PENDING
             self.ids.put(h.topic_id, name, size, &named)
+            self._note_id()
         if level > self.due.level_count:
             level = 0  # written when more levels were configured
         self.due.push(&timer, level, load_i64(entry + TIMER_AT_LEVEL_OFFSET))
+        if self.deltas is not None:
+            self.deltas.push(
+                &timer, h.topic_id, partition.index, entry[TIMER_AT_LEVEL],
+                load_i64(entry + TIMER_AT_LEVEL_OFFSET),
+            )
         self.timers_accepted += 1
         return 0
 
@@ -284,7 +351,8 @@ cdef class Projections:
             known.state = DELIVERED
             self.timers_replaced += pending
         known.forget_at_ms = h.store_time_ms + self.fired_id_memory_ms
-        return self.ids.put(h.topic_id, name, size, &known)
+        self.ids.put(h.topic_id, name, size, &known)
+        return self._note_id()
 
     cdef int _apply_settled(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
@@ -303,11 +371,13 @@ cdef class Projections:
             # What is delivered live was popped just now; what is cancelled waits in the queue.
             if (not live or state == CANCELLED) and not self._is_gone(accept_pos, index):
                 self.due.cancel(accept_pos, index, partition.handle)
-            if size:
-                self.ids.settle(
-                    h.topic_id, name, size, accept_pos, index, state,
-                    h.store_time_ms + self.fired_id_memory_ms,
-                )
+            if self.deltas is not None:
+                self.deltas.settle(accept_pos, index)
+            if size and self.ids.settle(
+                h.topic_id, name, size, accept_pos, index, state,
+                h.store_time_ms + self.fired_id_memory_ms,
+            ):
+                self._note_id()
             name += size
             entry += SETTLED_ENTRY_SIZE
         if state == DELIVERED:

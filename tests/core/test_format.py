@@ -10,7 +10,7 @@ import pytest
 from _core import layout
 from _core.frames import check, read_header
 from appliance.store import carry_frames as carry
-from appliance.store import checkpoint, payload
+from appliance.store import checkpoint, payload, run_files
 from appliance.store import control_frames as control
 from appliance.store import group_frames as group
 from appliance.store import txn_frames as txn
@@ -38,11 +38,16 @@ FIXED_TABLES = [
     ("cancel entry", "CANCEL_AT_", layout.CANCEL_ENTRY_SIZE),
     ("settled entry", "SETTLED_AT_", layout.SETTLED_ENTRY_SIZE),
     ("unit", "UNIT_AT_", layout.UNIT_SIZE),
+    ("run timer", "RUN_TIMER_AT_", layout.RUN_TIMER_SIZE),
+    ("run settled", "RUN_SETTLED_AT_", layout.RUN_SETTLED_SIZE),
+    ("run id", "RUN_ID_AT_", layout.RUN_ID_SIZE),
     ("batch", "BATCH_AT_", layout.BATCH_HEADER_SIZE),
 ]
 
 PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "checkpoint": struct.Struct(f"{checkpoint.BODY.format}I"),
+    "run": run_files.HEAD,
+    "run block": run_files.BLOCK_HEAD,
     "topic": control.TOPIC_HEAD,
     "topic partition": control.TOPIC_PARTITION,
     "producer": control.PRODUCER,
@@ -110,6 +115,7 @@ def test_sizes_in_the_text_are_those_of_the_layout() -> None:
     assert f"first {layout.BATCH_CRC_START} bytes of each batch" in PAGE
     file_size = f"{layout.UNITS_PER_FILE:,} units, {layout.UNITS_PER_FILE * layout.UNIT_SIZE:,} by"
     assert file_size in PAGE
+    assert f"at most {layout.RUN_BLOCK_SIZE_MAX:,} |" in PAGE
 
 
 @pytest.mark.parametrize("table", PAYLOAD_STRUCTS)

@@ -12,7 +12,15 @@ from uuid import UUID
 
 PATH: Final = Path(__file__).parents[2] / "docs" / "FORMAT.md"
 
-INTEGERS: Final = {"u8": "B", "u16": "H", "u32": "I", "i16": "h", "i32": "i", "i64": "q"}
+INTEGERS: Final = {
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+}
 _LINE_BYTES: Final = 16
 _TEXT_NULL: Final = 0xFFFF
 

@@ -1,0 +1,173 @@
+"""How fast pending timers and users' ids are saved as runs, merged and loaded.
+
+    .venv/bin/python perf/micro_runs.py [--timers 10000000] [--dir /tmp]
+
+Prints seconds of processor time, and million rows per second of it, of each step. "freeze" is how
+long the event loop stands still; everything else of a checkpoint happens on a thread. What is
+merged: a run of all timers, one in which a tenth of them is settled and as many are new, and three
+tenths more settled.
+"""
+
+import argparse
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from _core.partition import Topic
+from _core.projections import Projections
+from appliance.fs import OsFileSystem
+from appliance.store.paths import DataPaths
+from appliance.store.runs import Runs
+
+TOPICS: Final = 100
+PARTITIONS: Final = 10
+START_MS: Final = 1_780_000_000_000
+DAY_MS: Final = 86_400_000
+
+
+def new_projections() -> Projections:
+    projections = Projections(level_count=18, id_key=bytes(16), fired_id_memory_ms=DAY_MS)
+    for topic_id in range(1, TOPICS + 1):
+        topic = Topic(f"t{topic_id}", UUID(int=topic_id), topic_id, {})
+        projections.add_topic(topic, [(0, 0, -1)] * PARTITIONS)
+    return projections
+
+
+def fill(projections: Projections, first: int, count: int, *, with_ids: bool) -> None:
+    """Let so many timers be accepted, a hundred to a batch."""
+    deltas = projections.deltas
+    assert deltas is not None
+    push, name = deltas.push_timer, deltas.name_timer
+    rng = random.Random(first)
+    for number in range(first, first + count):
+        pos, index = number // 100 * 40_000, number % 100
+        topic_id = number // 100 % TOPICS + 1
+        due_ms = START_MS + int(rng.random() * DAY_MS)
+        partition = number % PARTITIONS
+        push(due_ms, pos, index, topic_id=topic_id, partition=partition)
+        projections.due.push_timer(due_ms, pos, index, (topic_id - 1) * PARTITIONS + partition)
+        if with_ids:
+            name(rng.getrandbits(64), number & 0xFFFFFFFF, topic_id, phys_offset=pos, due_ms=due_ms)
+
+
+def settle(projections: Projections, first: int, count: int, step: int) -> None:
+    deltas = projections.deltas
+    assert deltas is not None
+    for number in range(first, first + count * step, step):
+        pos, index = number // 100 * 40_000, number % 100
+        handle = number // 100 % TOPICS * PARTITIONS + number % PARTITIONS
+        deltas.settle_timer(pos, index)
+        projections.due.cancel_timer(pos, index, handle)
+
+
+def timed(call: Callable[[], object]) -> float:
+    begin = time.thread_time()
+    call()
+    return time.thread_time() - begin
+
+
+class Stalls:
+    """Measures for how long another thread could not run Python."""
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+        self._is_over = False
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        last = time.perf_counter()
+        while not self._is_over:
+            time.sleep(0.0002)
+            now = time.perf_counter()
+            self.longest_seconds = max(self.longest_seconds, now - last)
+            last = now
+
+    def __enter__(self) -> "Stalls":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join()
+
+
+def drain(steps: Iterator[int]) -> float:
+    """Take all; the longest step, seconds."""
+    longest, last = 0.0, time.thread_time()
+    for _ in steps:
+        now = time.thread_time()
+        longest = max(longest, now - last)
+        last = now
+    return longest
+
+
+def save(what: str, runs: Runs, pos: int, rows: int) -> None:
+    begin = time.perf_counter()
+    job = runs.freeze(pos, START_MS)
+    frozen = time.perf_counter() - begin
+    with Stalls() as stalls:
+        spent = timed(job.run)
+    runs.end(job)
+    megabytes = sum(entry.size for entry in runs.entries) / 1e6
+    print(
+        f"{what:24} {spent:6.2f} s, {rows / spent / 1e6:5.1f} M rows/s; {megabytes:6.0f} MB; "
+        f"freeze {frozen * 1e6:.0f} us, another thread waited {stalls.longest_seconds * 1e3:.1f} ms"
+    )
+
+
+def measure(paths: DataPaths, count: int, *, with_ids: bool) -> None:
+    fs = OsFileSystem()
+    for directory in paths.directories():
+        fs.make_dirs(directory)
+    projections = new_projections()
+    runs = Runs(fs, paths, projections)
+    runs.open()
+    fill(projections, 0, count, with_ids=with_ids)
+    save("write all", runs, 1, count * (1 + with_ids))
+    load_all("check", "load", fs, paths, runs)
+    tenth = count // 10
+    settle(projections, 0, tenth, 10)
+    fill(projections, count, tenth, with_ids=False)
+    save("write a tenth", runs, 2, 2 * tenth)
+    load_all("check of both", "load of both", fs, paths, runs)
+    settle(projections, 1, tenth * 3, 3)
+    save("merge", runs, 3, count + 5 * tenth)
+
+
+def load_all(
+    check_name: str, load_name: str, fs: OsFileSystem, paths: DataPaths, runs: Runs
+) -> None:
+    rows = sum(entry.rows for entry in runs.entries)
+    projections = new_projections()
+    loading = Runs(fs, paths, projections)
+    spent = timed(lambda: drain(loading.check(runs.entries)))
+    print(f"{check_name:24} {spent:6.2f} s, {rows / spent / 1e6:5.1f} M rows/s")
+    begin = time.thread_time()
+    slowest = drain(loading.load(runs.entries, 1, START_MS))
+    spent = time.thread_time() - begin
+    loaded = projections.due.pending
+    print(
+        f"{load_name:24} {spent:6.2f} s, {rows / spent / 1e6:5.1f} M rows/s; {loaded} timers, "
+        f"{len(projections.ids)} ids, slowest step {slowest * 1e3:.1f} ms"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--timers", type=int, default=10_000_000)
+    parser.add_argument("--dir", type=Path, default=None, help="where the files go")
+    options = parser.parse_args()
+    for with_ids in (False, True):
+        print("timers with ids" if with_ids else "timers")
+        with tempfile.TemporaryDirectory(dir=options.dir) as root:
+            count = options.timers // 5 if with_ids else options.timers
+            measure(DataPaths(Path(root)), count, with_ids=with_ids)
+
+
+if __name__ == "__main__":
+    main()
