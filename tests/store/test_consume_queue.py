@@ -1,0 +1,347 @@
+"""ConsumeQueue files: never trusted, made anew where they are wrong, durable when a job says so."""
+
+import random
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from _core.layout import UNIT_SIZE
+from _core.partition import Partition
+from appliance.errors import StorageError
+from appliance.store import consume_queue
+from appliance.store.consume_queue import ConsumeQueues
+from appliance.store.paths import DataPaths, segment_name
+from tests.support.broker_rig import BrokerRig
+from tests.support.kafka_records import Record
+from tests.support.raw_batch import Raw, make_batch
+from tests.support.wire_client import WireClient, fetch_part, fetch_request, framed
+
+BATCHES: Final = 22
+BATCH_RECORDS: Final = 30
+COUNT: Final = BATCHES * BATCH_RECORDS
+"""More than a block of units; all but the last 64 of them are in the file alone."""
+
+
+def value_of(partition: int, offset: int) -> bytes:
+    return b"%d of %d " % (offset, partition) + random.Random(offset).randbytes(40)
+
+
+@pytest.fixture
+def rig() -> BrokerRig:
+    """A broker whose topic "t" has two partitions with the same number of records."""
+    rig = BrokerRig()
+    rig.create_topic("t", 2)
+    client = WireClient(rig)
+    for start in range(0, COUNT, BATCH_RECORDS):
+        for partition in (0, 1):
+            values = [value_of(partition, start + i) for i in range(BATCH_RECORDS)]
+            client.produce("t", partition, make_batch([Raw(value) for value in values]))
+    for _ in range(3):
+        rig.housekeep()
+    assert [each.unsaved_count for each in partitions_of(rig)] == [0, 0]
+    return rig
+
+
+def partitions_of(rig: BrokerRig) -> list[Partition]:
+    topic = rig.broker.find_topic("t")
+    assert topic is not None
+    return topic.partitions
+
+
+def path_of(rig: BrokerRig, partition: int = 0) -> Path:
+    return DataPaths(rig.config.data_dir).queue("t", partition) / segment_name(0)
+
+
+def check_served(rig: BrokerRig, partition: int, offset: int) -> None:
+    """Everything from an offset on is what was sent."""
+    found = [(record.offset, record.value) for record in rig.fetch("t", partition, offset)]
+    assert found == [(each, value_of(partition, each)) for each in range(offset, COUNT)]
+
+
+def unit_at(offset: int) -> slice:
+    return slice(offset * UNIT_SIZE, (offset + 1) * UNIT_SIZE)
+
+
+# Units that are wrong
+
+
+def test_no_flipped_bit_of_a_unit_leads_astray(rig: BrokerRig) -> None:
+    """It is reported with file and offset, and the unit is as it was. The tags code alone is not
+    checked: nothing is found by it.
+    """
+    path, offset = path_of(rig), COUNT - 100
+    good = rig.disk.files()[path]
+    blocks = partitions_of(rig)[0].blocks
+    assert blocks is not None
+    for bit in range(12 * 8):
+        rig.disk.flip(path, offset * UNIT_SIZE + bit // 8, 1 << bit % 8)
+        blocks.drop(partitions_of(rig)[0].handle, 0, COUNT)
+        check_served(rig, 0, offset)
+        assert len(rig.broker.damage) == bit + 1, f"bit {bit}"
+        damage = rig.broker.damage[bit]
+        assert (damage.path, damage.offset, damage.is_mended) == (path, offset * UNIT_SIZE, True)
+        assert rig.disk.files()[path] == good
+    check_served(rig, 0, offset)
+    assert len(rig.broker.damage) == 12 * 8
+
+
+@pytest.mark.parametrize("other", [0, 89, 131, 400, COUNT - 1])
+def test_a_unit_of_another_record_is_not_believed(rig: BrokerRig, other: int) -> None:
+    path = path_of(rig)
+    good = rig.disk.files()[path]
+    put(rig, path, good[unit_at(other)], 100)
+    check_served(rig, 0, 100)
+    assert [damage.path for damage in rig.broker.damage] == [path]
+    assert rig.disk.files()[path] == good
+
+
+def test_units_of_another_partition_are_not_believed(rig: BrokerRig) -> None:
+    """Its records have the same offsets."""
+    paths = path_of(rig, 0), path_of(rig, 1)
+    good = [rig.disk.files()[path] for path in paths]
+    put(rig, paths[0], good[1], 0)
+    check_served(rig, 0, 0)
+    check_served(rig, 1, 0)
+    assert rig.disk.files()[paths[0]] == good[0]
+    assert {damage.path for damage in rig.broker.damage} == {paths[0]}
+
+
+def put(rig: BrokerRig, path: Path, units: bytes, offset: int) -> None:
+    rig.disk.open(path).pwritev([units], offset * UNIT_SIZE)
+
+
+@pytest.mark.parametrize("size", [0, 1, UNIT_SIZE, 100 * UNIT_SIZE + 7, 499 * UNIT_SIZE])
+def test_a_file_that_was_cut_is_made_whole(rig: BrokerRig, size: int) -> None:
+    path = path_of(rig)
+    good = rig.disk.files()[path]
+    rig.disk.open(path).truncate(size)
+    check_served(rig, 0, 0)
+    assert rig.disk.files()[path] == good
+    assert {damage.path for damage in rig.broker.damage} == {path}
+
+
+def test_a_sector_that_cannot_be_read_is_made_good_from_the_log(rig: BrokerRig) -> None:
+    path = path_of(rig)
+    rig.disk.spoil(path, 100 * UNIT_SIZE, 1)
+    check_served(rig, 0, 0)
+    assert {damage.path for damage in rig.broker.damage} == {path}
+
+
+def test_a_file_that_is_gone_is_made_again(rig: BrokerRig) -> None:
+    path = path_of(rig)
+    good = rig.disk.files()[path]
+    rig.broker._store._queues.close()
+    rig.disk.unlink(path)
+    check_served(rig, 0, 0)
+    assert rig.disk.files()[path] == good
+
+
+def test_units_are_served_though_the_disk_is_too_full_to_mend_them(rig: BrokerRig) -> None:
+    path = path_of(rig)
+    rig.broker._store._queues.close()
+    rig.disk.unlink(path)
+    rig.disk.free = 0
+    check_served(rig, 0, 0)
+    assert path not in rig.disk.files() or not rig.disk.files()[path]
+
+
+@pytest.mark.parametrize("offset", [0, 100, 480, 500, 590])
+def test_a_frame_that_rotted_is_blamed_and_not_its_unit(rig: BrokerRig, offset: int) -> None:
+    rig = rig.restart()  # what was written a moment ago is taken to be in memory
+    first = offset - offset % BATCH_RECORDS
+    pos = rig.position_of(partitions_of(rig)[0], first)
+    segment = max(path for path in rig.segment_paths() if int(path.name) <= pos)
+    pos -= int(segment.name)
+    rig.disk.flip(segment, pos + 200, 1)
+    rig.make_cold()
+    units = rig.disk.files()[path_of(rig)]
+    found = [record.offset for record in rig.fetch("t", 0)]
+    assert found == [each for each in range(COUNT) if not first <= each < first + BATCH_RECORDS]
+    assert [(each.path, each.offset) for each in rig.broker.damage] == [(segment, pos)]
+    assert rig.disk.files()[path_of(rig)] == units
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_nothing_wrong_is_served_whatever_happens_to_the_files(rig: BrokerRig, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(rng.randrange(1, 6)):
+        path = path_of(rig, rng.randrange(2))
+        size = len(rig.disk.files()[path])
+        start, other = rng.randrange(size), rng.randrange(size)
+        match rng.randrange(4):
+            case 0:
+                rig.disk.flip(path, start, 1 << rng.randrange(8))
+            case 1:
+                rig.disk.open(path).pwritev([bytes(512)], start - start % 512)
+            case 2:
+                part = rig.disk.open(path).pread(512, other - other % 512)
+                rig.disk.open(path).pwritev([part], start - start % 512)
+            case _:
+                rig.disk.spoil(path, start, 1)
+    if rng.random() < 0.5:
+        rig.make_cold()
+    for _ in range(6):
+        check_served(rig, rng.randrange(2), rng.randrange(COUNT))
+
+
+# Units that are cold
+
+
+def test_a_cold_unit_is_read_by_a_thread(rig: BrokerRig) -> None:
+    """The fetch is parked meanwhile, and names the unit to be read."""
+    rig.disk.evict(path_of(rig))
+    handle = partitions_of(rig)[0].handle
+    session = rig.broker.open_session(rig._answer_rare)
+    data = framed(fetch_request([("t", [fetch_part(0, 10)])]), 11, 1)
+    session.get_buffer()[: len(data)] = data
+    session.received(len(data), rig.clock.wall_ms())
+    (parked,) = session.new_parked
+    assert parked.cold == [(handle, 10)]
+    assert rig.read_cold(parked.cold) == []
+    assert session.retry(parked)
+
+
+def test_live_consumers_wait_for_no_thread(rig: BrokerRig) -> None:
+    """The last units are in memory; older ones come from what the kernel has of the file."""
+    for offset in (COUNT - 1, COUNT - 60, 300, 0):
+        session = rig.broker.open_session(rig._answer_rare)
+        data = framed(fetch_request([("t", [fetch_part(0, offset)])]), 11, 1)
+        session.get_buffer()[: len(data)] = data
+        session.received(len(data), rig.clock.wall_ms())
+        assert session.new_parked == []
+
+
+def test_a_deleted_topic_is_not_read(rig: BrokerRig) -> None:
+    handle = partitions_of(rig)[0].handle
+    read = rig.broker.read_cold([(handle, 10)])
+    rig.delete_topic("t")
+    assert rig.broker.note_read(read) == []
+    assert rig.broker.note_read(rig.broker.read_cold([(handle, 10)])) == []
+
+
+def test_units_that_are_read_take_no_more_memory_than_they_may(rig: BrokerRig) -> None:
+    blocks = partitions_of(rig)[0].blocks
+    assert blocks is not None
+    for offset in range(0, COUNT - 64, 10):
+        rig.fetch("t", offset % 2, offset)
+    assert 0 < blocks.size <= blocks.size_max
+    small = type(blocks)(size_max=15_000)
+    for number in range(10):
+        small.put(number, 0, bytes(500 * UNIT_SIZE))
+    assert small.size <= 15_000
+
+
+# Files
+
+
+@pytest.fixture
+def few_files(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(consume_queue, "OPEN_FILES_MAX", 3)
+    return 3
+
+
+def test_a_bounded_number_of_files_stays_open(few_files: int) -> None:
+    rig = BrokerRig()
+    rig.create_topic("t", 10)
+    for partition in range(10):
+        rig.produce("t", partition, [Record(b"%d" % i) for i in range(200)])
+    rig.housekeep()
+    rig.housekeep()
+    queues = rig.broker._store._queues
+    assert [each.unsaved_count for each in partitions_of(rig)] == [0] * 10
+    assert len(queues._files) == few_files
+    for partition in range(10):
+        found = rig.fetch("t", partition, 5)
+        assert [record.value for record in found] == [b"%d" % i for i in range(5, 200)]
+        assert len(queues._files) <= few_files
+
+
+def test_what_a_job_synced_survives_a_power_cut(rig: BrokerRig) -> None:
+    queues = rig.broker._store._queues
+    client = WireClient(rig)
+    client.produce("t", 1, make_batch([Raw(b"one more")]))
+    waiting = iter(partitions_of(rig))
+    while queues.save_some(waiting, partitions_max=1):
+        pass
+    job = queues.sync_job()
+    job.run()
+    left = rig.disk.crashed("dropped", random.Random(1)).files()
+    for partition, count in ((0, COUNT), (1, COUNT + 1)):
+        path = path_of(rig, partition)
+        assert left[path] == rig.disk.files()[path]
+        assert len(left[path]) == count * UNIT_SIZE
+
+
+def test_a_job_covers_what_was_written_since_the_last_one_that_ended(rig: BrokerRig) -> None:
+    queues = rig.broker._store._queues
+    both = {path_of(rig, 0), path_of(rig, 1)}
+    assert set(queues.sync_job().files) == both
+    job = queues.sync_job()
+    WireClient(rig).produce("t", 1, make_batch([Raw(b"one more")]))
+    queues.save(partitions_of(rig)[1])
+    job.run()
+    queues.end_sync(job)
+    assert set(queues.sync_job().files) == {path_of(rig, 1)}
+    queues.end_sync(queues.sync_job())
+    assert not queues.sync_job().files
+    assert not queues.sync_job().directories
+
+
+def test_a_job_passes_over_a_topic_that_was_deleted_meanwhile(rig: BrokerRig) -> None:
+    job = rig.broker._store._queues.sync_job()
+    rig.delete_topic("t")
+    job.run()
+
+
+def test_units_that_find_no_room_make_no_checkpoint(rig: BrokerRig) -> None:
+    WireClient(rig).produce("t", 1, make_batch([Raw(b"one more")]))
+    rig.disk.free = 0
+    queues = rig.broker._store._queues
+    with pytest.raises(StorageError):
+        queues.save_some(iter(partitions_of(rig)), partitions_max=10)
+    queues.save(partitions_of(rig)[1])
+    assert partitions_of(rig)[1].unsaved_count == 1
+
+
+def restored(rig: BrokerRig, next_offset: int) -> tuple[ConsumeQueues, Partition]:
+    """The first partition as a start from a checkpoint finds it."""
+    known = partitions_of(rig)[0]
+    partition = Partition(known.topic, 0, 77, 0, 0)
+    partition.blocks = known.blocks
+    partition.restore(start_offset=0, next_offset=next_offset, running_max=5, log_bytes=9)
+    assert known.blocks is not None
+    return ConsumeQueues(rig.disk, DataPaths(rig.config.data_dir), known.blocks), partition
+
+
+def test_a_start_goes_on_with_the_files(rig: BrokerRig) -> None:
+    queues, partition = restored(rig, COUNT)
+    assert queues.restore(partition)
+    assert partition.unit(COUNT - 1) is None  # it is read when it is wanted
+    assert (partition.next_offset, partition.visible_offset) == (COUNT, COUNT)
+    assert (partition.unsaved_count, partition.running_max, partition.log_bytes) == (0, 5, 9)
+
+
+@pytest.mark.parametrize("missing", [1, UNIT_SIZE, COUNT * UNIT_SIZE])
+def test_a_start_is_told_of_files_that_are_too_short(rig: BrokerRig, missing: int) -> None:
+    rig.disk.open(path_of(rig)).truncate(COUNT * UNIT_SIZE - missing)
+    queues, partition = restored(rig, COUNT)
+    assert not queues.restore(partition)
+    rig.disk.unlink(path_of(rig))
+    assert not queues.restore(partition)
+
+
+def test_an_empty_partition_needs_no_file(rig: BrokerRig) -> None:
+    rig.disk.unlink(path_of(rig))
+    queues, partition = restored(rig, 0)
+    assert queues.restore(partition)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 333, 499, 500, COUNT - 1, COUNT])
+def test_a_cut_takes_the_units_behind_it(rig: BrokerRig, offset: int) -> None:
+    queues, partition = restored(rig, COUNT)
+    good = rig.disk.files()[path_of(rig)]
+    queues.cut(partition, offset)
+    assert rig.disk.files().get(path_of(rig), b"") == good[: offset * UNIT_SIZE]
+    assert (partition.next_offset, partition.unsaved_count) == (offset, 0)
+    assert partition.unit(offset) is None
