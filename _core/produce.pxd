@@ -40,14 +40,16 @@ cdef class ProducePath:
     cdef readonly int64_t received_bytes
     cdef str message
     cdef bint transactional
+    cdef int32_t timeout_ms    # of the request that was handled last
     cdef int handle(
-        self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos
+        self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
     ) except -1
+    cdef int count_refused(self, int error, int64_t count) except -1
     cdef int _count_unpacked(self, int64_t size) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
     cdef int _partition(
         self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
-        int64_t* end_pos, bint* failed
+        Buf* marks, int64_t* end_pos, bint* failed
     ) except -1
     cdef int _write_outcome(
         self, Buf* out, int version, int32_t index, const Outcome* o, Partition p

@@ -19,11 +19,12 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
+from _core.answer cimport Mark
 from _core.batch cimport (
     ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, Batch,
     decode_batch,
 )
-from _core.buffer cimport Buf
+from _core.buffer cimport Buf, append as buf_append
 from _core.crc32c cimport extend
 from _core.delay_split cimport SPLIT_OK, BatchSplitter
 from _core.frames cimport FrameHeader, blank_header, frame_size
@@ -60,6 +61,8 @@ cdef enum:
 cdef enum:
     FIRST_FLEXIBLE = 9
     CODEC_ZSTD = 4
+    # Behind the index of the partition.
+    OUTCOME_AT_ERROR = 4
 
 
 cdef class ProducePath:
@@ -96,11 +99,12 @@ cdef class ProducePath:
         self.refused = {}
 
     cdef int handle(
-        self, Cursor* c, int version, int64_t now_ms, Buf* out, int64_t* end_pos
+        self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
     ) except -1:
         """Answer the request body at `c` into `out`, from the topic array on. A ProduceResult.
 
-        `end_pos` is raised to the log position that must be durable before the answer goes out.
+        `end_pos` is raised to the log position that must be durable before the answer goes out;
+        `marks` get one Mark for each batch that was accepted.
         """
         cdef bint flexible = version >= FIRST_FLEXIBLE, failed = False
         cdef int64_t topics, partitions, i, k, size
@@ -121,7 +125,7 @@ cdef class ProducePath:
         take_string(c, flexible, &size)
         self.transactional = size >= 0
         acks = take_i16(c)
-        take_i32(c)  # the client's timeout: flushes are bounded by the broker's own
+        self.timeout_ms = take_i32(c)
         topics = take_array(c, flexible, 2)
         put_array(out, flexible, topics)
         for i in range(topics):
@@ -131,7 +135,7 @@ cdef class ProducePath:
             partitions = take_array(c, flexible, 5)
             put_array(out, flexible, partitions)
             for k in range(partitions):
-                self._partition(c, version, topic, acks, now_ms, out, end_pos, &failed)
+                self._partition(c, version, topic, acks, now_ms, out, marks, end_pos, &failed)
             skip_tags(c, flexible)
             if flexible:
                 put_i8(out, 0)
@@ -146,7 +150,7 @@ cdef class ProducePath:
 
     cdef int _partition(
         self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
-        int64_t* end_pos, bint* failed
+        Buf* marks, int64_t* end_pos, bint* failed
     ) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef int32_t index = take_i32(c)
@@ -154,6 +158,7 @@ cdef class ProducePath:
         cdef const uint8_t* data = take(c, size) if size > 0 else c.p
         cdef Partition partition = None
         cdef Outcome o
+        cdef Mark mark
         skip_tags(c, flexible)
         memset(&o, 0, sizeof(o))
         o.base_offset = o.log_append_time = -1
@@ -177,10 +182,17 @@ cdef class ProducePath:
             self._accept(partition, version, data, size, now_ms, &o)
         if o.error:
             failed[0] = True
-            self.refused[o.error] = self.refused.get(o.error, 0) + 1
-        elif o.end_pos > end_pos[0]:
-            end_pos[0] = o.end_pos
+            self.count_refused(o.error, 1)
+        else:
+            end_pos[0] = max(end_pos[0], o.end_pos)
+            mark = Mark(o.end_pos, out.size + OUTCOME_AT_ERROR)
+            buf_append(marks, &mark, sizeof(Mark))
         return self._write_outcome(out, version, index, &o, partition)
+
+    cdef int count_refused(self, int error, int64_t count) except -1:
+        if count:
+            self.refused[error] = self.refused.get(error, 0) + count
+        return 0
 
     cdef int _write_outcome(
         self, Buf* out, int version, int32_t index, const Outcome* o, Partition p

@@ -1,16 +1,10 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from _core.answer cimport Answer
 from _core.buffer cimport Buf
 from _core.fetch cimport FetchPath
 from _core.octets cimport Cursor
 from _core.produce cimport ProducePath
-
-# An answer in the order of its request: leaves when it is the first and the log is durable up to
-# end_pos.
-cdef class Answer:
-    cdef int64_t end_pos
-    cdef bint parked
-    cdef list pieces          # those that have not left yet
 
 cdef class ParkedFetch:
     cdef readonly Session session
@@ -55,6 +49,8 @@ cdef class Session:
     cdef Py_ssize_t consumed     # bytes of `input` that are dealt with
     cdef Buf merged              # answers of this round that leave together
     cdef int64_t merged_end_pos
+    cdef int64_t merged_wait_ms
+    cdef Buf marks               # of the batches in `merged`
     cdef Buf out                 # a fetch answer under construction
     cdef int _process(self, int64_t now_ms) except -1
     cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
@@ -65,6 +61,5 @@ cdef class Session:
     cdef int _park(self, ParkedFetch parked, int result) except -1
     cdef int _end_round(self) except -1
     cdef int _fill(self, Answer answer, list pieces) except -1
-    cdef int64_t _take_pieces(self, Answer answer, int64_t room, list result) except -1
     cdef int _close(self, str reason) except -1
     cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1

@@ -21,6 +21,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
+from _core.answer cimport REQUEST_TIMED_OUT, Answer, time_out
 from _core.buffer cimport Buf, fence, fit, release, reserve, shrink, unfence
 from _core.fetch cimport (
     FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
@@ -45,8 +46,6 @@ cdef enum:
     FETCH_MIN = 4
     FETCH_MAX = 17
     FETCH_FLEXIBLE = 12
-
-cdef enum:
     INPUT_MIN_BYTES = 16 << 10
     INPUT_KEEP_BYTES = 4 << 20
     KEEP_BYTES = 64 << 10
@@ -56,10 +55,6 @@ cdef enum:
     # or copied counts as well.
     TURN_WORK_BYTES = 2 << 20
     REQUEST_WORK_BYTES = 1024
-
-
-cdef class Answer:
-    """A place in the order of answers."""
 
 
 cdef class ParkedFetch:
@@ -121,7 +116,8 @@ cdef class Session:
         taken_bytes: bytes of the last `output` that are memory of their own, not slices of the log.
         new_parked: fetches parked by the last `received`, to be timed by the owner.
         requests: requests seen.
-        silent_pos: up to where the log holds what came without a wish for an answer (acks=0).
+        silent_pos: up to where the log holds what nobody waits for any more: it came without a wish
+            for an answer (acks=0), or timed out.
     """
 
     def __cinit__(self, ProducePath produce not None, FetchPath fetch not None, rare not None, *,
@@ -142,11 +138,12 @@ cdef class Session:
         self.queued_max_bytes = QUEUED_MAX_BYTES
         self.answers = deque()
         self.new_parked = []
-        self.merged_end_pos = 0
+        self.merged_wait_ms = INT64_MAX
 
     def __dealloc__(self):
         release(&self.input)
         release(&self.merged)
+        release(&self.marks)
         release(&self.out)
 
     # Input
@@ -242,6 +239,7 @@ cdef class Session:
             release(&self.input)
         if self.merged.size == 0:
             release(&self.merged)
+            release(&self.marks)
         release(&self.out)
 
     @property
@@ -297,14 +295,19 @@ cdef class Session:
         return 0
 
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1:
-        cdef Py_ssize_t start = self.merged.size
+        cdef Py_ssize_t start = self.merged.size, marked = self.marks.size
         cdef int result
         self._begin_answer(&self.merged, correlation, version >= PRODUCE_FLEXIBLE)
-        result = self.produce.handle(c, version, now_ms, &self.merged, &self.merged_end_pos)
+        result = self.produce.handle(
+            c, version, now_ms, &self.merged, &self.marks, &self.merged_end_pos
+        )
         if result == PRODUCE_ANSWERED:
             store_u32(self.merged.data + start, <uint32_t>(self.merged.size - start - 4))
+            # What leaves together waits together, no longer than the least patient of them.
+            self.merged_wait_ms = min(self.merged_wait_ms, self.produce.timeout_ms)
             return 0
         self.merged.size = start
+        self.marks.size = marked
         self.silent_pos = max(self.silent_pos, self.merged_end_pos)
         if result == PRODUCE_MALFORMED:
             return self._close("malformed Produce request")
@@ -422,12 +425,16 @@ cdef class Session:
         if self.merged.size:
             answer = Answer()
             answer.end_pos = self.merged_end_pos
+            answer.wait_ms = self.merged_wait_ms
+            answer.marks = PyBytes_FromStringAndSize(<char*>self.marks.data, self.marks.size)
             self._fill(
                 answer, [PyBytes_FromStringAndSize(<char*>self.merged.data, self.merged.size)]
             )
             self.answers.append(answer)
             shrink(&self.merged, KEEP_BYTES)
+            shrink(&self.marks, KEEP_BYTES)
         self.merged_end_pos = 0
+        self.merged_wait_ms = INT64_MAX
         return 0
 
     def output(self, int64_t durable_pos, int64_t size_max=INT64_MAX):
@@ -450,34 +457,27 @@ cdef class Session:
             if room <= 0:
                 self.has_more = True
                 break
-            room -= self._take_pieces(answer, room, result)
+            room -= answer.take(room, result, &self.taken_bytes)
             if not answer.pieces:
                 self.answers.popleft()
+        self.queued_bytes -= size_max - room
+        self.own_bytes -= self.taken_bytes
         return result
 
-    cdef int64_t _take_pieces(self, Answer answer, int64_t room, list result) except -1:
-        """Move what `room` allows of an answer to `result`; its bytes."""
-        cdef int64_t size, taken = 0
-        cdef Py_ssize_t count = 0
-        for piece in answer.pieces:
-            if taken >= room:
-                break
-            size = len(piece)
-            if size > room - taken and type(piece) is not bytes:
-                size = room - taken
-                answer.pieces[count] = piece[size:]
-                result.append(piece[:size])
-                taken += size
-                break
-            if type(piece) is bytes:
-                self.own_bytes -= size
-                self.taken_bytes += size
-            result.append(piece)
-            taken += size
-            count += 1
-        del answer.pieces[:count]
-        self.queued_bytes -= taken
-        return taken
+    def time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
+        """Answer REQUEST_TIMED_OUT to what of Produce has waited, since a first call, too long.
+
+        Args:
+            now_ms: monotonic ms.
+            wait_max_ms: most that any waits; less if the request says so.
+            durable_pos: log position up to which acknowledgements are allowed.
+
+        Returns:
+            How many batches were given up on; `output` has their answers.
+        """
+        given_up = time_out(self.answers, now_ms, wait_max_ms, durable_pos, &self.silent_pos)
+        self.produce.count_refused(REQUEST_TIMED_OUT, given_up)
+        return given_up
 
     @property
     def is_waiting(self):

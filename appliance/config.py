@@ -161,6 +161,12 @@ class Config:
         "sync: when more than this waits for the disk, producers are not read any further, so "
         "that due messages need not wait behind all of it.",
     )
+    flush_timeout_ms: int = number(
+        5_000,
+        "flush.timeout_ms",
+        (100, 10 * MS_PER_MINUTE),
+        "Produce that waits longer for the disk is answered REQUEST_TIMED_OUT; RocketMQ's 5 s.",
+    )
     segment_size_bytes: int = number(
         GIB,
         "store.segment_size_bytes",

@@ -140,6 +140,14 @@ class Pump:
         backlog_bytes = broker.committed_pos - broker.flushed_pos
         return broker.is_sync_flush and backlog_bytes > broker.config.flush_backlog_max_bytes
 
+    @property
+    def unflushed_ms(self) -> int:
+        """For how long the oldest byte has waited for the disk that is not flushed; 0 if none."""
+        since_ns = self._unflushed_since_ns
+        if since_ns is None:
+            return 0
+        return (self._broker.clock.monotonic_ns() - since_ns) // NS_PER_MS
+
     def end_turn(self) -> None:
         """Write, flush, arm and tell. Raises StorageError; the caller hands it to `fail`."""
         woken = self._broker.commit()
@@ -187,11 +195,7 @@ class Pump:
     # Flush
 
     def _is_flush_overdue(self) -> bool:
-        since_ns = self._unflushed_since_ns
-        if since_ns is None:
-            return False
-        age_ns = self._broker.clock.monotonic_ns() - since_ns
-        return age_ns > self._broker.config.flush_bound_ms * NS_PER_MS
+        return self.unflushed_ms > self._broker.config.flush_bound_ms
 
     def _want_flush(self) -> None:
         broker = self._broker

@@ -330,6 +330,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
             session.trim()
             self._note_memory()
 
+    def time_out(self, now_ms: int) -> None:
+        """Called now and then while the disk is slow: answer what has waited too long for it.
+
+        Args:
+            now_ms: monotonic ms.
+        """
+        wait_max_ms = self._server.broker.config.flush_timeout_ms
+        if self._session.time_out(now_ms, wait_max_ms, self._server.pump.durable_pos):
+            self.send()
+
     # Parked fetches
 
     def _time(self, parked: ParkedFetch) -> None:

@@ -32,6 +32,9 @@ SWEEP_CONNECTIONS: Final = 64
 
 SWEEP_PART: Final = 50
 
+SLOW_FLUSH_MS: Final = 200
+"""Of a flush that takes longer, who waits for it is looked after in every sweep."""
+
 KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
@@ -43,7 +46,7 @@ KEEPALIVE: Final = (
 is gone, also while a fetch of its waits; answers leave at once however small they are."""
 
 TOLD_S: Final = 10
-"""Refused connections and scarce memory are told of at most so often."""
+"""Refused connections, scarce memory and a slow disk are told of at most so often."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class KafkaServer:
         self._is_saving_memory = False
         self._refused_since_told = 0
         self._refusals_told_s = self._scarcity_told_s = -float(TOLD_S)
+        self._slowness_told_s = -float(TOLD_S)
         self._sweeping: asyncio.TimerHandle | None = None
         self._to_sweep: deque[KafkaConnection] = deque()
         self.node: Node
@@ -270,7 +274,18 @@ class KafkaServer:
         for _ in range(min(count, len(self._to_sweep))):
             connection = self._to_sweep.popleft()
             connection.look(now_ms, is_scarce=self.budget.is_scarce)
+        if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
+            self._time_out(now_ms)
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
+
+    def _time_out(self, now_ms: int) -> None:
+        """The disk is slow: let nobody wait for it longer than told."""
+        for connection in list(self._awaiting_flush):
+            connection.time_out(now_ms)
+        now_s = self.loop.time()
+        if now_s - self._slowness_told_s >= TOLD_S:
+            self._slowness_told_s = now_s
+            _log.warning("the disk has not confirmed a flush for %d ms", self.pump.unflushed_ms)
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
         for parked in woken:

@@ -26,7 +26,7 @@ from tests.support.kafka_oracle import (
     ProduceResponse,
     encode_request,
 )
-from tests.support.kafka_records import Fetched, Record, build_batch, read_batches
+from tests.support.kafka_records import Fetched, Producer, Record, build_batch, read_batches
 
 LIMIT_S: Final = 20
 """A test that waits longer has failed."""
@@ -96,15 +96,22 @@ class Client:
         self._number = 0
 
     def send_produce(
-        self, topic: str, partition: int, records: Sequence[Record], *, acks: int = -1
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        *,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        producer: Producer | None = None,
     ) -> None:
         """Send a batch, and do not wait."""
         kind = ProduceRequest.TopicProduceData
-        part = kind.PartitionProduceData(index=partition, records=build_batch(records))
+        part = kind.PartitionProduceData(index=partition, records=build_batch(records, producer))
         request = ProduceRequest(
             transactional_id=None,
             acks=acks,
-            timeout_ms=1000,
+            timeout_ms=timeout_ms,
             topic_data=[kind(name=topic, partition_data=[part])],
         )
         self._send(request, PRODUCE_VERSION)

@@ -53,13 +53,14 @@ def produce_request(
     *,
     acks: int = -1,
     transactional_id: str | None = None,
+    timeout_ms: int = 1000,
 ) -> Any:
     """A Produce request of batches, by topic and partition."""
     kind = ProduceRequest.TopicProduceData
     return ProduceRequest(
         transactional_id=transactional_id,
         acks=acks,
-        timeout_ms=1000,
+        timeout_ms=timeout_ms,
         topic_data=[
             kind(
                 name=name,
