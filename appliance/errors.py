@@ -146,7 +146,7 @@ class StorageError(LatermqError):
     @property
     def is_fatal(self) -> bool:
         """A sync failed. Never retry it: the kernel may have dropped the pages and the error."""
-        return self.operation in ("fdatasync", "fsync")
+        return self.operation in ("fdatasync", "fsync", "syncfs")
 
     @property
     def is_missing(self) -> bool:

@@ -39,6 +39,10 @@ UNITS_SAVED_AT: Final = 128
 """Fewer are not worth a write; those of a checkpoint are saved however few they are."""
 
 
+SYNCED_EACH_MAX: Final = 64
+"""More files than that are synced all at once, with whatever else waits to be written."""
+
+
 def file_start(offset: int) -> int:
     """Return the offset of the first unit of the file that holds the unit of `offset`."""
     return offset - offset % UNITS_PER_FILE
@@ -68,6 +72,7 @@ class UnitSyncJob:
     """Makes durable what was written of the units; `run` may be on any thread."""
 
     fs: FileSystem
+    root: Path
     files: dict[Path, int]
     directories: dict[Path, int]
 
@@ -77,6 +82,9 @@ class UnitSyncJob:
         Raises:
             StorageError: a sync failed. Never to be tried again: the kernel has dropped the error.
         """
+        if len(self.files) > SYNCED_EACH_MAX:
+            self.fs.sync_tree(self.root)
+            return
         for path in self.files:
             try:
                 file = self.fs.open(path)
@@ -262,7 +270,12 @@ class ConsumeQueues:
 
     def sync_job(self) -> UnitSyncJob:
         """What must be synced so that all units that are saved by now become durable."""
-        return UnitSyncJob(self._fs, dict(self._unsynced), dict(self._unsynced_directories))
+        return UnitSyncJob(
+            self._fs,
+            self._paths.consume_queue,
+            dict(self._unsynced),
+            dict(self._unsynced_directories),
+        )
 
     def end_sync(self, job: UnitSyncJob) -> None:
         """A job has run: what was not written again since is durable."""

@@ -301,6 +301,25 @@ def test_sync_dir_needs_a_directory(place: Place) -> None:
         place.fs.sync_dir(place.root / "none")
 
 
+def test_hot_bytes_are_read_without_waiting(place: Place) -> None:
+    """A file system that cannot tell says None; a read behind the end finds nothing."""
+    file = place.fs.open(place.root / "log", create=True)
+    file.pwritev([b"0123456789"], 0)
+    for size, offset, expected in ((4, 2, b"2345"), (100, 8, b"89"), (4, 100, b"")):
+        assert file.pread_hot(size, offset) in (expected, None)
+
+
+def test_a_tree_is_synced_with_its_names(place: Place) -> None:
+    place.fs.make_dirs(place.root / "a" / "b", is_synced=False)
+    place.fs.open(place.root / "a" / "b" / "c", create=True).pwritev([b"x"], 0)
+    place.fs.sync_tree(place.root)
+    if isinstance(place.fs, SimFileSystem):
+        left = place.fs.crashed("dropped", random.Random(0)).files()
+        assert left == {place.root / "a" / "b" / "c": b"x"}
+    with pytest.raises(StorageError):
+        place.fs.sync_tree(place.root / "missing")
+
+
 def test_a_directory_is_locked_once_until_released(place: Place) -> None:
     lock = place.fs.lock(place.root)
     with pytest.raises(DataDirectoryLockedError, match=str(place.root)) as caught:

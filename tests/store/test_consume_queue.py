@@ -257,7 +257,12 @@ def test_a_bounded_number_of_files_stays_open(few_files: int) -> None:
         assert len(queues._files) <= few_files
 
 
-def test_what_a_job_synced_survives_a_power_cut(rig: BrokerRig) -> None:
+@pytest.mark.parametrize("each_max", [0, 64])
+def test_what_a_job_synced_survives_a_power_cut(
+    rig: BrokerRig, each_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it syncs each file, or all at once because there are many."""
+    monkeypatch.setattr(consume_queue, "SYNCED_EACH_MAX", each_max)
     queues = rig.broker._store._queues
     client = WireClient(rig)
     client.produce("t", 1, make_batch([Raw(b"one more")]))

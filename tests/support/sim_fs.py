@@ -293,6 +293,15 @@ class SimFileSystem:
             for changed, name, entry in link.changes:
                 _set_entry(changed.durable, name, entry)
 
+    def sync_tree(self, path: Path) -> None:
+        self.reach("syncfs", path)
+        for name, entry in self._dir(path, "open").entries.items():
+            if isinstance(entry, _Dir):
+                self.sync_tree(path / name)
+            else:
+                entry.sync()
+        self.sync_dir(path)
+
     def lock(self, path: Path) -> Lock:
         directory = self._dir(path, "open")
         self.open(path / LOCK_NAME, create=True)

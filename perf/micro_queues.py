@@ -1,0 +1,118 @@
+"""What a partition costs in memory: a broker in process with many small ones.
+
+    .venv/bin/python -m perf.micro_queues [--partitions 10000] [--records 100] [--batch 10]
+
+Prints resident memory that is no mapped file, for each partition: once they exist, once they hold
+their records, and after housekeeping went round all of them. Then the time that housekeeping takes
+at most in one turn, and what the files of their units take. The data lie in a temporary directory.
+"""
+
+import argparse
+import gc
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from _core.session import Session
+from appliance.broker import HOUSEKEEPING_PARTITIONS, Broker
+from appliance.clock import SystemClock
+from appliance.config import Config
+from appliance.fs import OsFileSystem
+from appliance.main import KAFKA_FACADE
+from appliance.units import KIB
+from perf.wire import produce_request
+
+TOPIC_PARTITIONS: Final = 1_000
+VALUE_BYTES: Final = 100
+FLUSH_EVERY: Final = 1_000
+
+
+def private_bytes() -> int:
+    """Resident memory of this process that is no mapped file."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * KIB
+    raise RuntimeError("/proc/self/status has no RssAnon")
+
+
+def open_broker(directory: Path, partition_count: int) -> Broker:
+    """A recovered broker that has room for so many partitions."""
+    config = replace(Config(data_dir=directory), flush="async", partition_total_max=partition_count)
+    broker = Broker(SystemClock(), OsFileSystem(), config, KAFKA_FACADE)
+    for _ in broker.recover():
+        pass
+    return broker
+
+
+def send(broker: Broker, session: Session, request: bytes) -> None:
+    """Have one request handled; its answer is dropped."""
+    start = 0
+    while start < len(request):
+        room = session.get_buffer()
+        part = request[start : start + len(room)]
+        room[: len(part)] = part
+        start += len(part)
+        session.received(len(part), broker.clock.wall_ms())
+    broker.commit()
+    session.compact()
+    assert session.close_reason is None, session.close_reason
+    assert session.output(broker.committed_pos)
+
+
+def measure(partition_count: int, record_count: int, batch_count: int) -> None:
+    """Print it all."""
+    with tempfile.TemporaryDirectory(dir=".", prefix=".micro_queues-") as name:
+        broker = open_broker(Path(name), partition_count)
+        gc.collect()
+        empty = private_bytes()
+
+        def tell(what: str) -> None:
+            gc.collect()
+            each = (private_bytes() - empty) / partition_count
+            print(f"{what:34} {each:8.0f} bytes a partition")
+
+        sizes = [
+            min(TOPIC_PARTITIONS, partition_count - start)
+            for start in range(0, partition_count, TOPIC_PARTITIONS)
+        ]
+        for number, size in enumerate(sizes):
+            broker.create_topic(f"topic-{number}", size, {})
+            broker.commit()
+        tell("empty")
+        session = broker.open_session(lambda _: "no such request is sent here")
+        values = [bytes(VALUE_BYTES)] * batch_count
+        sent = 0
+        for _ in range(record_count // batch_count):
+            for number, size in enumerate(sizes):
+                for index in range(size):
+                    send(broker, session, produce_request(f"topic-{number}", index, values))
+                    sent += 1
+                    if sent % FLUSH_EVERY == 0:
+                        broker.flush()
+        tell(f"{record_count} records each")
+        slowest = 0.0
+        for _ in range(2 * partition_count // HOUSEKEEPING_PARTITIONS + 2):
+            begin = time.perf_counter()
+            broker.housekeep()
+            slowest = max(slowest, time.perf_counter() - begin)
+        tell("after housekeeping")
+        print(f"{'slowest turn of housekeeping':34} {slowest * 1e3:8.2f} ms")
+        begin = time.perf_counter()
+        broker.close()
+        print(f"{'clean stop':34} {time.perf_counter() - begin:8.2f} s")
+
+
+def main() -> None:
+    """Read the arguments, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--records", type=int, default=100, help="in each partition")
+    parser.add_argument("--batch", type=int, default=10, help="records of one batch")
+    args = parser.parse_args()
+    measure(args.partitions, args.records, args.batch)
+
+
+if __name__ == "__main__":
+    main()
