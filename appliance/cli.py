@@ -1,8 +1,9 @@
 """The command `latermq`: reads its arguments, runs the broker, says in one line what went wrong.
 
 Exit statuses, as in sysexits.h where it has one: 0 done, or stopped as asked, 2 bad arguments or
-settings, 69 no broker answers, 73 the data directory is in use or cannot be made, 74 the storage
-failed or is damaged, 130 ended by Ctrl-C, 1 otherwise. Layer 6.
+settings (of check, dump and rebuild: whatever kept them from running), 69 no broker answers, 73 the
+data directory is in use or cannot be made, 74 the storage failed or is damaged, 130 ended by
+Ctrl-C, 1 otherwise. Layer 6.
 """
 
 import sys
@@ -11,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from appliance.commands import check, dump, groups, send, status, tail, topics
+from appliance.commands import check, dump, groups, rebuild, send, status, tail, topics
 from appliance.config import Config, settings
 from appliance.config_file import load_config
 from appliance.errors import (
@@ -105,6 +106,7 @@ _app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 _app.add_typer(status.timers_app, name="timers")
 _app.command("check", epilog=check.EXAMPLES)(check.check)
 _app.command("dump", epilog=dump.EXAMPLES)(dump.dump)
+_app.command("rebuild", epilog=rebuild.EXAMPLES)(rebuild.rebuild)
 
 
 @_app.command()

@@ -71,9 +71,7 @@ class DataDir:
             StorageError: something in it cannot be opened.
         """
         if not self.fs.exists(self.paths.commit_log):
-            raise ConfigError(
-                f"{self.paths.root} is no data directory of latermq: it has no {commit_log_name()}/"
-            )
+            raise not_a_data_dir(self.paths)
         try:
             self._lock = self.fs.lock_for_reading(self.paths.root)
         except DataDirectoryLockedError:
@@ -129,6 +127,7 @@ class DataDir:
             self._lock = None
 
 
-def commit_log_name() -> str:
-    """The directory that makes a directory one of latermq."""
-    return DataPaths(Path()).commit_log.name
+def not_a_data_dir(paths: DataPaths) -> ConfigError:
+    """What is said of a directory without a log."""
+    name = paths.commit_log.name
+    return ConfigError(f"{paths.root} is no data directory of latermq: it has no {name}/")

@@ -1,6 +1,6 @@
 """What `latermq dump` prints of a directory that is always the same.
 
-`python -m tests.support.golden_dump` writes tests/golden/dump/ anew.
+`python -m tests.support.golden_dump` writes tests/offline/golden/ anew.
 """
 
 import tempfile
@@ -13,7 +13,7 @@ from appliance.store import consume_queue
 from tests.support import offline_scene as scene
 from tests.support.command_line import CommandLine
 
-GOLDEN: Final = Path(__file__).parents[1] / "golden" / "dump"
+GOLDEN: Final = Path(__file__).parents[1] / "offline" / "golden"
 
 DUMPS: Final = {
     "frames.txt": "frames",

@@ -1,0 +1,68 @@
+"""`latermq rebuild`: throw away all that follows from the log, and make it anew. Layer 4.
+
+The log itself is treated as by any start: a torn tail is cut, damage is reported, and after an
+unclean stop a new epoch begins. A kill at any moment leaves a directory that a start can use: files
+are removed only when nothing names them any more.
+"""
+
+from collections.abc import Iterator
+
+from appliance.broker import Broker, Facade
+from appliance.clock import Clock
+from appliance.config import Config
+from appliance.fs import FileSystem
+from appliance.offline.data_dir import not_a_data_dir
+from appliance.store.paths import DataPaths
+from appliance.store.recovery import Progress, RecoveryReport
+
+
+class Rebuild:
+    """One rebuild; `run` it to its end, then `report` says what was found."""
+
+    report: RecoveryReport
+
+    def __init__(self, fs: FileSystem, clock: Clock, config: Config, facade: Facade) -> None:
+        """Touches no file yet.
+
+        Args:
+            fs: all files.
+            clock: of a frame that begins an epoch.
+            config: that of the broker; what follows from the log depends on a few settings.
+            facade: what topic settings mean.
+        """
+        self._fs = fs
+        self._clock = clock
+        self._config = config
+        self._facade = facade
+        self._paths = DataPaths(config.data_dir)
+
+    def run(self) -> Iterator[Progress]:
+        """Do it; yields between slices.
+
+        Raises:
+            ConfigError: it is no data directory.
+            LatermqError: what `Broker.recover` raises.
+        """
+        if not self._fs.exists(self._paths.commit_log):
+            raise not_a_data_dir(self._paths)
+        lock = self._fs.lock(self._paths.root)
+        try:
+            self._forget()
+        finally:
+            lock.release()
+        # Should a broker take the lock now, it does the rest.
+        broker = Broker(self._clock, self._fs, self._config, self._facade)
+        try:
+            yield from broker.recover()
+        except BaseException:
+            broker.abandon()
+            raise
+        self.report = broker.report
+        broker.close()
+
+    def _forget(self) -> None:
+        """Remove what follows from the log."""
+        paths = self._paths
+        for directory in (paths.consume_queue, paths.timer, paths.index, paths.control):
+            self._fs.remove_tree(directory)
+        self._fs.sync_dir(paths.root)
