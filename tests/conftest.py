@@ -1,9 +1,11 @@
 """What all tests share: command line options, and random tests that repeat."""
 
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 
-from appliance.store import consume_queue
+from tests.support import small_files
 
 # The same examples in every run: a failure on one machine is a failure on every machine.
 hypothesis.settings.register_profile(
@@ -20,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--power-cuts", type=int, default=3, help="how often the broker loses its disk under load"
     )
     parser.addoption(
-        "--states", type=int, default=4000, help="about how many crash states the store is put into"
+        "--states", type=int, default=50_000, help="how many crash states the store is put into"
     )
     parser.addoption(
         "--fuzz-seconds", type=float, default=0, help="how long to fuzz; 0: a fixed number of cases"
@@ -29,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def states(request: pytest.FixtureRequest) -> int:
-    """About how many crash states to look at."""
+    """How many crash states to look at."""
     value: int = request.config.getoption("--states")
     return value
 
@@ -49,6 +51,7 @@ def power_cuts(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def small_unit_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulated file is not sparse, and few units are used: most of the time went to zeros."""
-    monkeypatch.setattr(consume_queue, "FILE_SIZE_BYTES", 1 << 16)
+def small_unit_files() -> Iterator[None]:
+    """See `tests.support.small_files`."""
+    with small_files.small_unit_files():
+        yield

@@ -152,6 +152,9 @@ class MessageStore:
         """
         for directory in self._paths.directories():
             self._fs.make_dirs(directory)
+        # A start that was killed may have made them, and not synced their names.
+        self._fs.sync_dir(self._paths.root.parent)
+        self._fs.sync_dir(self._paths.root)
         self._lock = self._fs.lock(self._paths.root)
         is_clean = not self._fs.exists(self._paths.abort)
         if is_clean:

@@ -390,3 +390,65 @@ def test_a_long_run_keeps_what_is_durable(disk: SimFileSystem) -> None:
         size = len(found(disk, "dropped")["a"])
         assert found(disk, "dropped")["a"] == durable[:size]
         file.pwritev([durable[:800]], 0)
+
+
+def test_what_a_killed_process_did_not_sync_can_still_be_lost(disk: SimFileSystem) -> None:
+    put(disk, "a", b"old")
+    disk.open(ROOT / "a").pwritev([b"new"], 0)
+    disk.open(ROOT / "b", create=True)
+    disk.rename(ROOT / "b", ROOT / "c")
+    killed = disk.crashed("killed", random.Random(0))
+    disk.open(ROOT / "a").fdatasync()
+    assert found(killed, "kept") == {"a": b"new", "c": b""}
+    assert found(killed, "dropped") == {"a": b"old"}
+    killed.sync_dir(ROOT)
+    killed.open(ROOT / "a").fdatasync()
+    assert found(killed, "dropped") == {"a": b"new", "c": b""}
+
+
+def test_a_dropped_cache_shows_that_a_failed_sync_saved_nothing(disk: SimFileSystem) -> None:
+    put(disk, "a", b"old" * PAGE_SIZE_BYTES)
+    file = disk.open(ROOT / "a")
+    file.pwritev([b"new"], 0)
+    disk.fail_at(disk.calls + 1, OSError(errno.EIO, "broken"))
+    with pytest.raises(StorageError):
+        file.fdatasync()
+    file.pwritev([b"later"], PAGE_SIZE_BYTES)
+    after = disk.crashed("killed", random.Random(0)).open(ROOT / "a")
+    assert after.pread(3, 0) == b"new"
+    after.drop_cache()
+    assert after.pread(3, 0) == b"old"
+    assert after.pread(5, PAGE_SIZE_BYTES) == b"later"
+
+
+@pytest.mark.parametrize("mode", ["pages", "last", "names"])
+def test_other_power_cuts_leave_what_their_names_say(disk: SimFileSystem, mode: CrashMode) -> None:
+    put(disk, "a", b"o" * (2 * PAGE_SIZE_BYTES))
+    file = disk.open(ROOT / "a")
+    file.pwritev([b"n" * PAGE_SIZE_BYTES], 0)
+    file.pwritev([b"n" * PAGE_SIZE_BYTES], PAGE_SIZE_BYTES)
+    disk.open(ROOT / "b", create=True)
+    states = [found(disk, mode, seed) for seed in range(ROUNDS)]
+    for state in states:
+        parts = state["a"][:PAGE_SIZE_BYTES], state["a"][PAGE_SIZE_BYTES:]
+        if mode == "pages":
+            assert {len(set(part)) for part in parts} == {1}
+        elif mode == "last":
+            assert set(parts[0]) == set(b"n")
+        else:
+            assert len(set(state["a"])) == 1
+    assert {"b" in state for state in states} == ({True} if mode == "last" else {True, False})
+    assert len({state["a"] for state in states}) > (1 if mode == "names" else 3)
+
+
+def test_equal_disks_have_equal_digests(disk: SimFileSystem) -> None:
+    put(disk, "a", b"old")
+    same = disk.crashed("kept", random.Random(0))
+    assert same.digest() == disk.digest() == disk.crashed("dropped", random.Random(1)).digest()
+    same.open(ROOT / "a").pwritev([b"new"], 0)
+    changed = same.digest()
+    same.open(ROOT / "a").fdatasync()
+    assert len({disk.digest(), changed, same.digest()}) == 3
+    same.open(ROOT / "b", create=True)
+    assert same.digest(ROOT) != disk.digest(ROOT)
+    assert same.digest(ROOT / "none") == 0

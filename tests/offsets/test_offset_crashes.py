@@ -244,7 +244,7 @@ def test_a_crash_at_any_call_leaves_whole_requests_and_all_that_was_acknowledged
     config = small_config(flush=flush)
     seed = 0 if flush == "sync" else 1_000_000
     count = longest = 0
-    while count < states // 8:
+    while count < states // 100:
         enumeration = Enumeration(seed, config)
         enumeration.play()
         count += enumeration.count

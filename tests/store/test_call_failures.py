@@ -4,17 +4,18 @@ import contextlib
 import errno
 import random
 import sys
-from typing import Final
+from typing import Final, get_args
 
 import pytest
 
 from appliance.errors import StorageError
-from tests.support.crash_run import CrashRun, Refused, check_disk
+from tests.support.crash_check import CrashChecker
+from tests.support.crash_run import CrashRun, Refused
 from tests.support.sim_fs import CrashMode
 
 SEED: Final = 3
 ROUNDS: Final = 3
-MODES: Final[tuple[CrashMode, ...]] = ("kept", "dropped", "torn")
+MODES: Final[tuple[CrashMode, ...]] = get_args(CrashMode)
 
 pytestmark = pytest.mark.usefixtures("small_unit_files")
 
@@ -55,9 +56,9 @@ def test_a_failing_call_costs_nothing_that_was_acknowledged(code: int, how: str)
         )
         try:
             ends.add(play(run))
+            checker = CrashChecker(run.config)
             for mode in MODES:
-                left = run.disk.crashed(mode, random.Random(number))
-                check_disk(left, run.known(mode), run.config, mode)
+                checker.check(run.disk.crashed(mode, random.Random(number)), run.known(mode))
         except AssertionError:
             sys.stdout.write(f"call {number} fails:\n{run.disk.trace()}\n")
             raise

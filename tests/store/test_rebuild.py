@@ -8,7 +8,8 @@ import pytest
 from tests.support.broker_model import visible_in
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR
-from tests.support.crash_run import DERIVED, USER_IDS, CrashPoints, CrashRun
+from tests.support.crash_check import DERIVED
+from tests.support.crash_run import USER_IDS, CrashPoints, CrashRun
 from tests.support.sim_fs import SimFileSystem
 
 SEED: Final = 4

@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_records import (
+    Fetched,
     Headers,
     Producer,
     Record,
@@ -230,6 +231,14 @@ class Model:
         }
 
 
+def shown(record: Fetched) -> Shown:
+    """What the model knows of a record; what it does not is checked here."""
+    assert record.key == record.value[:8]
+    assert record.timestamp_ms == len(record.value)
+    due = record.header("x-due-at")
+    return record.value, None if due is None else int(due)
+
+
 def visible_in(
     rig: BrokerRig, known: Callable[[bytes], bool] = lambda _: True
 ) -> dict[tuple[str, int], list[Shown]]:
@@ -239,12 +248,7 @@ def visible_in(
         for partition in topic.partitions:
             records = rig.fetch(topic.name, partition.index)
             assert [record.offset for record in records] == list(range(len(records)))
-            shown: list[Shown] = []
             for record in records:
-                assert record.key == record.value[:8]
-                assert record.timestamp_ms == len(record.value)
                 assert known(record.value), f"{record.value[:20]!r} was never sent"
-                due = record.header("x-due-at")
-                shown.append((record.value, None if due is None else int(due)))
-            found[topic.name, partition.index] = shown
+            found[topic.name, partition.index] = [shown(record) for record in records]
     return found

@@ -15,7 +15,6 @@ leave then, as for a client on a socket.
 """
 
 import random
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,22 +42,16 @@ from tests.support.kafka_oracle import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    encode_request,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
 )
 from tests.support.kafka_records import Fetched, Producer, Record, build_batch, read_batches
+from tests.support.rig_connection import FETCH_VERSION, Connection, encode_fetch
 from tests.support.sim_fs import CrashMode, SimFileSystem
 from tests.support.virtual_clock import VirtualClock
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol.consumer import FetchRequest, FetchResponse  # type: ignore[import-untyped]
-    from kafka.protocol.producer import (  # type: ignore[import-untyped]
-        ProduceRequest,
-        ProduceResponse,
-    )
-
 PRODUCE_VERSION: Final = 8
-FETCH_VERSION: Final = 11
 CREATE_VERSION: Final = 5
 DELETE_VERSION: Final = 4
 
@@ -83,64 +76,6 @@ class Digest:
     ids: tuple[Any, ...]
     groups: tuple[Any, ...]
     next_producer_id: int
-
-
-class Connection:
-    """One Kafka connection without its socket.
-
-    Attributes:
-        session: the broker's end of it.
-    """
-
-    def __init__(
-        self,
-        broker: Broker,
-        clock: VirtualClock,
-        answer_rare: Callable[[bytes], tuple[bytes, int] | ParkedAnswer | str],
-    ) -> None:
-        self.session = broker.open_session(answer_rare)
-        self._broker = broker
-        self._clock = clock
-        self._last_correlation_id = 0
-        self._asked: dict[int, tuple[Any, int]] = {}
-
-    def send(self, request: Any, version: int, response_class: Any) -> int:
-        """Send a request and let the broker write; its correlation id."""
-        self._last_correlation_id += 1
-        number = self._last_correlation_id
-        frame = encode_request(request, version, number)
-        self._asked[number] = (response_class, version)
-        self._receive(len(frame).to_bytes(4, "big") + frame)
-        return number
-
-    def _receive(self, data: bytes) -> None:
-        start = 0
-        while start < len(data):
-            room = self.session.get_buffer()
-            part = data[start : start + len(room)]
-            room[: len(part)] = part
-            self.session.received(len(part), self._clock.wall_ms())
-            start += len(part)
-        self._broker.commit()
-        self.session.compact()
-        assert not self.session.yielded  # one request is one turn
-        assert self.session.close_reason is None, self.session.close_reason
-
-    def answers(self) -> dict[int, Any]:
-        """The answers that may leave now, by correlation id."""
-        broker = self._broker
-        durable_pos = broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
-        data = b"".join(self.session.output(durable_pos))
-        found = {}
-        start = 0
-        while start < len(data):
-            end = start + 4 + int.from_bytes(data[start : start + 4], "big")
-            number = int.from_bytes(data[start + 4 : start + 8], "big")
-            response_class, version = self._asked.pop(number)
-            payload = data[start + 4 : end]
-            found[number] = response_class.decode(payload, version=version, header=True)
-            start = end
-        return found
 
 
 class BrokerRig:
@@ -279,8 +214,11 @@ class BrokerRig:
     def fetch(self, topic: str, partition: int, offset: int = 0) -> list[Fetched]:
         """Everything visible from an offset on; cold frames are read as the pump would."""
         found: list[Fetched] = []
+        size_max = self.config.fetch_size_max_bytes
         while True:
-            answer = self._fetch_once(topic, partition, offset)
+            payload = self.fetch_once(encode_fetch(topic, partition, offset, size_max))
+            response = FetchResponse.decode(payload, version=FETCH_VERSION, header=True)
+            answer = response.responses[0].partitions[0]
             assert answer.error_code == 0, f"{topic}/{partition} at {offset}: {answer.error_code}"
             records = read_batches(bytes(answer.records or b""), offset)
             if not records:
@@ -288,34 +226,16 @@ class BrokerRig:
             found += records
             offset = records[-1].offset + 1
 
-    def _fetch_once(self, topic: str, partition: int, offset: int) -> Any:
-        kind = FetchRequest.FetchTopic
-        part = kind.FetchPartition(
-            partition=partition,
-            current_leader_epoch=-1,
-            fetch_offset=offset,
-            log_start_offset=-1,
-            partition_max_bytes=self.config.fetch_size_max_bytes,
-        )
-        request = FetchRequest(
-            replica_id=-1,
-            max_wait_ms=0,
-            min_bytes=1,
-            max_bytes=self.config.fetch_size_max_bytes,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            topics=[kind(topic=topic, partitions=[part])],
-            forgotten_topics_data=[],
-            rack_id="",
-        )
+    def fetch_once(self, request: bytes) -> bytes:
+        """The response to an encoded Fetch, encoded; cold frames are read as the pump would."""
         consumer = self._consumer
-        number = consumer.send(request, FETCH_VERSION, FetchResponse)
+        number = consumer.send_encoded(request)
         for parked in consumer.session.new_parked:
             parked.is_expired = True
             while not consumer.session.retry(parked):
                 self.read_cold(parked.cold)
-        return consumer.answers()[number].responses[0].partitions[0]
+        answer: bytes = consumer.answers()[number]
+        return answer
 
     # What the pump and the server do
 

@@ -1,13 +1,10 @@
-"""A run of a broker that is crashed before each of its system calls, and what must hold after.
+"""A run of a broker beside its model, which a test looks at before each of its system calls.
 
-The rule: what a restart finds is the broker of some moment between the last thing that a client
-knows of (an answer, a fetched record) and the last thing that was asked of it. A moment is the
-state after a whole batch, a whole deliver frame or a whole change of a topic; a `Model` of each is
-kept, so everything that is there in part, twice, too early, or changed, matches none of them.
+What a crash at that moment may leave is checked by `tests.support.crash_check`.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,17 +21,17 @@ from appliance.store.group_frames import (
     OffsetEntry,
 )
 from tests.support.broker_model import Batch, Intent, Model, Shown, visible_in
-from tests.support.broker_rig import BrokerRig, Digest, produced
-from tests.support.configs import DATA_DIR, small_config
+from tests.support.broker_rig import BrokerRig
+from tests.support.configs import small_config
 from tests.support.kafka_records import Producer
 from tests.support.sim_fs import CrashMode, Fault, SimFileSystem
 from tests.support.virtual_clock import VirtualClock
 
-DERIVED: Final = tuple(DATA_DIR / name for name in ("consumequeue", "timer", "index", "control"))
-"""Directories that a start must be able to do without."""
-
 IN_FLIGHT_MAX: Final = 5
 """As with Kafka clients: of so many batches of a producer the broker knows the answers."""
+
+ROUNDS: Final = 6
+"""In a whole run."""
 
 USER_IDS: Final = tuple(b"id-%d" % number for number in range(6))
 
@@ -81,6 +78,7 @@ class Known:
         models: the state after each change that was asked for, from the first on.
         durable: index of the first model that a restart may find; the last is the end of `models`.
         unanswered: requests without an answer yet, which clients will repeat.
+        asked: index in `models` of each of these.
         now_ms: wall clock.
         epoch: of the broker that served until then, which must rise; -1 if none did.
     """
@@ -88,8 +86,14 @@ class Known:
     models: list[Model]
     durable: int
     unanswered: tuple[Request, ...]
+    asked: tuple[int, ...]
     now_ms: int
     epoch: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for moments of one run at which the same is known."""
+        return len(self.models), self.durable, self.asked, self.now_ms
 
 
 @dataclass
@@ -107,25 +111,55 @@ class CrashRun:
         self._asked: dict[int, tuple[Request, int]] = {}
         self._cancelled: list[tuple[int, int]] = []
         self._sequences: dict[tuple[str, int], int] = {}
+        self._producer_id = 7
         self._values = 0
         self._epoch = -1
+        self._is_serving = False
         self.rig: BrokerRig
 
     def known(self, mode: CrashMode) -> Known:
         """What a check of this moment needs."""
         models, now_ms = self.models[:], self.clock.wall_ms()
-        if self.config.flush == "async" and mode != "kept":
+        if self._is_lossy(mode):
             # A power cut takes back answers, and nobody repeats what was answered.
-            return Known(models, self._flushed, (), now_ms, self._epoch)
-        unanswered = tuple(request for request, _ in self._asked.values())
-        return Known(models, self._durable, unanswered, now_ms, self._epoch)
+            return Known(models, self._flushed, (), (), now_ms, self._epoch)
+        durable = max(self._durable, self._shown())
+        asked = tuple(self._asked.values())
+        unanswered = tuple(request for request, _ in asked)
+        indexes = tuple(index for _, index in asked)
+        return Known(models, durable, unanswered, indexes, now_ms, self._epoch)
+
+    def _is_lossy(self, mode: CrashMode) -> bool:
+        return self.config.flush == "async" and mode not in ("killed", "kept")
+
+    def _shown(self) -> int:
+        """Index of the first model that has all that may be fetched now."""
+        if not self._is_serving:
+            return 0
+        shown = {
+            (topic.name, partition.index): partition.visible_offset
+            for topic in self.rig.broker.topics()
+            for partition in topic.partitions
+        }
+        for index, model in enumerate(self.models[self._durable :], start=self._durable):
+            visible = model.visible()
+            if all(len(visible.get(place, ())) >= count for place, count in shown.items() if count):
+                return index
+        raise AssertionError(f"more is visible than there can be: {shown}")
 
     # Steps
 
     def start(self) -> None:
-        """Start the broker on the empty disk."""
+        """Start the broker, and make the topics "a" and "b"."""
+        self._start()
+        self.ask(Create("a", 2))
+        self.ask(Create("b", 1))
+        self.consume()
+
+    def _start(self) -> None:
         self.rig = BrokerRig(self.disk, self.clock, self.config)
         self._epoch = self.rig.broker.epoch
+        self._is_serving = True
 
     def ask(self, request: Request) -> None:
         """Send a request; it is written, and not flushed unless the log went to a new segment."""
@@ -196,7 +230,7 @@ class CrashRun:
         seen = visible_in(self.rig)
         models = self.models[self._durable :]
         shown = [number for number, model in enumerate(models) if model.visible() == seen]
-        assert shown, _differences(seen, self.known("kept"))
+        assert shown, differences(seen, self.known("kept"))
         self._durable += shown[0]
 
     def deliver(self) -> None:
@@ -219,19 +253,76 @@ class CrashRun:
             return Batch(topic, partition, intents, None)
         sequence = self._sequences.get((topic, partition), 0)
         self._sequences[topic, partition] = sequence + len(intents)
-        return Batch(topic, partition, intents, Producer(7, 0, sequence))
+        return Batch(topic, partition, intents, Producer(self._producer_id, 0, sequence))
 
     def value(self, size: int = 40) -> bytes:
         """A value that no other record has."""
         self._values += 1
         return b"%07d." % self._values + self.rng.randbytes(size)
 
+    def die(self, mode: CrashMode, rng: random.Random) -> None:
+        """Crash, start again, and let the clients repeat what they have no answer for."""
+        known = self.known(mode)
+        self._asked = dict(enumerate(zip(known.unanswered, known.asked, strict=True)))
+        self._durable = known.durable
+        if mode != "killed":
+            self._flushed = known.durable
+        self._cancelled.clear()
+        self._is_serving = False
+        observer = self.disk.observer
+        self.disk = self.disk.crashed(mode, rng)
+        # A crash of this start must leave what this one left.
+        self.disk.observer = observer
+        self._start()
+        seen = visible_in(self.rig)
+        states = {
+            key: state for key, state in self._timer_states().items() if state[0] != "unknown"
+        }
+        found = [
+            model
+            for model in known.models[known.durable :]
+            if model.visible() == seen
+            and model.timer_states() == states
+            and len(model.pending) == self.rig.broker.pending_timers
+        ]
+        assert found, differences(seen, known)
+        self.models = [found[-1]]
+        self._durable = self._flushed = 0
+        self._asked.clear()
+        if self._is_lossy(mode):
+            # The producer's next sequence would have no predecessor.
+            self._producer_id += 1
+            self._sequences.clear()
+        for request in known.unanswered:
+            if not isinstance(request, Batch) or request.producer is not None:
+                self.ask(request)
+
+    def _timer_states(self) -> dict[tuple[str, bytes], tuple[str, int | None, int | None]]:
+        return {
+            (topic.name, user_id): self.rig.timer_state(topic.name, user_id)
+            for topic in self.rig.broker.topics()
+            for user_id in USER_IDS
+        }
+
     # The run
 
-    def play(self) -> None:
-        """Everything that a broker does, several segments of it, at times flushed at times not."""
+    def play(self, lives: Sequence[CrashMode] = ()) -> None:
+        """Everything that a broker does, several segments of it, at times flushed at times not.
+
+        Args:
+            lives: how each life but the last ends.
+        """
         self.start()
-        self.play_rounds(6)
+        rounds = ROUNDS // (len(lives) + 1)
+        for mode in lives:
+            self.play_rounds(rounds)
+            self.ask(self._random_batch())
+            self.die(mode, self.rng)
+        self.play_rounds(rounds)
+        self.end()
+
+    def end(self) -> None:
+        """A topic that goes and comes back, then a clean stop."""
         self.flush()  # nobody repeats a batch into a topic that was deleted since
         self.ask(Delete("b"))
         self.ask(Create("b", 1))
@@ -243,15 +334,13 @@ class CrashRun:
         last = OffsetEntry(op=OFFSET_COMMITTED, group="f", topic_id=topic.topic_id, partition=1)
         self.rig.broker.commit_offsets([last])
         self.consume()
+        self._is_serving = False
         self._epoch = -1
         self.rig.broker.close()
 
     def play_rounds(self, count: int) -> None:
-        """Topics, and rounds of batches, of time that passes and of deliveries."""
+        """Rounds of batches, of time that passes and of deliveries, into topics "a" and "b"."""
         rng = self.rng
-        self.ask(Create("a", 2))
-        self.ask(Create("b", 1))
-        self.consume()
         for _ in range(count):
             self.flush()
             self.ask(self._random_batch())
@@ -347,86 +436,10 @@ def apply_to_model(model: Model, request: Request, now_ms: int) -> tuple[int, in
             return model.produce(request, now_ms)
 
 
-# What must hold
-
-
-def check_disk(disk: SimFileSystem, known: Known, config: Config, mode: CrashMode) -> None:
-    """Start on what a crash left, and compare it with what may be there; `disk` is used up."""
-    rng = random.Random(0)
-    rig = BrokerRig(disk, VirtualClock(wall_ms=known.now_ms), config)
-    assert not rig.report.damage, rig.report
-    assert rig.broker.epoch > known.epoch
-    found = candidates(rig, known)
-    # What a start accepted must be durable when it serves: another crash takes nothing of it.
-    again = BrokerRig(disk.crashed("dropped", rng), VirtualClock(wall_ms=known.now_ms), config)
-    bare = disk.crashed(mode, rng)
-    for path in DERIVED:
-        bare.remove_tree(path)
-    check_same_log(rig, BrokerRig(bare, rig.clock, config))
-    go_on(again, known, found)
-
-
-def candidates(rig: BrokerRig, known: Known) -> list[Model]:
-    """The moments that the restarted broker may be that of."""
-    seen = visible_in(rig)
-    states = {
-        (topic.name, user_id): state
-        for topic in rig.broker.topics()
-        for user_id in USER_IDS
-        if (state := rig.timer_state(topic.name, user_id))[0] != "unknown"
-    }
-    found = [
-        model
-        for model in known.models[known.durable :]
-        if model.visible() == seen
-        and model.timer_states() == states
-        and len(model.pending) == rig.broker.pending_timers
-    ]
-    assert found, _differences(seen, known)
-    return found
-
-
-def _differences(seen: dict[tuple[str, int], list[Shown]], known: Known) -> str:
+def differences(seen: dict[tuple[str, int], list[Shown]], known: Known) -> str:
+    """How many records there are, for the message of a failed test."""
     lines = [f"no moment matches; {known.durable} .. {len(known.models) - 1} might"]
     for place, records in seen.items():
         counts = [len(m.visible().get(place, ())) for m in known.models[known.durable :]]
         lines.append(f"{place}: {len(records)} records, expected one of {sorted(set(counts))}")
     return "\n".join(lines)
-
-
-def check_same_log(rig: BrokerRig, other: BrokerRig) -> None:
-    """A start and the next one differ in nothing but the epoch, whatever else was on the disks."""
-    left, right = rig.digest(USER_IDS), other.digest(USER_IDS)
-    assert left == right, _unequal(left, right)
-    assert rig.broker.epoch + 1 == other.broker.epoch
-
-
-def _unequal(left: Digest, right: Digest) -> str:
-    names = [name for name in left.__slots__ if getattr(left, name) != getattr(right, name)]
-    return "\n".join(f"{name}: {getattr(left, name)} / {getattr(right, name)}" for name in names)
-
-
-def go_on(rig: BrokerRig, known: Known, found: list[Model]) -> None:
-    """Clients repeat what was not answered, time goes on, and every timer fires when it is due."""
-    models = [model.copy() for model in found]
-    for request in known.unanswered:
-        if isinstance(request, Batch) and request.producer is None:
-            continue
-        number = send(rig, request)
-        rig.flush()
-        answer = rig.answers()[number]
-        expected = [apply_to_model(model, request, known.now_ms) for model in models]
-        if isinstance(request, Batch):
-            outcome = produced(answer)
-            kept = [e == (outcome.error, outcome.base_offset) for e in expected]
-            assert any(kept), f"{outcome}, expected one of {expected}"
-            models = [model for model, is_kept in zip(models, kept, strict=True) if is_kept]
-    while (wake_ms := rig.broker.next_wake_ms()) is not None:
-        models = [model for model in models if wake_ms <= (model.next_due_ms() or wake_ms)]
-        rig.clock.advance_to_ms(max(wake_ms, rig.clock.wall_ms()))
-        now_ms = rig.clock.wall_ms()
-        count = rig.deliver_all()
-        models = [model for model in models if model.deliver_all(now_ms) == count]
-        assert models, f"{count} timers were delivered at {now_ms}"
-    seen = visible_in(rig)
-    assert any(model.visible() == seen and not model.pending for model in models)

@@ -17,7 +17,7 @@ from appliance.clock import SystemClock
 from appliance.fs import Buffer, File, OsFileSystem
 from appliance.main import KAFKA_FACADE
 from compat.kafka.server import KafkaServer
-from tests.support.broker_rig import FETCH_VERSION, PRODUCE_VERSION, Produced, produced
+from tests.support.broker_rig import PRODUCE_VERSION, Produced, produced
 from tests.support.configs import small_config
 from tests.support.kafka_oracle import (
     FetchRequest,
@@ -27,6 +27,7 @@ from tests.support.kafka_oracle import (
     encode_request,
 )
 from tests.support.kafka_records import Fetched, Producer, Record, build_batch, read_batches
+from tests.support.rig_connection import FETCH_VERSION
 
 LIMIT_S: Final = 20
 """A test that waits longer has failed."""

@@ -9,12 +9,12 @@ from appliance.units import PAGE_SIZE_BYTES
 SECTOR_SIZE_BYTES: Final = 512
 """What a disk writes whole or not at all."""
 
-CrashMode = Literal["kept", "dropped", "torn", "pages", "last", "names"]
-"""kept: the process was killed, the kernel was not. The others are power cuts. dropped: only what
-was synced is there. torn: of what was not synced, each write, or each sector of it, and each name
-may be there or not. pages: each page is as it was synced or as it is now. last: all is there but
-for some of the last write of each file. names: bytes are there or not as a whole, and some names
-are not."""
+CrashMode = Literal["killed", "kept", "dropped", "torn", "pages", "last", "names"]
+"""killed: the process was; what was not synced can still be lost. kept: and then the kernel synced
+all of it. The others are power cuts. dropped: only what was synced is there. torn: of what was not
+synced, each write, or each sector of it, and each name may be there or not. pages: each page is as
+it was synced or as it is now. last: all is there but for some of the last write of each file.
+names: bytes are there or not as a whole, and some names are not."""
 
 Image = tuple[bytes, frozenset[int]]
 """Bytes of a file and the numbers of its pages that were ever written. It never changes, so that
@@ -171,9 +171,22 @@ class SimNode:
         self.lost = True
 
     def drop_cache(self) -> None:
-        """Make all pages cold that do not have to be written first."""
-        if not self._pending:
-            self.cold.update(pages(0, len(self.content.data)))
+        """Make all pages cold that do not have to be written first.
+
+        What a failed sync took for written is gone then: the disk never had it.
+        """
+        dirty: set[int] = set()
+        for change in self._pending:
+            if isinstance(change, Write):
+                dirty.update(pages(change.offset, len(change.data)))
+        size = len(self.content.data)
+        clean = set(pages(0, size)) - dirty
+        self.cold.update(clean)
+        if self.lost:
+            durable = self._durable()[0].ljust(size, b"\0")
+            for page in sorted(clean):
+                start = page * PAGE_SIZE_BYTES
+                self.content.write(start, durable[start : min(start + PAGE_SIZE_BYTES, size)])
 
     def flip(self, offset: int, mask: int) -> None:
         """Change bits in memory and on the disk."""
@@ -181,8 +194,23 @@ class SimNode:
         change.apply(self.content)
         self._synced.append(change)
 
+    def digest(self) -> int:
+        """A number that two files have in common, in one process, if they hold the same."""
+        if self._pending or self.lost:
+            return hash((self.content.image(), self._durable()))
+        return hash(self.content.image())
+
+    def _left_by_process(self) -> "SimNode":
+        node = SimNode(self.content.image())
+        node.lost = self.lost
+        node._base = self._durable()
+        node._pending = self._pending[:]
+        return node
+
     def crashed(self, mode: CrashMode, rng: random.Random) -> "SimNode":
-        """Return the file as a restart finds it, all of it durable."""
+        """Return the file as a restart finds it; unless the mode is "killed", all of it durable."""
+        if mode == "killed":
+            return self._left_by_process()
         if mode == "kept" or (not self._pending and not self.lost):
             return SimNode(self.content.image())
         durable = self._durable()

@@ -27,7 +27,8 @@ from appliance.errors import StorageError
 from appliance.fs import IOV_COUNT_MAX, LOCK_NAME, Buffer, File, Lock
 from appliance.units import PAGE_SIZE_BYTES
 from tests.support.sim_file import CrashMode, Resize, SimNode, Write, pages
-from tests.support.sim_lock import SimLock, SimLocks
+from tests.support.sim_lock import SimLock
+from tests.support.sim_tree import Copies, Entry, Link, SimDir, durable_copy, set_entry
 
 __all__ = ["CrashMode", "Fault", "SimCrash", "SimFile", "SimFileSystem"]
 
@@ -47,37 +48,6 @@ class Fault:
     error: BaseException
     is_sticky: bool
     is_short_write: bool
-
-
-class _Dir:
-    """A directory: its names now, and those that a power cut leaves."""
-
-    __slots__ = ("durable", "entries", "locks")
-
-    def __init__(self) -> None:
-        self.entries: dict[str, _Entry] = {}
-        self.durable: dict[str, _Entry] = {}
-        self.locks = SimLocks()
-
-
-_Entry = SimNode | _Dir
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Link:
-    """One change of names, which happens whole or not at all; None takes a name away."""
-
-    changes: tuple[tuple[_Dir, str, _Entry | None], ...]
-
-    def places(self) -> set[tuple[int, str]]:
-        return {(id(directory), name) for directory, name, _ in self.changes}
-
-
-def _set_entry(entries: dict[str, _Entry], name: str, entry: _Entry | None) -> None:
-    if entry is None:
-        entries.pop(name, None)
-    else:
-        entries[name] = entry
 
 
 class SimFile:
@@ -198,8 +168,8 @@ class SimFileSystem:
         """A SimCrash was raised: from then on every call raises it."""
         self._trace: deque[tuple[int, str, Path, str]] = deque(maxlen=TRACE_LENGTH_MAX)
         self._faults: list[Fault] = []
-        self._root = _Dir()
-        self._pending: list[_Link] = []
+        self._root = SimDir()
+        self._pending: list[Link] = []
 
     # What the broker calls.
 
@@ -207,7 +177,7 @@ class SimFileSystem:
         parent, name = self._parent(path, "open")
         entry = parent.entries.get(name)
         self.reach("open", path, "new" if entry is None and create else "")
-        if isinstance(entry, _Dir):
+        if isinstance(entry, SimDir):
             _refuse(path, "open", errno.EISDIR)
         if entry is None:
             if not create:
@@ -227,7 +197,7 @@ class SimFileSystem:
             if entry is None:
                 done = Path(path.anchor).joinpath(*names[:depth])
                 self.reach("mkdir", done)
-                entry = _Dir()
+                entry = SimDir()
                 self._link((parent, name, entry))
                 if is_synced:
                     self.sync_dir(done.parent)
@@ -248,7 +218,7 @@ class SimFileSystem:
             _refuse(old, "rename", errno.ENOENT)
         replaced = new_parent.entries.get(new_name)
         if replaced is not entry:
-            if isinstance(replaced, _Dir):
+            if isinstance(replaced, SimDir):
                 _refuse(old, "rename", errno.ENOTEMPTY if replaced.entries else errno.EISDIR)
             self._give_space(replaced)
             self._link((new_parent, new_name, entry), (old_parent, old_name, None))
@@ -269,7 +239,7 @@ class SimFileSystem:
         if isinstance(entry, SimNode):
             _refuse(path, "rmtree", errno.ENOTDIR)
         for name in sorted(entry.entries):
-            remove = self.remove_tree if isinstance(entry.entries[name], _Dir) else self.unlink
+            remove = self.remove_tree if isinstance(entry.entries[name], SimDir) else self.unlink
             remove(path / name)
         parent, name = self._parent(path, "rmtree")
         self.reach("rmdir", path)
@@ -282,7 +252,7 @@ class SimFileSystem:
             return
         # With a change goes every earlier one of the same names, also of other directories.
         places: set[tuple[int, str]] = set()
-        synced: list[_Link] = []
+        synced: list[Link] = []
         for link in reversed(self._pending):
             is_here = any(changed is directory for changed, _, _ in link.changes)
             if is_here or not places.isdisjoint(link.places()):
@@ -291,12 +261,12 @@ class SimFileSystem:
         for link in reversed(synced):
             self._pending.remove(link)
             for changed, name, entry in link.changes:
-                _set_entry(changed.durable, name, entry)
+                set_entry(changed.durable, name, entry)
 
     def sync_tree(self, path: Path) -> None:
         self.reach("syncfs", path)
         for name, entry in self._dir(path, "open").entries.items():
-            if isinstance(entry, _Dir):
+            if isinstance(entry, SimDir):
                 self.sync_tree(path / name)
             else:
                 entry.sync()
@@ -344,35 +314,14 @@ class SimFileSystem:
 
     def crashed(self, mode: CrashMode, rng: random.Random) -> Self:
         """Return a disk as a restart may find it; this one stays as it is."""
-        kept: dict[int, dict[str, _Entry]] = {}
-        dropped_places: set[tuple[int, str]] = set()
-        lost_share = {"dropped": 1.0, "last": 0.0}.get(mode, 0.5)
-        if mode == "names":
-            lost_share = rng.choice((0.0, 0.3, 0.7, 1.0))
-        for link in self._pending if mode != "kept" else ():
-            # A change of a name cannot be there when an earlier one of the same name is not.
-            if rng.random() < lost_share or not dropped_places.isdisjoint(link.places()):
-                dropped_places |= link.places()
-                continue
-            for changed, name, entry in link.changes:
-                _set_entry(kept.setdefault(id(changed), dict(changed.durable)), name, entry)
-
-        def copy(directory: _Dir) -> _Dir:
-            entries = directory.entries
-            if mode != "kept":
-                entries = kept.get(id(directory), directory.durable)
-            found = _Dir()
-            for name in sorted(entries):
-                entry = entries[name]
-                found.entries[name] = (
-                    copy(entry) if isinstance(entry, _Dir) else entry.crashed(mode, rng)
-                )
-            found.durable = dict(found.entries)
-            return found
-
         disk = type(self)()
         disk.free = self.free
-        disk._root = copy(self._root)
+        if mode == "killed":
+            copies = Copies(rng)
+            disk._root = copies.of_dir(self._root)
+            disk._pending = [copies.of_link(link) for link in self._pending]
+        else:
+            disk._root = durable_copy(self._root, self._pending, mode, rng)
         return disk
 
     def digest(self, under: Path = Path("/")) -> int:
@@ -382,25 +331,15 @@ class SimFileSystem:
             under: only what is in this directory counts.
         """
 
-        def walk(directory: _Dir) -> int:
-            names = sorted(directory.entries)
-            entries = (directory.entries[name] for name in names)
-            return hash(
-                tuple(
-                    (name, walk(entry) if isinstance(entry, _Dir) else hash(entry.content.image()))
-                    for name, entry in zip(names, entries, strict=True)
-                )
-            )
-
         found = self._find(under)
-        return walk(found) if isinstance(found, _Dir) else 0
+        return found.digest() if isinstance(found, SimDir) else 0
 
     def files(self) -> dict[Path, bytes]:
         """Return what every file holds."""
 
-        def walk(directory: _Dir, path: Path) -> Iterator[tuple[Path, bytes]]:
+        def walk(directory: SimDir, path: Path) -> Iterator[tuple[Path, bytes]]:
             for name, entry in directory.entries.items():
-                if isinstance(entry, _Dir):
+                if isinstance(entry, SimDir):
                     yield from walk(entry, path / name)
                 else:
                     yield path / name, bytes(entry.content.data)
@@ -469,20 +408,20 @@ class SimFileSystem:
     def _give_space(self, entry: SimNode | None) -> None:
         self.free += 0 if entry is None else len(entry.content.data)
 
-    def _link(self, *changes: tuple[_Dir, str, _Entry | None]) -> None:
-        self._pending.append(_Link(changes))
+    def _link(self, *changes: tuple[SimDir, str, Entry | None]) -> None:
+        self._pending.append(Link(changes))
         for directory, name, entry in changes:
-            _set_entry(directory.entries, name, entry)
+            set_entry(directory.entries, name, entry)
 
-    def _find(self, path: Path) -> _Entry | None:
-        found: _Entry | None = self._root
+    def _find(self, path: Path) -> Entry | None:
+        found: Entry | None = self._root
         for name in _names(path):
-            found = found.entries.get(name) if isinstance(found, _Dir) else None
+            found = found.entries.get(name) if isinstance(found, SimDir) else None
         return found
 
-    def _dir(self, path: Path, operation: str) -> _Dir:
+    def _dir(self, path: Path, operation: str) -> SimDir:
         found = self._find(path)
-        if not isinstance(found, _Dir):
+        if not isinstance(found, SimDir):
             _refuse(path, operation, errno.ENOENT if found is None else errno.ENOTDIR)
         return found
 
@@ -491,9 +430,9 @@ class SimFileSystem:
         assert isinstance(found, SimNode), f"{path} is no file"
         return found
 
-    def _parent(self, path: Path, operation: str) -> tuple[_Dir, str]:
+    def _parent(self, path: Path, operation: str) -> tuple[SimDir, str]:
         parent = self._find(path.parent)
-        if not isinstance(parent, _Dir):
+        if not isinstance(parent, SimDir):
             _refuse(path, operation, errno.ENOENT if parent is None else errno.ENOTDIR)
         return parent, path.name
 

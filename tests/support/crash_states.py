@@ -1,0 +1,153 @@
+"""Many runs of a broker, crashed before each of their calls in many ways, on all processors.
+
+A state is a disk as a crash may leave it. It counts if no other one of its run is the same to the
+last byte.
+"""
+
+import itertools
+import multiprocessing
+import os
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from tests.support.broker_rig import BrokerRig
+from tests.support.configs import small_config
+from tests.support.crash_check import CrashChecker
+from tests.support.crash_run import CrashPoints, CrashRun, Known
+from tests.support.sim_fs import CrashMode
+from tests.support.small_files import repeatable_ids, small_reach, small_unit_files
+from tests.support.virtual_clock import VirtualClock
+
+CHUNK_RECORDS: Final = 16
+"""Delivered at once, so that a delivery needs several frames."""
+
+TRIES: Final[dict[CrashMode, int]] = {
+    "killed": 1, "kept": 1, "dropped": 1, "torn": 6, "pages": 3, "last": 3, "names": 2,
+}  # fmt: skip
+"""How often each kind of crash is tried at each call."""
+
+NESTED_EVERY: Final = 150
+"""Of so many states one is crashed again at each call of the start on it, once in each way."""
+
+LIVES: Final[tuple[tuple[CrashMode, ...], ...]] = ((), ("killed",), ("dropped", "kept"), ("torn",))
+"""How the lives before the last end, in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Runs with the seeds `first_seed`, `first_seed + step` .. until `states` states were seen."""
+
+    first_seed: int
+    step: int
+    states: int
+    flush: str = "sync"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was looked at.
+
+    Attributes:
+        looked: crashes.
+        distinct: disks they left, the same ones once.
+        starts: brokers that were started on these.
+        runs: how many runs.
+        longest: bytes of the longest log.
+    """
+
+    looked: int = 0
+    distinct: int = 0
+    starts: int = 0
+    runs: int = 0
+    longest: int = 0
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        return Outcome(
+            self.looked + other.looked,
+            self.distinct + other.distinct,
+            self.starts + other.starts,
+            self.runs + other.runs,
+            max(self.longest, other.longest),
+        )
+
+
+class Enumeration:
+    """Checks the crash states of one run, at each of its calls."""
+
+    def __init__(self, seed: int, flush: str, disk: CrashPoints | None = None) -> None:
+        """A run is the same for the same seed; `disk` is an empty one."""
+        config = small_config(delivery_chunk_records=CHUNK_RECORDS, flush=flush)
+        self.seed = seed
+        self.run = CrashRun(random.Random(seed), disk or CrashPoints(), config=config)
+        self.checker = CrashChecker(config)
+        self._rng = random.Random(seed + 1)
+        self._next_nested = NESTED_EVERY
+
+    def play(self) -> Outcome:
+        """Play the run.
+
+        Raises:
+            AssertionError: it says what must not be, and after which crash.
+        """
+        lives = LIVES[self.seed % len(LIVES)]
+        with small_unit_files(), small_reach(), repeatable_ids(self.seed):
+            self.run.disk.observer = self._look
+            self.run.play(lives)
+            self._look()
+        checker = self.checker
+        longest = self.run.rig.broker.wrote_pos
+        return Outcome(checker.looked, checker.distinct, checker.starts, 1, longest)
+
+    def _crashes(self, most: int) -> Iterator[tuple[CrashMode, int]]:
+        for mode, count in TRIES.items():
+            for _ in range(min(count, most)):
+                yield mode, self._rng.randrange(1 << 30)
+
+    def _look(self) -> None:
+        disk = self.run.disk
+        for mode, seed in self._crashes(max(TRIES.values())):
+            self._check(disk, mode, seed, self.run.known(mode))
+            if self.checker.distinct >= self._next_nested:
+                self._next_nested = self.checker.distinct + NESTED_EVERY
+                self._crash_start(disk.crashed(mode, random.Random(seed)), mode)
+
+    def _check(self, disk: CrashPoints, mode: CrashMode, seed: int, known: Known) -> None:
+        try:
+            self.checker.check(disk.crashed(mode, random.Random(seed)), known)
+        except Exception as error:
+            raise AssertionError(
+                f"run {self.seed}: {mode} {seed}, a crash before call {disk.calls + 1}\n"
+                f"{disk.trace()}\n{error}"
+            ) from error
+
+    def _crash_start(self, disk: CrashPoints, mode: CrashMode) -> None:
+        """Crash a start at each of its calls; `mode` is how the broker before it ended."""
+
+        def look() -> None:
+            for second, seed in self._crashes(1):
+                known = self.run.known(second if mode == "killed" else mode)
+                self._check(disk, second, seed, known)
+
+        disk.observer = look
+        BrokerRig(disk, VirtualClock(wall_ms=self.run.clock.wall_ms()), self.run.config)
+
+
+def do(job: Job) -> Outcome:
+    """Play the runs of one job."""
+    outcome = Outcome()
+    for seed in itertools.count(job.first_seed, job.step):
+        outcome += Enumeration(seed, job.flush).play()
+        if outcome.distinct >= job.states:
+            return outcome
+    raise AssertionError("there are seeds without end")
+
+
+def do_all(jobs: Sequence[Job]) -> Outcome:
+    """Play the runs of all jobs, on all processors; raises what the first failed one raises."""
+    # Spawned, since a fork would take over the locks of other tests' threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(len(jobs), os.cpu_count() or 1), context) as pool:
+        return sum(pool.map(do, jobs), Outcome())
