@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from _core.frames cimport FrameHeader
 from _core.projections cimport Projections
@@ -8,12 +8,14 @@ cdef class LogScan:
     cdef readonly int64_t pos           # everything before it is dealt with
     cdef readonly int32_t epoch
     cdef readonly int64_t frames
+    cdef readonly int64_t last_pos
+    cdef readonly uint32_t last_crc
     cdef readonly list damage           # (from, to, what is wrong)
     cdef readonly str tail_fault        # what is wrong at `pos`, once done
     cdef readonly bint done
     cdef readonly bint has_leftovers
     cdef readonly bint newer_version
-    cdef list lost_ranges               # (from, to), shared with the projections
+    cdef readonly list lost_ranges               # (from, to), shared with the projections
     cdef object control
     cdef object written
     cdef dict ranges                    # by segment: where something may be written

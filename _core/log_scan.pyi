@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from _core.frames import FAULTS as FAULTS
@@ -11,6 +11,9 @@ class LogScan:
     pos: int
     epoch: int
     frames: int
+    last_pos: int
+    last_crc: int
+    lost_ranges: list[tuple[int, int]]
     damage: list[tuple[int, int, str]]
     tail_fault: str | None
     done: bool
@@ -23,6 +26,9 @@ class LogScan:
         segments: list[tuple[int, memoryview]] | list[tuple[int, bytes]],
         control: Callable[[int, int, bytes, int], None],
         *,
+        start: int = -1,
+        epoch: int = 0,
+        lost: Sequence[tuple[int, int]] = (),
         known_flushed: int = -1,
         reach: int = -1,
         written: Callable[[int], list[tuple[int, int]]] | None = None,

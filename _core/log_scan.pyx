@@ -19,7 +19,7 @@ from libc.string cimport memcpy
 from _core.frames cimport FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame
 from _core.frames import FAULTS
 from _core.layout cimport *
-from _core.octets cimport load_i64, load_u16
+from _core.octets cimport load_i64, load_u16, load_u32
 from _core.partition cimport Partition, Topic
 from _core.projections cimport Projections
 
@@ -56,6 +56,8 @@ cdef class LogScan:
         pos: log position reached; when done, the end of the log.
         epoch: epoch of the last frame.
         frames: valid frames so far.
+        last_pos, last_crc: log position of the last valid frame and its CRC; -1 and 0 before it.
+        lost_ranges: (from, to) of what is damaged, parts that touch as one.
         damage: (from, to, fault) of each damaged part.
         tail_fault: when done, what was wrong at `pos`; None at a segment's very end.
         garbage_end: when done, about where bytes that are not zero end; at most `pos` if nothing
@@ -66,14 +68,18 @@ cdef class LogScan:
 
     def __cinit__(
         self, Projections projections not None, list segments not None, control not None, *,
-        int64_t known_flushed=-1, int64_t reach=-1, written=None
+        int64_t start=-1, int32_t epoch=0, lost=(), int64_t known_flushed=-1, int64_t reach=-1,
+        written=None
     ):
-        """Begin at the first segment.
+        """Begin at the first segment, or in it.
 
         Args:
             projections: what the frames are applied to.
-            segments: (base position, buffer) of each segment, ascending.
+            segments: (base position, buffer) of each segment, ascending. The first one has `start`.
             control: function (kind, topic id, payload, epoch) for frames of control state.
+            start: log position to begin at; -1 for the beginning of the first segment.
+            epoch: of the frame before it.
+            lost: (from, to) of what was known to be damaged before it.
             known_flushed: a log position known to have been flushed, -1 if none is.
             reach: a log position behind which no frame was ever written, -1 if none is known. What
                 lies there are zeros that prepare a segment; they are not read.
@@ -89,12 +95,15 @@ cdef class LogScan:
         self.written = written
         self.ranges = {}
         self.damage = []
-        self.lost_ranges = []
+        self.lost_ranges = list(lost)
         projections.set_lost_ranges(self.lost_ranges)
-        self.epoch = 0
+        self.epoch = epoch
+        self.pos = max(start, 0)
+        self.last_pos = -1
         if segments:
             self._enter(0)
-            self.pos = self.base
+            self.pos = self.base if start < 0 else start
+            assert self.base <= self.pos <= self.base + self.size
         else:
             self.done = True
 
@@ -140,6 +149,8 @@ cdef class LogScan:
             else:
                 self.epoch = h.epoch
                 self.frames += 1
+                self.last_pos = h.phys_offset
+                self.last_crc = load_u32(self.data + at + AT_CRC)
                 self._apply(&h, self.data + at)
                 self.pos += h.size
         return self.done
@@ -208,7 +219,9 @@ cdef class LogScan:
             for i in range(segment, len(self.segments)):
                 base, memory = self.segments[i]
                 start = self.pos if i == segment else base
-                if self.written is None:
+                if start >= limit:
+                    found = []
+                elif self.written is None:
                     found = [(base, base + len(memory))]
                 else:
                     found = self.written(start)

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from _core.buffer cimport Buf
 from _core.frames cimport FrameHeader
@@ -31,6 +31,8 @@ cdef class LogTail:
     cdef public object roll
     cdef public object prepare_spare
     cdef public bint has_spare
+    cdef public int64_t last_pos
+    cdef public uint32_t last_crc
     cdef Buf staging
     cdef Part* parts
     cdef Py_ssize_t part_count

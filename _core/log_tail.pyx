@@ -37,6 +37,7 @@ cdef class LogTail:
         roll: function of a frame size: opens the next segment; False if there is none to be had.
         prepare_spare: has the next segment at hand; False if the disk is full.
         has_spare: the next segment is at hand.
+        last_pos, last_crc: log position of the last frame and its CRC; -1 and 0 if there is none.
     """
 
     def __cinit__(self, Pointers pointers not None, *, int64_t reserve_bytes):
@@ -49,6 +50,7 @@ cdef class LogTail:
         """
         self.pointers = pointers
         self.reserve_bytes = reserve_bytes
+        self.last_pos = -1
 
     def __dealloc__(self):
         release(&self.staging)
@@ -138,6 +140,8 @@ cdef class LogTail:
         if body.held_size:
             crc = extend(crc, body.held, BATCH_CRC_START)
         store_u32(p + AT_CRC, crc)
+        self.last_pos = h.phys_offset
+        self.last_crc = crc
         self.staging.size += FRAME_HEADER_SIZE + body.tables_size + patch
         if body.visible_stays and rest_size > COPY_MAX_BYTES:
             self._close_staged()
@@ -197,7 +201,9 @@ cdef class LogTail:
         h.flushed = self.pointers.flushed
         p = reserve(&self.staging, FRAME_HEADER_SIZE)
         encode_header(&h, p)
-        store_u32(p + AT_CRC, extend(0, p, AT_CRC))
+        self.last_pos = h.phys_offset
+        self.last_crc = extend(0, p, AT_CRC)
+        store_u32(p + AT_CRC, self.last_crc)
         self.staging.size += FRAME_HEADER_SIZE
         self.pointers.wrote += rest
 

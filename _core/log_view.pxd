@@ -12,7 +12,7 @@ cdef enum:
 cdef enum Residency:
     NOT_KNOWN = 0
     RESIDENT = 1              # in the page cache, by the kernel's word
-    MUST_BE_VERIFIED = 2      # a thread read from it: only frames that it found whole are served
+    MUST_BE_VERIFIED = 2      # not checked yet: only frames that a thread found whole are served
 
 cdef class LogView:
     cdef MappedSegment* segments

@@ -152,6 +152,17 @@ cdef class LogView:
                 if self.segments[i].resident[granule] == RESIDENT:
                     self.segments[i].resident[granule] = NOT_KNOWN
 
+    def verify_before(self, int64_t pos):
+        """Nobody has read what lies below `pos` since the start, whatever the kernel has of it."""
+        cdef MappedSegment* s
+        cdef Py_ssize_t i
+        cdef int64_t size
+        for i in range(self.count):
+            s = &self.segments[i]
+            size = min(s.size, pos - s.base)
+            if size > 0:
+                memset(s.resident, MUST_BE_VERIFIED, (size + GRANULE - 1) // GRANULE)
+
     def mark_damaged(self, int64_t pos):
         """The frame at `pos` was read and failed its check: it is never served."""
         cdef MappedSegment* s = self.segment_of(pos, 1)

@@ -70,6 +70,7 @@ cdef class Partition:
     cdef public UnitBlocks blocks
     cdef int64_t mentioned_in     # serial of the last request that named it among others
     cdef bint mentioned_again     # and more than once
+    cdef int64_t captured_in      # serial of the last capture that has its producers
     cdef void mention(self, int64_t serial) noexcept
     cdef bint is_mentioned_again(self, int64_t serial) noexcept
     cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1

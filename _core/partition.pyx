@@ -9,19 +9,34 @@ Layer 0: no I/O.
 """
 
 from cpython.buffer cimport PyBUF_READ
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memmove
 
 from _core.buffer cimport Buf, fit, release, reserve
 from _core.layout cimport *
-from _core.octets cimport load_i32, load_i64, store_u32, store_u64
+from _core.octets cimport (
+    load_i16,
+    load_i32,
+    load_i64,
+    load_u32,
+    store_u16,
+    store_u32,
+    store_u64,
+)
 from _core.unit_blocks cimport UnitBlocks
 
 cdef enum:
     # Units that stay in memory behind the saved ones: the tail that live consumers read.
     UNITS_KEPT = 64
     UNITS_MIN_BYTES = 256
+
+# Sizes of what a carry frame and a control file hold of producers: docs/FORMAT.md, sequences.
+cdef enum:
+    SEQUENCES_HEAD_SIZE = 8
+    PRODUCER_SIZE = 12
+    SEQUENCE_SIZE = 24
 
 
 cdef class ProducerState:
@@ -283,6 +298,82 @@ cdef class Partition:
             state.count += 1
         state.last_ms = now_ms
         return 0
+
+    def encode_producers(self):
+        """The sequences of its producers, as a carry frame holds them (docs/FORMAT.md)."""
+        cdef Buf out
+        cdef uint8_t* p
+        cdef ProducerState state
+        cdef Sequenced* batch
+        cdef int i
+        out.data = NULL
+        out.size = out.capacity = 0
+        try:
+            p = reserve(&out, SEQUENCES_HEAD_SIZE)
+            store_u32(p, self.index)
+            store_u32(p + 4, len(self.producers))
+            out.size = SEQUENCES_HEAD_SIZE
+            for producer_id, known in self.producers.items():
+                state = <ProducerState>known
+                p = reserve(&out, PRODUCER_SIZE + state.count * SEQUENCE_SIZE)
+                store_u64(p, <int64_t>producer_id)
+                store_u16(p + 8, state.epoch)
+                p[10] = state.count
+                p[11] = 0
+                p += PRODUCER_SIZE
+                for i in range(state.count):
+                    # Oldest first: it is the one behind the newest, once all places are taken.
+                    batch = &state.batches[
+                        (state.newest + 1 + REMEMBERED_BATCHES - state.count + i)
+                        % REMEMBERED_BATCHES
+                    ]
+                    store_u32(p, batch.first)
+                    store_u32(p + 4, batch.last)
+                    store_u64(p + 8, batch.answer)
+                    store_u64(p + 16, batch.store_time_ms)
+                    p += SEQUENCE_SIZE
+                out.size += PRODUCER_SIZE + state.count * SEQUENCE_SIZE
+            return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+        finally:
+            release(&out)
+
+    def restore_producers(self, bytes payload not None, int64_t end_pos):
+        """Take up what `encode_producers` gave.
+
+        Args:
+            payload: of this partition.
+            end_pos: log position below which all of their batches are; it is durable.
+
+        Raises:
+            ValueError: the payload is shorter or longer than its counts say.
+        """
+        cdef const uint8_t* p = <const uint8_t*><const char*>payload
+        cdef Py_ssize_t left = len(payload)
+        cdef Sequenced batch
+        cdef int64_t producer_id, count
+        cdef int i, batches
+        if left < SEQUENCES_HEAD_SIZE:
+            raise ValueError(f"{left} bytes of producers, {SEQUENCES_HEAD_SIZE} are the least")
+        count = load_u32(p + 4)
+        p += SEQUENCES_HEAD_SIZE
+        left -= SEQUENCES_HEAD_SIZE
+        while count:
+            if left < PRODUCER_SIZE or left < PRODUCER_SIZE + p[10] * SEQUENCE_SIZE:
+                raise ValueError(f"{count} producers are left, and {left} bytes")
+            batches = p[10]
+            producer_id = load_i64(p)
+            for i in range(batches):
+                batch.first = load_i32(p + PRODUCER_SIZE + i * SEQUENCE_SIZE)
+                batch.last = load_i32(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 4)
+                batch.answer = load_i64(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 8)
+                batch.store_time_ms = load_i64(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 16)
+                batch.end_pos = end_pos
+                self.note_sequence(producer_id, load_i16(p + 8), &batch, batch.store_time_ms)
+            p += PRODUCER_SIZE + batches * SEQUENCE_SIZE
+            left -= PRODUCER_SIZE + batches * SEQUENCE_SIZE
+            count -= 1
+        if left:
+            raise ValueError(f"{left} bytes behind the last producer")
 
     def forget_producers(self, int64_t idle_since_ms):
         """Forget producers whose last batch is older than `idle_since_ms` (epoch ms); how many."""

@@ -30,6 +30,9 @@ cdef class Projections:
     cdef public TimerDeltas deltas
     cdef readonly bytes id_key
     cdef int64_t fired_id_memory_ms
+    cdef int64_t capture_serial
+    cdef list captured           # (topic id, sequences of one partition)
+    cdef list uncaptured         # partitions whose producers are to be collected; None: no more
     cdef list lost_ranges
     cdef set dropped             # timers that damage made undeliverable, by id
     cdef VisibleMark* marks

@@ -7,10 +7,12 @@ and tables, never its records.
 Layer 0: no I/O, no clock: the times are those in the frames.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from _core.buffer cimport Buf, release, reserve
 from _core.delay_levels cimport Level
 from _core.due_queue cimport DueQueue, Timer
 from _core.frames cimport FrameHeader
@@ -18,12 +20,15 @@ from _core.id_index cimport (
     CANCELLED, DELIVERED, PENDING, STATE_BITS, IdIndex, NamedTimer, NameSlot,
 )
 from _core.layout cimport *
-from _core.octets cimport load_i32, load_i64, load_u32
+from _core.octets cimport load_i32, load_i64, load_u32, store_u32, store_u64
 from _core.partition cimport Partition, Sequenced, Topic
 from _core.unit_blocks cimport UnitBlocks
 
 # Units of older records that consumers read: those of some 800,000 records.
 UNIT_BLOCKS_MAX_BYTES = 16 << 20
+
+cdef enum:
+    PARTITION_ROW_SIZE = 40
 
 STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
 
@@ -102,6 +107,88 @@ cdef class Projections:
         del self.topics_by_name[topic.name_bytes]
         del self.topics_by_id[topic.topic_id]
         del self.topics_by_uuid[topic.uuid.bytes]
+
+    # Checkpoints
+
+    def partition_rows(self):
+        """What a control file says of all partitions: docs/FORMAT.md, partition."""
+        cdef Topic topic
+        cdef Partition partition
+        cdef uint8_t* p
+        cdef Buf out
+        out.data = NULL
+        out.size = out.capacity = 0
+        try:
+            for topic in self.topics_by_id.values():
+                for partition in topic.partitions:
+                    p = reserve(&out, PARTITION_ROW_SIZE)
+                    store_u32(p, topic.topic_id)
+                    store_u32(p + 4, partition.index)
+                    store_u64(p + 8, partition.start_offset)
+                    store_u64(p + 16, partition.next_offset)
+                    store_u64(p + 24, partition.running_max)
+                    store_u64(p + 32, partition.log_bytes)
+                    out.size += PARTITION_ROW_SIZE
+            return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+        finally:
+            release(&out)
+
+    def begin_capture(self):
+        """Begin to collect the producers of all partitions as they are now, in `captured`."""
+        self.capture_serial += 1
+        self.captured = []
+        self.uncaptured = [
+            partition for partition in self.partitions
+            if partition is not None and (<Partition>partition).producers
+        ]
+
+    def capture(self, Partition partition not None):
+        """Its producers are about to change: take them as they were."""
+        if partition.captured_in == self.capture_serial:
+            return
+        partition.captured_in = self.capture_serial
+        if partition.producers and self.uncaptured is not None:
+            self.captured.append((partition.topic.topic_id, partition.encode_producers()))
+
+    def capture_some(self, int count):
+        """Go on with the next `count` partitions; True when all are done."""
+        if self.uncaptured is None:
+            return True
+        while count and self.uncaptured:
+            self.capture(<Partition>self.uncaptured.pop())
+            count -= 1
+        if self.uncaptured:
+            return False
+        self.uncaptured = None
+        return True
+
+    def take_captured(self):
+        """What was collected, as (topic id, sequences of one partition); forgotten here."""
+        captured, self.captured, self.uncaptured = self.captured, [], None
+        return captured
+
+    @property
+    def totals(self):
+        """The totals, in the order in which `restore_totals` takes them."""
+        return (
+            self.accepted_records,
+            self.accepted_frames,
+            self.timers_accepted,
+            self.timers_cancelled,
+            self.timers_replaced,
+            self.timers_delivered,
+        )
+
+    def restore_totals(self, totals not None):
+        """Go on counting from there."""
+        (
+            self.accepted_records,
+            self.accepted_frames,
+            self.timers_accepted,
+            self.timers_cancelled,
+            self.timers_replaced,
+            self.timers_delivered,
+        ) = totals
 
     # What a checkpoint tells
 
@@ -252,6 +339,8 @@ cdef class Projections:
     cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1:
         cdef Sequenced batch
         cdef int64_t received = ((<int64_t>h.last_sequence - h.first_sequence) & 0x7FFFFFFF) + 1
+        if partition.captured_in != self.capture_serial:
+            self.capture(partition)
         batch.first = h.first_sequence
         batch.last = h.last_sequence
         batch.answer = h.base_offset if h.record_count == received else -1

@@ -26,12 +26,13 @@ from _core.produce import ProducePath
 from _core.session import ParkedAnswer, ParkedFetch, Session
 from appliance.clock import Clock
 from appliance.config import Config
-from appliance.errors import RequestError
+from appliance.errors import CorruptionError, RequestError, StorageError
 from appliance.fs import FileSystem
 from appliance.metrics import Gauges, Metrics
 from appliance.model import ColdPlace, TimerState, TimerStateName
 from appliance.offset_search import OffsetSearch
 from appliance.schedule.scheduler import Delivery, Scheduler
+from appliance.store.checkpointer import Checkpointer
 from appliance.store.cold_reads import ColdRead
 from appliance.store.commit_log import FlushJob
 from appliance.store.group_frames import GroupFrame, OffsetEntry
@@ -90,7 +91,6 @@ class Broker:
         self._store = MessageStore(
             clock, fs, config, lambda topic: facade.configure_topic(topic, config)
         )
-        self._topic_admin = TopicAdmin(self._store.topics, config)
         self._progress = Progress("starting", 0, 0)
         self.is_ready = False
         self._residency_asked_ns = clock.monotonic_ns()
@@ -105,6 +105,7 @@ class Broker:
             self._progress = progress
             yield progress
         store, config = self._store, self.config
+        self._topic_admin = TopicAdmin(store.topics, config)
         splitter = BatchSplitter(
             list(config.delay_levels),
             record_size_max=config.record_size_max_bytes,
@@ -140,10 +141,15 @@ class Broker:
         self._offsets = OffsetSearch(store.view, self._decompress)
         self.is_ready = True
 
-    def close(self) -> None:
-        """Stop cleanly. Raises StorageError if not everything could be made durable."""
+    def close(self) -> StorageError | CorruptionError | None:
+        """Stop cleanly. Raises StorageError if not everything could be made durable.
+
+        Returns:
+            Why no checkpoint could be written, if so: the next start replays more of the log.
+        """
         self.is_ready = False
         self._store.close()
+        return self._store.stop_error
 
     def abandon(self) -> None:
         """Let go of the files as they are; the next start recovers."""
@@ -307,6 +313,11 @@ class Broker:
         )
         if store.offset_expiry.expire_some(self.clock.wall_ms()):
             self._await_offsets()
+
+    @property
+    def checkpoints(self) -> Checkpointer:
+        """What takes checkpoints; whoever owns the broker drives it at the end of turns."""
+        return self._store.checkpoints
 
     # Topics
 

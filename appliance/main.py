@@ -74,7 +74,7 @@ class Service:
                 await kafka.start()
             except ConfigError:
                 await kafka.stop()
-                self._broker.close()
+                self._close()
                 raise
             self._status.serves(kafka, GroupsStatus(kafka.groups), admin_address)
             # What is alive now stays: the collector need not look at it again.
@@ -98,6 +98,8 @@ class Service:
             if self._stop.is_set():
                 self._broker.abandon()
                 return False
+        for rejected in self._broker.report.rejected:
+            _log.warning("%s", rejected)
         for damage in self._broker.report.damage:
             _log.error("%s", damage)
         _log.info("%s", self._broker.report)
@@ -121,7 +123,12 @@ class Service:
             # No clean stop: memory and disk may differ, and the next start must look.
             self._broker.abandon()
             raise kafka.pump.failure.result()
-        self._broker.close()
+        self._close()
+
+    def _close(self) -> None:
+        error = self._broker.close()
+        if error is not None:
+            _log.warning("no checkpoint, the next start replays more of the log: %s", error)
 
     async def _watch(self) -> None:
         """Tell systemd that the loop turns."""

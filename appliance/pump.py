@@ -24,11 +24,15 @@ from appliance.broker import Broker
 from appliance.clock import WakeTimer
 from appliance.errors import NotReadyError
 from appliance.model import ColdPlace
+from appliance.store.checkpointer import CheckpointJob, MarkJob
 from appliance.store.commit_log import FlushJob
 from appliance.store.segment import SpareJob
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 HOUSEKEEPING_S: Final = 0.1
+
+SLICE_PAUSE_S: Final = 0.005
+"""Between two slices of a checkpoint, each of a millisecond or two."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +61,7 @@ class Pump:
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
         self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
+        self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -66,6 +71,7 @@ class Pump:
         self._next_unflushed_since_ns: int | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
+        self._slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._is_stopped = False
         self._is_closed = False
@@ -84,11 +90,11 @@ class Pump:
         self._is_stopped = self._is_closed = True
         self._disappoint()
         self._loop.remove_reader(self._timer.fileno())
-        for handle in (self._flush_timer, self._housekeeping):
+        for handle in (self._flush_timer, self._housekeeping, self._slice):
             if handle is not None:
                 handle.cancel()
         self._broker.stop_prewriting()
-        for threads in (self._flusher, self._allocator, self._readers):
+        for threads in (self._flusher, self._allocator, self._readers, self._saver):
             await asyncio.to_thread(threads.shutdown)
         if self._flush_future is not None:
             await asyncio.wait((self._flush_future,))
@@ -288,7 +294,30 @@ class Pump:
         spare = self._broker.begin_spare()
         if spare is not None:
             self._loop.run_in_executor(self._allocator, _make_spare, spare)
+        self._checkpoint()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
+
+    def _checkpoint(self) -> None:
+        """A slice of the next checkpoint; a thread writes its files."""
+        job = self._broker.checkpoints.step()
+        if job is not None:
+            future = self._loop.run_in_executor(self._saver, job.run)
+            future.add_done_callback(
+                lambda done: self._guard(lambda: self._end_checkpoint(done, job))
+            )
+        elif self._broker.checkpoints.is_capturing and self._slice is None:
+            self._slice = self._loop.call_later(SLICE_PAUSE_S, self._guard, self._checkpoint_again)
+
+    def _checkpoint_again(self) -> None:
+        self._slice = None
+        self.end_turn()
+        self._checkpoint()
+
+    def _end_checkpoint(self, done: asyncio.Future[None], job: CheckpointJob | MarkJob) -> None:
+        done.result()  # a failed sync is raised here and ends the process
+        self._broker.checkpoints.end(job)
+        if job.error is not None:
+            _log.warning("no checkpoint, it will be tried again: %s", job.error)
 
 
 def _make_spare(spare: SpareJob) -> None:

@@ -1,61 +1,105 @@
 """The checkpoint: what a start may know of the log before it reads it.
 
 Two copies in one file, written in turn, so that a torn write leaves the other one; docs/FORMAT.md
-draws them. Without one that is whole a start takes nothing for known, and reads more. Layer 2.
+draws them. Each names the newest state that was saved and the one before it, so that the two last
+states can be reached through either copy. Without a copy that is whole a start takes nothing for
+known, and reads more. Layer 2.
 """
 
 import struct
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from _core.crc32c import crc32c
+from appliance.errors import StorageError
 from appliance.fs import File, FileSystem
 
 MAGIC: Final = 0x4C4D5143
 """LMQC."""
-VERSION: Final = 1
+VERSION: Final = 2
 COPY_SIZE: Final = 4096
 """A page each: no write of one touches the other."""
+STATES_KEPT: Final = 2
+"""The newest state, and the one that serves if its files are damaged."""
 
-BODY: Final = struct.Struct(">IHxxqqq")
+BODY: Final = struct.Struct(">IHxxqqq16s")
+STATE: Final = struct.Struct(">qqII")
 CRC: Final = struct.Struct(">I")
+COPY: Final = struct.Struct(f"{BODY.format}{STATE.format[1:] * STATES_KEPT}I")
+
+NO_CLUSTER: Final = UUID(int=0)
+
+_NO_STATE: Final = (-1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A state of all that follows from the log, and the control file that leads to its parts."""
+
+    applied: int
+    """It is what follows from every frame below this log position, and from none behind."""
+    number: int
+    """The control file is named by it; above 0."""
+    size: int
+    """Bytes of the control file."""
+    crc: int
+    """CRC32C of the control file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Positions of the log; 0 <= flushed <= reach."""
+    """Positions of the log; 0 <= flushed <= reach. The newest state comes first."""
 
     sequence: int
     flushed: int
     reach: int
+    states: tuple[SavedState, ...] = ()
+    cluster: UUID = NO_CLUSTER
+    """That the log belongs to."""
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """One copy, without the padding behind it."""
-    body = BODY.pack(MAGIC, VERSION, checkpoint.sequence, checkpoint.flushed, checkpoint.reach)
+    assert len(checkpoint.states) <= STATES_KEPT
+    body = BODY.pack(
+        MAGIC,
+        VERSION,
+        checkpoint.sequence,
+        checkpoint.flushed,
+        checkpoint.reach,
+        checkpoint.cluster.bytes,
+    )
+    for state in checkpoint.states:
+        body += STATE.pack(state.applied, state.number, state.size, state.crc)
+    body += STATE.pack(*_NO_STATE) * (STATES_KEPT - len(checkpoint.states))
     return body + CRC.pack(crc32c(body))
 
 
 def decode(copy: bytes) -> Checkpoint | None:
     """Read one copy; None if it is not whole, or of another version."""
-    if len(copy) < BODY.size + CRC.size:
+    if len(copy) < COPY.size:
         return None
-    (crc,) = CRC.unpack_from(copy, BODY.size)
-    if crc32c(copy[: BODY.size]) != crc:
+    magic, version, sequence, flushed, reach, cluster, *fields, crc = COPY.unpack_from(copy)
+    if crc32c(copy[: COPY.size - CRC.size]) != crc:
         return None
-    magic, version, sequence, flushed, reach = BODY.unpack_from(copy)
     if magic != MAGIC or version != VERSION or not 0 <= flushed <= reach:
         return None
-    return Checkpoint(sequence, flushed, reach)
+    found = [tuple(fields[at : at + 4]) for at in range(0, len(fields), 4)]
+    states = tuple(SavedState(*state) for state in found if state[0] >= 0)
+    return Checkpoint(sequence, flushed, reach, states, UUID(bytes=cluster))
 
 
 class CheckpointFile:
-    """The file of both copies. `open` comes first; `write` may be on any thread.
+    """The file of both copies. `open` comes first; all others may be on any thread.
 
     Attributes:
-        last: the newest whole copy, None if there is none.
+        cluster: written into every copy.
+        last: what the next copy goes out from: the newest whole one, None if there is none.
+        copies: what each place in the file holds, as far as it is whole.
     """
 
     def __init__(self, fs: FileSystem, path: Path) -> None:
@@ -63,13 +107,16 @@ class CheckpointFile:
         self._path = path
         self._file: File | None = None
         self._lock = threading.Lock()
+        self._sequence = 0
+        self.cluster = NO_CLUSTER
         self.last: Checkpoint | None = None
+        self.copies: list[Checkpoint | None] = [None, None]
 
     def open(self) -> None:
-        """Read what is there.
+        """Read what is there. A place that cannot be read holds nothing.
 
         Raises:
-            StorageError: the file cannot be made or read.
+            StorageError: the file cannot be made or opened.
         """
         is_new = not self._fs.exists(self._path)
         self._file = self._fs.open(self._path, create=True)
@@ -77,9 +124,37 @@ class CheckpointFile:
             self._file.allocate(2 * COPY_SIZE)
             self._file.fdatasync()
             self._fs.sync_dir(self._path.parent)
-        copies = [decode(self._file.pread(COPY_SIZE, at)) for at in (0, COPY_SIZE)]
-        whole = [copy for copy in copies if copy is not None]
+        self.copies = [self._read(self._file, at) for at in (0, COPY_SIZE)]
+        whole = [copy for copy in self.copies if copy is not None]
         self.last = max(whole, key=lambda copy: copy.sequence, default=None)
+        self._sequence = 0 if self.last is None else self.last.sequence
+
+    @staticmethod
+    def _read(file: File, at: int) -> Checkpoint | None:
+        try:
+            return decode(file.pread(COPY_SIZE, at))
+        except StorageError:
+            return None
+
+    @property
+    def states(self) -> tuple[SavedState, ...]:
+        """Every state that a whole copy names, those of the newest copy first, each once."""
+        whole = sorted(
+            (copy for copy in self.copies if copy is not None),
+            key=lambda copy: -copy.sequence,
+        )
+        return tuple(dict.fromkeys(state for copy in whole for state in copy.states))
+
+    def believe(self, states: Sequence[SavedState], *, is_own: bool) -> None:
+        """Let the next copy go on from what was found out about the last one.
+
+        Args:
+            states: those that are whole and fit the log.
+            is_own: False: the copies speak of another log, so their positions mean nothing.
+        """
+        if self.last is not None:
+            flushed, reach = (self.last.flushed, self.last.reach) if is_own else (0, 0)
+            self.last = Checkpoint(self.last.sequence, flushed, reach, tuple(states)[:STATES_KEPT])
 
     def write(self, flushed: int, reach: int) -> None:
         """Say durably how far the log goes; what was said of a greater reach holds on.
@@ -93,7 +168,26 @@ class CheckpointFile:
         """
         with self._lock:
             before = self.last
-            self._write(flushed, reach if before is None else max(before.reach, reach))
+            self._write(flushed, reach if before is None else max(before.reach, reach), ())
+
+    def note_flushed(self, flushed: int) -> None:
+        """Say durably how far the log is durable, and nothing else.
+
+        Raises:
+            StorageError: it could not be written or synced; the process must stop.
+        """
+        with self._lock:
+            self._write(flushed, 0 if self.last is None else self.last.reach, ())
+
+    def save(self, state: SavedState, flushed: int) -> None:
+        """Name a state whose every file is durable; `flushed` as with `write`.
+
+        Raises:
+            StorageError: it could not be written or synced; the process must stop.
+        """
+        assert state.applied <= flushed
+        with self._lock:
+            self._write(flushed, 0 if self.last is None else self.last.reach, (state,))
 
     def end(self, flushed: int) -> None:
         """Say durably that the log ends at `flushed`, and that nothing was written behind it.
@@ -102,15 +196,22 @@ class CheckpointFile:
             StorageError: it could not be written or synced.
         """
         with self._lock:
-            self._write(flushed, flushed)
+            self._write(flushed, flushed, ())
 
-    def _write(self, flushed: int, reach: int) -> None:
+    def _write(self, flushed: int, reach: int, states: tuple[SavedState, ...]) -> None:
         assert self._file is not None
-        sequence = 1 if self.last is None else self.last.sequence + 1
-        checkpoint = Checkpoint(sequence, flushed, reach)
+        before = self.last
+        if before is not None:
+            # Who comes late from another thread must not take back what was said meanwhile.
+            flushed = max(flushed, before.flushed)
+            states = (states + before.states)[:STATES_KEPT]
+        self._sequence += 1
+        reach = max(flushed, reach)
+        checkpoint = Checkpoint(self._sequence, flushed, reach, states, self.cluster)
         # The older copy is the one that is lost if this write is torn.
-        self._file.pwritev([encode(checkpoint)], sequence % 2 * COPY_SIZE)
+        self._file.pwritev([encode(checkpoint)], self._sequence % 2 * COPY_SIZE)
         self._file.fdatasync()
+        self.copies[self._sequence % 2] = checkpoint
         self.last = checkpoint
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from _core.layout import FRAME_HEADER_SIZE
 from _core.log_tail import LogTail
 from _core.log_view import LogView
 from _core.pointers import Pointers
@@ -105,16 +106,8 @@ class CommitLog:
 
     # Start
 
-    def open_segments(self, *, drop_cache: bool) -> list[tuple[int, memoryview]]:
-        """Open and map all segments that exist.
-
-        Args:
-            drop_cache: forget cached pages first, so that what is read is what the disk holds.
-
-        Returns:
-            (base position, content) of each, ascending.
-        """
-        mapped = []
+    def open_segments(self) -> None:
+        """Open all segments that exist."""
         for name in self._fs.list_dir(self._directory):
             base = parse_segment_name(name)
             if base is None:
@@ -127,18 +120,46 @@ class CommitLog:
                 file.close()
                 self._fs.unlink(self._directory / name)
                 continue
-            if drop_cache:
-                file.drop_cache()
             self._segments.append(Segment(base, size, file))
-            mapped.append((base, file.map()))
+
+    def reaches(self, pos: int) -> bool:
+        """Whether there is a file for everything up to a log position, above the first byte."""
+        if not self._segments or self._segments[0].base >= pos:
+            return False
+        end = self._segments[0].base
+        for segment in self._segments:
+            if segment.base >= pos:
+                break
+            if segment.base != end:
+                return False
+            end = segment.end
+        return pos <= end
+
+    def map_from(self, pos: int, *, drop_cache: bool) -> list[tuple[int, memoryview]]:
+        """Map the segment that holds the byte before a log position, and all that follow.
+
+        Args:
+            pos: log position.
+            drop_cache: forget cached pages first, so that what is read is what the disk holds.
+
+        Returns:
+            (base position, content) of each, ascending.
+        """
+        mapped = []
+        for segment in self._segments:
+            if segment.end >= pos:
+                if drop_cache:
+                    segment.file.drop_cache()
+                mapped.append((segment.base, segment.file.map()))
         return mapped
 
-    def recover_to(self, end: int, *, is_cut: bool) -> None:
+    def recover_to(self, end: int, *, durable: int, is_cut: bool) -> None:
         """The log ends at `end`: forget what lies behind, and be ready to append there.
 
         Args:
             end: log position behind the last whole frame; 0 for an empty log.
-            is_cut: True after an unclean stop: zero what is behind `end`, sync all segments.
+            durable: log position below which all was synced already.
+            is_cut: True after an unclean stop: zero what is behind `end`, sync what may not be.
 
         Raises:
             StorageError: also when the disk has no room for the first segment.
@@ -149,7 +170,7 @@ class CommitLog:
             segment.file.close()
             self._fs.unlink(segment.file.path)
         if is_cut and self._segments:
-            self._cut(self._segments[-1], end)
+            self._cut(self._segments[-1], end, durable)
         if not self._segments or self._segments[-1].end == end:
             first = SpareJob(self._fs, self._directory, end, self._segment_size_bytes)
             first.run()
@@ -167,13 +188,15 @@ class CommitLog:
         self._enter(self._segments[-1])
         self._raise_reach()
 
-    def _cut(self, segment: Segment, end: int) -> None:
+    def _cut(self, segment: Segment, end: int, durable: int) -> None:
         """Zero what follows `end`, and make all that precedes it durable."""
         if end < segment.end and segment.file.next_data(end - segment.base) is not None:
             segment.file.truncate(end - segment.base)
             segment.file.allocate(segment.size)
         for each in self._segments:
-            each.file.fdatasync()
+            # The last one also if nothing follows: what was zeroed must not come back.
+            if each.end > durable or each is segment:
+                each.file.fdatasync()
         self._fs.sync_dir(self._directory)
 
     def _fill_up(self, segment: Segment) -> None:
@@ -336,6 +359,11 @@ class CommitLog:
             ranges.append((start, end))
         return ranges
 
+    def read_header(self, pos: int) -> bytes:
+        """Read the header of the frame at `pos` from the disk, unchecked."""
+        segment = self._segment_at(pos)
+        return segment.file.pread(FRAME_HEADER_SIZE, pos - segment.base)
+
     def read_frame(self, pos: int, header_size: int) -> bytes:
         """Read the frame at `pos` from the disk, unchecked; may run on any thread.
 
@@ -364,9 +392,14 @@ class CommitLog:
         return segment.file.path, pos - segment.base
 
     @property
+    def has_segments(self) -> bool:
+        """There are files of the log."""
+        return bool(self._segments)
+
+    @property
     def start_pos(self) -> int:
         """Log position of the first byte that is kept."""
-        return self._segments[0].base
+        return self._segments[0].base if self._segments else 0
 
     def close(self) -> None:
         """Give the files back; what is not flushed stays so."""

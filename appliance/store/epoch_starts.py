@@ -17,6 +17,10 @@ class EpochStarts:
         self._epochs.append(epoch)
         self._positions.append(start_pos)
 
+    def all(self) -> list[tuple[int, int]]:
+        """Every epoch and where it starts, in their order."""
+        return list(zip(self._epochs, self._positions, strict=True))
+
     def find_end(self, epoch: int) -> tuple[int, int | None] | None:
         """Find where the records of an epoch, and of all before it, end.
 

@@ -7,7 +7,7 @@ before any other frame of control state, so that replay meets all of them in the
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from _core.layout import FRAME_ALIGNMENT, FRAME_HEADER_SIZE, KIND_GROUP, KIND_OFFSET
 from appliance.errors import RequestError
@@ -74,6 +74,8 @@ class GroupStore:
         self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
         self._counts: dict[int, dict[str, int]] = {}
         """By topic id and group, on how many partitions it has offsets."""
+        self._shared: set[str] = set()
+        """Groups whose offsets belong to a capture too: a change goes into a copy."""
 
     @property
     def groups(self) -> Mapping[str, GroupFrame]:
@@ -192,7 +194,7 @@ class GroupStore:
             if entry.op == OFFSET_DELETED:
                 self._forget_offset(entry.group, key)
                 continue
-            offsets = self._offsets.setdefault(entry.group, {})
+            offsets = self._own_offsets(entry.group)
             known = offsets.get(key)
             if known is None:
                 counts = self._counts.setdefault(entry.topic_id, {})
@@ -200,8 +202,18 @@ class GroupStore:
             self.offsets_size += offset_size(entry) - (0 if known is None else offset_size(known))
             offsets[key] = entry
 
+    def _own_offsets(self, group: str) -> dict[tuple[int, int], OffsetEntry]:
+        """The offsets of a group, to be changed."""
+        offsets = self._offsets.setdefault(group, {})
+        if group in self._shared:
+            self._shared.discard(group)
+            offsets = self._offsets[group] = offsets.copy()
+        return offsets
+
     def _forget_offset(self, group: str, key: tuple[int, int]) -> None:
-        offsets = self._offsets.get(group, {})
+        if group not in self._offsets:
+            return
+        offsets = self._own_offsets(group)
         known = offsets.pop(key, None)
         if known is not None:
             self.offsets_size -= offset_size(known)
@@ -238,6 +250,20 @@ class GroupStore:
             if group in self._counts.get(topic_id, ()):
                 for key in [key for key in self._offsets[group] if key[0] == topic_id]:
                     self._forget_offset(group, key)
+
+    # Checkpoints
+
+    def begin_capture(self) -> tuple[list[GroupFrame], list[Mapping[Any, OffsetEntry]]]:
+        """All groups, and the offsets of each, as they are now and stay until `end_capture`.
+
+        O(groups): what changes meanwhile is copied first.
+        """
+        self._shared = set(self._offsets)
+        return list(self._groups.values()), list(self._offsets.values())
+
+    def end_capture(self) -> None:
+        """Nobody looks at what was captured any more."""
+        self._shared = set()
 
     def walk_offsets(self) -> Iterator[OffsetEntry]:
         """Every committed offset, group by group; whatever changes meanwhile may be in it or not.

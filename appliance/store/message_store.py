@@ -1,27 +1,19 @@
 """The store: the CommitLog, and everything that follows from it, behind one interface.
 
 Order of a start (`recover`, in slices): take the lock; note whether the abort file tells of an
-unclean stop, and write it; after an unclean stop drop the page cache; replay the log; cut a torn
-tail and sync what was kept; raise the epoch. Only then is anything served. Order of a stop
-(`close`): flush, remove the abort file.
+unclean stop, and write it; take up the newest saved state that is whole, and replay what follows
+(`start`); cut a torn tail and sync what was kept; raise the epoch. Only then is anything served.
+Order of a stop (`close`): flush, save the state, remove the abort file.
 
 Order of a write: `commit` (page cache), `begin_flush` .. `end_flush` (disk), and each moves what is
 visible. Layer 2.
 """
 
-import secrets
 from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
 
-from _core.layout import (
-    KIND_EPOCH,
-    KIND_GROUP,
-    KIND_OFFSET,
-    KIND_PRODUCER,
-    KIND_TOPIC,
-)
-from _core.log_scan import LogScan
+from _core.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
 from _core.log_tail import LogTail
 from _core.log_view import LogView
 from _core.log_writer import LogWriter
@@ -30,25 +22,26 @@ from _core.pointers import Pointers
 from _core.projections import Projections
 from appliance.clock import Clock
 from appliance.config import Config
-from appliance.errors import CorruptionError, RequestError
+from appliance.errors import CorruptionError, RequestError, StorageError
 from appliance.fs import FileSystem, Lock
 from appliance.model import ColdPlace
-from appliance.store import control_frames, group_frames
+from appliance.store import control_frames
 from appliance.store.checkpoint import CheckpointFile
+from appliance.store.checkpointer import Checkpointer
 from appliance.store.cold_reads import ColdRead, ColdReader
-from appliance.store.commit_log import RESERVE_FRACTION, CommitLog, FlushJob
-from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, UNITS_SAVED_AT, ConsumeQueues
+from appliance.store.commit_log import CommitLog, FlushJob
+from appliance.store.consume_queue import UNITS_SAVED_AT, ConsumeQueues
+from appliance.store.control_file import KnownDamage
 from appliance.store.epoch_starts import EpochStarts
 from appliance.store.group_store import GroupStore
 from appliance.store.offset_expiry import OffsetExpiry
-from appliance.store.paths import DataPaths
+from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.store.segment import SpareJob
+from appliance.store.start import Start
+from appliance.store.state import LogCalls, State
 from appliance.store.topic_store import TopicStore
-from appliance.units import MIB
-
-SCAN_SLICE_BYTES: Final = 16 * MIB
-"""Replayed between two turns of the event loop: about ten milliseconds."""
+from appliance.units import NS_PER_MS
 
 PRODUCER_ID_BLOCK: Final = 1000
 """Producer ids that one producer frame hands out, so that not every new producer costs a frame."""
@@ -63,11 +56,15 @@ class MessageStore:
     """One data directory, held by this process.
 
     Attributes:
-        view, projections, writer: set by `recover`.
-        damage: what was found damaged, by the start or later.
-        cluster: the id of the cluster that the log belongs to.
-        epochs, groups, topics: what the log says of each.
+        writer, checkpoints, report: set by `recover`.
+        damage: what was found damaged, by a start or later.
+        stop_error: why the stop left no checkpoint, if so; the next start replays more.
     """
+
+    writer: LogWriter
+    checkpoints: Checkpointer
+    report: RecoveryReport
+    _cold: ColdReader
 
     def __init__(
         self, clock: Clock, fs: FileSystem, config: Config, configure_topic: ConfigureTopic
@@ -83,6 +80,7 @@ class MessageStore:
         self._clock = clock
         self._fs = fs
         self._config = config
+        self._configure_topic = configure_topic
         self._paths = DataPaths(config.data_dir)
         self._checkpoint = CheckpointFile(fs, self._paths.checkpoint)
         self._log = CommitLog(
@@ -96,37 +94,46 @@ class MessageStore:
             checkpoint=self._checkpoint,
         )
         self._lock: Lock | None = None
-        self._next_producer_id = 0
-        self._producer_id_limit = 0
-        self.epochs = EpochStarts()
         self._unsaved: Iterator[Partition] = iter(())
         self._with_producers: Iterator[Partition] = iter(())
-        self.cluster = UUID(bytes=secrets.token_bytes(16), version=4)
         self.damage: list[Damage] = []
+        self.stop_error: StorageError | CorruptionError | None = None
         self.producer_ids_pos = 0
-        self.groups = GroupStore(
-            append=self._append_frame,
-            has_room=self._has_room,
-            payload_size_max=config.segment_size_bytes // 2,
-            reserve_bytes=config.segment_size_bytes // RESERVE_FRACTION,
-            offsets_size_max=config.offset_total_size_max_bytes,
+        self._state = self._new_state()
+        self._queues = ConsumeQueues(fs, self._paths, self._state.projections.blocks)
+
+    def _new_state(self) -> State:
+        log = LogCalls(self._append_frame, self._append_topic, self._has_room)
+        return State(
+            self._config, log, configure=self._configure_topic, removed=self._remove_queues
         )
-        self.offset_expiry = OffsetExpiry(self.groups, retention_ms=config.offset_retention_ms)
-        self.projections = Projections(
-            level_count=len(config.delay_levels),
-            id_key=secrets.token_bytes(16),
-            fired_id_memory_ms=config.fired_id_memory_ms,
-        )
-        self._queues = ConsumeQueues(fs, self._paths, self.projections.blocks)
-        self._cold = ColdReader(fs, self._log, self._queues, self.projections)
-        self.topics = TopicStore(
-            self.projections,
-            append=self._append_topic,
-            has_room=self._has_room,
-            configure=configure_topic,
-            removed=self._forget_topic,
-        )
-        self.writer: LogWriter
+
+    # What follows from the log
+
+    @property
+    def projections(self) -> Projections:
+        return self._state.projections
+
+    @property
+    def topics(self) -> TopicStore:
+        return self._state.topics
+
+    @property
+    def groups(self) -> GroupStore:
+        return self._state.groups
+
+    @property
+    def epochs(self) -> EpochStarts:
+        return self._state.epochs
+
+    @property
+    def offset_expiry(self) -> OffsetExpiry:
+        return self._state.offset_expiry
+
+    @property
+    def cluster(self) -> UUID:
+        """The id of the cluster that the log belongs to."""
+        return self._state.cluster
 
     @property
     def view(self) -> LogView:
@@ -150,6 +157,7 @@ class MessageStore:
             StorageError: a file could not be read or written.
             CorruptionError: the directory holds something that is no log of ours.
         """
+        started_ns = self._clock.monotonic_ns()
         for directory in self._paths.directories():
             self._fs.make_dirs(directory)
         # A start that was killed may have made them, and not synced their names.
@@ -159,56 +167,80 @@ class MessageStore:
         is_clean = not self._fs.exists(self._paths.abort)
         if is_clean:
             self._fs.open(self._paths.abort, create=True).close()
-            self._fs.sync_dir(self._paths.root)
+        # Also what is there already: who made it may have been killed before it was durable.
+        self._fs.sync_dir(self._paths.root)
         self._checkpoint.open()
-        told = self._checkpoint.last
         yield Progress("opening", 0, 0)
-        segments = self._log.open_segments(drop_cache=not is_clean)
-        self._queues.reset()
-        scan = LogScan(
-            self.projections,
-            segments,
-            self._apply_control,
-            reach=-1 if told is None else told.reach,
-            written=self._log.written_ranges,
+        self._log.open_segments()
+        if not self._log.has_segments:
+            self._sync_way()
+        start = Start(
+            clock=self._clock,
+            fs=self._fs,
+            paths=self._paths,
+            log=self._log,
+            checkpoint=self._checkpoint,
+            new_state=self._new_state,
         )
-        total = sum(len(memory) for _, memory in segments)
-        start = segments[0][0] if segments else 0
-        while not scan.step(SCAN_SLICE_BYTES):
-            self._save_large_queues()
-            # Else a mark for each frame of the whole log would pile up.
-            self.projections.advance_visible(scan.pos)
-            yield Progress("replaying", scan.pos - start, total)
-        if scan.newer_version:
-            raise CorruptionError(
-                *self._log.path_of(scan.pos),
-                "frames of this format version or an older one",
-                "a frame of a newer version: use the latermq that wrote it, or a newer one",
-            )
-        yield Progress("finishing", scan.pos - start, total)
-        # After a clean stop nothing is cut; if the last frames rotted all the same, others follow.
-        self._finish_recovery(scan, is_clean and not scan.has_leftovers)
+        for progress in start.run(is_clean=is_clean):
+            self._state, self._queues = start.state, start.queues
+            yield progress
+        self._state, self._queues = start.state, start.queues
+        self._finish_recovery(start, is_clean=is_clean, started_ns=started_ns)
 
-    def _finish_recovery(self, scan: LogScan, is_clean: bool) -> None:
-        for begin, end, fault in scan.damage:
-            path, offset = self._log.path_of(begin)
-            self.damage.append(Damage(path, offset, end - begin, fault))
-        self._log.recover_to(scan.pos, is_cut=not is_clean)
+    def _sync_way(self) -> None:
+        """Make the way to the data directory durable, as far as this process may."""
+        for directory in self._paths.root.parents:
+            try:
+                self._fs.sync_dir(directory)
+            except StorageError as error:
+                if error.is_fatal:
+                    raise
+
+    def _finish_recovery(self, start: Start, *, is_clean: bool, started_ns: int) -> None:
+        scan, state = start.scan, self._state
+        # After a clean stop nothing is cut; if the last frames rotted all the same, others follow,
+        # or the checkpoint knows of more.
+        is_clean = is_clean and not scan.has_leftovers and scan.pos >= start.flushed
+        state.damage = [*start.damage, *(KnownDamage(a, b - a, why) for a, b, why in scan.damage)]
+        state.lost = scan.lost_ranges
+        for each in state.damage:
+            path, offset = self._log.path_of(each.pos)
+            self.damage.append(Damage(path, offset, each.size, each.fault))
+        self._checkpoint.cluster = state.cluster
+        durable = max(start.applied, min(start.flushed, scan.pos))
+        self._log.recover_to(scan.pos, durable=durable, is_cut=not is_clean)
+        self._log.view.verify_before(start.applied)
         self.tail.epoch = scan.epoch
+        self.tail.last_pos, self.tail.last_crc = start.last_frame
         self.writer = LogWriter(
             self.tail,
             self.projections,
             frame_size_max=self._config.segment_size_bytes // 2,
             topic_payload=self.topics.payload,
         )
-        if not is_clean or scan.frames == 0:
-            self._begin_epoch(0 if scan.frames == 0 else scan.epoch + 1)
+        is_empty = start.last_frame[0] < 0
+        if not is_clean or is_empty:
+            self._begin_epoch(0 if is_empty else scan.epoch + 1)
         self.commit()
         self.flush()
         self.projections.advance_visible(self.pointers.visible)
         for partition in self.projections.partitions:
-            if partition is not None:
+            if partition is not None and partition.units_dirty:
                 self._queues.save(partition)
+        self._cold = ColdReader(self._fs, self._log, self._queues, self.projections)
+        self.checkpoints = Checkpointer(
+            clock=self._clock,
+            fs=self._fs,
+            paths=self._paths,
+            log=self._log,
+            checkpoint=self._checkpoint,
+            queues=self._queues,
+            state=state,
+            runs=start.runs,
+            interval_bytes=self._config.checkpoint_interval_bytes,
+            kept=start.kept,
+        )
         self.report = RecoveryReport(
             is_clean=is_clean,
             frames=scan.frames,
@@ -216,6 +248,11 @@ class MessageStore:
             cut_bytes=max(0, scan.garbage_end - scan.pos),
             damage=tuple(self.damage),
             epoch=self.tail.epoch,
+            checkpoint=0 if start.loaded is None else start.loaded.number,
+            applied=start.applied,
+            replayed_bytes=scan.pos - start.applied,
+            duration_ms=(self._clock.monotonic_ns() - started_ns) // NS_PER_MS,
+            rejected=tuple(start.rejected),
         )
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -235,6 +272,7 @@ class MessageStore:
         """
         self.commit()
         self.flush()
+        self.stop_error = self.checkpoints.finish()
         self._checkpoint.end(self.pointers.flushed)
         self.abandon(is_clean=True)
 
@@ -252,31 +290,7 @@ class MessageStore:
 
     # Control frames
 
-    def _apply_control(self, kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
-        """Replay a frame of control state."""
-        if kind == KIND_TOPIC:
-            self.topics.replay(topic_id, payload)
-        elif kind == KIND_PRODUCER:
-            self._next_producer_id = control_frames.decode_producer(payload)
-            self._producer_id_limit = self._next_producer_id
-        elif kind == KIND_EPOCH:
-            frame = control_frames.decode_epoch(payload)
-            self.epochs.add(frame.epoch, frame.start_pos)
-            self.cluster = frame.cluster
-        elif kind == KIND_OFFSET:
-            self.groups.apply_offsets(group_frames.decode_offsets(payload))
-        elif kind == KIND_GROUP:
-            self.groups.apply_group(group_frames.decode_group(payload))
-        else:
-            raise CorruptionError(
-                self._paths.commit_log,
-                0,
-                "frames of kinds that this version of latermq writes",
-                f"a frame of kind {kind}: use the latermq that wrote it, or a newer one",
-            )
-
-    def _forget_topic(self, topic: Topic) -> None:
-        self.groups.forget_topic(topic.topic_id, len(topic.partitions))
+    def _remove_queues(self, topic: Topic) -> None:
         self._queues.remove_topic(topic.name, [each.handle for each in topic.partitions])
 
     def _append_control(self, kind: int, payload: bytes, topic_id: int = 0) -> None:
@@ -304,13 +318,14 @@ class MessageStore:
         Raises:
             RequestError: the disk is full.
         """
-        if self._next_producer_id == self._producer_id_limit:
-            limit = self._producer_id_limit + PRODUCER_ID_BLOCK
+        state = self._state
+        if state.next_producer_id == state.producer_id_limit:
+            limit = state.producer_id_limit + PRODUCER_ID_BLOCK
             self._append_control(KIND_PRODUCER, control_frames.encode_producer(limit))
-            self._producer_id_limit = limit
+            state.producer_id_limit = limit
             self.producer_ids_pos = self.pointers.wrote
-        self._next_producer_id += 1
-        return self._next_producer_id - 1
+        state.next_producer_id += 1
+        return state.next_producer_id - 1
 
     # Write
 
@@ -353,6 +368,11 @@ class MessageStore:
         """Take up what `read_cold` found; on the loop. Returns what is damaged."""
         damage = self._cold.take_up(read, self.damage)
         self.damage += damage
+        for each in damage:
+            base = parse_segment_name(each.path.name)
+            if base is not None and each.path.parent == self._paths.commit_log:
+                known = KnownDamage(base + each.offset, each.size, each.fault)
+                self._state.damage.append(known)
         return damage
 
     def space(self) -> tuple[int, int]:
@@ -360,11 +380,6 @@ class MessageStore:
         return self._fs.space(self._paths.root)
 
     # Housekeeping
-
-    def _save_large_queues(self) -> None:
-        for partition in self.projections.partitions:
-            if partition is not None and partition.unsaved_count > UNITS_IN_MEMORY_MAX:
-                self._queues.save(partition)
 
     def save_units(self, *, partitions_max: int) -> None:
         """Save the units of some partitions that have many; it goes round all, so call it often.
@@ -389,4 +404,6 @@ class MessageStore:
                     [p for p in self.projections.partitions if p is not None and p.producers]
                 )
                 return
+            # A checkpoint that is being taken has them still.
+            self.projections.capture(partition)
             partition.forget_producers(idle_since_ms)

@@ -2,8 +2,9 @@
 
     commitlog/00000000000000000000          one segment, named by its base position
     consumequeue/TOPIC/QUEUE/000...         units of one partition, named by its first byte
-    timer/ index/ control/                  projections that later versions keep on disk
-    checkpoint                              how far the log goes, told ahead
+    timer/ index/                           pending timers and users' ids as of a checkpoint
+    control/                                the rest of what is known at a checkpoint
+    checkpoint                              which of these belong together; how far the log goes
     abort                                   exists while a broker runs
     lock                                    held while a broker runs
 
@@ -52,6 +53,10 @@ class DataPaths:
             self.index,
             self.control,
         )
+
+    def control_file(self, number: int) -> Path:
+        """The control file of one saved state."""
+        return self.control / segment_name(number)
 
     def queue(self, topic: str, partition: int) -> Path:
         """The directory of one partition's ConsumeQueue."""

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.store.decisions import REASONS, Fault
+from appliance.units import MIB
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -34,6 +37,22 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A saved state that a start could not use."""
+
+    number: int
+    applied: int
+    fault: Fault
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"checkpoint {self.number} at {self.applied} is not used, {self.fault.value}: "
+            f"{REASONS[self.fault]} ({self.detail})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
     """The outcome of a start.
 
@@ -42,8 +61,13 @@ class RecoveryReport:
         frames: valid frames replayed.
         end_pos: where the log ends now.
         cut_bytes: about how many bytes of a torn tail were dropped.
-        damage: every damaged part, in order.
+        damage: every damaged part that is known, in order, those of earlier starts too.
         epoch: the epoch that this start serves in.
+        checkpoint: number of the saved state that it began from; 0: from nothing.
+        applied: log position where the replay began.
+        replayed_bytes: of the log, from there to its end.
+        duration_ms: how long all of it took.
+        rejected: saved states that could not be used.
     """
 
     is_clean: bool
@@ -52,12 +76,21 @@ class RecoveryReport:
     cut_bytes: int
     damage: tuple[Damage, ...]
     epoch: int
+    checkpoint: int = 0
+    applied: int = 0
+    replayed_bytes: int = 0
+    duration_ms: int = 0
+    rejected: tuple[Rejected, ...] = ()
 
     def __str__(self) -> str:
         stop = "a clean" if self.is_clean else "an unclean"
+        begun = f"checkpoint {self.checkpoint} at {self.applied}"
+        if not self.checkpoint:
+            begun = "no checkpoint"
         cut = f", torn tail cut ({self.cut_bytes} bytes)" if self.cut_bytes else ""
         found = f", {len(self.damage)} damaged parts" if self.damage else ""
         return (
-            f"recovered after {stop} stop: {self.frames} frames, {self.end_pos} bytes"
-            f"{cut}{found}; epoch {self.epoch}"
+            f"recovered after {stop} stop: {begun}, replayed {self.frames} frames, "
+            f"{self.replayed_bytes / MIB:.1f} MiB, in {self.duration_ms} ms; the log ends at "
+            f"{self.end_pos}{cut}{found}; epoch {self.epoch}"
         )

@@ -143,6 +143,40 @@ class TopicStore:
         self._apply(topic_id, frame)
         self._projections.topics_by_id[topic_id].declared_in = segment_end
 
+    # Checkpoints
+
+    @property
+    def next_topic_id(self) -> int:
+        """Above the id of every topic that there ever was."""
+        return self._next_topic_id
+
+    def capture(self) -> list[tuple[int, str, UUID, tuple[tuple[str, str], ...]]]:
+        """Id, name, uuid and settings of every topic, oldest first; takes a moment."""
+        return [
+            (topic.topic_id, topic.name, topic.uuid, tuple(topic.settings.items()))
+            for topic in self._projections.topics_by_id.values()
+        ]
+
+    def restore(self, topic_id: int, payload: bytes, partition_count: int) -> Topic:
+        """Take up a topic from a control file, whose partitions are to be restored by the caller.
+
+        Args:
+            topic_id: its id.
+            payload: of a topic frame without partitions.
+            partition_count: how many it has.
+
+        Raises:
+            CorruptionError: it is no such payload.
+        """
+        frame = decode_topic(payload)
+        partitions = (_NEW_PARTITION,) * partition_count
+        self._apply(topic_id, replace(frame, partitions=partitions))
+        return self._projections.topics_by_id[topic_id]
+
+    def restore_next_topic_id(self, topic_id: int) -> None:
+        """Ids below it are not given again, also those of topics that are gone."""
+        self._next_topic_id = max(self._next_topic_id, topic_id)
+
     # Frames
 
     def payload(self, topic: Topic) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from _core import layout
 from _core.frames import check, read_header
 from appliance.store import carry_frames as carry
-from appliance.store import checkpoint, payload, run_files
+from appliance.store import checkpoint, control_file, payload, run_files
 from appliance.store import control_frames as control
 from appliance.store import group_frames as group
 from appliance.store import txn_frames as txn
@@ -45,7 +45,13 @@ FIXED_TABLES = [
 ]
 
 PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
-    "checkpoint": struct.Struct(f"{checkpoint.BODY.format}I"),
+    "checkpoint": checkpoint.COPY,
+    "control head": control_file.HEAD,
+    "state partition": control_file.PARTITION,
+    "level state": control_file.LEVEL_STATE,
+    "state range": control_file.RANGE,
+    "damage": control_file.RANGE,
+    "state run": run_files.ENTRY,
     "run": run_files.HEAD,
     "run block": run_files.BLOCK_HEAD,
     "topic": control.TOPIC_HEAD,
@@ -357,8 +363,7 @@ def test_units_of_a_delivered_and_a_produced_record_are_as_the_page_says() -> No
     rig.produce("jobs", 0, golden.named_and_cancels().encode())
     rig.clock.advance_ms(golden.MINUTE_MS)
     rig.broker.deliver_due()
-    rig.broker.flush()
-    rig.broker._store._queues.save(rig.broker.topics()[0].partitions[0])
+    rig.broker.close()
     queue = rig.disk.files()[DATA_DIR / "consumequeue" / "jobs" / "0" / segment_name(0)]
     unit = struct.Struct(struct_format(FIELDS["unit"]))
     sizes = [len(golden_bytes(name)) for name in ("accept_named", "deliver")]

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.broker_model import visible_in
 from tests.support.broker_rig import BrokerRig
+from tests.support.checkpoints import read_every_unit
 from tests.support.configs import DATA_DIR
 from tests.support.crash_check import DERIVED
 from tests.support.crash_run import USER_IDS, CrashPoints, CrashRun
@@ -63,7 +64,9 @@ def test_wrong_derived_files_are_not_believed(played: CrashRun) -> None:
     for path in units:
         disk.open(path).pwritev([b"\xff" * 1000], 0)
     disk.make_dirs(DERIVED[0] / "ghost" / "0")
-    assert start(played, disk).digest(USER_IDS) == expected
+    started = start(played, disk)
+    read_every_unit(started)
+    assert started.digest(USER_IDS) == expected
 
 
 def test_a_rebuilt_broker_delivers_when_and_what_is_due(played: CrashRun) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from appliance.config import Config, settings
 from appliance.metrics import METRICS
+from appliance.store.decisions import DECISIONS, REASONS
 from appliance.units import format_duration_ms
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -59,6 +60,30 @@ def metrics_table() -> str:
     return _table(rows)
 
 
+def recovery_tables() -> str:
+    """Return docs/RECOVERY.md's tables: faults of a saved state, and what a start does."""
+    faults = [("a saved state is not used", "when")]
+    faults += [(fault.value, reason) for fault, reason in REASONS.items()]
+    rows: list[tuple[str, ...]] = [
+        ("abort file", "state without fault", "begins from", "units", "tail", "epoch")
+    ]
+    for (abort, found), decision in DECISIONS.items():
+        units = "removed, made anew" if decision.resets_units else "kept"
+        tail = "read past the kernel's cache; " if decision.drops_cache else ""
+        tail += "cut, all synced" if decision.cuts_tail else "as it is"
+        rows.append(
+            (
+                abort.value,
+                found.value,
+                "that state" if decision.loads_state else "the log's beginning",
+                units,
+                tail,
+                "a new one" if decision.begins_epoch else "the same",
+            )
+        )
+    return _table(faults) + "\n" + _table(rows)
+
+
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
     head, *body = rows
     return "".join(_row(row) for row in (head, ["---"] * len(head), *body))
@@ -71,6 +96,7 @@ def _row(cells: Iterable[str]) -> str:
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "CONFIGURATION.md": settings_table,
     "METRICS.md": metrics_table,
+    "RECOVERY.md": recovery_tables,
 }
 
 

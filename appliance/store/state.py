@@ -1,0 +1,292 @@
+"""Everything that follows from the log, in memory: how it is taken up, and how it is captured.
+
+A frame of control state is applied by `apply_control`, whether it is replayed or was told a moment
+ago by one of the parts. What a control file says comes in by `restore`, a slice at a time, before
+anything is replayed; `Capture` collects it again, a slice at a time too, while the broker serves.
+Layer 2; does no I/O.
+"""
+
+import secrets
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from _core.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_PRODUCER, KIND_TOPIC
+from _core.partition import Topic
+from _core.projections import Projections
+from appliance.config import Config
+from appliance.errors import CorruptionError
+from appliance.store import control_file, control_frames, group_frames
+from appliance.store.carry_frames import VALUE_SEQUENCES
+from appliance.store.commit_log import RESERVE_FRACTION
+from appliance.store.control_file import PARTITION, ControlState, KnownDamage, encode_value
+from appliance.store.control_frames import TOPIC_DECLARED, EpochFrame, TopicFrame
+from appliance.store.epoch_starts import EpochStarts
+from appliance.store.group_store import GroupStore
+from appliance.store.offset_expiry import OffsetExpiry
+from appliance.store.topic_store import TopicStore
+
+VALUES_PER_SLICE: Final = 256
+"""Values of a control file taken up between two turns of the loop: about two milliseconds."""
+
+ENTRIES_PER_SLICE: Final = 512
+"""Topics, groups or committed offsets encoded in one slice: about a millisecond."""
+
+PARTITIONS_PER_SLICE: Final = 256
+"""Partitions whose producers are encoded in one slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogCalls:
+    """What the parts ask of the log.
+
+    Attributes:
+        append: (kind, payload) appends a control frame.
+        append_topic: (payload, topic id) appends a topic frame; the end of its segment.
+        has_room: whether the log takes a payload of so many bytes beside its reserve.
+    """
+
+    append: Callable[[int, bytes], None]
+    append_topic: Callable[[bytes, int], int]
+    has_room: Callable[[int], bool]
+
+
+class State:
+    """Topics, offsets, groups, producers, timers, ids, epochs.
+
+    Attributes:
+        cluster: the id of the cluster that the log belongs to.
+        next_producer_id, producer_id_limit: ids between them may be given; the log knows the limit.
+        projections, topics, groups, epochs, offset_expiry: the parts.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        log: LogCalls,
+        *,
+        configure: Callable[[Topic], None],
+        removed: Callable[[Topic], None],
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            config: settings.
+            log: what the parts append by.
+            configure: sets on a topic what its settings mean.
+            removed: told of a topic that is gone.
+        """
+        self.cluster = UUID(bytes=secrets.token_bytes(16), version=4)
+        self.next_producer_id = 0
+        self.producer_id_limit = 0
+        self.settings = (
+            f"levels={len(config.delay_levels)} fired_id_memory_ms={config.fired_id_memory_ms}"
+        )
+        """Of the configuration, what the state depends on beside the log."""
+        self.epochs = EpochStarts()
+        self.groups = GroupStore(
+            append=log.append,
+            has_room=log.has_room,
+            payload_size_max=config.segment_size_bytes // 2,
+            reserve_bytes=config.segment_size_bytes // RESERVE_FRACTION,
+            offsets_size_max=config.offset_total_size_max_bytes,
+        )
+        self.offset_expiry = OffsetExpiry(self.groups, retention_ms=config.offset_retention_ms)
+        self.projections = Projections(
+            level_count=len(config.delay_levels),
+            id_key=secrets.token_bytes(16),
+            fired_id_memory_ms=config.fired_id_memory_ms,
+        )
+        self.lost: list[tuple[int, int]] = []
+        """(from, to) of parts of the log whose timers are not known."""
+        self.damage: list[KnownDamage] = []
+        """All that was found damaged, by a start or later."""
+        self._removed = removed
+        self.topics = TopicStore(
+            self.projections,
+            append=log.append_topic,
+            has_room=log.has_room,
+            configure=configure,
+            removed=self._forget_topic,
+        )
+
+    def _forget_topic(self, topic: Topic) -> None:
+        self.groups.forget_topic(topic.topic_id, len(topic.partitions))
+        self._removed(topic)
+
+    def apply_control(self, kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
+        """Replay a frame of control state.
+
+        Raises:
+            CorruptionError: of a kind that this version does not write, or with another payload.
+        """
+        if kind == KIND_TOPIC:
+            self.topics.replay(topic_id, payload)
+        elif kind == KIND_PRODUCER:
+            self.next_producer_id = control_frames.decode_producer(payload)
+            self.producer_id_limit = self.next_producer_id
+        elif kind == KIND_EPOCH:
+            frame = control_frames.decode_epoch(payload)
+            self.epochs.add(frame.epoch, frame.start_pos)
+            self.cluster = frame.cluster
+        elif kind == KIND_OFFSET:
+            self.groups.apply_offsets(group_frames.decode_offsets(payload))
+        elif kind == KIND_GROUP:
+            self.groups.apply_group(group_frames.decode_group(payload))
+        else:
+            raise CorruptionError(
+                Path("commitlog"),
+                0,
+                "frames of kinds that this version of latermq writes",
+                f"a frame of kind {kind}: use the latermq that wrote it, or a newer one",
+            )
+
+    # Taking up a control file
+
+    def restore(self, control: ControlState) -> Iterator[None]:
+        """Become what a control file says, but for timers and ids; yields between slices.
+
+        Raises:
+            CorruptionError: it says what cannot be; this state is of no use then.
+        """
+        self.projections.set_id_key(control.id_key)
+        rows: dict[int, list[tuple[int, ...]]] = {}
+        for topic_id, _, *row in PARTITION.iter_unpack(control.partitions):
+            rows.setdefault(topic_id, []).append(tuple(row))
+        for number, value in enumerate(control.values, 1):
+            if value.kind == KIND_TOPIC:
+                self._restore_topic(value.topic_id, value.payload, rows.get(value.topic_id, []))
+            elif value.kind == VALUE_SEQUENCES:
+                self._restore_producers(value.topic_id, value.payload, control.applied)
+            else:
+                self.apply_control(value.kind, value.topic_id, value.payload, control.epoch)
+            if number % VALUES_PER_SLICE == 0:
+                yield
+        for payload in control.epochs:
+            self.apply_control(KIND_EPOCH, 0, payload, control.epoch)
+        self.next_producer_id = self.producer_id_limit = control.next_producer_id
+        self.topics.restore_next_topic_id(control.next_topic_id)
+        self.projections.restore_totals(control.totals)
+
+    def _restore_topic(self, topic_id: int, payload: bytes, rows: list[tuple[int, ...]]) -> None:
+        topic = self.topics.restore(topic_id, payload, len(rows))
+        for partition, (start, following, running_max, log_bytes) in zip(
+            topic.partitions, rows, strict=True
+        ):
+            partition.restore(
+                start_offset=start,
+                next_offset=following,
+                running_max=running_max,
+                log_bytes=log_bytes,
+            )
+
+    def _restore_producers(self, topic_id: int, payload: bytes, applied: int) -> None:
+        topic = self.projections.topics_by_id[topic_id]
+        partition = topic.partitions[int.from_bytes(payload[:4], "big")]
+        partition.restore_producers(payload, applied)
+
+
+class Capture:
+    """The control state as it is when this is made, encoded by and by while the broker goes on.
+
+    Made at the end of a turn, when nothing is appended that is not applied and the other way round.
+    """
+
+    def __init__(self, state: State, control: ControlState) -> None:
+        """Note all that may change; O(topics + partitions + groups), some milliseconds at most.
+
+        Args:
+            state: what is captured.
+            control: number, position and last frame; the rest is filled in here, but `runs`.
+        """
+        self._state = state
+        projections = state.projections
+        self.control = replace(
+            control,
+            next_producer_id=state.producer_id_limit,
+            next_topic_id=state.topics.next_topic_id,
+            settings=state.settings,
+            id_key=projections.id_key,
+            totals=projections.totals,
+            level_states=projections.level_states(),
+            epochs=tuple(
+                control_frames.encode_epoch(EpochFrame(epoch, pos, state.cluster))
+                for epoch, pos in state.epochs.all()
+            ),
+            partitions=projections.partition_rows(),
+        )
+        projections.begin_capture()
+        self._groups, self._offsets = state.groups.begin_capture()
+        self._topics = state.topics.capture()
+        self._values: list[bytes] = []
+        self._steps = self._run()
+
+    @property
+    def values(self) -> Sequence[bytes]:
+        """What was encoded so far: of all values, those of which there may be many."""
+        return self._values
+
+    def step(self) -> bool:
+        """Encode a slice of it, in a millisecond or two; True when all is done."""
+        return next(self._steps, None) is None
+
+    def abandon(self) -> None:
+        """It is not wanted any more."""
+        self._steps.close()
+        self._state.groups.end_capture()
+        self._state.projections.take_captured()
+
+    def _run(self) -> Generator[bool, None, None]:
+        for start in range(0, len(self._topics), ENTRIES_PER_SLICE):
+            for topic_id, name, uuid, settings in self._topics[start : start + ENTRIES_PER_SLICE]:
+                frame = TopicFrame(TOPIC_DECLARED, name, uuid, (), dict(settings))
+                payload = control_frames.encode_topic(frame)
+                self._values.append(encode_value(KIND_TOPIC, payload, topic_id))
+            yield True
+        yield from self._encode_groups()
+        yield from self._encode_offsets()
+        self._state.groups.end_capture()
+        while not self._state.projections.capture_some(PARTITIONS_PER_SLICE):
+            yield True
+        self._values += [
+            encode_value(VALUE_SEQUENCES, payload, topic_id)
+            for topic_id, payload in self._state.projections.take_captured()
+        ]
+
+    def _encode_groups(self) -> Iterator[bool]:
+        size = 0
+        for group in self._groups:
+            payload = group_frames.encode_group(group)
+            self._values.append(encode_value(KIND_GROUP, payload))
+            # One member costs about as much as one offset.
+            size += 1 + len(group.members)
+            if size >= ENTRIES_PER_SLICE:
+                size = 0
+                yield True
+
+    def _encode_offsets(self) -> Iterator[bool]:
+        encoded: list[bytes] = []
+        for offsets in self._offsets:
+            for entry in offsets.values():
+                encoded.append(group_frames.encode_offset(entry))
+                if len(encoded) >= ENTRIES_PER_SLICE:
+                    self._add_offsets(encoded)
+                    encoded = []
+                    yield True
+        self._add_offsets(encoded)
+
+    def _add_offsets(self, encoded: list[bytes]) -> None:
+        if encoded:
+            payload = group_frames.join_offsets(encoded)
+            self._values.append(encode_value(KIND_OFFSET, payload))
+
+
+def encode_control(control: ControlState, values: Sequence[bytes]) -> list[bytes]:
+    """The parts of a control file, in their order."""
+    return [
+        control_file.encode_head(control),
+        control_file.encode_small_values(control),
+        *values,
+    ]

@@ -1,0 +1,476 @@
+"""States that are saved while a broker serves: what they hold, and what may go wrong meanwhile."""
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, get_args
+
+import pytest
+
+from appliance.errors import StorageError
+from appliance.store.checkpoint import COPY_SIZE
+from appliance.store.checkpointer import IDLE_NS, RETRY_NS, CheckpointJob, MarkJob
+from appliance.store.decisions import Fault as StateFault
+from appliance.store.group_frames import (
+    GROUP_DELETED,
+    GROUP_TOLD,
+    OFFSET_COMMITTED,
+    GroupFrame,
+    OffsetEntry,
+)
+from appliance.store.state import ENTRIES_PER_SLICE
+from appliance.units import KIB, NS_PER_MS
+from tests.support.broker_rig import BrokerRig, Digest
+from tests.support.checkpoints import PATHS, capture, newest_of, take_checkpoint, told_on
+from tests.support.configs import DATA_DIR, small_config
+from tests.support.kafka_records import Producer, Record, cancel, delay
+from tests.support.sim_fs import CrashMode, Fault, SimFileSystem
+
+USER_IDS: Final = tuple(b"id-%d" % number for number in range(8))
+DERIVED: Final = (PATHS.consume_queue, PATHS.timer, PATHS.index, PATHS.control)
+
+
+def commit(rig: BrokerRig, group: str, offset: int, partition: int = 0, topic: str = "t") -> None:
+    found = rig.broker.find_topic(topic)
+    assert found is not None
+    entry = OffsetEntry(
+        op=OFFSET_COMMITTED,
+        group=group,
+        topic_id=found.topic_id,
+        partition=partition,
+        offset=offset,
+    )
+    rig.broker.commit_offsets([entry])
+
+
+def change(rig: BrokerRig, number: int) -> None:
+    """A little of everything that a state holds."""
+    rig.produce("t", number % 2, [Record(b"plain %d" % number)], Producer(number % 3, 0, number))
+    user_id = USER_IDS[number % len(USER_IDS)]
+    rig.produce("t", 0, [Record(b"timer", headers=delay(300 * number + 100, user_id))])
+    if number % 3 == 2:
+        rig.produce("t", 1, [Record(b"", headers=cancel(USER_IDS[(number - 1) % len(USER_IDS)]))])
+    rig.tick(200)
+    rig.broker.tell_group(GroupFrame(op=GROUP_TOLD, group=f"g{number % 4}", generation=number))
+    commit(rig, f"g{number % 5}", number, number % 2)
+    rig.broker.commit()
+
+
+@pytest.fixture
+def rig() -> BrokerRig:
+    rig = BrokerRig()
+    rig.create_topic("t", 2)
+    for number in range(6):
+        change(rig, number)
+    return rig
+
+
+def crashed(rig: BrokerRig) -> SimFileSystem:
+    return rig.disk.crashed("kept", random.Random(0))
+
+
+def start(rig: BrokerRig, disk: SimFileSystem) -> BrokerRig:
+    return BrokerRig(disk, rig.clock, rig.config)
+
+
+def rebuilt(rig: BrokerRig, disk: SimFileSystem) -> Digest:
+    """What a start from the log alone finds on a copy of a disk."""
+    bare = disk.crashed("kept", random.Random(0))
+    for path in DERIVED:
+        bare.remove_tree(path)
+    if bare.exists(PATHS.checkpoint):
+        bare.unlink(PATHS.checkpoint)
+    started = start(rig, bare)
+    assert started.report.checkpoint == 0
+    return started.digest(USER_IDS)
+
+
+def check_loads(rig: BrokerRig, disk: SimFileSystem, number: int) -> BrokerRig:
+    """A start begins from that state, and is like one from the log alone."""
+    expected = rebuilt(rig, disk)
+    started = start(rig, disk)
+    assert started.report.checkpoint == number, started.report
+    assert started.report.rejected == ()
+    assert started.digest(USER_IDS) == expected
+    return started
+
+
+# What a state holds
+
+
+def test_a_start_replays_what_follows_the_newest_state_alone(rig: BrokerRig) -> None:
+    job = take_checkpoint(rig)
+    assert job.saved is not None
+    for number in range(6, 9):
+        change(rig, number)
+    rig.flush()
+    report = check_loads(rig, crashed(rig), 1).report
+    assert report.applied == job.saved.applied
+    assert report.replayed_bytes == rig.broker.wrote_pos - job.saved.applied
+    assert f"checkpoint 1 at {job.saved.applied}, replayed {report.frames} frames" in str(report)
+
+
+def test_a_clean_stop_leaves_nothing_to_replay(rig: BrokerRig) -> None:
+    rig.broker.close()
+    started = check_loads(rig, rig.disk, 1)
+    report = started.report
+    assert report.is_clean
+    assert (report.frames, report.replayed_bytes) == (0, 0)
+    assert report.epoch == 0
+
+
+def test_a_clean_start_reads_nothing_of_the_log_but_its_last_frame(rig: BrokerRig) -> None:
+    rig.broker.close()
+    last = rig.broker._store.tail.last_pos
+    disk = crashed(rig)
+    segment = PATHS.commit_log / f"{0:020d}"
+    for at in range(0, last, 64):
+        disk.flip(segment, at, 0xFF)
+    report = start(rig, disk).report
+    assert report.is_clean
+    assert report.checkpoint == 1
+    assert report.damage == ()
+
+
+def test_what_changes_while_a_state_is_saved_is_not_in_it(rig: BrokerRig) -> None:
+    rig.create_topic("gone", 1)
+    rig.produce("gone", 0, [Record(b"x", headers=delay(10**6, b"id-1"))], Producer(5, 0, 0))
+    commit(rig, "g1", 1, topic="gone")
+    for number in range(3 * ENTRIES_PER_SLICE):
+        commit(rig, f"many-{number:05d}", number)
+    rig.flush()
+    rig.broker.checkpoints.ask()
+    assert rig.broker.checkpoints.step() is None
+    number = 6
+    rig.delete_topic("gone")
+    rig.create_topic("new", 2)
+    rig.broker.tell_group(GroupFrame(op=GROUP_DELETED, group="g2"))
+    while (job := rig.broker.checkpoints.step()) is None:
+        change(rig, number)
+        commit(rig, f"many-{ENTRIES_PER_SLICE * 2 + number:05d}", 10**6)
+        rig.flush()
+        number += 1
+    assert number > 8
+    assert isinstance(job, CheckpointJob)
+    change(rig, number)
+    rig.flush()
+    job.run()
+    rig.broker.checkpoints.end(job)
+    check_loads(rig, crashed(rig), 1)
+
+
+def test_each_state_follows_from_the_one_before(rig: BrokerRig) -> None:
+    for number in range(6, 30):
+        change(rig, number)
+        if number % 3 == 0:
+            assert take_checkpoint(rig).error is None
+        if number % 10 == 9:
+            rig = rig.crash("dropped", random.Random(number))
+            assert rig.report.checkpoint > 0
+    rig.flush()
+    check_loads(rig, crashed(rig), newest_of(rig.disk).states[0].number)
+
+
+def test_two_states_are_kept_and_all_older_files_removed(rig: BrokerRig) -> None:
+    for number in range(6, 16):
+        change(rig, number)
+        take_checkpoint(rig)
+    states = told_on(rig.disk).states
+    # The older copy names one more; it goes when that is written over.
+    assert [state.number for state in states] == [10, 9, 8]
+    files = {path for path in rig.disk.files() if path.parent in DERIVED}
+    assert {path for path in files if path.parent == PATHS.control} == {
+        PATHS.control_file(state.number) for state in states
+    }
+    assert len([path for path in files if path.parent == PATHS.timer]) < 10
+
+
+# What may go wrong
+
+
+def test_damage_to_the_newest_state_costs_no_more_than_the_one_before(rig: BrokerRig) -> None:
+    take_checkpoint(rig)
+    change(rig, 6)
+    take_checkpoint(rig)
+    change(rig, 7)
+    rig.flush()
+    disk = crashed(rig)
+    disk.flip(PATHS.control_file(2), 30, 1)
+    expected = rebuilt(rig, disk)
+    started = start(rig, disk)
+    assert started.report.checkpoint == 1
+    (rejected,) = started.report.rejected
+    assert (rejected.number, rejected.fault) == (2, StateFault.CONTROL_DAMAGED)
+    assert "checkpoint 2" in str(rejected)
+    assert started.digest(USER_IDS) == expected
+
+
+def test_a_full_disk_leaves_the_state_before_and_is_tried_again(rig: BrokerRig) -> None:
+    state = take_checkpoint(rig).saved
+    nth, failed = 0, 0
+    while True:
+        nth += 1
+        change(rig, 5 + nth)
+        job = capture(rig)
+        assert isinstance(job, CheckpointJob)
+        calls = FailingCalls(rig.disk, nth)
+        job.run()
+        calls.stop()
+        rig.broker.checkpoints.end(job)
+        if not calls.has_failed:
+            break
+        if job.saved is None:
+            failed += 1
+            assert job.error is not None
+            assert state is not None
+            assert newest_of(rig.disk).states[0] == state
+            check_loads(rig, crashed(rig), state.number)
+            assert rig.broker.checkpoints.step() is None  # not at once
+            rig.clock.advance_ms(RETRY_NS // NS_PER_MS)
+        state = take_checkpoint(rig).saved
+        assert state is not None
+        check_loads(rig, crashed(rig), state.number)
+    assert failed > 5
+
+
+class FailingCalls:
+    """Lets the nth call but those that sync fail as on a full disk."""
+
+    def __init__(self, disk: SimFileSystem, nth: int) -> None:
+        self._disk = disk
+        self._left = nth
+        self._reach = disk.reach
+        self.has_failed = False
+        disk.reach = self._count  # type: ignore[method-assign]
+
+    def _count(self, operation: str, path: Path, detail: str = "") -> Fault | None:
+        if operation not in ("fdatasync", "fsync"):
+            self._left -= 1
+            if self._left == 0:
+                self.has_failed = True
+                raise StorageError(path, operation, errno.ENOSPC, "full")
+        return self._reach(operation, path, detail)
+
+    def stop(self) -> None:
+        self._disk.reach = self._reach  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("mode", get_args(CrashMode))
+def test_a_crash_while_a_state_is_saved_leaves_one_that_is_whole(
+    rig: BrokerRig, mode: CrashMode
+) -> None:
+    take_checkpoint(rig)
+    change(rig, 6)
+    job = capture(rig)
+    disks = [crashed(rig)]
+    reach = rig.disk.reach
+
+    def observed(operation: str, path: Path, detail: str = "") -> object:
+        disks.append(rig.disk.crashed(mode, random.Random(len(disks))))
+        return reach(operation, path, detail)
+
+    rig.disk.reach = observed  # type: ignore[assignment,method-assign]
+    job.run()
+    rig.disk.reach = reach  # type: ignore[method-assign]
+    disks.append(rig.disk.crashed(mode, random.Random(0)))
+    expected = rebuilt(rig, crashed(rig))
+    numbers = set()
+    for disk in disks:
+        started = start(rig, disk)
+        numbers.add(started.report.checkpoint)
+        assert started.report.rejected == ()
+        assert started.digest(USER_IDS) == expected
+    assert numbers == {1, 2}
+    assert len(disks) > 8
+
+
+@pytest.mark.parametrize("operation", ["fdatasync", "fsync"])
+def test_a_sync_that_fails_ends_the_process(rig: BrokerRig, operation: str) -> None:
+    job = capture(rig)
+    reach = rig.disk.reach
+
+    def failing(called: str, path: Path, detail: str = "") -> object:
+        if called == operation:
+            raise StorageError(path, operation, errno.EIO, "broken")
+        return reach(called, path, detail)
+
+    rig.disk.reach = failing  # type: ignore[assignment,method-assign]
+    with pytest.raises(StorageError, match="broken"):
+        job.run()
+    rig.disk.reach = reach  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="broken"):
+        rig.broker.close()
+    assert not start(rig, crashed(rig)).report.is_clean
+
+
+def test_a_stop_on_a_full_disk_is_clean_and_says_why_there_is_no_checkpoint(
+    rig: BrokerRig,
+) -> None:
+    take_checkpoint(rig)
+    change(rig, 6)
+    rig.flush()
+    rig.disk.free = 0
+    error = rig.broker.close()
+    assert isinstance(error, StorageError)
+    assert error.is_disk_full
+    started = check_loads(rig, rig.disk, 1)
+    assert started.report.is_clean
+    assert started.report.replayed_bytes > 0
+
+
+# When
+
+
+def test_a_state_is_saved_when_the_log_has_grown() -> None:
+    rig = BrokerRig(config=small_config(checkpoint_interval_bytes=64 * KIB))
+    rig.create_topic("t", 1)
+    take_checkpoint(rig)
+    taken = []
+    for _ in range(40):
+        rig.produce("t", 0, [Record(b"x" * 7_000)])
+        job = rig.broker.checkpoints.step()
+        while job is None and rig.broker.checkpoints.is_capturing:
+            job = rig.broker.checkpoints.step()
+        if job is not None:
+            job.run()
+            rig.broker.checkpoints.end(job)
+            taken.append(rig.broker.wrote_pos)
+    assert 3 <= len(taken) <= 4
+    assert all(after - before >= 64 * KIB for before, after in pairwise(taken))
+
+
+def test_a_new_store_saves_a_state_at_once() -> None:
+    rig = BrokerRig()
+    while (job := rig.broker.checkpoints.step()) is None:
+        assert rig.broker.checkpoints.is_capturing
+    assert isinstance(job, CheckpointJob)
+
+
+def test_nothing_is_saved_that_is_not_flushed(rig: BrokerRig) -> None:
+    rig.flush()
+    rig.send_produce("t", 0, [Record(b"not flushed")])
+    rig.broker.checkpoints.ask()
+    for _ in range(50):
+        assert rig.broker.checkpoints.step() is None
+    rig.flush()
+    assert rig.broker.checkpoints.step() is not None
+
+
+def test_an_idle_broker_says_once_how_far_the_log_is_durable(rig: BrokerRig) -> None:
+    take_checkpoint(rig)
+    rig.produce("t", 0, [Record(b"last")])
+    assert rig.broker.checkpoints.step() is None
+    rig.clock.advance_ms(IDLE_NS // NS_PER_MS)
+    job = rig.broker.checkpoints.step()
+    assert isinstance(job, MarkJob)
+    calls = rig.disk.calls
+    job.run()
+    assert rig.disk.calls == calls + 2
+    rig.broker.checkpoints.end(job)
+    assert newest_of(rig.disk).flushed == rig.broker.flushed_pos
+    rig.clock.advance_ms(10_000)
+    assert rig.broker.checkpoints.step() is None
+
+
+def test_the_mark_of_a_checkpoint_tells_damage_from_a_torn_tail(rig: BrokerRig) -> None:
+    """No frame behind the last one carries a mark."""
+    take_checkpoint(rig)
+    before = rig.broker.wrote_pos
+    rig.produce("t", 0, [Record(b"last")])
+    rig.clock.advance_ms(IDLE_NS // NS_PER_MS)
+    for mark in (False, True):
+        disk = crashed(rig)
+        disk.flip(PATHS.commit_log / f"{0:020d}", before + 200, 1)
+        report = start(rig, disk).report
+        assert bool(report.damage) == mark
+        if not mark:
+            while (job := rig.broker.checkpoints.step()) is None:
+                rig.clock.advance_ms(IDLE_NS // NS_PER_MS)
+            job.run()
+            rig.broker.checkpoints.end(job)
+
+
+# Which log
+
+
+def copy_of(disk: SimFileSystem, wanted: Callable[[Path], bool]) -> SimFileSystem:
+    copy = SimFileSystem()
+    copy.make_dirs(DATA_DIR)
+    for path, content in disk.files().items():
+        if wanted(path):
+            copy.make_dirs(path.parent)
+            copy.open(path, create=True).pwritev([content], 0)
+    return copy
+
+
+def test_a_checkpoint_of_another_cluster_is_not_believed(rig: BrokerRig) -> None:
+    take_checkpoint(rig)
+    other = BrokerRig()
+    other.create_topic("t", 2)
+    for number in range(9):
+        change(other, number)
+    take_checkpoint(other)
+    mixed = copy_of(other.disk, lambda path: path.parent != PATHS.commit_log)
+    mixed.remove_tree(PATHS.commit_log)
+    log = {path: data for path, data in rig.disk.files().items() if path.parent == PATHS.commit_log}
+    mixed.make_dirs(PATHS.commit_log)
+    for path, content in log.items():
+        mixed.open(path, create=True).pwritev([content], 0)
+    expected = rebuilt(rig, mixed)
+    started = start(rig, mixed)
+    assert started.report.checkpoint == 0
+    assert {each.fault for each in started.report.rejected} == {StateFault.OTHER_LOG}
+    assert started.report.damage == ()
+    assert started.digest(USER_IDS) == expected
+
+
+def test_a_log_that_ends_before_its_checkpoint_is_replayed_and_the_loss_reported(
+    rig: BrokerRig,
+) -> None:
+    earlier = {
+        path: data for path, data in rig.disk.files().items() if path.parent == PATHS.commit_log
+    }
+    for number in range(6, 9):
+        change(rig, number)
+    rig.broker.close()
+    disk = crashed(rig)
+    for path, content in earlier.items():
+        disk.open(path).pwritev([content], 0)
+    started = start(rig, disk)
+    assert started.report.checkpoint == 0
+    assert [each.fault for each in started.report.rejected] == [StateFault.OTHER_LOG]
+    assert len(started.report.damage) == 1
+    assert not started.report.is_clean  # so that the epoch rises
+
+
+def test_a_state_of_other_settings_is_not_used(rig: BrokerRig) -> None:
+    rig.broker.close()
+    config = replace(rig.config, fired_id_memory_ms=1)
+    started = BrokerRig(crashed(rig), rig.clock, config)
+    assert [each.fault for each in started.report.rejected] == [StateFault.OTHER_SETTINGS]
+    assert started.report.frames > 0
+
+
+def test_numbers_are_not_used_twice_even_if_the_checkpoint_is_lost(rig: BrokerRig) -> None:
+    take_checkpoint(rig)
+    change(rig, 6)
+    take_checkpoint(rig)
+    disk = crashed(rig)
+    disk.unlink(PATHS.checkpoint)
+    started = start(rig, disk)
+    job = take_checkpoint(started)
+    assert job.saved is not None
+    assert job.saved.number == 3
+    assert {path for path in disk.files() if path.parent == PATHS.control} == {
+        PATHS.control_file(3)
+    }
+
+
+def test_a_checkpoint_that_cannot_be_read_is_none(rig: BrokerRig) -> None:
+    rig.broker.close()
+    disk = crashed(rig)
+    disk.spoil(PATHS.checkpoint, 0, 2 * COPY_SIZE)
+    assert start(rig, disk).report.checkpoint == 0

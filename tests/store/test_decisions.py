@@ -1,0 +1,229 @@
+"""Whatever of a checkpoint is missing, stale or damaged: as the table says, and the same broker."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from _core.layout import RUN_IDS, RUN_TIMERS
+from appliance.store import control_file
+from appliance.store.checkpoint import COPY_SIZE, SavedState
+from appliance.store.decisions import DECISIONS, REASONS, Abort, Fault, Found
+from appliance.store.group_frames import GROUP_TOLD, OFFSET_COMMITTED, GroupFrame, OffsetEntry
+from appliance.store.run_files import RunEntry
+from tests.support.broker_rig import BrokerRig, Digest
+from tests.support.checkpoints import PATHS, newest_of, read_every_unit, take_checkpoint
+from tests.support.kafka_records import Producer, Record, by_level, delay
+from tests.support.sim_fs import SimFileSystem
+
+PARTS: Final = ("present", "missing", "stale", "damaged")
+USER_IDS: Final = tuple(b"id-%d" % number for number in range(12))
+
+
+def play(rig: BrokerRig, number: int) -> None:
+    """Records, timers with and without ids, replaced and cancelled ones, groups, producers."""
+    rig.produce("t", 0, [Record(b"%d" % n) for n in range(4)], Producer(7, 0, number * 4))
+    for nth in range(8):
+        user_id = USER_IDS[(number * 3 + nth) % len(USER_IDS)]
+        record = Record(b"timer %d" % nth, headers=delay(1_000 * (nth + 1), user_id))
+        rig.produce("t", nth % 2, [record])
+    rig.produce("t", 1, [Record(b"level", headers=by_level(4))])
+    rig.cancel_timer("t", USER_IDS[number])
+    rig.tick(2_500)
+    topic = rig.broker.find_topic("t")
+    assert topic is not None
+    group = f"g{number % 2}"
+    rig.broker.tell_group(GroupFrame(op=GROUP_TOLD, group=group, generation=number))
+    entry = OffsetEntry(
+        op=OFFSET_COMMITTED, group=group, topic_id=topic.topic_id, partition=0, offset=number
+    )
+    rig.broker.commit_offsets([entry])
+    rig.flush()
+
+
+@dataclass(frozen=True)
+class Played:
+    """A disk with three saved states and frames behind the last one, and what follows from it.
+
+    Attributes:
+        rig: the broker, as a crash now would find it.
+        states: saved states, oldest first.
+        copies: what both places of the checkpoint file held before, by place: older ones.
+        earlier: every file as it was when the state before the last one was saved.
+        expected: what a start from the log alone finds.
+    """
+
+    rig: BrokerRig
+    states: tuple[SavedState, ...]
+    stale_copies: tuple[bytes, bytes]
+    earlier: dict[Path, bytes]
+    expected: Digest
+
+
+@pytest.fixture(scope="module")
+def played() -> Played:
+    rig = BrokerRig()
+    rig.create_topic("t", 2)
+    states, files = [], []
+    for number in range(3):
+        files.append(rig.disk.files())
+        play(rig, number)
+        job = take_checkpoint(rig)
+        assert job.error is None
+        assert job.saved is not None
+        states.append(job.saved)
+    play(rig, 3)
+    newest = newest_of(rig.disk)
+    assert newest.states == (states[2], states[1])
+    place = newest.sequence % 2
+    before = files[2][PATHS.checkpoint], files[1][PATHS.checkpoint]
+    # The newer copy replaced that of the first state, the older one that of the start.
+    stale = [b"", b""]
+    stale[place] = before[0][place * COPY_SIZE :][:COPY_SIZE]
+    stale[1 - place] = before[1][(1 - place) * COPY_SIZE :][:COPY_SIZE]
+    bare = rig.disk.crashed("kept", random.Random(0))
+    for path in (PATHS.consume_queue, PATHS.timer, PATHS.index, PATHS.control):
+        bare.remove_tree(path)
+    bare.unlink(PATHS.checkpoint)
+    expected = BrokerRig(bare, rig.clock, rig.config).digest(USER_IDS)
+    assert expected.pending
+    return Played(rig, tuple(states), (stale[0], stale[1]), files[2], expected)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was done to the disk."""
+
+    abort: str = "present"
+    newer: str = "present"
+    older: str = "present"
+    control: str = "present"
+    timers: str = "present"
+    ids: str = "present"
+    units: str = "present"
+
+
+def spoil(played: Played, case: Case) -> SimFileSystem:
+    """A copy of the disk on which that was done."""
+    disk = played.rig.disk.crashed("kept", random.Random(0))
+    if case.abort == "missing":
+        disk.unlink(PATHS.abort)
+    place = newest_of(disk).sequence % 2
+    spoil_copy(disk, played, place, case.newer)
+    spoil_copy(disk, played, 1 - place, case.older)
+    newest, before = played.states[2], played.states[1]
+    path = PATHS.control_file(newest.number)
+    spoil_file(disk, path, case.control, played.earlier[PATHS.control_file(before.number)])
+    runs = own_runs(played)
+    for kind, harm in ((RUN_TIMERS, case.timers), (RUN_IDS, case.ids)):
+        path, older = (each.path(PATHS) for each in runs[kind])
+        spoil_file(disk, path, harm, played.earlier[older])
+    if case.units == "missing":
+        disk.remove_tree(PATHS.consume_queue / "t")
+        return disk
+    for path in [path for path in disk.files() if PATHS.consume_queue in path.parents]:
+        spoil_file(disk, path, case.units, played.earlier[path])
+    return disk
+
+
+def own_runs(played: Played) -> dict[int, tuple[RunEntry, RunEntry]]:
+    """By kind, a run that only the newest state needs, and one that the state before has."""
+    found = {}
+    disk = played.rig.disk
+    newest, before = (
+        control_file.read(disk, PATHS.control_file(state.number), state).runs
+        for state in (played.states[2], played.states[1])
+    )
+    for kind in (RUN_TIMERS, RUN_IDS):
+        (own,) = [each for each in newest if each.kind == kind and each not in before]
+        found[kind] = own, next(each for each in before if each.kind == kind)
+    return found
+
+
+def spoil_copy(disk: SimFileSystem, played: Played, place: int, harm: str) -> None:
+    file = disk.open(PATHS.checkpoint)
+    if harm == "missing":
+        file.pwritev([bytes(COPY_SIZE)], place * COPY_SIZE)
+    elif harm == "stale":
+        file.pwritev([played.stale_copies[place]], place * COPY_SIZE)
+    elif harm == "damaged":
+        disk.flip(PATHS.checkpoint, place * COPY_SIZE + 50, 0x20)
+
+
+def spoil_file(disk: SimFileSystem, path: Path, harm: str, earlier: bytes) -> None:
+    if harm == "missing":
+        disk.unlink(path)
+    elif harm == "stale":
+        file = disk.open(path)
+        file.truncate(0)
+        file.pwritev([earlier], 0)
+    elif harm == "damaged":
+        disk.flip(path, len(disk.files()[path]) // 2, 0x20)
+
+
+def expected_state(played: Played, case: Case) -> SavedState | None:
+    """The state that a start must begin from, by the rules of docs/RECOVERY.md."""
+    first, before, newest = played.states
+    copies = {
+        "newer": {"present": (newest, before), "stale": (first,)}.get(case.newer, ()),
+        "older": {"present": (before, first), "stale": ()}.get(case.older, ()),
+    }
+    # The newer place holds the older copy once it is stale.
+    order = ("older", "newer") if case.newer == "stale" else ("newer", "older")
+    is_whole = case.control == case.timers == case.ids == "present"
+    if case.units == "missing":
+        return None
+    for state in itertools.chain.from_iterable(copies[name] for name in order):
+        if state is not newest or is_whole:
+            return state
+    return None
+
+
+def check(played: Played, case: Case) -> None:
+    """Start on what is left: from the right state, as the right kind of start, with all of it."""
+    rig = BrokerRig(spoil(played, case), played.rig.clock, played.rig.config)
+    report, expected = rig.report, expected_state(played, case)
+    assert report.checkpoint == (0 if expected is None else expected.number), (case, report)
+    is_clean = case.abort == "missing"
+    assert report.is_clean == is_clean
+    assert report.epoch == played.rig.broker.epoch + (0 if is_clean else 1)
+    assert report.applied == (0 if expected is None else expected.applied)
+    assert report.damage == ()
+    if case.units in ("stale", "damaged"):
+        read_every_unit(rig)
+    assert rig.digest(USER_IDS) == played.expected, case
+
+
+def harmed_copies() -> Iterator[Case]:
+    for abort, newer, older, control in itertools.product(
+        ("present", "missing"), PARTS, PARTS, PARTS
+    ):
+        yield Case(abort=abort, newer=newer, older=older, control=control)
+
+
+def harmed_parts() -> Iterator[Case]:
+    for abort, control, timers, ids, units in itertools.product(
+        ("present", "missing"), PARTS, PARTS, PARTS, PARTS
+    ):
+        yield Case(abort=abort, control=control, timers=timers, ids=ids, units=units)
+
+
+def test_a_start_from_any_of_these_copies_is_as_the_table_says(played: Played) -> None:
+    for case in harmed_copies():
+        check(played, case)
+
+
+@pytest.mark.parametrize("units", PARTS)
+def test_a_start_with_any_of_these_parts_is_as_the_table_says(played: Played, units: str) -> None:
+    for case in harmed_parts():
+        if case.units == units:
+            check(played, case)
+
+
+def test_the_table_has_an_answer_for_everything() -> None:
+    assert set(DECISIONS) == set(itertools.product(Abort, Found))
+    assert set(REASONS) == set(Fault)
