@@ -34,6 +34,9 @@ HOUSEKEEPING_S: Final = 0.1
 SLICE_PAUSE_S: Final = 0.005
 """Between two slices of a checkpoint, each of a millisecond or two."""
 
+DUE_BACKLOG_DIVISOR: Final = 4
+"""Producers may be ahead of the disk by this much less while due records wait for it."""
+
 _log = logging.getLogger(__name__)
 
 Progressed = Callable[[list[ParkedFetch]], None]
@@ -65,6 +68,7 @@ class Pump:
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
+        self._delivered_pos = 0
         self._flushing: FlushJob | None = None
         self._flush_future: asyncio.Future[None] | None = None
         self._unflushed_since_ns: int | None = None
@@ -144,7 +148,11 @@ class Pump:
         """So much waits for the disk that what comes now would wait too long."""
         broker = self._broker
         backlog_bytes = broker.committed_pos - broker.flushed_pos
-        return broker.is_sync_flush and backlog_bytes > broker.config.flush_backlog_max_bytes
+        limit_bytes = broker.config.flush_backlog_max_bytes
+        if self._delivered_pos > broker.flushed_pos:
+            # What is due waits for a sync that is as long as what producers put into it.
+            limit_bytes //= DUE_BACKLOG_DIVISOR
+        return broker.is_sync_flush and backlog_bytes > limit_bytes
 
     @property
     def unflushed_ms(self) -> int:
@@ -261,6 +269,8 @@ class Pump:
             self._is_delivering = True
             self.read_cold(delivery.cold, self._deliver_again)
             return
+        if delivery.count:
+            self._delivered_pos = self._broker.wrote_pos
         self.end_turn()
         if delivery.has_more:
             self._is_delivering = True

@@ -56,15 +56,24 @@ def run_workload(brokers: Brokers, client: Path, workload: Workload, broker: str
     Raises:
         BenchError: broker or client failed; the message holds what they said.
     """
-    disk_bytes = sum(step.disk_bytes for step in (*workload.prepare, workload.step))
-    if disk_bytes >= WARM_BYTES_MIN:
-        brokers.warm(min(WARM_BYTES_MAX, int(disk_bytes * WARM_SHARE) + WARM_MORE_BYTES))
+    if not workload.is_settled:
+        _warm(brokers, (*workload.prepare, workload.step))
     with brokers.serve(broker, workload.partition_count) as endpoint:
         for step in workload.prepare:
             run_clients(endpoint, client, workload, step)
-        if endpoint.pid and workload.is_settled:
-            await_idle(endpoint.pid)
+        if workload.is_settled:
+            if endpoint.pid:
+                await_idle(endpoint.pid)
+            # As late as possible: after two seconds the host is told of memory that is free.
+            _warm(brokers, (workload.step,))
         return _measure(endpoint, client, workload)
+
+
+def _warm(brokers: Brokers, steps: Sequence[Step]) -> None:
+    """Have warm memory for what steps are about to write."""
+    disk_bytes = sum(step.disk_bytes for step in steps)
+    if disk_bytes >= WARM_BYTES_MIN:
+        brokers.warm(min(WARM_BYTES_MAX, int(disk_bytes * WARM_SHARE) + WARM_MORE_BYTES))
 
 
 def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:

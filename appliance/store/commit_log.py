@@ -41,8 +41,9 @@ SPARE_RETRY_NS: Final = 200 * NS_PER_MS
 """A full disk is asked for room again at most this often."""
 
 
-REACH_STEP_BYTES: Final = 256 * MIB
-"""The log says so far ahead where it will write next."""
+REACH_STEP_BYTES: Final = 1024 * MIB
+"""The log says so far ahead where it will write next. The flushing thread says so again when half of
+it is used up: early enough that the event loop need not wait for the disk to do it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from appliance.broker import Broker
 from appliance.clock import SystemClock
@@ -15,6 +16,7 @@ from appliance.errors import StorageError
 from appliance.fs import OsFileSystem
 from appliance.main import KAFKA_FACADE
 from appliance.units import KIB, MIB
+from compat.kafka.connection import BURST_BYTES, KafkaConnection
 from tests.support.kafka_records import Record
 from tests.support.live_broker import LIMIT_S, LiveBroker, until
 from tests.support.raw_batch import Raw, make_batch
@@ -156,3 +158,41 @@ def test_nothing_is_handled_after_the_stop_has_begun(tmp_path: Path) -> None:
             assert not live.server.pump.has_failed
 
     run(test())
+
+
+def test_a_flood_leaves_the_loop_time_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop alone would read 32 times in a row."""
+    read_in_turn = [0]
+
+    def count(connection: KafkaConnection, nbytes: int) -> None:
+        read_in_turn[-1] += nbytes
+        handle(connection, nbytes)
+
+    handle = KafkaConnection.buffer_updated
+    monkeypatch.setattr(KafkaConnection, "buffer_updated", count)
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+
+        def turn() -> None:
+            read_in_turn.append(0)
+            loop.call_soon(turn)
+
+        sizes = {"request_size_max_bytes": 2 * MIB, "batch_size_max_bytes": MIB}
+        records = {"record_size_max_bytes": MIB, "decompressed_size_max_bytes": 2 * MIB}
+        settings = {"flush": "async", "segment_size_bytes": 64 * MIB, **sizes, **records}
+        async with LiveBroker(tmp_path, **settings) as live:
+            live.create_topic("t")
+            turn()
+            batch = make_batch([Raw(bytes(200 * KIB))])
+            request = framed(produce_request([("t", [(0, batch)])]), 8, 1)
+            with socket.create_connection(live.server.bound) as flood:
+                await loop.run_in_executor(None, flood.sendall, request * 100)
+                await until(lambda: live.broker.topics()[0].partitions[0].next_offset == 100)
+
+    uvloop.run(asyncio.wait_for(test(), 2 * LIMIT_S))
+    assert sum(read_in_turn) > 100 * 200 * KIB
+    # A read that is under way when enough was read may bring a buffer more.
+    assert max(read_in_turn) < BURST_BYTES + 2 * MIB

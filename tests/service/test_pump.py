@@ -122,6 +122,29 @@ def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path, acks: int) -> Non
     run(test())
 
 
+def test_producers_get_less_far_ahead_while_due_records_wait_for_the_disk(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with LiveBroker(
+            tmp_path, segment_size_bytes=8 * MIB, flush_backlog_max_bytes=256 * KIB
+        ) as live:
+            live.create_topic("t", 2)
+            producer, other = await live.connect(), await live.connect()
+            pump, start = live.server.pump, live.broker.flushed_pos
+            await other.produce("t", 1, [Record(b"due", headers=[("x-delay", b"250")])])
+            live.disk.hold()
+            for _ in range(20):
+                producer.send_produce("t", 0, [Record(bytes(7 * KIB))])
+            await until(lambda: live.broker.wrote_pos - start > 139 * KIB)
+            assert not pump.is_backed_up
+            await until(lambda: live.broker.pending_timers == 0)
+            assert pump.is_backed_up
+            live.disk.let_go()
+            await until(lambda: live.broker.flushed_pos == live.broker.wrote_pos)
+            assert not pump.is_backed_up
+
+    run(test())
+
+
 def test_async_flush_acknowledges_before_the_disk_has_it(tmp_path: Path) -> None:
     async def test() -> None:
         settings = {"flush": "async", "flush_interval_ms": 1000, "flush_bound_ms": 60_000}
