@@ -42,8 +42,8 @@ SPARE_RETRY_NS: Final = 200 * NS_PER_MS
 
 
 REACH_STEP_BYTES: Final = 1024 * MIB
-"""The log says so far ahead where it will write next. The flushing thread says so again when half of
-it is used up: early enough that the event loop need not wait for the disk to do it."""
+"""The log says so far ahead where it will write next. The flushing thread says so again when a
+quarter of it is used up: early enough that the event loop need not wait for the disk to do it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ class CommitLog:
         if self.pointers.flushed == self.pointers.committed:
             return None
         committed = self.pointers.committed
-        is_near = committed > self._reach - REACH_STEP_BYTES // 2
+        is_near = committed > self._reach - REACH_STEP_BYTES * 3 // 4
         return FlushJob(
             committed,
             tuple(self._unsynced),
