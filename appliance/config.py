@@ -180,7 +180,7 @@ class Config:
         "less where the file system has a journal; each byte of the log is written twice. Measure.",
     )
     checkpoint_interval_bytes: int = number(
-        256 * MIB,
+        GIB,
         "store.checkpoint_interval_bytes",
         (64 * KIB, 64 * GIB),
         "The log's growth between two checkpoints; after a crash it is replayed, at 1 GB/s.",

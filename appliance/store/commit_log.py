@@ -53,6 +53,8 @@ class FlushJob:
     target: int
     files: tuple[File, ...]
     checkpoint: CheckpointFile
+    flushed: int
+    """Durable already."""
     reach: int | None = None
     """How far the log will go from now on, if it is time to say so."""
 
@@ -62,10 +64,11 @@ class FlushJob:
         Raises:
             StorageError: a sync failed. Never to be tried again: the kernel has dropped the error.
         """
+        if self.reach is not None:
+            # First, while the disk has nothing to do: else the log may get there before.
+            self.checkpoint.write(self.flushed, self.reach)
         for file in self.files:
             file.fdatasync()
-        if self.reach is not None:
-            self.checkpoint.write(self.target, self.reach)
 
 
 class CommitLog:
@@ -309,6 +312,7 @@ class CommitLog:
             committed,
             tuple(self._unsynced),
             self._checkpoint,
+            self.pointers.flushed,
             committed + REACH_STEP_BYTES if is_near else None,
         )
 
