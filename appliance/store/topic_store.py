@@ -168,9 +168,7 @@ class TopicStore:
         Raises:
             CorruptionError: it is no such payload.
         """
-        frame = decode_topic(payload)
-        partitions = (_NEW_PARTITION,) * partition_count
-        self._apply(topic_id, replace(frame, partitions=partitions))
+        self._apply(topic_id, decode_topic(payload), [_NEW_PARTITION] * partition_count)
         return self._projections.topics_by_id[topic_id]
 
     def restore_next_topic_id(self, topic_id: int) -> None:
@@ -195,7 +193,12 @@ class TopicStore:
         """
         self._apply(topic_id, decode_topic(payload))
 
-    def _apply(self, topic_id: int, frame: TopicFrame) -> None:
+    def _apply(
+        self,
+        topic_id: int,
+        frame: TopicFrame,
+        partitions: list[tuple[int, int, int]] | None = None,
+    ) -> None:
         known = self._projections.topics_by_id.get(topic_id)
         self._next_topic_id = max(self._next_topic_id, topic_id + 1)
         if frame.op == TOPIC_DELETED:
@@ -207,7 +210,9 @@ class TopicStore:
         topic.settings.update(frame.settings)
         self._configure(topic)
         self.partition_total -= len(topic.partitions)
-        self._projections.add_topic(topic, list(frame.partitions))
+        self._projections.add_topic(
+            topic, list(frame.partitions) if partitions is None else partitions
+        )
         self.partition_total += len(topic.partitions)
 
     def _remove(self, topic: Topic) -> None:

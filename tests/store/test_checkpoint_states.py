@@ -135,6 +135,26 @@ def test_a_clean_start_reads_nothing_of_the_log_but_its_last_frame(rig: BrokerRi
     assert report.damage == ()
 
 
+def test_what_a_start_did_not_read_is_checked_before_it_is_served() -> None:
+    """Though the kernel has it in memory: it may have come from the disk with what was read."""
+    rig = BrokerRig()
+    rig.create_topic("t", 1)
+    at = rig.broker.wrote_pos
+    for value in (b"first", b"second"):
+        rig.produce("t", 0, [Record(value * 10)])
+    rig.broker.close()
+    disk = crashed(rig)
+    content = disk.files()[PATHS.commit_log / f"{0:020d}"]
+    disk.flip(PATHS.commit_log / f"{0:020d}", content.index(b"first", at), 1)
+    started = start(rig, disk)
+    assert started.report.frames == 0
+    assert [record.value for record in started.fetch("t", 0)] == [b"second" * 10]
+    assert len(started.broker.damage) == 1
+    # It is known to the next start, which reads no more of it than this one.
+    assert take_checkpoint(started).error is None
+    assert start(rig, crashed(started)).report.damage == tuple(started.broker.damage)
+
+
 def test_what_changes_while_a_state_is_saved_is_not_in_it(rig: BrokerRig) -> None:
     rig.create_topic("gone", 1)
     rig.produce("gone", 0, [Record(b"x", headers=delay(10**6, b"id-1"))], Producer(5, 0, 0))
