@@ -158,8 +158,7 @@ class Config:
         8 * MIB,
         "flush.backlog_max_bytes",
         (64 * KIB, GIB),
-        "sync: when more than this waits for the disk, producers are not read any further, so "
-        "that due messages need not wait behind all of it.",
+        "sync: while more waits for the disk, producers are not read: due messages come behind it.",
     )
     flush_timeout_ms: int = number(
         5_000,

@@ -52,19 +52,13 @@ class File(Protocol):
         """Write all buffers, one after the other, from `offset` on, and return their total size.
 
         Not atomic: it may take several system calls, and after an error any part may be written.
-
-        Raises:
-            StorageError: not everything could be written.
         """
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from `offset` on; fewer only where the file ends."""
 
     def pread_hot(self, size: int, offset: int) -> bytes | None:
-        """Return what `pread` would, if all of it is in memory, else None or a part of it.
-
-        It never waits for the disk. On a file system that cannot tell it is always None.
-        """
+        """Return what `pread` would if it need not wait; a part, or None, where it must or may."""
 
     def fdatasync(self) -> None:
         """Make all that was written durable, with the size. A failure is fatal: never retry it."""
@@ -77,6 +71,9 @@ class File(Protocol):
 
     def size(self) -> int:
         """Return the size in bytes."""
+
+    def link_count(self) -> int:
+        """Return how many names it has; a backup may have made a hard link to it."""
 
     def map(self) -> memoryview:
         """Return a read-only view of the whole file at its current size.
@@ -121,10 +118,7 @@ class FileSystem(Protocol):
         """Open a file; with `create`, make it, empty, if it is missing (and `sync_dir` it)."""
 
     def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
-        """Make the directory and its missing parents, and make each that is new durable.
-
-        Unless `is_synced` is False: then `sync_dir` of each parent does that.
-        """
+        """Make a directory and its missing parents, durable unless `is_synced` is False."""
 
     def list_dir(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""
@@ -272,6 +266,12 @@ class OsFile:
     def size(self) -> int:
         try:
             return os.fstat(self._fd).st_size
+        except OSError as error:
+            self._fail("fstat", error)
+
+    def link_count(self) -> int:
+        try:
+            return os.fstat(self._fd).st_nlink
         except OSError as error:
             self._fail("fstat", error)
 

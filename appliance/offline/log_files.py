@@ -14,7 +14,7 @@ from _core.layout import AT_SIZE
 from appliance.errors import StorageError
 from appliance.fs import File, FileSystem
 from appliance.offline.findings import Fault, Findings
-from appliance.store.paths import DataPaths, parse_segment_name, segment_name
+from appliance.store.paths import SPARE_NAME, DataPaths, parse_segment_name, segment_name
 from appliance.units import KIB, MIB, PAGE_SIZE_BYTES
 
 READ_SIZE_BYTES: Final = MIB
@@ -57,6 +57,8 @@ class LogFiles:
             StorageError: the directory or a file in it cannot be opened.
         """
         for name in self._fs.list_dir(self._directory):
+            if name == SPARE_NAME:
+                continue
             path = self._directory / name
             base = parse_segment_name(name)
             if base is None:

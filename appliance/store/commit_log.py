@@ -24,8 +24,8 @@ from appliance.clock import Clock
 from appliance.errors import CorruptionError, StorageError
 from appliance.fs import File, FileSystem
 from appliance.store.checkpoint import CheckpointFile
-from appliance.store.paths import parse_segment_name
-from appliance.store.segment import Segment, SpareJob
+from appliance.store.paths import SPARE_NAME, parse_segment_name
+from appliance.store.segment import Segment, SpareJob, put_aside
 from appliance.units import KIB, MIB, NS_PER_MS
 
 HOT_BYTES: Final = 16 * MIB
@@ -113,6 +113,8 @@ class CommitLog:
     def open_segments(self) -> None:
         """Open all segments that exist."""
         for name in self._fs.list_dir(self._directory):
+            if name == SPARE_NAME:
+                continue
             base = parse_segment_name(name)
             if base is None:
                 raise CorruptionError(
@@ -169,10 +171,8 @@ class CommitLog:
             StorageError: also when the disk has no room for the first segment.
         """
         while self._segments and self._segments[-1].base >= end:
-            # A spare, or left over from before a cut: made anew when it is needed.
-            segment = self._segments.pop()
-            segment.file.close()
-            self._fs.unlink(segment.file.path)
+            # It was made in time and not needed yet, or is left over from before a cut.
+            put_aside(self._fs, self._segments.pop(), self._segment_size_bytes)
         if is_cut and self._segments:
             self._cut(self._segments[-1], end, durable)
         if not self._segments or self._segments[-1].end == end:

@@ -1,6 +1,7 @@
 """The names of all files and directories below the data directory.
 
     commitlog/00000000000000000000          one segment, named by its base position
+    commitlog/spare                         a file that will be a segment again
     consumequeue/TOPIC/QUEUE/000...         units of one partition, named by its first byte
     timer/ index/                           pending timers and users' ids as of a checkpoint
     control/                                the rest of what is known at a checkpoint
@@ -16,6 +17,10 @@ from typing import Final
 
 NAME_DIGITS: Final = 20
 """Enough for every i64, so that names sort as their numbers do."""
+
+
+SPARE_NAME: Final = "spare"
+"""Of a file beside the segments; what is in it means nothing."""
 
 
 def segment_name(base: int) -> str:

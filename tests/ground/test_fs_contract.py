@@ -295,6 +295,14 @@ def test_remove_tree_removes_all_below_and_nothing_else(place: Place) -> None:
     assert names(place) == ["kept"]
 
 
+def test_a_file_has_one_name(place: Place) -> None:
+    fs, root = place
+    file = fs.open(root / "a", create=True)
+    assert file.link_count() == 1
+    fs.rename(root / "a", root / "b")
+    assert file.link_count() == 1
+
+
 def test_sync_dir_needs_a_directory(place: Place) -> None:
     place.fs.sync_dir(place.root)
     with pytest.raises(StorageError, match="ENOENT"):

@@ -31,7 +31,7 @@ from appliance.model import ColdPlace
 from appliance.schedule.scheduler import Delivery
 from appliance.store.consume_queue import file_start
 from appliance.store.group_frames import GroupFrame
-from appliance.store.paths import DataPaths, segment_name
+from appliance.store.paths import SPARE_NAME, DataPaths, segment_name
 from appliance.store.recovery import Damage, RecoveryReport
 from compat.kafka import control
 from compat.kafka.groups.coordinator import GroupCoordinator
@@ -274,7 +274,8 @@ class BrokerRig:
 
     def segment_paths(self) -> list[Path]:
         """The files of the log, in order."""
-        return sorted(path for path in self.disk.files() if path.parent.name == "commitlog")
+        paths = [path for path in self.disk.files() if path.parent.name == "commitlog"]
+        return sorted(path for path in paths if path.name != SPARE_NAME)
 
     def make_cold(self) -> None:
         """Let the kernel drop the log's pages, and the broker forget that it saw them."""

@@ -136,10 +136,14 @@ Change = Write | Resize
 class SimNode:
     """A file without its name."""
 
-    __slots__ = ("_base", "_pending", "_synced", "_synced_bytes", "bad", "cold", "content", "lost")
+    __slots__ = (
+        *("_base", "_pending", "_synced", "_synced_bytes"),
+        *("bad", "cold", "content", "link_count", "lost"),
+    )
 
     def __init__(self, base: Image = EMPTY) -> None:
         self.content = Content(base)
+        self.link_count = 1
         self.cold: set[int] = set()
         """Pages that are not in memory."""
         self.bad: list[tuple[int, int]] = []

@@ -125,6 +125,10 @@ class SimFile:
         self._check("fstat")
         return len(self._node.content.data)
 
+    def link_count(self) -> int:
+        self._check("fstat")
+        return self._node.link_count
+
     def map(self) -> memoryview:
         self._check("mmap")
         return self._node.content.map()
