@@ -102,6 +102,8 @@ cdef class FrameFinder:
         found.next_offset = offset + 1
         found.pos = unit.pos
         found.size = -unit.size if is_lost else unit.size
+        if unit.size == UNIT_LOST and unit.pos != 0:
+            return FIND_COLD  # a sector of ones, and the like
         if unit.size == UNIT_LOST or self.view.is_damaged(unit.pos):
             return FIND_LOST  # its offset stays unused: the next readable batch is the answer
         if where == UNIT_IN_MEMORY:

@@ -1,11 +1,7 @@
 """What all tests share: command line options, and random tests that repeat."""
 
-from collections.abc import Iterator
-
 import hypothesis
 import pytest
-
-from tests.support import small_files
 
 # The same examples in every run: a failure on one machine is a failure on every machine.
 hypothesis.settings.register_profile(
@@ -48,10 +44,3 @@ def power_cuts(request: pytest.FixtureRequest) -> int:
     """How often the power fails."""
     value: int = request.config.getoption("--power-cuts")
     return value
-
-
-@pytest.fixture
-def small_unit_files() -> Iterator[None]:
-    """See `tests.support.small_files`."""
-    with small_files.small_unit_files():
-        yield

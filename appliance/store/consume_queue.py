@@ -23,9 +23,6 @@ from appliance.errors import StorageError
 from appliance.fs import File, FileSystem
 from appliance.store.paths import DataPaths, segment_name
 
-FILE_SIZE_BYTES: Final = UNIT_SIZE * UNITS_PER_FILE
-"""A full file; one that is not is as long as what was written into it."""
-
 OPEN_FILES_MAX: Final = 256
 """Unit files that stay open; those that were used last."""
 

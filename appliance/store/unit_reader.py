@@ -97,7 +97,7 @@ class UnitReader:
         block = self._read_block(partition, offset, saved)
         unit = block.unit(offset)
         frame = self._right_frame(partition, offset, unit)
-        if unit is not None and (frame is not None or unit[1] == LOST):
+        if unit is not None and (frame is not None or unit == (0, LOST, 0)):
             frames = [] if frame is None else [(unit[0], len(frame), WHOLE)]
             units = UnitsRead(partition, block.first, block.units, False, block.file)
             return UnitsFound(frames, units)

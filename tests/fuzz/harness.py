@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from _core.session import ParkedAnswer, ParkedFetch, Session
 from appliance.errors import RemoteProtocolError
-from appliance.store import consume_queue
 from compat.kafka import control
 from compat.kafka.node import Client
 from compat.kafka.registry import Later
@@ -431,12 +430,6 @@ def kept_groups(rig: BrokerRig) -> Any:
     return dict(broker.groups()), offsets
 
 
-def use_small_unit_files() -> None:
-    """A simulated file is not sparse: most of the time would go to zeros that nobody looks at."""
-    consume_queue.FILE_SIZE_BYTES = 1 << 16
-
-
 def run_case(case: Case) -> None:
     """Run a case. Raises Finding or what the broker raised."""
-    use_small_unit_files()
     Harness(is_sync=case.is_sync).run(case)

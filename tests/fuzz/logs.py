@@ -21,7 +21,7 @@ from _core.layout import (
 )
 from appliance.errors import LatermqError
 from tests.fuzz.generate import CaseMaker
-from tests.fuzz.harness import GOOD_TOPIC, Harness, check, use_small_unit_files
+from tests.fuzz.harness import GOOD_TOPIC, Harness, check
 from tests.support.broker_rig import BrokerRig
 from tests.support.raw_batch import CRC_START, Raw, calc_crc32c, make_batch
 from tests.support.sim_fs import SimFileSystem
@@ -149,7 +149,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=200)
     chosen = parser.parse_args()
-    use_small_unit_files()
     gc.freeze()
     for number in range(chosen.cases):
         # The last one that is told of is the one that ended the process.

@@ -66,7 +66,7 @@ def test_cold_fetch_does_not_touch_memory_before_the_disk_was_read(client: WireC
     session.get_buffer()[: len(data)] = data
     session.received(len(data), rig.clock.wall_ms())
     (parked,) = session.new_parked
-    assert parked.cold == [rig.position_of(topic.partitions[0], 3)]
+    assert parked.cold == [(topic.partitions[0].handle, 3)]
     assert session.output(rig.broker.flushed_pos) == []
     assert not session.retry(parked)
     rig.read_cold(parked.cold)

@@ -16,11 +16,9 @@ ACCEPT, DELIVER = 1, 2
 CHECKPOINT: Final = DATA_DIR / "checkpoint"
 UNITS: Final = DATA_DIR / "consumequeue" / "orders" / "0" / ("0" * 20)
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 @pytest.fixture
-def disk(small_unit_files: None) -> SimFileSystem:
+def disk() -> SimFileSystem:
     return scene.stopped()
 
 
@@ -159,7 +157,7 @@ def test_a_part_that_the_disk_cannot_read(disk: SimFileSystem) -> None:
 # Torn or damaged
 
 
-def test_a_torn_tail_is_no_fault(small_unit_files: None) -> None:
+def test_a_torn_tail_is_no_fault() -> None:
     rig = scene.play()
     flushed = rig.broker.flushed_pos
     rig.send_produce("orders", 0, [scene.Record(b"w" * 3000)])
@@ -236,7 +234,7 @@ def test_a_copy_of_the_checkpoint_that_is_not_whole(disk: SimFileSystem, place: 
     )
 
 
-def test_a_torn_copy_after_a_crash_is_a_note(small_unit_files: None) -> None:
+def test_a_torn_copy_after_a_crash_is_a_note() -> None:
     disk = scene.killed()
     disk.open(CHECKPOINT).pwritev([b"\x01" * 512], 0)
     checked = scene.check(disk)
@@ -244,7 +242,7 @@ def test_a_torn_copy_after_a_crash_is_a_note(small_unit_files: None) -> None:
     assert [(note.path, note.offset) for note in checked.notes] == [(CHECKPOINT, 0)]
 
 
-def test_a_checkpoint_of_another_log(disk: SimFileSystem, small_unit_files: None) -> None:
+def test_a_checkpoint_of_another_log(disk: SimFileSystem) -> None:
     """One that says that the log ended long before it does."""
     rig = scene.BrokerRig()
     rig.broker.close()

@@ -59,7 +59,7 @@ class ReadOnly:
         return self._disk.open(path, writable=False)
 
 
-def test_a_read_only_disk_can_be_checked(small_unit_files: None) -> None:
+def test_a_read_only_disk_can_be_checked() -> None:
     checked = scene.check(ReadOnly(scene.stopped()))
     assert checked.faults == []
 
@@ -124,9 +124,7 @@ def test_faults_are_told_and_counted(directory: Path, command: CommandLine) -> N
     assert report["faults"] == 1
 
 
-def test_a_torn_tail_is_a_note_and_no_fault(
-    tmp_path: Path, command: CommandLine, small_unit_files: None
-) -> None:
+def test_a_torn_tail_is_a_note_and_no_fault(tmp_path: Path, command: CommandLine) -> None:
     disk = scene.killed()
     path = scene.segments(disk)[-1]
     end = len(disk.files()[path].rstrip(b"\x00"))

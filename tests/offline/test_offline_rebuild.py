@@ -19,8 +19,6 @@ from tests.support.virtual_clock import VirtualClock
 USER_IDS = (b"reminder-1", b"reminder-2", b"reminder-3")
 DERIVED = ("consumequeue", "timer", "index", "control")
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 def rebuild(disk: SimFileSystem) -> Rebuild:
     run = Rebuild(disk, VirtualClock(), small_config(), KAFKA_FACADE)
@@ -34,7 +32,7 @@ def digest_of(disk: SimFileSystem) -> Digest:
     return BrokerRig(copy, VirtualClock()).digest(USER_IDS)
 
 
-def test_a_rebuilt_directory_is_whole_and_the_same(small_unit_files: None) -> None:
+def test_a_rebuilt_directory_is_whole_and_the_same() -> None:
     disk = scene.stopped()
     expected = digest_of(disk)
     run = rebuild(disk)
@@ -44,7 +42,7 @@ def test_a_rebuilt_directory_is_whole_and_the_same(small_unit_files: None) -> No
     assert run.report.epoch == 0
 
 
-def test_whatever_is_there_beside_the_log_does_not_matter(small_unit_files: None) -> None:
+def test_whatever_is_there_beside_the_log_does_not_matter() -> None:
     disk = scene.stopped()
     expected = digest_of(disk)
     for name in DERIVED:
@@ -57,7 +55,7 @@ def test_whatever_is_there_beside_the_log_does_not_matter(small_unit_files: None
     assert not any("ghost" in str(path) for path in disk.files())
 
 
-def test_after_a_crash_it_is_a_start(small_unit_files: None) -> None:
+def test_after_a_crash_it_is_a_start() -> None:
     disk = scene.killed()
     run = rebuild(disk)
     assert not run.report.is_clean
@@ -68,7 +66,7 @@ def test_after_a_crash_it_is_a_start(small_unit_files: None) -> None:
     assert checked.report.is_clean
 
 
-def test_a_kill_at_any_moment_harms_nothing(small_unit_files: None) -> None:
+def test_a_kill_at_any_moment_harms_nothing() -> None:
     seed = 6
     rng = random.Random(seed)
     found = scene.stopped()

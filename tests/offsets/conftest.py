@@ -8,7 +8,7 @@ from tests.support.wire_client import WireClient
 
 
 @pytest.fixture
-def offsets(small_unit_files: None) -> OffsetsClient:
+def offsets() -> OffsetsClient:
     """A client of a broker with topics `t` of three partitions and `u` of one."""
     rig = BrokerRig()
     rig.create_topic("t", 3)

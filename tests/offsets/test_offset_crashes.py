@@ -38,8 +38,6 @@ WHOLE_SIZE_MAX: Final = 3_000
 FIXED_SIZE: Final = 100
 """Of a committed offset, at most, beside its metadata."""
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -20,8 +20,6 @@ from tests.support.offsets_client import Commit, OffsetsClient, fetch_request
 
 RETENTION_MS = 3_600_000
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 @pytest.fixture
 def rig() -> BrokerRig:

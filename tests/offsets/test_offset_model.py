@@ -18,8 +18,6 @@ GROUPS: Final = ("g", "h", "", "grüße")
 PARTITION_COUNTS: Final = {"a": 3, "b": 1, "c": 40}
 RETENTION_MS: Final = 3_600_000
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 class ModelRun:
     """Asks a broker and the model the same."""

@@ -28,8 +28,6 @@ from tests.support.wire_client import WireClient, framed, produce_request, split
 
 WIDE = 1000
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 def client_of(config: Config | None = None, **topics: int) -> OffsetsClient:
     """A client of a new broker with these topics, partition counts by name."""

@@ -17,8 +17,6 @@ SEED: Final = 3
 ROUNDS: Final = 3
 MODES: Final[tuple[CrashMode, ...]] = get_args(CrashMode)
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 def play(run: CrashRun) -> str:
     """Go on until the end, a refusal, or an error that ends the process; which it was."""

@@ -107,6 +107,15 @@ def test_units_of_another_partition_are_not_believed(rig: BrokerRig) -> None:
     assert {damage.path for damage in rig.broker.damage} == {paths[0]}
 
 
+@pytest.mark.parametrize("byte", [0x00, 0x01, 0xFF])
+def test_a_sector_of_one_byte_is_not_believed(rig: BrokerRig, byte: int) -> None:
+    path = path_of(rig)
+    good = rig.disk.files()[path]
+    put(rig, path, bytes([byte]) * 512, 50)
+    check_served(rig, 0, 0)
+    assert rig.disk.files()[path] == good
+
+
 def put(rig: BrokerRig, path: Path, units: bytes, offset: int) -> None:
     rig.disk.open(path).pwritev([units], offset * UNIT_SIZE)
 

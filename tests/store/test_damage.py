@@ -21,8 +21,6 @@ SEGMENT_SIZE_BYTES: Final = 64 * KIB
 LOG: Final = DATA_DIR / "commitlog"
 FUZZ_COUNT: Final = 300
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 def place(pos: int) -> tuple[Path, int]:
     """File and offset of a log position."""

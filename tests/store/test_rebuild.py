@@ -17,7 +17,7 @@ SEED: Final = 4
 
 
 @pytest.fixture
-def played(small_unit_files: None) -> CrashRun:
+def played() -> CrashRun:
     """A run that has ended cleanly, with records, timers, ids, producers and a deleted topic."""
     run = CrashRun(random.Random(SEED))
     run.play()
@@ -85,7 +85,7 @@ def test_a_rebuilt_broker_delivers_when_and_what_is_due(played: CrashRun) -> Non
     assert visible_in(rig) == model.visible()
 
 
-def test_a_live_broker_and_its_rebuild_agree(small_unit_files: None) -> None:
+def test_a_live_broker_and_its_rebuild_agree() -> None:
     """One that never stopped, compared with one that replays its log."""
     run = CrashRun(random.Random(SEED + 1))
     run.start()

@@ -18,8 +18,6 @@ State = dict[str, Any]
 CHECKED_AGAIN_EVERY = 5
 """Of so many crash states one is started a second time."""
 
-pytestmark = pytest.mark.usefixtures("small_unit_files")
-
 
 def state_of(rig: BrokerRig) -> State:
     """What changes of topics change."""

@@ -18,7 +18,7 @@ from tests.support.configs import small_config
 from tests.support.crash_check import CrashChecker
 from tests.support.crash_run import CrashPoints, CrashRun, Known
 from tests.support.sim_fs import CrashMode
-from tests.support.small_files import repeatable_ids, small_reach, small_unit_files
+from tests.support.small_files import repeatable_ids, small_reach
 from tests.support.virtual_clock import VirtualClock
 
 CHUNK_RECORDS: Final = 16
@@ -93,7 +93,7 @@ class Enumeration:
             AssertionError: it says what must not be, and after which crash.
         """
         lives = LIVES[self.seed % len(LIVES)]
-        with small_unit_files(), small_reach(), repeatable_ids(self.seed):
+        with small_reach(), repeatable_ids(self.seed):
             self.run.disk.observer = self._look
             self.run.play(lives)
             self._look()

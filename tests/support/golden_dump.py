@@ -9,7 +9,6 @@ from typing import Final
 
 import pytest
 
-from appliance.store import consume_queue
 from tests.support import offline_scene as scene
 from tests.support.command_line import CommandLine
 
@@ -37,7 +36,6 @@ def make(root: Path) -> Path:
     """Make the directory."""
     with pytest.MonkeyPatch.context() as patch:
         scene.same_random_numbers(patch)
-        patch.setattr(consume_queue, "FILE_SIZE_BYTES", 1 << 16)
         return scene.export(scene.stopped(), root)
 
 

@@ -6,24 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from appliance.store import commit_log, consume_queue
-
-UNIT_FILE_SIZE_BYTES: Final = 1 << 16
-"""A simulated file is not sparse, and few units are used: most of the time went to zeros."""
+from appliance.store import commit_log
 
 REACH_STEP_BYTES: Final = 1 << 15
 """Half a segment of the small configuration."""
-
-
-@contextmanager
-def small_unit_files() -> Iterator[None]:
-    """Make the files of ConsumeQueues small."""
-    whole = consume_queue.FILE_SIZE_BYTES
-    consume_queue.FILE_SIZE_BYTES = UNIT_FILE_SIZE_BYTES  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        consume_queue.FILE_SIZE_BYTES = whole  # type: ignore[misc]
 
 
 @contextmanager
