@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,9 @@ from appliance.store.runs import (
     first_to_merge,
     read_rows,
 )
+from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR
+from tests.support.kafka_records import Headers, Record, cancel, delay, deliver_at
 from tests.support.sim_fs import SimFileSystem
 from tests.support.timer_history import (
     ID_KEY,
@@ -32,6 +35,7 @@ from tests.support.timer_history import (
     replay,
     state_of,
 )
+from tests.support.virtual_clock import START_MS
 
 PATHS: Final = DataPaths(DATA_DIR)
 FRAMES: Final = 300
@@ -398,6 +402,15 @@ def test_a_missing_run_and_one_in_the_place_of_another_are_found(small: Play) ->
     drain(small.runs.check(small.runs.entries))
 
 
+def test_another_whole_run_of_the_same_name_and_size_is_found(small: Play) -> None:
+    first, *others = small.runs.entries
+    file_says = RunReader(small.disk, first.path(PATHS))
+    assert len(list(file_says.blocks())) == 1  # whole by itself
+    file_says.close()
+    assert_refused(small, (replace(first, crc=first.crc ^ 1), *others), first.path(PATHS))
+    assert_refused(small, (replace(first, rows=first.rows + 1), *others), first.path(PATHS))
+
+
 def test_runs_that_do_not_follow_each_other_are_refused(small: Play) -> None:
     older, newer = small.runs.entries[:2]
     assert_refused(small, (newer, older), older.path(PATHS))
@@ -427,3 +440,43 @@ def test_blocks_that_changed_places_are_found() -> None:
     file.pwritev([blocks[sizes[0] :] + blocks[: sizes[0]]], start)
     with pytest.raises(CorruptionError):
         drain(runs.check(runs.entries))
+
+
+# With a broker
+
+
+def rotten_rig() -> BrokerRig:
+    """A broker whose only timer, `job`, became due and could not be read."""
+    rig = BrokerRig()
+    rig.create_topic("t")
+    rig.produce("t", 0, [Record(b"to rot", headers=delay(5_000, b"job"))])
+    rig.produce("t", 0, [Record(b"mark")])
+    rig = rig.restart()
+    rig.make_cold()
+    (path,) = rig.segment_paths()
+    rig.disk.flip(path, rig.disk.files()[path].index(b"to rot"), 1)
+    assert rig.tick(5_000) == 0
+    assert rig.broker.pending_timers == 0
+    return rig
+
+
+def test_a_timer_that_could_not_be_read_is_tried_again_by_the_next_start() -> None:
+    rig = rotten_rig().restart()
+    assert rig.broker.pending_timers == 1
+    assert rig.timer_state("t", b"job")[0] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("headers", "state"),
+    [(cancel(b"job"), "cancelled"), (deliver_at(START_MS, b"job"), "delivered")],
+)
+def test_a_timer_that_could_not_be_read_can_be_withdrawn_for_good(
+    headers: Headers, state: str
+) -> None:
+    rig = rotten_rig()
+    rig.produce("t", 0, [Record(b"", headers=headers)])
+    assert rig.timer_state("t", b"job")[0] == state
+    rig = rig.restart()
+    assert rig.timer_state("t", b"job")[0] == state
+    assert rig.broker.pending_timers == 0
+    rig.deliver_all()
