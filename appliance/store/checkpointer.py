@@ -134,7 +134,8 @@ class Checkpointer:
 
     Attributes:
         fs, paths, checkpoint: as given.
-        failure: why the last one that was tried came to nothing; None if it did not.
+        failure: why the last one that was tried came to nothing, or could not merge older runs;
+            None if all went well.
     """
 
     def __init__(
@@ -199,12 +200,10 @@ class Checkpointer:
         self._is_asked = True
 
     def _is_due(self) -> bool:
-        if self._is_asked:
-            return True
         failed_ns = self._failed_ns
         if failed_ns is not None and self._clock.monotonic_ns() - failed_ns < RETRY_NS:
             return False
-        if self._applied < 0 or self._runs.is_due:
+        if self._is_asked or self._applied < 0 or self._runs.is_due:
             return True
         grown = self._log.pointers.committed - self._applied
         return grown >= max(self._interval_bytes, GROWTH_FACTOR * self._size)
@@ -267,7 +266,6 @@ class Checkpointer:
         log, tail = self._log, self._log.tail
         assert self._is_end_of_turn()
         self._number += 1
-        self._is_asked = False
         applied = log.pointers.committed
         # All three at the same moment: what is appended from now on belongs to the next one.
         self._capture = Capture(
@@ -305,11 +303,12 @@ class Checkpointer:
             self._runs.abandon(job.runs)
         if job.has_units:
             self._queues.end_sync(job.units)
-        self.failure = job.error
+        self.failure = job.error or next(iter(job.runs.damage), None)
         if job.saved is None:
             self._failed_ns = self._clock.monotonic_ns()
             return
         self._failed_ns = None
+        self._is_asked = False
         self._applied = job.saved.applied
         self._size = job.saved.size + sum(entry.size for entry in job.control.runs)
 

@@ -63,7 +63,7 @@ REASONS: Final[dict[Fault, str]] = {
     "or another frame ends where it was taken",
     Fault.RUNS_MISSING: "a file of timers or ids that it needs is not there",
     Fault.RUNS_DAMAGED: "a file of timers or ids that it needs has another size or CRC",
-    Fault.UNITS_MISSING: "ConsumeQueue files that it needs are not there, or are too short",
+    Fault.UNITS_MISSING: "it has records, and no topic has a directory of ConsumeQueue files",
 }
 """With any of these the state before is tried; without another one all is replayed."""
 

@@ -176,9 +176,8 @@ class Start:
         if misfit is not None:
             self._reject(saved, Fault.OTHER_LOG, misfit)
             return
-        topic = self._find_topic_without_units(control)
-        if topic is not None:
-            self._reject(saved, Fault.UNITS_MISSING, f"of topic {topic}")
+        if self._lacks_units(control):
+            self._reject(saved, Fault.UNITS_MISSING, f"none is in {self._paths.consume_queue}")
             return
         try:
             total = sum(entry.size for entry in control.runs)
@@ -222,23 +221,24 @@ class Start:
                 return None
         return f"another frame is at {control.last_pos}"
 
-    def _find_topic_without_units(self, control: ControlState) -> str | None:
-        """A topic that has records and no directory of units.
+    def _lacks_units(self, control: ControlState) -> bool:
+        """Whether there are records, and of none of their topics a directory of units.
 
-        Single files that are missing, short or wrong are made anew when they are read; were all of
-        them, a replay takes less time.
+        What is missing, short or wrong of single topics is made anew when it is read; a topic that
+        was deleted since has none. Were all of them missing, a replay takes less time.
         """
         with_records = {
             topic_id
             for topic_id, _, start, following, _, _ in PARTITION.iter_unpack(control.partitions)
             if following > start
         }
-        for value in control.values:
-            if value.kind == KIND_TOPIC and value.topic_id in with_records:
-                name = control_frames.decode_topic(value.payload).name
-                if not self._fs.exists(self._paths.consume_queue / name):
-                    return name
-        return None
+        names = [
+            control_frames.decode_topic(value.payload).name
+            for value in control.values
+            if value.kind == KIND_TOPIC and value.topic_id in with_records
+        ]
+        directory = self._paths.consume_queue
+        return bool(names) and not any(self._fs.exists(directory / name) for name in names)
 
     # Load
 

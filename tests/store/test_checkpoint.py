@@ -90,6 +90,16 @@ def test_a_reach_is_never_taken_back_but_by_a_clean_stop() -> None:
     assert checkpoint_of(disk) == Checkpoint(3, 30, 30)
 
 
+def test_a_flushed_position_is_never_taken_back() -> None:
+    disk = SimFileSystem()
+    disk.make_dirs(DATA_DIR)
+    file = CheckpointFile(disk, CHECKPOINT)
+    file.open()
+    file.write(20, 1000)
+    file.note_flushed(10)
+    assert checkpoint_of(disk) == Checkpoint(2, 20, 1000)
+
+
 def test_the_log_is_never_written_behind_what_the_disk_has_of_its_reach() -> None:
     rig = prewriting_rig()
     for number in range(40):

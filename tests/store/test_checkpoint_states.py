@@ -10,9 +10,11 @@ from typing import Final, get_args
 
 import pytest
 
+from _core.layout import KIND_OFFSET
 from appliance.errors import StorageError
 from appliance.store.checkpoint import COPY_SIZE
 from appliance.store.checkpointer import IDLE_NS, RETRY_NS, CheckpointJob, MarkJob
+from appliance.store.control_file import read
 from appliance.store.decisions import Fault as StateFault
 from appliance.store.group_frames import (
     GROUP_DELETED,
@@ -20,6 +22,7 @@ from appliance.store.group_frames import (
     OFFSET_COMMITTED,
     GroupFrame,
     OffsetEntry,
+    decode_offsets,
 )
 from appliance.store.state import ENTRIES_PER_SLICE
 from appliance.units import KIB, NS_PER_MS
@@ -56,6 +59,7 @@ def change(rig: BrokerRig, number: int) -> None:
     rig.tick(200)
     rig.broker.tell_group(GroupFrame(op=GROUP_TOLD, group=f"g{number % 4}", generation=number))
     commit(rig, f"g{number % 5}", number, number % 2)
+    rig.broker.allocate_producer_id()
     rig.broker.commit()
 
 
@@ -76,8 +80,8 @@ def start(rig: BrokerRig, disk: SimFileSystem) -> BrokerRig:
     return BrokerRig(disk, rig.clock, rig.config)
 
 
-def rebuilt(rig: BrokerRig, disk: SimFileSystem) -> Digest:
-    """What a start from the log alone finds on a copy of a disk."""
+def rebuild(rig: BrokerRig, disk: SimFileSystem) -> BrokerRig:
+    """A start from the log alone, on a copy of a disk."""
     bare = disk.crashed("kept", random.Random(0))
     for path in DERIVED:
         bare.remove_tree(path)
@@ -85,16 +89,22 @@ def rebuilt(rig: BrokerRig, disk: SimFileSystem) -> Digest:
         bare.unlink(PATHS.checkpoint)
     started = start(rig, bare)
     assert started.report.checkpoint == 0
-    return started.digest(USER_IDS)
+    return started
+
+
+def rebuilt(rig: BrokerRig, disk: SimFileSystem) -> Digest:
+    """What a start from the log alone finds."""
+    return rebuild(rig, disk).digest(USER_IDS)
 
 
 def check_loads(rig: BrokerRig, disk: SimFileSystem, number: int) -> BrokerRig:
     """A start begins from that state, and is like one from the log alone."""
-    expected = rebuilt(rig, disk)
+    expected = rebuild(rig, disk)
     started = start(rig, disk)
     assert started.report.checkpoint == number, started.report
     assert started.report.rejected == ()
-    assert started.digest(USER_IDS) == expected
+    assert started.broker._store.projections.totals == expected.broker._store.projections.totals
+    assert started.digest(USER_IDS) == expected.digest(USER_IDS)
     return started
 
 
@@ -135,19 +145,21 @@ def test_a_clean_start_reads_nothing_of_the_log_but_its_last_frame(rig: BrokerRi
     assert report.damage == ()
 
 
-def test_what_a_start_did_not_read_is_checked_before_it_is_served() -> None:
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_what_a_start_did_not_read_is_checked_before_it_is_served(is_delayed: bool) -> None:
     """Though the kernel has it in memory: it may have come from the disk with what was read."""
     rig = BrokerRig()
     rig.create_topic("t", 1)
-    at = rig.broker.wrote_pos
     for value in (b"first", b"second"):
-        rig.produce("t", 0, [Record(value * 10)])
+        headers = delay(1_000) if is_delayed else ()
+        rig.produce("t", 0, [Record(value * 10, headers=headers)])
     rig.broker.close()
     disk = crashed(rig)
-    content = disk.files()[PATHS.commit_log / f"{0:020d}"]
-    disk.flip(PATHS.commit_log / f"{0:020d}", content.index(b"first", at), 1)
+    segment = PATHS.commit_log / f"{0:020d}"
+    disk.flip(segment, disk.files()[segment].index(b"first"), 1)
     started = start(rig, disk)
     assert started.report.frames == 0
+    started.tick(2_000)
     assert [record.value for record in started.fetch("t", 0)] == [b"second" * 10]
     assert len(started.broker.damage) == 1
     # It is known to the next start, which reads no more of it than this one.
@@ -180,6 +192,103 @@ def test_what_changes_while_a_state_is_saved_is_not_in_it(rig: BrokerRig) -> Non
     job.run()
     rig.broker.checkpoints.end(job)
     check_loads(rig, crashed(rig), 1)
+
+
+def test_offsets_that_change_while_they_are_encoded_are_saved_as_they_were(
+    rig: BrokerRig,
+) -> None:
+    for partition in range(2 * ENTRIES_PER_SLICE):
+        commit(rig, "one", 1, partition)
+    rig.flush()
+    rig.broker.checkpoints.ask()
+    number = 0
+    while (job := rig.broker.checkpoints.step()) is None:
+        commit(rig, "one", 2, 10_000 + number)
+        commit(rig, "one", 2, 2 * ENTRIES_PER_SLICE - 1 - number)
+        rig.flush()
+        number += 1
+    assert number > 2
+    assert isinstance(job, CheckpointJob)
+    job.run()
+    rig.broker.checkpoints.end(job)
+    assert job.saved is not None
+    state = read(rig.disk, PATHS.control_file(job.saved.number), job.saved)
+    entries = [
+        entry
+        for value in state.values
+        if value.kind == KIND_OFFSET
+        for entry in decode_offsets(value.payload)
+        if entry.group == "one"
+    ]
+    assert [(entry.partition, entry.offset) for entry in entries] == [
+        (partition, 1) for partition in range(2 * ENTRIES_PER_SLICE)
+    ]
+    check_loads(rig, crashed(rig), 1)
+
+
+def test_a_producer_that_is_forgotten_meanwhile_is_saved_all_the_same() -> None:
+    rig = BrokerRig(config=small_config(producer_id_expiry_ms=1_000))
+    rig.create_topic("t", 2)
+    rig.produce("t", 1, [Record(b"x")], Producer(7, 0, 0))
+    rig.broker.checkpoints.ask()
+    assert rig.broker.checkpoints.step() is None
+    rig.clock.advance_ms(10_000)
+    for _ in range(3):
+        rig.housekeep()
+    topic = rig.broker.find_topic("t")
+    assert topic is not None
+    assert not topic.partitions[1].producers
+    take_checkpoint(rig)
+    check_loads(rig, crashed(rig), 1)
+
+
+def test_an_id_of_a_topic_is_not_given_again(rig: BrokerRig) -> None:
+    rig.create_topic("last")
+    last = rig.broker.find_topic("last")
+    assert last is not None
+    rig.delete_topic("last")
+    started = rig.restart()
+    assert started.report.checkpoint == 1
+    started.create_topic("new")
+    new = started.broker.find_topic("new")
+    assert new is not None
+    assert new.topic_id > last.topic_id
+
+
+def test_the_epoch_rises_though_nothing_follows_the_state(rig: BrokerRig) -> None:
+    for epoch in range(1, 4):
+        rig = rig.crash("dropped", random.Random(0))
+        assert rig.report.epoch == epoch
+        take_checkpoint(rig)
+        assert newest_of(rig.disk).states[0].applied == rig.broker.wrote_pos
+
+
+def test_what_a_start_replays_is_durable_when_it_serves(rig: BrokerRig) -> None:
+    take_checkpoint(rig)
+    for number in range(30):
+        rig.send_produce("t", 0, [Record(b"%d in the page cache alone" % number * 200)])
+    assert len(rig.segment_paths()) > 2
+    started = rig.crash("killed", random.Random(0))
+    assert started.report.checkpoint == 1
+    seen = started.fetch("t", 0)
+    assert seen[-1].value.startswith(b"29 in")
+    assert started.crash("dropped", random.Random(0)).fetch("t", 0) == seen
+
+
+def test_what_was_lost_stays_known(rig: BrokerRig) -> None:
+    at = rig.broker.wrote_pos
+    rig.produce("t", 0, [Record(b"lost", headers=delay(10_000, b"id-1"))])
+    change(rig, 6)
+    rig.flush()
+    disk = crashed(rig)
+    disk.flip(PATHS.commit_log / f"{0:020d}", at + 60, 1)
+    damaged = start(rig, disk)
+    assert len(damaged.report.damage) == 1
+    take_checkpoint(damaged)
+    started = start(rig, crashed(damaged))
+    assert started.report.checkpoint == 1
+    assert started.report.damage == damaged.report.damage
+    assert started.broker._store._state.lost == damaged.broker._store._state.lost != []
 
 
 def test_each_state_follows_from_the_one_before(rig: BrokerRig) -> None:
@@ -225,6 +334,7 @@ def test_damage_to_the_newest_state_costs_no_more_than_the_one_before(rig: Broke
     (rejected,) = started.report.rejected
     assert (rejected.number, rejected.fault) == (2, StateFault.CONTROL_DAMAGED)
     assert "checkpoint 2" in str(rejected)
+    assert [state.number for state in newest_of(disk).states] == [1]
     assert started.digest(USER_IDS) == expected
 
 
@@ -249,6 +359,7 @@ def test_a_full_disk_leaves_the_state_before_and_is_tried_again(rig: BrokerRig) 
             assert newest_of(rig.disk).states[0] == state
             check_loads(rig, crashed(rig), state.number)
             assert rig.broker.checkpoints.step() is None  # not at once
+            assert not rig.broker.checkpoints.is_capturing
             rig.clock.advance_ms(RETRY_NS // NS_PER_MS)
         state = take_checkpoint(rig).saved
         assert state is not None
@@ -276,6 +387,22 @@ class FailingCalls:
 
     def stop(self) -> None:
         self._disk.reach = self._reach  # type: ignore[method-assign]
+
+
+def test_units_that_do_not_fit_on_the_disk_put_the_state_off(rig: BrokerRig) -> None:
+    take_checkpoint(rig)
+    rig.create_topic("new")
+    rig.produce("new", 0, [Record(b"x")])
+    rig.disk.free = 0
+    rig.broker.checkpoints.ask()
+    while rig.broker.checkpoints.failure is None:
+        assert rig.broker.checkpoints.step() is None
+    rig.disk.free = 1 << 30
+    assert not rig.broker.checkpoints.is_capturing
+    assert rig.broker.checkpoints.step() is None  # not at once
+    rig.clock.advance_ms(RETRY_NS // NS_PER_MS)
+    assert take_checkpoint(rig).error is None
+    check_loads(rig, crashed(rig), newest_of(rig.disk).states[0].number)
 
 
 @pytest.mark.parametrize("mode", get_args(CrashMode))
