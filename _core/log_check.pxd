@@ -13,9 +13,6 @@ cdef class CheckedProjections(Projections):
     # topics stay in it.
     cdef WithdrawnTimers waiting
     cdef int fault(self, int64_t pos, str expected, str found) except -1
-    cdef int _settle_waiting(
-        self, Partition partition, const FrameHeader* h, int64_t accept_pos, int32_t index, int at
-    ) except -1
 
 cdef class LogCheck(LogScan):
     cdef CheckedProjections checked

@@ -13,7 +13,7 @@ Layer 0: no I/O.
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from _core.frames cimport FrameHeader
-from _core.id_index cimport CANCELLED, DELIVERED, PENDING, NamedTimer
+from _core.id_index cimport NamedTimer
 from _core.layout cimport *
 from _core.log_scan cimport LogScan
 from _core.octets cimport load_i32, load_i64
@@ -24,6 +24,10 @@ from _core.withdrawn_timers cimport WithdrawnTimers
 cdef enum:
     FAULTS_KEPT = 10_000         # until they are taken; more are only counted
     GAP_MAX = 1 << 24            # offsets that damage may have taken: each has a unit in memory
+
+
+cdef inline const uint8_t* settled_entry(const uint8_t* frame, int32_t i) noexcept nogil:
+    return frame + FRAME_HEADER_SIZE + <int64_t>i * SETTLED_ENTRY_SIZE
 
 
 cdef class CheckedProjections(Projections):
@@ -79,44 +83,28 @@ cdef class CheckedProjections(Projections):
             self.waiting._discard(known.phys_offset, known.record_index)
         return withdrawn
 
-    cdef int _settle_waiting(
-        self, Partition partition, const FrameHeader* h, int64_t accept_pos, int32_t index, int at
-    ) except -1:
-        """Take one timer out of those that are pending; it is a fault if it is not."""
-        if self._is_gone(accept_pos, index):
-            return 0
-        if self.waiting.holds(accept_pos, index) and self.due.pending_of(partition.handle) > 0:
-            self.waiting._discard(accept_pos, index)
-            return self.due.cancel(accept_pos, index, partition.handle)
-        verb = "delivers" if h.kind == KIND_DELIVER else "cancels"
-        return self.fault(
-            h.phys_offset + at,
-            "a timer that is pending in its partition",
-            f"it {verb} record {index} of the frame at {accept_pos}, which is not",
-        )
-
     cdef int _apply_settled(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1:
-        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
-        cdef const uint8_t* name = entry + <int64_t>h.timer_count * SETTLED_ENTRY_SIZE
-        cdef int state = DELIVERED if h.kind == KIND_DELIVER else CANCELLED
+        """A frame that settles what is not pending is a fault, and settles nothing here."""
+        cdef int64_t pending = self.due.pending_of(partition.handle)
         cdef int64_t accept_pos
         cdef int32_t i, index
-        cdef int size
         for i in range(h.timer_count):
-            accept_pos = load_i64(entry + SETTLED_AT_ACCEPT_POS)
-            index = load_i32(entry + SETTLED_AT_INDEX)
-            size = entry[SETTLED_AT_ID_SIZE]
-            self._settle_waiting(partition, h, accept_pos, index, <int>(entry - p))
-            if size:
-                self.ids.settle(
-                    h.topic_id, name, size, accept_pos, index, state,
-                    h.store_time_ms + self.fired_id_memory_ms,
-                )
-            name += size
-            entry += SETTLED_ENTRY_SIZE
-        return 0
+            accept_pos = load_i64(settled_entry(p, i) + SETTLED_AT_ACCEPT_POS)
+            index = load_i32(settled_entry(p, i) + SETTLED_AT_INDEX)
+            if self._is_gone(accept_pos, index):
+                continue
+            if pending > 0 and self.waiting._discard(accept_pos, index):
+                pending -= 1
+                continue
+            verb = "delivers" if h.kind == KIND_DELIVER else "cancels"
+            return self.fault(
+                h.phys_offset + (settled_entry(p, i) - p),
+                "a timer that is pending in its partition",
+                f"it {verb} record {index} of the frame at {accept_pos}, which is not",
+            )
+        return Projections._apply_settled(self, partition, h, p, live)
 
 
 cdef class LogCheck(LogScan):

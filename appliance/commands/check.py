@@ -6,6 +6,7 @@ from typing import Final
 
 import typer
 
+from appliance.clock import SystemClock
 from appliance.commands.arguments import Json, ends_quietly
 from appliance.commands.offline import (
     EXIT_FAULTS,
@@ -53,11 +54,11 @@ def check(directory: DirArgument, live: Live = False, json: Json = False) -> Non
     with opened(Path(directory), findings, may_be_live=live) as data:
         if data.is_live:
             complain("a broker is running: what it has flushed is checked, up to now")
-        run = Check(data, findings)
+        run = Check(data, findings, SystemClock())
         for done, total in run.run():
             meter.show(done, total)
         meter.clear()
-        report = run.report()
+        report = run.report
     _print_report(report, json=json)
     if report.faults:
         raise typer.Exit(EXIT_FAULTS)
@@ -69,7 +70,6 @@ def _print_report(report: CheckReport, *, json: bool) -> None:
         return
     stop = "is running" if report.is_live else "stopped cleanly" if report.is_clean else "crashed"
     verdict = f"{report.faults} faults" if report.faults else "whole"
-    print_line(
-        f"{verdict}: {report.frames} frames from log position {report.start} to {report.end}, "
-        f"{report.units} queue units, epoch {report.epoch}; the broker {stop}"
-    )
+    looked_at = f"{report.frames} frames from log position {report.start} to {report.end}"
+    followed = f"{report.units} queue units, {report.states} saved states"
+    print_line(f"{verdict}: {looked_at}, {followed}, epoch {report.epoch}; the broker {stop}")

@@ -83,7 +83,7 @@ def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
         What,
         typer.Argument(
             help="frames of the log; visible records; timers; units of the ConsumeQueues; the "
-            "state that follows from the log; copies of the checkpoint."
+            "state that follows from the log; what the checkpoint names."
         ),
     ] = What.FRAMES,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Of this topic.")] = None,
@@ -200,7 +200,7 @@ class _Printer:
         elif what is What.FRAMES:
             head = f"{item.pop('position')} {item.pop('kind')}"
             self._lines += _text_lines(head, item, "")
-        elif what is What.STATE:
+        elif what in (What.STATE, What.CHECKPOINT):
             self._lines += _text_lines(item.pop("type"), item, "")
         else:
             self._lines += _text_lines(str(what).removesuffix("s"), item, "")

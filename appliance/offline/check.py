@@ -6,17 +6,22 @@ directory is compared with that state. Nothing is written. Layer 4.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from appliance.config import Config
+from appliance.clock import Clock
 from appliance.offline.check_queues import QueueCheck
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
-from appliance.offline.log_state import LogState
+from appliance.offline.log_rows import LogRows
+from appliance.offline.log_state import LogState, config_for
 from appliance.offline.log_walk import LogWalk
-from appliance.store.checkpoint import COPY_SIZE
+from appliance.offline.saved_states import SavedStates, WholeState
+from appliance.store.checkpoint import BODY, COPY_SIZE, is_of_other_version
+from appliance.store.paths import parse_segment_name
 
-_DEFAULTS: Final = Config()
+CLUSTER_AT: Final = BODY.size - 16
+"""Where in a copy of the checkpoint the cluster stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ class CheckReport:
     Attributes:
         start, end: log positions between which frames lie.
         frames, units: whole frames, and ConsumeQueue units that follow from them.
+        states: saved states that were compared with the log.
         epoch: of the last frame.
         is_clean: the last broker stopped as it should.
         is_live: a broker was working on it; what it wrote meanwhile was not looked at.
@@ -36,6 +42,7 @@ class CheckReport:
     end: int
     frames: int
     units: int
+    states: int
     epoch: int
     is_clean: bool
     is_live: bool
@@ -43,21 +50,29 @@ class CheckReport:
 
 
 class Check:
-    """One check of an open data directory. `run`, then `report`."""
+    """One check of an open data directory; `run` it to its end.
 
-    def __init__(self, data: DataDir, findings: Findings) -> None:
+    Attributes:
+        report: what was looked at, in the end.
+    """
+
+    report: CheckReport
+
+    def __init__(self, data: DataDir, findings: Findings, clock: Clock) -> None:
+        """Touches nothing yet.
+
+        Args:
+            data: is open.
+            findings: where faults go.
+            clock: ids that were to be forgotten by now are not looked for.
+        """
         self._data = data
         self._findings = findings
-        self._queues = QueueCheck(data, findings, {})
-        self._walk = LogWalk(data, findings, self._new_state)
-
-    def _new_state(self, fault: Callable[[int, str, str], None]) -> LogState:
-        return LogState(
-            level_count=len(_DEFAULTS.delay_levels),
-            fired_id_memory_ms=_DEFAULTS.fired_id_memory_ms,
-            fault=fault,
-            removed=self._queues.forget_topic,
-        )
+        self._now_ms = clock.wall_ms()
+        self._states = SavedStates(data, findings)
+        self._met: set[int] = set()
+        """Numbers of states whose position was come to."""
+        self._compared = 0
 
     def run(self) -> Iterator[tuple[int, int]]:
         """Look at everything.
@@ -69,55 +84,125 @@ class Check:
             FormatVersionError: a newer latermq wrote to the log.
             StorageError: a file cannot be opened.
         """
-        total = self._data.log.written_bytes
-        start = self._data.log.start
-        for _ in self._walk.slices():
-            self._queues.compare(self._walk.state, self._walk.damage)
-            yield min(self._walk.pos - start, total), total
-        self._walk.note_tail()
-        self._check_checkpoint()
-        self._queues.finish()
+        log, states = self._data.log, self._states
+        states.read()
+        queues = QueueCheck(self._data, self._findings, states.required_units())
+        newest = states.newest
 
-    def _check_checkpoint(self) -> None:
+        def new_state(fault: Callable[[int, str, str], None]) -> LogState:
+            config = config_for(None if newest is None else newest.settings)
+            return LogState(config, fault=fault, removed=queues.forget_topic)
+
+        walk = LogWalk(self._data, self._findings, new_state)
+        if newest is not None:
+            walk.state.projections.set_id_key(newest.id_key)
+        rows = LogRows(walk.state.projections, self._now_ms)
+        total, start = log.written_bytes, log.start
+        for _ in walk.slices(stops=[state.saved.applied for state in states.states]):
+            queues.compare(walk.state, walk.damage)
+            for state in states.states:
+                if state.saved.applied == walk.pos:
+                    self._compare(state, walk, rows)
+            rows.bound_memory()
+            yield min(walk.pos - start, total), total
+        walk.note_tail()
+        self._check_checkpoint(walk)
+        self._check_positions(walk)
+        self._note_unnamed()
+        queues.finish()
+        self.report = CheckReport(
+            start=start,
+            end=walk.pos,
+            frames=walk.frames,
+            units=queues.units,
+            states=self._compared,
+            epoch=walk.epoch,
+            is_clean=self._data.is_clean,
+            is_live=self._data.is_live,
+            faults=self._findings.fault_count,
+        )
+
+    # Saved states
+
+    def _compare(self, state: WholeState, walk: LogWalk, rows: LogRows) -> None:
+        newest = self._states.newest
+        assert newest is not None
+        if state.saved.number in self._met:
+            return
+        self._met.add(state.saved.number)
+        if walk.damage:
+            text = "not compared with the log, which is damaged before its position"
+        elif state.control.settings != newest.settings:
+            text = "not compared with the log: it was saved under other settings than the newest"
+        else:
+            self._compared += 1
+            self._states.compare(state, walk.state, rows, last=walk.last_frame, epoch=walk.epoch)
+            return
+        self._findings.note(state.path, None, text)
+
+    def _check_positions(self, walk: LogWalk) -> None:
+        """A state that was met nowhere in the log does not follow from it."""
+        if walk.damage or self._data.is_live:
+            return
+        for state in self._states.states:
+            if state.saved.number not in self._met:
+                expected = f"a position where a frame ends, up to the end of the log at {walk.pos}"
+                self._findings.fault(Fault(state.path, 0, expected, f"{state.saved.applied}"))
+
+    def _note_unnamed(self) -> None:
+        """Files of states that nobody names: a crash came before they were named."""
+        if self._data.is_live:
+            return
+        paths = self._data.paths
+        entries = [entry for state in self._states.states for entry in state.control.runs]
+        named = {entry.path(paths) for entry in entries}
+        named |= {paths.control_file(saved.number) for saved in self._data.checkpoint.states}
+        # Which runs a damaged control file names nobody knows.
+        is_known = len(self._states.states) == self._states.count
+        for directory in (paths.control, paths.timer, paths.index) if is_known else ():
+            unnamed = [path for path in self._files(directory) if path not in named]
+            if unnamed:
+                text = f"{len(unnamed)} files that no checkpoint names; the next one removes them"
+                self._findings.note(directory, None, text)
+
+    def _files(self, directory: Path) -> list[Path]:
+        if not self._data.fs.exists(directory):
+            return []
+        names = self._data.fs.list_dir(directory)
+        return [directory / name for name in names if parse_segment_name(name) is not None]
+
+    # The checkpoint itself
+
+    def _check_checkpoint(self, walk: LogWalk) -> None:
         checkpoint = self._data.checkpoint
         for place, (raw, copy) in enumerate(zip(checkpoint.raw, checkpoint.copies, strict=True)):
             # A place that was never written is no damage; nor, after a crash, is a torn one, if
             # the other is whole.
             if copy is not None or not any(raw):
                 continue
-            if not self._data.is_clean and checkpoint.newest is not None:
+            if is_of_other_version(raw):
+                text = "a copy of another format version, which the next one that is written clears"
+                self._findings.note(checkpoint.path, place * COPY_SIZE, text)
+                continue
+            if (self._data.is_live or not self._data.is_clean) and checkpoint.newest is not None:
                 text = "this copy is torn, as an unclean stop may leave it; the other one is whole"
                 self._findings.note(checkpoint.path, place * COPY_SIZE, text)
                 continue
-            self._findings.fault(
-                Fault(
-                    checkpoint.path,
-                    place * COPY_SIZE,
-                    "a whole copy of the checkpoint",
-                    "one whose magic, version, positions or CRC are wrong",
-                    COPY_SIZE,
-                )
+            self._checkpoint_fault(
+                place * COPY_SIZE,
+                "a whole copy of the checkpoint",
+                "one whose magic, version, positions or CRC are wrong",
             )
         newest = checkpoint.newest
-        if newest is not None and newest.reach < self._walk.pos and not self._data.is_live:
-            self._findings.fault(
-                Fault(
-                    checkpoint.path,
-                    newest.sequence % 2 * COPY_SIZE,
-                    f"a reach of {self._walk.pos} or more, where the log ends",
-                    f"{newest.reach}",
-                )
-            )
+        if newest is None:
+            return
+        place = newest.sequence % 2 * COPY_SIZE
+        if not checkpoint.is_own:
+            expected = f"the cluster of the log, {self._data.cluster}"
+            self._checkpoint_fault(place + CLUSTER_AT, expected, f"{newest.cluster}")
+        elif newest.reach < walk.pos and not self._data.is_live:
+            expected = f"a reach of {walk.pos} or more, where the log ends"
+            self._checkpoint_fault(place, expected, f"{newest.reach}")
 
-    def report(self) -> CheckReport:
-        """What was looked at."""
-        return CheckReport(
-            start=self._data.log.start,
-            end=self._walk.pos,
-            frames=self._walk.frames,
-            units=self._queues.units,
-            epoch=self._walk.epoch,
-            is_clean=self._data.is_clean,
-            is_live=self._data.is_live,
-            faults=self._findings.fault_count,
-        )
+    def _checkpoint_fault(self, offset: int, expected: str, found: str) -> None:
+        self._findings.fault(Fault(self._data.checkpoint.path, offset, expected, found))

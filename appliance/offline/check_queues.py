@@ -30,8 +30,8 @@ class _Queue:
     """What is known of one partition's files.
 
     Attributes:
-        required: units below this offset must be there and right; of those behind it, only what is
-            there at all must be right. None: nothing must be there.
+        required: units below this offset must be there and right; None: nothing must be there. Of
+            those behind it, after a clean stop, only what is there at all must be right.
         wrong: of each range of units what is wrong with the first.
         wrong_count: ranges, also those that are not kept.
     """
@@ -57,6 +57,7 @@ class QueueCheck:
         self._data = data
         self._findings = findings
         self._required = required
+        self._is_settled = data.is_clean and not data.is_live
         self._queues: dict[int, dict[int, _Queue]] = {}
         """By topic id and partition."""
         self._damage: Sequence[tuple[int, int, str]] = ()
@@ -84,7 +85,7 @@ class QueueCheck:
             count = min(len(units) // UNIT_SIZE, first + UNITS_PER_FILE - offset)
             expected = units[: count * UNIT_SIZE]
             found = self._read(queue, first, (offset - first) * UNIT_SIZE, len(expected))
-            if found != expected:
+            if found is not None and found != expected:
                 self._compare_units(queue, offset, expected, found)
             units = units[len(expected) :]
             offset += count
@@ -98,8 +99,11 @@ class QueueCheck:
             queue = queues[partition.index] = _Queue(directory, required)
         return queue
 
-    def _read(self, queue: _Queue, first: int, at: int, size: int) -> bytes:
-        """Units of the file that begins with offset `first`; zeros where there are none."""
+    def _read(self, queue: _Queue, first: int, at: int, size: int) -> bytes | None:
+        """Units of the file that begins with offset `first`; zeros where there are none.
+
+        None if they cannot be read, which is a fault.
+        """
         path = queue.directory / segment_name(first * UNIT_SIZE)
         try:
             # Opened anew each time: there may be more partitions than a process may open files.
@@ -109,10 +113,10 @@ class QueueCheck:
             finally:
                 file.close()
         except StorageError as error:
-            if not error.is_missing:
-                wrong = Fault(path, at, "bytes that can be read", str(error), size)
-                self._add(queue, wrong)
-            return bytes(size)
+            if error.is_missing:
+                return bytes(size)
+            self._add(queue, Fault(path, at, "bytes that can be read", str(error), size))
+            return None
 
     def _compare_units(
         self, queue: _Queue, offset: int, expected: memoryview, found: bytes
@@ -124,7 +128,8 @@ class QueueCheck:
             is_required = queue.required is not None and unit < queue.required
             if theirs == ours or (theirs == _NO_UNIT and not is_required):
                 continue
-            if self._leads_to_damage(theirs):
+            # What no state covers is written again by the next start, whatever it is now.
+            if self._leads_to_damage(theirs) or not (is_required or self._is_settled):
                 continue
             place = unit % UNITS_PER_FILE * UNIT_SIZE
             text = f"{describe_unit(ours)} of offset {unit}"

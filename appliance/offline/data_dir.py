@@ -7,14 +7,21 @@ a frame that is whole is never written again. Layer 4.
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from _core.frames import check, read_header
-from _core.layout import FRAME_HEADER_SIZE, KIND_BLANK
-from appliance.errors import ConfigError, DataDirectoryLockedError, StorageError
+from _core.layout import FRAME_HEADER_SIZE, KIND_BLANK, KIND_EPOCH
+from appliance.errors import (
+    ConfigError,
+    CorruptionError,
+    DataDirectoryLockedError,
+    StorageError,
+)
 from appliance.fs import FileSystem, Lock
 from appliance.offline.findings import Findings
 from appliance.offline.log_files import LogFiles
-from appliance.store.checkpoint import COPY_SIZE, Checkpoint, decode
+from appliance.store.checkpoint import COPY_SIZE, NO_CLUSTER, Checkpoint, SavedState, decode
+from appliance.store.control_frames import decode_epoch
 from appliance.store.paths import DataPaths
 
 WHOLE = "whole"
@@ -22,11 +29,17 @@ WHOLE = "whole"
 
 @dataclass(slots=True)
 class CheckpointCopies:
-    """The checkpoint file. `copies` are None where they are not whole, `raw` is what is there."""
+    """The checkpoint file.
+
+    Attributes:
+        raw, copies: what is there; None where it is no whole copy.
+        is_own: False: it is about another log, and nothing that it says counts.
+    """
 
     path: Path
     raw: list[bytes] = field(default_factory=list)
     copies: list[Checkpoint | None] = field(default_factory=list)
+    is_own: bool = True
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -34,9 +47,24 @@ class CheckpointCopies:
         return max(whole, key=lambda copy: copy.sequence, default=None)
 
     @property
+    def states(self) -> tuple[SavedState, ...]:
+        """Every state that a whole copy names, each once."""
+        if not self.is_own:
+            return ()
+        return tuple(dict.fromkeys(state for copy in self.copies if copy for state in copy.states))
+
+    @property
     def flushed(self) -> int:
         """The log was once durable up to here for certain; -1 if nobody says so."""
+        if not self.is_own:
+            return -1
         return max((copy.flushed for copy in self.copies if copy is not None), default=-1)
+
+    @property
+    def reach(self) -> int:
+        """No frame was written at or behind this position; -1 if nobody says so."""
+        newest = self.newest
+        return newest.reach if newest is not None and self.is_own else -1
 
 
 class DataDir:
@@ -48,6 +76,7 @@ class DataDir:
         checkpoint: what the checkpoint file says.
         is_live: a broker is working on it.
         is_clean: the last broker stopped as it should.
+        cluster: that the log belongs to, if its first frame tells.
     """
 
     def __init__(self, fs: FileSystem, root: Path, findings: Findings) -> None:
@@ -57,6 +86,7 @@ class DataDir:
         self.checkpoint = CheckpointCopies(self.paths.checkpoint)
         self.is_live = False
         self.is_clean = False
+        self.cluster: UUID | None = None
         self._lock: Lock | None = None
 
     def open(self, *, may_be_live: bool) -> None:
@@ -80,12 +110,22 @@ class DataDir:
             self.is_live = True
         self.is_clean = not self.fs.exists(self.paths.abort)
         # Before the log: all that it calls flushed is in the files that are opened next.
-        self._read_checkpoint()
+        self.read_checkpoint()
         self.log.open()
+        self.cluster = self._first_cluster()
+        newest = self.checkpoint.newest
+        if newest is not None and self.cluster is not None:
+            self.checkpoint.is_own = newest.cluster in (NO_CLUSTER, self.cluster)
         if self.is_live:
             self.log.end_at(self._last_whole())
 
-    def _read_checkpoint(self) -> None:
+    def read_checkpoint(self) -> None:
+        """Read the copies of the checkpoint, again if a broker has written them meanwhile.
+
+        Raises:
+            StorageError: the file cannot be opened.
+        """
+        self.checkpoint = CheckpointCopies(self.paths.checkpoint)
         try:
             file = self.fs.open(self.paths.checkpoint, writable=False)
         except StorageError as error:
@@ -100,6 +140,24 @@ class DataDir:
             self.checkpoint.raw.append(raw)
             self.checkpoint.copies.append(decode(raw))
         file.close()
+
+    def _first_cluster(self) -> UUID | None:
+        """The cluster that the log belongs to, if its first frame tells."""
+        if not self.log.segments:
+            return None
+        self.log.test(0)
+        start = self.log.start
+        frame = self.log.frame_at(start)
+        if len(frame) < FRAME_HEADER_SIZE or check(frame, start) != WHOLE:
+            return None
+        header = read_header(frame)
+        if header["kind"] != KIND_EPOCH:
+            return None
+        payload = frame[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + header["tables_size"]]
+        try:
+            return decode_epoch(bytes(payload)).cluster
+        except CorruptionError:
+            return None
 
     def _last_whole(self) -> int:
         """Where the frames that are whole by now end; all before what is flushed may be damaged."""

@@ -4,7 +4,7 @@ Items are dictionaries as `frame_items` describes them. They are made as the log
 log of any size takes the memory of what is pending in it, and no more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,12 +16,20 @@ from _core.layout import (
     UNIT_AT_TAGS_CODE,
     UNIT_SIZE,
 )
-from appliance.config import Config
+from appliance.offline.control_facts import facts_of
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Findings
-from appliance.offline.frame_items import KIND_NAMES, Decompress, Frame, Item, contents
-from appliance.offline.log_state import LogState
+from appliance.offline.frame_items import (
+    KIND_NAMES,
+    Decompress,
+    Frame,
+    Item,
+    contents,
+    plain,
+)
+from appliance.offline.log_state import DEFAULTS, ControlFault, LogState
 from appliance.offline.log_walk import LogWalk
+from appliance.offline.saved_states import SavedStates, WholeState
 from appliance.offline.state_items import state_items
 from appliance.store.checkpoint import COPY_SIZE
 from appliance.store.paths import parse_segment_name
@@ -29,8 +37,6 @@ from appliance.units import KIB, MIB
 
 SLICE_BYTES: Final = MIB
 UNITS_AT_ONCE: Final = 64 * KIB
-
-_DEFAULTS: Final = Config()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +156,7 @@ class Dump:
             path, offset = self._data.log.place_of(frame.pos)
             item |= {"file": path.name, "offset_in_file": offset}
             if with_contents and frame.kind != KIND_BLANK:
-                item |= contents(frame, self._decompress, _DEFAULTS.decompressed_size_max_bytes)
+                item |= contents(frame, self._decompress, DEFAULTS.decompressed_size_max_bytes)
             yield item
 
     def records(self) -> Iterator[Item]:
@@ -164,7 +170,7 @@ class Dump:
                 continue
             head = {"topic": topic, "partition": frame.header["partition"]}
             place = {"position": frame.pos, "kind": KIND_NAMES[frame.kind]}
-            limit = _DEFAULTS.decompressed_size_max_bytes
+            limit = DEFAULTS.decompressed_size_max_bytes
             for record in frame.records(self._decompress, limit):
                 if "problem" in record or self._filters.takes_offsets(record["offset"], 1):
                     yield head | record | place
@@ -189,7 +195,7 @@ class Dump:
             if pos < filters.first_pos or not filters.takes_place(topic, partition):
                 continue
             for timer in frame.timers():
-                is_pending = frame.topic_id in alive and state.projections.is_pending(
+                is_pending = frame.topic_id in alive and state.checked.is_pending(
                     timer["accept_position"], timer["index"]
                 )
                 if filters.is_pending and not is_pending:
@@ -251,10 +257,10 @@ class Dump:
             file.close()
 
     def checkpoint(self) -> Iterator[Item]:
-        """The copies of the checkpoint."""
+        """The copies of the checkpoint, and the control files that they name."""
         copies = self._data.checkpoint
         for place, (raw, copy) in enumerate(zip(copies.raw, copies.copies, strict=True)):
-            item: Item = {"offset_in_file": place * COPY_SIZE}
+            item: Item = {"type": "copy", "offset_in_file": place * COPY_SIZE}
             if copy is None:
                 yield item | {"state": "not whole" if any(raw) else "never written"}
                 continue
@@ -263,15 +269,42 @@ class Dump:
                 "sequence": copy.sequence,
                 "flushed": copy.flushed,
                 "reach": copy.reach,
+                "cluster": str(copy.cluster),
+                "states": [plain(state) for state in copy.states],
+            }
+        states = SavedStates(self._data, self._findings)
+        states.read()
+        for state in states.states:
+            yield from _control_items(state)
+
+
+def _control_items(state: WholeState) -> Iterator[Item]:
+    control = state.control
+    yield {
+        "type": "control",
+        "file": state.path.name,
+        "size": state.saved.size,
+        "applied": control.applied,
+        "last_position": control.last_pos,
+        "epoch": control.epoch,
+        "settings": control.settings,
+        "lost": [plain(each) for each in control.lost],
+        "damage": [plain(each) for each in control.damage],
+        "runs": [plain(each) for each in control.runs],
+    }
+    for key, fact in facts_of(state.data).items():
+        if key[0] != "head":
+            what = " ".join(map(str, key))
+            yield {
+                "type": "fact",
+                "file": state.path.name,
+                "what": what,
+                "value": plain(fact.value),
             }
 
 
-def _new_state(fault: Callable[[int, str, str], None]) -> LogState:
-    return LogState(
-        level_count=len(_DEFAULTS.delay_levels),
-        fired_id_memory_ms=_DEFAULTS.fired_id_memory_ms,
-        fault=fault,
-    )
+def _new_state(fault: ControlFault) -> LogState:
+    return LogState(DEFAULTS, fault=fault)
 
 
 def _as_number(name: str) -> int:

@@ -1,8 +1,9 @@
 """What follows from a log, made by the same code as in a broker, and nothing written. Layer 4."""
 
+import re
 from collections.abc import Callable
-from typing import Final, NoReturn
-from uuid import UUID
+from dataclasses import replace
+from typing import Final, NoReturn, cast
 
 from _core.layout import (
     FRAME_HEADER_SIZE,
@@ -14,6 +15,7 @@ from _core.layout import (
 )
 from _core.log_check import CheckedProjections
 from _core.partition import Topic
+from appliance.config import Config
 from appliance.errors import CorruptionError
 from appliance.store.control_frames import (
     TOPIC_DECLARED,
@@ -22,112 +24,100 @@ from appliance.store.control_frames import (
     decode_producer,
     decode_topic,
 )
-from appliance.store.group_frames import decode_group, decode_offsets
-from appliance.store.group_store import GroupStore
-from appliance.store.topic_store import TopicStore
+from appliance.store.state import LogCalls, State
 
-_ID_KEY: Final = bytes(16)
-"""Ids of one log, looked at for a moment: nobody has time to make them collide."""
+DEFAULTS: Final = Config()
+
+_SETTINGS: Final = re.compile(r"levels=([0-9]{1,2}) fired_id_memory_ms=([0-9]{1,15})")
+
+_TAKEN_UP: Final = frozenset({KIND_TOPIC, KIND_OFFSET, KIND_PRODUCER, KIND_GROUP, KIND_EPOCH})
+"""Control frames that a start of this version can do something with."""
 
 ControlFault = Callable[[int, str, str], None]
 """Told of a payload that is wrong: offset from the start of its frame, expected, found."""
 
 
-class LogState:
+def config_for(settings: str | None) -> Config:
+    """A configuration from which the same follows as from that of the broker.
+
+    Args:
+        settings: as a control file tells them; None, or what nobody understands: the defaults.
+    """
+    match = _SETTINGS.fullmatch(settings or "")
+    if match is None:
+        return DEFAULTS
+    level_count, memory_ms = map(int, match.groups())
+    levels = tuple(1000 * number for number in range(1, level_count + 1))
+    return replace(DEFAULTS, delay_levels=levels, fired_id_memory_ms=memory_ms)
+
+
+class LogState(State):
     """Topics, groups, epochs, timers and ids, as they follow from the frames applied so far.
 
     Attributes:
-        projections: what `apply_control` does not take.
-        groups: groups and committed offsets.
-        epochs: every epoch frame, in order.
-        cluster: the id of the cluster; None without an epoch frame.
-        next_producer_id: ids below it may be in use.
+        epoch_frames: every epoch frame, in order.
         topic_names: of every topic that ever was, by topic id.
     """
 
     def __init__(
         self,
+        config: Config,
         *,
-        level_count: int,
-        fired_id_memory_ms: int,
         fault: ControlFault,
         removed: Callable[[Topic], None] | None = None,
-        id_key: bytes = _ID_KEY,
     ) -> None:
         """Begin empty.
 
         Args:
-            level_count: number of delay levels.
-            fired_id_memory_ms: how long a fired or cancelled id is remembered, ms.
+            config: what `config_for` says.
             fault: told of control frames that cannot be read.
             removed: told of topics that are deleted.
-            id_key: 16 bytes that key the hash of the id index.
         """
-        self._fault = fault
-        self._removed = removed
-        self.projections = CheckedProjections(
-            level_count=level_count, id_key=id_key, fired_id_memory_ms=fired_id_memory_ms
-        )
-        self._topics = TopicStore(
-            self.projections,
-            append=_refuse_to_append,
-            has_room=lambda _: False,
+        super().__init__(
+            config,
+            LogCalls(_refuse_to_append, _refuse_to_append, lambda _: False),
             configure=lambda _: None,
-            removed=self._forget_topic,
+            removed=removed or (lambda _: None),
+            new_projections=CheckedProjections,
         )
-        self.groups = GroupStore(
-            append=_refuse_to_append,
-            has_room=lambda _: False,
-            payload_size_max=0,
-            reserve_bytes=0,
-            offsets_size_max=0,
-        )
-        self.epochs: list[EpochFrame] = []
-        self.cluster: UUID | None = None
-        self.next_producer_id = 0
+        self._fault = fault
+        self.epoch_frames: list[EpochFrame] = []
         self.topic_names: dict[int, str] = {}
 
-    def apply_control(self, kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
-        """Take up a frame of control state, as a start does."""
-        del epoch
-        try:
-            self._apply_control(kind, topic_id, payload)
-        except CorruptionError as error:
-            self._fault(FRAME_HEADER_SIZE + error.offset, str(error.expected), str(error.found))
+    @property
+    def checked(self) -> CheckedProjections:
+        """The projections, which know more than those of a broker."""
+        return cast(CheckedProjections, self.projections)
 
-    def _apply_control(self, kind: int, topic_id: int, payload: bytes) -> None:
-        if kind == KIND_TOPIC:
-            frame = decode_topic(payload)
-            if frame.op == TOPIC_DECLARED:
-                self.topic_names[topic_id] = frame.name
-            self._topics.replay(topic_id, payload)
-        elif kind == KIND_PRODUCER:
-            self._take_producer_id(decode_producer(payload))
-        elif kind == KIND_EPOCH:
-            epoch_frame = decode_epoch(payload)
-            self.epochs.append(epoch_frame)
-            self.cluster = epoch_frame.cluster
-        elif kind == KIND_OFFSET:
-            self.groups.apply_offsets(decode_offsets(payload))
-        elif kind == KIND_GROUP:
-            self.groups.apply_group(decode_group(payload))
-        else:
+    def apply_control(self, kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
+        """Take up a frame of control state; what cannot be read is a fault."""
+        if kind not in _TAKEN_UP:
             self._fault(
                 0,
                 "a frame of a kind that this version of latermq writes",
                 f"kind {kind}: use the latermq that wrote it, or a newer one",
             )
+            return
+        try:
+            self._note(kind, topic_id, payload)
+            super().apply_control(kind, topic_id, payload, epoch)
+        except CorruptionError as error:
+            at = FRAME_HEADER_SIZE + error.offset
+            self._fault(at, str(error.expected), str(error.found))
 
-    def _take_producer_id(self, next_producer_id: int) -> None:
-        if next_producer_id < self.next_producer_id:
-            known = f"a next producer id of {self.next_producer_id} or more, as before"
-            self._fault(FRAME_HEADER_SIZE, known, str(next_producer_id))
-        self.next_producer_id = max(self.next_producer_id, next_producer_id)
-
-    def _forget_topic(self, topic: Topic) -> None:
-        self.groups.forget_topic(topic.topic_id, len(topic.partitions))
-        if self._removed is not None:
-            self._removed(topic)
+    def _note(self, kind: int, topic_id: int, payload: bytes) -> None:
+        """Remember what a broker needs not, and see what it takes for granted."""
+        if kind == KIND_TOPIC:
+            frame = decode_topic(payload)
+            if frame.op == TOPIC_DECLARED:
+                self.topic_names[topic_id] = frame.name
+        elif kind == KIND_PRODUCER:
+            following = decode_producer(payload)
+            if following < self.next_producer_id:
+                known = f"a next producer id of {self.next_producer_id} or more, as before"
+                self._fault(FRAME_HEADER_SIZE, known, str(following))
+        elif kind == KIND_EPOCH:
+            self.epoch_frames.append(decode_epoch(payload))
 
     def release_units(self) -> None:
         """Let go of ConsumeQueue units: whoever wanted them has seen them."""

@@ -1,6 +1,6 @@
 """One pass over the log of a data directory, in slices, with what is wrong on the way. Layer 4."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from _core.frames import FAULTS
@@ -50,13 +50,12 @@ class LogWalk:
         self.state = new_state(self._control_fault)
         if data.log.segments:
             data.log.test(0)
-        newest = data.checkpoint.newest
         self._scan = LogCheck(
             self.state.projections,
             data.log.segments,
             self.state.apply_control,
             known_flushed=data.checkpoint.flushed,
-            reach=-1 if newest is None else newest.reach,
+            reach=data.checkpoint.reach,
             written=data.log.written_ranges,
         )
         self._scan.keeps_positions = wants_positions
@@ -77,12 +76,21 @@ class LogWalk:
         return self._scan.epoch
 
     @property
+    def last_frame(self) -> tuple[int, int]:
+        """Log position and CRC of the last frame; -1 and 0 before the first."""
+        return self._scan.last_pos, self._scan.last_crc
+
+    @property
     def damage(self) -> list[tuple[int, int, str]]:
         """(from, to, what is wrong) of each damaged part before `pos`."""
         return self._scan.damage
 
-    def slices(self, size: int = SLICE_BYTES) -> Iterator[list[int]]:
+    def slices(self, size: int = SLICE_BYTES, stops: Sequence[int] = ()) -> Iterator[list[int]]:
         """Go through the log.
+
+        Args:
+            size: bytes of a slice.
+            stops: ascending log positions at which a slice ends, if a frame does.
 
         Yields:
             After every `size` bytes or so, and at the end, the positions of the frames since, if
@@ -93,8 +101,10 @@ class LogWalk:
         """
         is_done = False
         while not is_done:
-            self._data.log.test_up_to(self._scan.pos + size + AHEAD_BYTES)
-            is_done = self._scan.step(size)
+            pos = self._scan.pos
+            self._data.log.test_up_to(pos + size + AHEAD_BYTES)
+            following = next((stop for stop in stops if stop > pos), pos + size)
+            is_done = self._scan.step(min(size, following - pos))
             self._report()
             if self._scan.newer_version:
                 raise self._newer_version()

@@ -12,6 +12,7 @@ from appliance.clock import Clock
 from appliance.config import Config
 from appliance.fs import FileSystem
 from appliance.offline.data_dir import not_a_data_dir
+from appliance.store.checkpoint import CheckpointFile
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Progress, RecoveryReport
 
@@ -61,8 +62,15 @@ class Rebuild:
         broker.close()
 
     def _forget(self) -> None:
-        """Remove what follows from the log."""
+        """Remove what follows from the log, once nothing names it any more."""
         paths = self._paths
+        if self._fs.exists(paths.checkpoint):
+            checkpoint = CheckpointFile(self._fs, paths.checkpoint)
+            try:
+                checkpoint.open()
+                checkpoint.forget_states()
+            finally:
+                checkpoint.close()
         for directory in (paths.consume_queue, paths.timer, paths.index, paths.control):
             self._fs.remove_tree(directory)
         self._fs.sync_dir(paths.root)

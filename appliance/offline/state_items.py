@@ -17,11 +17,11 @@ def state_items(state: LogState, takes_place: TakesPlace) -> Iterator[Item]:
     """
     yield {
         "type": "cluster",
-        "cluster": None if state.cluster is None else str(state.cluster),
+        "cluster": str(state.cluster) if state.epoch_frames else None,
         "next_producer_id": state.next_producer_id,
         "pending_timers": state.projections.due.pending,
     }
-    for epoch in state.epochs:
+    for epoch in state.epoch_frames:
         yield {"type": "epoch", "epoch": epoch.epoch, "start_position": epoch.start_pos}
     yield from _levels(state)
     for topic in state.projections.topics_by_id.values():

@@ -9,7 +9,7 @@ known, and reads more. Layer 2.
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -29,6 +29,8 @@ STATES_KEPT: Final = 2
 BODY: Final = struct.Struct(">IHxxqqq16s")
 STATE: Final = struct.Struct(">qqII")
 CRC: Final = struct.Struct(">I")
+VERSIONED: Final = struct.Struct(">IH")
+"""Magic and version, which stand there in every version."""
 COPY: Final = struct.Struct(f"{BODY.format}{STATE.format[1:] * STATES_KEPT}I")
 
 NO_CLUSTER: Final = UUID(int=0)
@@ -79,6 +81,14 @@ def encode(checkpoint: Checkpoint) -> bytes:
     return body + CRC.pack(crc32c(body))
 
 
+def is_of_other_version(copy: bytes) -> bool:
+    """Say whether another latermq wrote this, in a form that this one does not read."""
+    if len(copy) < COPY_SIZE:
+        return False
+    magic, version = VERSIONED.unpack_from(copy)
+    return bool(magic == MAGIC and version != VERSION)
+
+
 def decode(copy: bytes) -> Checkpoint | None:
     """Read one copy; None if it is not whole, or of another version."""
     if len(copy) < COPY.size:
@@ -108,6 +118,8 @@ class CheckpointFile:
         self._file: File | None = None
         self._lock = threading.Lock()
         self._sequence = 0
+        self._other_versions: list[int] = []
+        """Places in the file, bytes, of copies in a form that this latermq does not read."""
         self.cluster = NO_CLUSTER
         self.last: Checkpoint | None = None
         self.copies: list[Checkpoint | None] = [None, None]
@@ -125,6 +137,7 @@ class CheckpointFile:
             self._file.fdatasync()
             self._fs.sync_dir(self._path.parent)
         self.copies = [self._read(self._file, at) for at in (0, COPY_SIZE)]
+        self._other_versions = [at for at in (0, COPY_SIZE) if self._has_other_version(at)]
         whole = [copy for copy in self.copies if copy is not None]
         self.last = max(whole, key=lambda copy: copy.sequence, default=None)
         self._sequence = 0 if self.last is None else self.last.sequence
@@ -135,6 +148,13 @@ class CheckpointFile:
             return decode(file.pread(COPY_SIZE, at))
         except StorageError:
             return None
+
+    def _has_other_version(self, at: int) -> bool:
+        assert self._file is not None
+        try:
+            return is_of_other_version(self._file.pread(COPY_SIZE, at))
+        except StorageError:
+            return False
 
     @property
     def states(self) -> tuple[SavedState, ...]:
@@ -189,6 +209,19 @@ class CheckpointFile:
         with self._lock:
             self._write(flushed, 0 if self.last is None else self.last.reach, (state,))
 
+    def forget_states(self) -> None:
+        """Let no copy name a state, durably; what they say of positions stays.
+
+        Raises:
+            StorageError: it could not be written or synced.
+        """
+        with self._lock:
+            if self.last is not None:
+                self.cluster = self.last.cluster
+                self.last = replace(self.last, states=())
+                for _ in self.copies:
+                    self._write(self.last.flushed, self.last.reach, ())
+
     def end(self, flushed: int) -> None:
         """Say durably that the log ends at `flushed`, and that nothing was written behind it.
 
@@ -208,6 +241,10 @@ class CheckpointFile:
         self._sequence += 1
         reach = max(flushed, reach)
         checkpoint = Checkpoint(self._sequence, flushed, reach, states, self.cluster)
+        # Else a later change of versions would find it and believe what was true long ago.
+        for at in self._other_versions:
+            self._file.pwritev([bytes(COPY_SIZE)], at)
+        self._other_versions = []
         # The older copy is the one that is lost if this write is torn.
         self._file.pwritev([encode(checkpoint)], self._sequence % 2 * COPY_SIZE)
         self._file.fdatasync()

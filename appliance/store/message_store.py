@@ -156,6 +156,7 @@ class MessageStore:
             DataDirectoryLockedError: another broker holds the directory.
             StorageError: a file could not be read or written.
             CorruptionError: the directory holds something that is no log of ours.
+            FormatVersionError: a newer latermq wrote to the log.
         """
         started_ns = self._clock.monotonic_ns()
         for directory in self._paths.directories():

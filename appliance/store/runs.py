@@ -190,9 +190,9 @@ class RunsJob:
             now_ms=self._now_ms,
         )
         with ExitStack() as stack:
-            sources = [_open_run(stack, self._fs, self._paths, entry) for entry in merged]
-            sources += [iter(_delta_blocks(deltas, kind)) for deltas in self._deltas]
-            for block, rows in _merged_blocks(merge, sources):
+            sources = [open_run(stack, self._fs, self._paths, entry) for entry in merged]
+            sources += [iter(delta_blocks(deltas, kind)) for deltas in self._deltas]
+            for block, rows in merged_blocks(merge, sources):
                 writer.append(block, rows)
         made = writer.finish()
         if made is None:
@@ -201,19 +201,21 @@ class RunsJob:
         return [*present[:first], made]
 
 
-def _open_run(
+def open_run(
     stack: ExitStack, fs: FileSystem, paths: DataPaths, entry: RunEntry
 ) -> Iterator[bytes]:
+    """The rows of a run, block by block; the stack closes its file."""
     reader = stack.enter_context(closing(RunReader(fs, entry.path(paths), entry)))
     return reader.blocks()
 
 
-def _delta_blocks(deltas: TimerDeltas, kind: int) -> Iterator[bytes]:
+def delta_blocks(deltas: TimerDeltas, kind: int) -> Iterator[bytes]:
+    """Yield the rows of sorted deltas, block by block."""
     while block := deltas.next_block(kind):
         yield block
 
 
-def _merged_blocks(
+def merged_blocks(
     merge: RunMerge, sources: Sequence[Iterator[bytes]]
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the rows of a merge and their count, block by block."""
@@ -347,8 +349,8 @@ class Runs:
             )
             take = loader.load_timers if kind == RUN_TIMERS else loader.load_ids
             with ExitStack() as stack:
-                sources = [_open_run(stack, self._fs, self._paths, entry) for entry in of_kind]
-                for block, _ in _merged_blocks(merge, sources):
+                sources = [open_run(stack, self._fs, self._paths, entry) for entry in of_kind]
+                for block, _ in merged_blocks(merge, sources):
                     take(block)
                     yield loader.timers + loader.ids
         self._entries = tuple(entries)

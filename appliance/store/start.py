@@ -13,10 +13,17 @@ from contextlib import suppress
 from typing import Final
 
 from _core.frames import check, read_header
-from _core.layout import AT_CRC, FRAME_HEADER_SIZE, KIND_EPOCH, KIND_TOPIC
+from _core.layout import (
+    AT_CRC,
+    AT_VERSION,
+    FORMAT_VERSION,
+    FRAME_HEADER_SIZE,
+    KIND_EPOCH,
+    KIND_TOPIC,
+)
 from _core.log_scan import LogScan
 from appliance.clock import Clock
-from appliance.errors import CorruptionError, StorageError
+from appliance.errors import CorruptionError, FormatVersionError, StorageError
 from appliance.fs import FileSystem
 from appliance.store import control_file, control_frames
 from appliance.store.checkpoint import NO_CLUSTER, CheckpointFile, SavedState
@@ -99,7 +106,7 @@ class Start:
 
         Raises:
             StorageError: the log could not be read.
-            CorruptionError: it was written by a newer version.
+            FormatVersionError: it was written by a newer latermq.
         """
         self._begin()
         self._is_own = self._is_own_checkpoint()
@@ -302,11 +309,9 @@ class Start:
             self._bound_memory()
             yield Progress("replaying", scan.pos - start, total)
         if scan.newer_version:
-            raise CorruptionError(
-                *log.path_of(scan.pos),
-                "frames of this format version or an older one",
-                "a frame of a newer version: use the latermq that wrote it, or a newer one",
-            )
+            version = log.read_header(scan.pos)[AT_VERSION]
+            place = log.path_of(scan.pos)
+            raise FormatVersionError(*place, "a frame", found=version, known=FORMAT_VERSION)
         yield Progress("finishing", scan.pos - start, total)
 
     def _bound_memory(self) -> None:

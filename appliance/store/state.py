@@ -69,6 +69,7 @@ class State:
         *,
         configure: Callable[[Topic], None],
         removed: Callable[[Topic], None],
+        new_projections: type[Projections] = Projections,
     ) -> None:
         """Begin empty.
 
@@ -77,6 +78,7 @@ class State:
             log: what the parts append by.
             configure: sets on a topic what its settings mean.
             removed: told of a topic that is gone.
+            new_projections: makes what frames are applied to.
         """
         self.cluster = UUID(bytes=secrets.token_bytes(16), version=4)
         self.next_producer_id = 0
@@ -94,7 +96,7 @@ class State:
             offsets_size_max=config.offset_total_size_max_bytes,
         )
         self.offset_expiry = OffsetExpiry(self.groups, retention_ms=config.offset_retention_ms)
-        self.projections = Projections(
+        self.projections = new_projections(
             level_count=len(config.delay_levels),
             id_key=secrets.token_bytes(16),
             fired_id_memory_ms=config.fired_id_memory_ms,

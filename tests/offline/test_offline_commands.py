@@ -89,8 +89,8 @@ def test_what_this_user_may_not_read(directory: Path, command: CommandLine) -> N
 
 def test_the_verdict(directory: Path, command: CommandLine) -> None:
     assert command.ok(f"check {directory}").lines == [
-        "whole: 39 frames from log position 0 to 152984, 24 queue units, epoch 0; the broker "
-        "stopped cleanly"
+        "whole: 39 frames from log position 0 to 152984, 24 queue units, 1 saved states, epoch 0; "
+        "the broker stopped cleanly"
     ]
     assert command.ok(f"check {directory} --json").json() == {
         "type": "report",
@@ -98,6 +98,7 @@ def test_the_verdict(directory: Path, command: CommandLine) -> None:
         "end": 152_984,
         "frames": 39,
         "units": 24,
+        "states": 1,
         "epoch": 0,
         "is_clean": True,
         "is_live": False,
@@ -115,8 +116,8 @@ def test_faults_are_told_and_counted(directory: Path, command: CommandLine) -> N
     assert outcome.lines == [
         f"fault: {path} at byte 20, 20 bytes: expected the unit position 2624 size 328 tags 0 of "
         "offset 1, found the unit position 72057594037930560 size 328 tags 0",
-        "1 faults: 39 frames from log position 0 to 152984, 24 queue units, epoch 0; the broker "
-        "stopped cleanly",
+        "1 faults: 39 frames from log position 0 to 152984, 24 queue units, 1 saved states, epoch "
+        "0; the broker stopped cleanly",
     ]
     fault, report = command.run(f"check {directory} --json").json_lines()
     assert fault["type"] == "fault"

@@ -90,7 +90,9 @@ def test_the_command(directory: Path, command: CommandLine) -> None:
     (directory / "consumequeue" / "orders" / "0" / ("0" * 20)).write_bytes(b"\xee" * 100)
     assert command.run(f"check {directory}").status == 1
     outcome = command.ok(f"rebuild {directory}")
-    assert outcome.lines[0].startswith("rebuilt: recovered after a clean stop: 39 frames, 152984")
+    assert outcome.lines[0].startswith(
+        "rebuilt: recovered after a clean stop: no checkpoint, replayed 39 frames"
+    )
     command.ok(f"check {directory}")
     report = command.ok(f"rebuild {directory} --json").json()
     assert report == {

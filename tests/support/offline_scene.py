@@ -22,6 +22,7 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR
 from tests.support.kafka_records import Producer, Record, cancel, delay
 from tests.support.sim_fs import SimFileSystem
+from tests.support.virtual_clock import VirtualClock
 
 LOG: Final = DATA_DIR / "commitlog"
 SEGMENT_SIZE: Final = 64 * 1024
@@ -81,10 +82,6 @@ def play(disk: SimFileSystem | None = None) -> BrokerRig:
 def stopped() -> SimFileSystem:
     """The disk of `play` after a clean stop, with all queue units in their files."""
     rig = play()
-    store = rig.broker._store
-    for partition in store.projections.partitions:
-        if partition is not None:
-            store._queues.save(partition)
     rig.broker.close()
     return rig.disk
 
@@ -137,10 +134,10 @@ def check(fs: FileSystem, root: Path = DATA_DIR, *, may_be_live: bool = False) -
     data = DataDir(fs, root, findings)
     try:
         data.open(may_be_live=may_be_live)
-        run = Check(data, findings)
+        run = Check(data, findings, VirtualClock())
         for _ in run.run():
             pass
-        checked.report = run.report()
+        checked.report = run.report
     finally:
         data.close()
     return checked

@@ -1,0 +1,204 @@
+"""What latermq does with what a newer one wrote: docs/FORMAT.md, "Versions and migration"."""
+
+import random
+import re
+import struct
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from _core import layout
+from _core.crc32c import crc32c
+from appliance import cli
+from appliance.errors import FormatVersionError
+from appliance.store import checkpoint, control_file
+from appliance.store.checkpoint import COPY_SIZE, CRC, SavedState
+from appliance.store.paths import DataPaths
+from tests.support import frames_model as model
+from tests.support import offline_scene as scene
+from tests.support.broker_rig import BrokerRig, Digest
+from tests.support.command_line import CommandLine
+from tests.support.configs import DATA_DIR
+from tests.support.sim_fs import SimFileSystem
+from tests.support.source_files import ROOT
+from tests.support.virtual_clock import VirtualClock
+
+PATHS: Final = DataPaths(DATA_DIR)
+CONTROL: Final = PATHS.control_file(1)
+TIMERS: Final = PATHS.timer / ("0" * 19 + "1")
+USER_IDS: Final = (b"reminder-1", b"reminder-2", b"reminder-3")
+
+
+@pytest.fixture
+def disk() -> SimFileSystem:
+    return scene.stopped()
+
+
+def start(disk: SimFileSystem) -> BrokerRig:
+    return BrokerRig(disk, VirtualClock())
+
+
+def digest_of(disk: SimFileSystem) -> Digest:
+    return start(disk.crashed("kept", random.Random(0))).digest(USER_IDS)
+
+
+def test_the_page_tells_the_versions_of_this_latermq() -> None:
+    page = (ROOT / "docs" / "FORMAT.md").read_text()
+    section = page.partition("## Versions and migration")[2]
+    told = dict(re.findall(r"\n\| (\w[\w ]+) \| [^|]+ \| (\d+) \|", section))
+    assert told == {
+        "frame": str(layout.FORMAT_VERSION),
+        "checkpoint copy": str(checkpoint.VERSION),
+        "control file": str(control_file.VERSION),
+        "run": str(layout.RUN_VERSION),
+    }
+
+
+# A frame
+
+
+def add_newer_frame(disk: SimFileSystem, *, is_forgotten: bool) -> tuple[Path, int]:
+    """A frame of version 2 behind the last one; without the states that are behind it."""
+    checked = scene.check(disk)
+    assert checked.report is not None
+    end = checked.report.end
+    path = scene.segments(disk)[-1]
+    frame = model.Frame(
+        kind=model.OFFSET, phys_offset=end, flushed=end, tables=bytes(16), version=2
+    )
+    offset = end - int(path.name)
+    disk.open(path).pwritev([frame.encode()], offset)
+    if is_forgotten:
+        disk.unlink(PATHS.checkpoint)
+    else:
+        disk.open(PATHS.abort, create=True)
+        name_all(disk, reach=end + 4096)
+    return path, offset
+
+
+def name_all(disk: SimFileSystem, *, reach: int) -> None:
+    raw = disk.files()[PATHS.checkpoint]
+    for at in (0, COPY_SIZE):
+        copy = checkpoint.decode(raw[at : at + COPY_SIZE])
+        assert copy is not None
+        told = checkpoint.Checkpoint(copy.sequence, copy.flushed, reach, copy.states, copy.cluster)
+        disk.open(PATHS.checkpoint).pwritev([checkpoint.encode(told)], at)
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_a_newer_frame_is_refused_and_the_log_stays_as_it_is(
+    disk: SimFileSystem, is_forgotten: bool
+) -> None:
+    """Whether all is replayed or only what is behind the last state."""
+    path, offset = add_newer_frame(disk, is_forgotten=is_forgotten)
+    before = {name: data for name, data in disk.files().items() if name.parent == scene.LOG}
+    with pytest.raises(FormatVersionError) as caught:
+        start(disk)
+    assert caught.value.message == (
+        f"{path} has a frame of format version 2 at byte {offset}; this latermq reads version 1 "
+        "and below: use the latermq that wrote it, or a newer one"
+    )
+    assert cli.exit_status(caught.value) == cli.EXIT_STORAGE
+    after = {name: data for name, data in disk.files().items() if name.parent == scene.LOG}
+    assert after == before
+
+
+def test_offline_tools_refuse_it_too(
+    disk: SimFileSystem, tmp_path: Path, command: CommandLine
+) -> None:
+    add_newer_frame(disk, is_forgotten=True)
+    root = scene.export(disk, tmp_path)
+    for verb in ("check", "dump", "rebuild"):
+        outcome = command.run(f"{verb} {root}")
+        assert outcome.status == 2
+        assert "a frame of format version 2 at byte " in outcome.stderr
+        assert "this latermq reads version 1 and below" in outcome.stderr
+
+
+def test_a_flipped_version_is_damage_and_no_version(disk: SimFileSystem) -> None:
+    disk.flip(scene.LOG / ("0" * 20), 1024 + 2, 2)
+    (fault,) = scene.check(disk).faults
+    assert fault.position == 1024
+    assert "CRC32C" in fault.expected
+
+
+# What follows from the log
+
+
+def newer(data: bytes, at: int) -> bytes:
+    """Raise the version that stands there."""
+    (version,) = struct.unpack_from(">H", data, at)
+    return data[:at] + struct.pack(">H", version + 1) + data[at + 2 :]
+
+
+def make_newer_control_file(disk: SimFileSystem) -> None:
+    """With its sums right in the checkpoint."""
+    data = newer(disk.files()[CONTROL], 4)
+    disk.open(CONTROL).pwritev([data], 0)
+    raw = disk.files()[PATHS.checkpoint]
+    for at in (0, COPY_SIZE):
+        copy = checkpoint.decode(raw[at : at + COPY_SIZE])
+        assert copy is not None
+        states = tuple(SavedState(s.applied, s.number, s.size, crc32c(data)) for s in copy.states)
+        told = checkpoint.Checkpoint(copy.sequence, copy.flushed, copy.reach, states, copy.cluster)
+        disk.open(PATHS.checkpoint).pwritev([checkpoint.encode(told)], at)
+
+
+def make_newer_run(disk: SimFileSystem) -> None:
+    disk.open(TIMERS).pwritev([newer(disk.files()[TIMERS], 4)], 0)
+
+
+def make_newer_checkpoint(disk: SimFileSystem) -> None:
+    """Both copies as a newer latermq might write them: only magic and version stay in place."""
+    for place in (0, COPY_SIZE):
+        body = struct.pack(">IHxxqqq", checkpoint.MAGIC, checkpoint.VERSION + 1, 1 << 40, 0, 0)
+        copy = body + CRC.pack(crc32c(body))
+        disk.open(PATHS.checkpoint).pwritev([copy.ljust(COPY_SIZE, b"\x5a")], place)
+
+
+@pytest.mark.parametrize("make", [make_newer_control_file, make_newer_run, make_newer_checkpoint])
+def test_newer_files_that_follow_from_the_log_are_made_anew(
+    disk: SimFileSystem, make: object
+) -> None:
+    assert callable(make)
+    expected = digest_of(disk)
+    make(disk)
+    assert digest_of(disk) == expected
+    rig = start(disk)
+    assert rig.report.checkpoint == 0, "nothing of it was used"
+    rig.broker.close()
+    assert scene.check(disk).faults == []
+    again = start(disk)
+    assert again.report.replayed_bytes == 0
+
+
+@pytest.mark.parametrize("place", [0, COPY_SIZE])
+def test_no_copy_of_another_version_stays_beside_a_new_one(disk: SimFileSystem, place: int) -> None:
+    """It would be believed again after the next change of versions."""
+    raw = disk.files()[PATHS.checkpoint]
+    disk.open(PATHS.checkpoint).pwritev([newer(raw[place : place + COPY_SIZE], 4)], place)
+    rig = start(disk)
+    left = disk.files()[PATHS.checkpoint]
+    for at in (0, COPY_SIZE):
+        assert not checkpoint.is_of_other_version(left[at : at + COPY_SIZE])
+    assert rig.report.is_clean
+
+
+def test_a_refused_start_keeps_the_copies_of_the_newer_version(disk: SimFileSystem) -> None:
+    add_newer_frame(disk, is_forgotten=True)
+    disk.open(PATHS.checkpoint, create=True).truncate(2 * COPY_SIZE)
+    make_newer_checkpoint(disk)
+    before = disk.files()[PATHS.checkpoint]
+    with pytest.raises(FormatVersionError):
+        start(disk)
+    assert disk.files()[PATHS.checkpoint] == before
+
+
+def test_check_tells_of_a_copy_of_another_version(disk: SimFileSystem) -> None:
+    make_newer_checkpoint(disk)
+    checked = scene.check(disk)
+    assert checked.faults == []
+    texts = [note.text for note in checked.notes if note.path == PATHS.checkpoint]
+    assert len(texts) == 2
+    assert all("another format version" in text for text in texts)
