@@ -11,7 +11,7 @@ STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
 .DEFAULT_GOAL := help
 .PHONY: help build clients demo test soak lint lock clean
-.PHONY: bench bench-check bench-connections bench-curves
+.PHONY: bench bench-check bench-connections bench-curves bench-recovery
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench-connections: build  ## what a good client notices of a thousand bad ones
 
 bench-curves: build  ## what records, partitions, connections and pending timers cost as they grow
 	@$(PY) -m perf.curves $(ARGS)
+
+bench-recovery: build  ## how fast the log is written and a start is; memory of 10,000 queues
+	@$(PY) -m perf.recovery $(ARGS)
 
 lint: build  ## style, layers and types alone
 	@$(PY) -m pytest -q $(STYLE_TESTS)

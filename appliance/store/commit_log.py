@@ -369,6 +369,13 @@ class CommitLog:
         segment = self._segment_at(pos)
         return segment.file.pread(FRAME_HEADER_SIZE, pos - segment.base)
 
+    def read_ahead(self, pos: int, size: int) -> None:
+        """Have what is at a log position read into memory meanwhile; nothing if it is beyond."""
+        for segment in self._segments:
+            start, end = max(pos, segment.base), min(pos + size, segment.end)
+            if start < end:
+                segment.file.will_need(start - segment.base, end - start)
+
     def read_frame(self, pos: int, header_size: int) -> bytes:
         """Read the frame at `pos` from the disk, unchecked; may run on any thread.
 

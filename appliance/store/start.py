@@ -40,6 +40,9 @@ from appliance.units import MIB
 SCAN_SLICE_BYTES: Final = 16 * MIB
 """Replayed between two turns of the event loop: about ten milliseconds."""
 
+READ_AHEAD_BYTES: Final = 64 * MIB
+"""The kernel is asked so early for what is replayed next, and reads it meanwhile."""
+
 WHOLE: Final = "whole"
 """What `check` says of a frame that is as it was written."""
 
@@ -305,7 +308,9 @@ class Start:
             written=log.written_ranges,
         )
         total = sum(len(memory) for _, memory in segments)
+        log.read_ahead(scan.pos, READ_AHEAD_BYTES)
         while not scan.step(SCAN_SLICE_BYTES):
+            log.read_ahead(scan.pos + READ_AHEAD_BYTES - SCAN_SLICE_BYTES, SCAN_SLICE_BYTES)
             self._bound_memory()
             yield Progress("replaying", scan.pos - start, total)
         if scan.newer_version:

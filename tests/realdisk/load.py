@@ -30,12 +30,14 @@ class Fill:
     Attributes:
         sent: every value that was handed to the client.
         acknowledged: values by offset.
+        acknowledged_at_s: when, on the monotonic clock.
         errors: Kafka error codes of the others.
     """
 
     address: str
     sent: set[bytes] = field(default_factory=set)
     acknowledged: dict[int, bytes] = field(default_factory=dict)
+    acknowledged_at_s: dict[int, float] = field(default_factory=dict)
     errors: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,6 +83,7 @@ class Fill:
         assert offset is not None
         assert value is not None
         self.acknowledged[offset] = value
+        self.acknowledged_at_s[offset] = time.monotonic()
 
     def send_until_ended(self, appliance: ApplianceProcess) -> None:
         """Send until the broker's process has ended."""

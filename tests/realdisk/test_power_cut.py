@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,9 +20,13 @@ from appliance.cli import EXIT_STORAGE
 from appliance.units import MIB
 from tests.kill9.rounds import CONFIG, check_through
 from tests.kill9.workload import now_ms
+from tests.realdisk.load import Fill, read_all
 from tests.support.appliance_process import ApplianceProcess
 from tests.support.history_events import Restarted
 from tests.support.loop_disk import DiskRefusedError, LoopDisk
+
+BOUND_MS = 500
+SMALL_BYTES = 200
 
 
 def test_nothing_acknowledged_or_seen_is_gone_after_power_cuts(
@@ -58,3 +63,45 @@ def test_nothing_acknowledged_or_seen_is_gone_after_power_cuts(
     told = check_through(cut_power, appliance, power_cuts, seed, tmp_path)
     with capsys.disabled():
         sys.stdout.write(f"\npower cuts, sync flush, seed {seed}: {told}\n")
+
+
+def test_async_flush_loses_no_more_than_the_last_moments(
+    make_loop_disk: Callable[..., LoopDisk], tmp_path: Path, power_cuts: int
+) -> None:
+    """What was acknowledged longer ago than the flush bound is there after a power cut."""
+    seed = int(os.environ.get("LATERMQ_SEED") or random.SystemRandom().randrange(2**32))
+    rng = random.Random(seed)
+    disk = make_loop_disk(size_bytes=(256 + 32 * power_cuts) * MIB)
+    config = tmp_path / "latermq.toml"
+    config.write_text(f"{CONFIG}[flush]\nmode = 'async'\nbound_ms = {BOUND_MS}\n")
+    appliance = ApplianceProcess(disk.path / "data", ["--config", str(config)], tmp_path / "stderr")
+    lost = 0
+    try:
+        for _ in range(power_cuts):
+            appliance.start()
+            fill = Fill(appliance.kafka)
+            end_s = time.monotonic() + rng.uniform(2, 4) * BOUND_MS / 1000
+            while time.monotonic() < end_s:
+                fill.send(SMALL_BYTES)
+            cut_s = time.monotonic()
+            appliance.send_signal(signal.SIGSTOP)
+            try:
+                disk.cut_power()
+            except DiskRefusedError as error:
+                pytest.skip(str(error))
+            appliance.kill()
+            fill.finish()
+            disk.restore_power()
+            appliance.start()
+            served = read_all(appliance.kafka)
+            for offset, at_s in fill.acknowledged_at_s.items():
+                if offset < len(served):
+                    assert served[offset] == fill.acknowledged[offset], f"seed {seed}"
+                else:
+                    lost += 1
+                    age_ms = (cut_s - at_s) * 1000
+                    assert age_ms <= BOUND_MS, f"{offset} was {age_ms:.0f} ms old; seed {seed}"
+            appliance.stop()
+    finally:
+        appliance.close()
+    assert lost, "nothing was lost at all: it was no power cut"

@@ -14,6 +14,7 @@ from appliance.units import KIB, MIB
 from tests.support.broker_rig import Produced
 from tests.support.kafka_records import Record, delay
 from tests.support.live_broker import LIMIT_S, Client, LiveBroker, until
+from tests.support.virtual_clock import VirtualClock
 
 T = TypeVar("T")
 
@@ -186,6 +187,28 @@ def test_async_flush_stops_acknowledging_beyond_its_bound(tmp_path: Path) -> Non
             live.disk.let_go()
             assert (await answer).error == 0
             assert (await client.produce("t", 0, [Record(b"b")])).error == 0
+
+    run(test())
+
+
+def test_async_flush_acknowledges_up_to_its_bound_and_not_a_millisecond_longer(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        settings = {"flush": "async", "flush_interval_ms": 1, "flush_bound_ms": 500}
+        clock = VirtualClock()
+        async with LiveBroker(tmp_path, clock=clock, **settings) as live:
+            live.create_topic("t")
+            client = await live.connect()
+            live.disk.hold()
+            assert (await client.produce("t", 0, [Record(b"a")])).error == 0
+            clock.advance_ms(500)
+            assert (await client.produce("t", 0, [Record(b"b")])).error == 0
+            clock.advance_ms(1)
+            client.send_produce("t", 0, [Record(b"c")])
+            answer = await does_not_happen(client.read_produced())
+            live.disk.let_go()
+            assert await answer == Produced(0, 2, None)
 
     run(test())
 

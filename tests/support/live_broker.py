@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from appliance.broker import Broker
-from appliance.clock import SystemClock
+from appliance.clock import Clock, SystemClock
 from appliance.fs import Buffer, File, OsFileSystem
 from appliance.main import KAFKA_FACADE
 from compat.kafka.server import KafkaServer
@@ -202,10 +202,10 @@ class Client:
 class LiveBroker:
     """See the head of this module. Settings are those of `small_config`, changed by keywords."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, clock: Clock | None = None, **settings: Any) -> None:
         self.disk = HeldDisk()
         config = small_config(data_dir=directory / "data", **settings)
-        self.broker = Broker(SystemClock(), self.disk, config, KAFKA_FACADE)
+        self.broker = Broker(clock or SystemClock(), self.disk, config, KAFKA_FACADE)
         self._clients: list[Client] = []
 
     async def __aenter__(self) -> Self:
