@@ -10,7 +10,7 @@ PY := .venv/bin/python
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
 .DEFAULT_GOAL := help
-.PHONY: help build clients demo test soak lint lock clean
+.PHONY: help build clients demo sanitized test soak lint lock clean
 .PHONY: bench bench-check bench-connections bench-curves bench-recovery
 
 help:  ## show this list
@@ -25,10 +25,13 @@ clients: .venv/installed  ## get the clients of Node, Java and Go that `make tes
 demo: build  ## delayed messages through a broker that is killed half-way, with a live view
 	@$(PY) perf/demo.py
 
-test: build  ## all tests (ARGS="..." goes to pytest)
+sanitized: build
+	@$(PY) -m tests.fuzz.sanitized
+
+test: sanitized  ## all tests (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -q $(ARGS)
 
-soak: build  ## ROUNDS=n kills and CUTS=n power cuts under load, STATES=n crashes, FUZZ=n seconds
+soak: sanitized  ## ROUNDS=n kills and CUTS=n power cuts under load, STATES=n crashes, FUZZ=n seconds
 	@$(PY) -m pytest -q tests/kill9 tests/store tests/offsets tests/fuzz tests/realdisk \
 		tests/clients/test_rebalances.py --rounds $(ROUNDS) --power-cuts $(CUTS) \
 		--states $(STATES) --fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0

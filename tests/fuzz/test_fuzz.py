@@ -28,7 +28,7 @@ needs_sanitizers = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def sanitized_core() -> None:
-    """It takes about a minute if nothing is built yet."""
+    """`make test` has built it before, because it takes a minute or two."""
     sanitized.build()
 
 
