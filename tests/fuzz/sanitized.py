@@ -1,7 +1,8 @@
 """The sanitized build of _core, and Python processes that run with it.
 
 gcc alone is needed: its runtime of the sanitizers is loaded into an ordinary Python before all
-else. `python -m tests.fuzz.sanitized MODULE ARGUMENTS` runs a module so.
+else. `python -m tests.fuzz.sanitized MODULE ARGUMENTS` runs a module so; without arguments it only
+builds, if gcc has what that takes.
 """
 
 import os
