@@ -62,4 +62,6 @@ def test_a_failing_call_costs_nothing_that_was_acknowledged(code: int, how: str)
             raise
     # A spare segment that cannot be made in time is made later, so some failures are survived.
     assert "fatal" in ends
+    if how == "for good":
+        return  # the flush that follows may fail before anything is refused
     assert ("refused" in ends) == (code == errno.ENOSPC)
