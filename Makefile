@@ -31,7 +31,7 @@ sanitized: build
 test: sanitized  ## all tests (ARGS="..." goes to pytest)
 	@$(PY) -m pytest -q $(ARGS)
 
-soak: sanitized  ## ROUNDS=n kills and CUTS=n power cuts under load, STATES=n crashes, FUZZ=n seconds
+soak: sanitized  ## ROUNDS=n kills, CUTS=n power cuts, STATES=n crashes, FUZZ=n seconds
 	@$(PY) -m pytest -q tests/kill9 tests/store tests/offsets tests/fuzz tests/realdisk \
 		tests/clients/test_rebalances.py --rounds $(ROUNDS) --power-cuts $(CUTS) \
 		--states $(STATES) --fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
