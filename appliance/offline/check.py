@@ -15,7 +15,7 @@ from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
 from appliance.offline.log_rows import LogRows
 from appliance.offline.log_state import LogState, config_for
-from appliance.offline.log_walk import LogWalk
+from appliance.offline.log_walk import SLICE_BYTES, LogWalk
 from appliance.offline.saved_states import SavedStates, WholeState
 from appliance.store.checkpoint import BODY, COPY_SIZE, is_of_other_version
 from appliance.store.paths import parse_segment_name
@@ -58,14 +58,23 @@ class Check:
 
     report: CheckReport
 
-    def __init__(self, data: DataDir, findings: Findings, clock: Clock) -> None:
+    def __init__(
+        self,
+        data: DataDir,
+        findings: Findings,
+        clock: Clock,
+        *,
+        slice_bytes: int = SLICE_BYTES,
+    ) -> None:
         """Touches nothing yet.
 
         Args:
             data: is open.
             findings: where faults go.
             clock: ids that were to be forgotten by now are not looked for.
+            slice_bytes: of the log are looked at between two reports of progress.
         """
+        self._slice_bytes = slice_bytes
         self._data = data
         self._findings = findings
         self._now_ms = clock.wall_ms()
@@ -98,7 +107,8 @@ class Check:
             walk.state.projections.set_id_key(newest.id_key)
         rows = LogRows(walk.state.projections, self._now_ms)
         total, start = log.written_bytes, log.start
-        for _ in walk.slices(stops=[state.saved.applied for state in states.states]):
+        stops = [state.saved.applied for state in states.states]
+        for _ in walk.slices(self._slice_bytes, stops):
             queues.compare(walk.state, walk.damage)
             for state in states.states:
                 if state.saved.applied == walk.pos:

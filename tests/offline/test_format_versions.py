@@ -185,6 +185,20 @@ def test_no_copy_of_another_version_stays_beside_a_new_one(disk: SimFileSystem, 
     assert rig.report.is_clean
 
 
+def test_the_first_copy_that_is_written_clears_those_of_other_versions(
+    disk: SimFileSystem,
+) -> None:
+    make_newer_checkpoint(disk)
+    file = checkpoint.CheckpointFile(disk, PATHS.checkpoint)
+    file.open()
+    file.note_flushed(8)
+    file.close()
+    left = disk.files()[PATHS.checkpoint]
+    found = [checkpoint.decode(left[at : at + COPY_SIZE]) for at in (0, COPY_SIZE)]
+    assert [copy and copy.flushed for copy in found] == [None, 8]
+    assert not any(left[:COPY_SIZE])
+
+
 def test_a_refused_start_keeps_the_copies_of_the_newer_version(disk: SimFileSystem) -> None:
     add_newer_frame(disk, is_forgotten=True)
     disk.open(PATHS.checkpoint, create=True).truncate(2 * COPY_SIZE)

@@ -17,6 +17,7 @@ from appliance.fs import FileSystem
 from appliance.offline.check import Check, CheckReport
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings, Note
+from appliance.offline.log_walk import SLICE_BYTES
 from appliance.store.group_frames import OFFSET_COMMITTED, OffsetEntry
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR
@@ -120,7 +121,13 @@ class Checked:
         return [(each.path.name, each.offset, each.expected, each.found) for each in self.faults]
 
 
-def check(fs: FileSystem, root: Path = DATA_DIR, *, may_be_live: bool = False) -> Checked:
+def check(
+    fs: FileSystem,
+    root: Path = DATA_DIR,
+    *,
+    may_be_live: bool = False,
+    slice_bytes: int = SLICE_BYTES,
+) -> Checked:
     """Check a directory."""
     checked = Checked()
 
@@ -134,7 +141,7 @@ def check(fs: FileSystem, root: Path = DATA_DIR, *, may_be_live: bool = False) -
     data = DataDir(fs, root, findings)
     try:
         data.open(may_be_live=may_be_live)
-        run = Check(data, findings, VirtualClock())
+        run = Check(data, findings, VirtualClock(), slice_bytes=slice_bytes)
         for _ in run.run():
             pass
         checked.report = run.report
