@@ -21,7 +21,8 @@ from tests.support import offline_scene as scene
 from tests.support.broker_rig import BrokerRig
 from tests.support.command_line import CommandLine
 from tests.support.configs import DATA_DIR, small_config
-from tests.support.crash_run import CrashPoints, CrashRun
+from tests.support.crash_points import CrashPoints
+from tests.support.crash_run import CrashRun
 from tests.support.kafka_records import Record, delay
 from tests.support.sim_fs import SimFileSystem
 

@@ -15,7 +15,7 @@ import pytest
 from appliance.config import Config
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
-from tests.support.crash_run import CrashPoints
+from tests.support.crash_points import CrashPoints
 from tests.support.kafka_records import Record, build_batch
 from tests.support.offsets_client import (
     Commit,

@@ -1,67 +1,28 @@
-"""The Nth call fails: nothing is acknowledged that is not there, and the store opens again."""
+"""The Nth call fails: nothing is acknowledged that is not there, and the store opens again.
 
-import contextlib
+For every N of a run with group commits, rolls, checkpoints, cold reads and a clean stop. After each
+a broker is started on what every kind of crash leaves.
+"""
+
 import errno
-import random
-import sys
 from typing import Final, get_args
 
 import pytest
 
-from appliance.errors import StorageError
-from tests.support.crash_check import CrashChecker
-from tests.support.crash_run import CrashRun, Refused
-from tests.support.sim_fs import CrashMode
+from tests.support.call_failures import Failure, How, call_count, look_at_all
+from tests.support.crash_states import on_all_processors
 
-SEED: Final = 3
-ROUNDS: Final = 3
-MODES: Final[tuple[CrashMode, ...]] = get_args(CrashMode)
+PARTS: Final = 4
 
 
-def play(run: CrashRun) -> str:
-    """Go on until the end, a refusal, or an error that ends the process; which it was."""
-    try:
-        run.start()
-        run.play_rounds(ROUNDS)
-        run.consume()
-    except StorageError:
-        return "fatal"
-    except Refused:
-        with contextlib.suppress(StorageError):
-            run.consume()  # what was taken before is served
-        return "refused"
-    return "played"
-
-
-def call_count() -> int:
-    run = CrashRun(random.Random(SEED))
-    assert play(run) == "played"
-    assert run.rig.broker.wrote_pos > run.config.segment_size_bytes
-    return run.disk.calls
-
-
-@pytest.mark.parametrize("how", ["once", "for good", "after half of it"])
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_failing_call_costs_nothing_that_was_acknowledged(code: int, how: str) -> None:
-    ends = set()
-    for number in range(1, call_count() + 1):
-        run = CrashRun(random.Random(SEED))
-        run.disk.fail_at(
-            number,
-            OSError(code, "injected"),
-            sticky=how == "for good",
-            short_write=how == "after half of it",
-        )
-        try:
-            ends.add(play(run))
-            checker = CrashChecker(run.config)
-            for mode in MODES:
-                checker.check(run.disk.crashed(mode, random.Random(number)), run.known(mode))
-        except AssertionError:
-            sys.stdout.write(f"call {number} fails:\n{run.disk.trace()}\n")
-            raise
-    # A spare segment that cannot be made in time is made later, so some failures are survived.
+@pytest.mark.parametrize("how", get_args(How))
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_a_failing_call_costs_nothing_that_was_acknowledged(code: int, how: How) -> None:
+    failures = [Failure(number, code, how) for number in range(1, call_count() + 1)]
+    parts = [failures[part::PARTS] for part in range(PARTS)]
+    told = [each for part in on_all_processors(look_at_all, parts) for each in part]
+    ends = {each.end for each in told}
     assert "fatal" in ends
-    if how == "for good":
-        return  # the flush that follows may fail before anything is refused
+    # A checkpoint or a segment that cannot be made is made later, so some failures are survived.
+    assert ("played" in ends) == (code == errno.ENOSPC or how != "for good")
     assert ("refused" in ends) == (code == errno.ENOSPC)

@@ -5,6 +5,7 @@ Each fault is one line that somebody might forget. Were one of these not found, 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +14,14 @@ import pytest
 from _core.pointers import Pointers
 from appliance.broker import Broker
 from appliance.store import commit_log
-from appliance.store.commit_log import CommitLog
+from appliance.store.checkpoint import CheckpointFile, SavedState
+from appliance.store.commit_log import CommitLog, FlushJob
+from appliance.store.paths import DataPaths
 from tests.support.configs import DATA_DIR
 from tests.support.crash_check import LOG
-from tests.support.crash_run import CrashPoints
+from tests.support.crash_points import CrashPoints
 from tests.support.crash_states import Enumeration
+from tests.support.small_files import REACH_STEP_BYTES
 
 SEEDS: Final = (1, 0)
 """Runs; in the first one a process is killed, and the next goes on with what it left."""
@@ -25,30 +29,33 @@ SEEDS: Final = (1, 0)
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
-class LogNotSynced(CrashPoints):
-    """No sync of a segment does anything."""
+@dataclass(frozen=True)
+class Left:
+    """A sync that is left out: of the files in a directory, or of the directory itself."""
+
+    directory: Path
+    operation: str
+
+
+class LyingDisk(CrashPoints):
+    """One kind of sync does nothing."""
+
+    left_out: Left
 
     def lies(self, operation: str, path: Path) -> bool:
-        return operation == "fdatasync" and path.parent == LOG
+        place = path if operation == "fsync" else path.parent
+        return operation == self.left_out.operation and place == self.left_out.directory
 
 
-class NewSegmentNotNamed(CrashPoints):
-    """The directory of the log is never synced."""
-
-    def lies(self, operation: str, path: Path) -> bool:
-        return operation == "fsync" and path == LOG
-
-
-class AbortNotNamed(CrashPoints):
-    """The directory that holds the abort file is never synced."""
-
-    def lies(self, operation: str, path: Path) -> bool:
-        return operation == "fsync" and path == DATA_DIR
-
-
-DISKS: Final[tuple[type[CrashPoints], ...]] = (
-    LogNotSynced, NewSegmentNotNamed, AbortNotNamed,
-)  # fmt: skip
+LEFT_OUT: Final = {
+    "of segments": Left(LOG, "fdatasync"),
+    "of the names of segments": Left(LOG, "fsync"),
+    "of the name of the abort file": Left(DATA_DIR, "fsync"),
+    "of control files": Left(DATA_DIR / "control", "fdatasync"),
+    "of the names of control files": Left(DATA_DIR / "control", "fsync"),
+    "of runs of timers": Left(DATA_DIR / "timer", "fdatasync"),
+    "of the names of runs of ids": Left(DATA_DIR / "index", "fsync"),
+}
 
 
 def answered_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +69,26 @@ def visible_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_log, "Pointers", pointers)
 
 
+def checkpoint_before_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: FlushJob) -> None:
+        job.checkpoint.write(job.target, job.target + REACH_STEP_BYTES)
+        for file in job.files:
+            file.fdatasync()
+
+    monkeypatch.setattr(FlushJob, "run", run)
+
+
+def earlier_state_removed_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    save = CheckpointFile.save
+
+    def remove_and_save(self: CheckpointFile, saved: SavedState, flushed: int) -> None:
+        for state in self.states:
+            self._fs.unlink(DataPaths(DATA_DIR).control_file(state.number))
+        save(self, saved, flushed)
+
+    monkeypatch.setattr(CheckpointFile, "save", remove_and_save)
+
+
 def served_before_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a kill the kernel still has bytes that the disk has not."""
     monkeypatch.setattr(CommitLog, "_cut", lambda *_: None)
@@ -70,6 +97,8 @@ def served_before_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
 BROKERS: Final[tuple[Break, ...]] = (
     answered_before_the_flush,
     visible_before_the_flush,
+    checkpoint_before_the_log,
+    earlier_state_removed_too_soon,
     served_before_it_is_synced,
 )
 
@@ -79,10 +108,11 @@ def play(disk: type[CrashPoints]) -> None:
         Enumeration(seed, "sync", disk()).play()
 
 
-@pytest.mark.parametrize("disk", DISKS)
-def test_a_sync_that_is_left_out_is_found(disk: type[CrashPoints]) -> None:
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_sync_that_is_left_out_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LyingDisk, "left_out", LEFT_OUT[name], raising=False)
     with pytest.raises(AssertionError, match="a crash before call"):
-        play(disk)
+        play(LyingDisk)
 
 
 @pytest.mark.parametrize("broken", BROKERS)

@@ -10,7 +10,8 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.checkpoints import read_every_unit
 from tests.support.configs import DATA_DIR
 from tests.support.crash_check import DERIVED
-from tests.support.crash_run import USER_IDS, CrashPoints, CrashRun
+from tests.support.crash_points import CrashPoints
+from tests.support.crash_run import USER_IDS, CrashRun
 from tests.support.sim_fs import SimFileSystem
 
 SEED: Final = 4

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR, small_config
-from tests.support.crash_run import CrashPoints
+from tests.support.crash_points import CrashPoints
 from tests.support.kafka_records import Record, delay
 from tests.support.sim_fs import CrashMode
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from _core.layout import UNIT_SIZE
+from _core.layout import UNIT_SIZE, UNITS_PER_FILE
 from _core.partition import Partition
 from _core.session import ParkedAnswer
 from appliance.broker import Broker
@@ -54,6 +54,8 @@ from tests.support.virtual_clock import VirtualClock
 PRODUCE_VERSION: Final = 8
 CREATE_VERSION: Final = 5
 DELETE_VERSION: Final = 4
+
+UNITS_SIZE: Final = UNIT_SIZE * UNITS_PER_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,14 +261,31 @@ class BrokerRig:
         return self.broker.note_read(self.broker.read_cold(list(places)))
 
     def position_of(self, partition: Partition, offset: int) -> int:
-        """Log position that the unit of an offset names, in memory or as its file has it."""
-        unit = partition.unit_in_memory(offset)
-        if unit is not None:
-            return unit[0]
+        """Log position that the unit of an offset names, in memory or as its file has it.
+
+        -1 if the file is missing, 0 if it is too short or has a hole there.
+        """
+        return self._positions_of(partition, range(offset, offset + 1))[0]
+
+    def _positions_of(self, partition: Partition, offsets: range) -> tuple[int, ...]:
+        found = []
         paths = DataPaths(self.config.data_dir)
-        first = file_start(offset)
-        path = paths.queue(partition.topic.name, partition.index) / segment_name(first * UNIT_SIZE)
-        return int.from_bytes(self.disk.peek(path, 8, (offset - first) * UNIT_SIZE), "big")
+        directory = paths.queue(partition.topic.name, partition.index)
+        files: dict[int, bytes | None] = {}
+        for offset in offsets:
+            unit = partition.unit_in_memory(offset)
+            if unit is not None:
+                found.append(unit[0])
+                continue
+            first = file_start(offset)
+            if first not in files:
+                path = directory / segment_name(first * UNIT_SIZE)
+                # Neither counted nor cached: whoever asks does not want to change anything.
+                is_there = self.disk.exists(path)
+                files[first] = self.disk.peek(path, UNITS_SIZE, 0) if is_there else None
+            data, at = files[first], (offset - first) * UNIT_SIZE
+            found.append(-1 if data is None else int.from_bytes(data[at : at + 8], "big"))
+        return tuple(found)
 
     def _read_cold_for_control(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
         self.control_damage += self.read_cold(places)
@@ -351,6 +370,10 @@ class BrokerRig:
         broker = self.broker
         return broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
 
+    def epoch_starts(self) -> list[tuple[int, int]]:
+        """Every epoch and where in the log it starts."""
+        return self.broker._store.epochs.all()
+
     def cancel_timer(self, topic: str, user_id: bytes) -> tuple[str, int | None, int | None]:
         """Cancel a timer as the admin API does; it is written, not flushed."""
         found = self.broker.find_topic(topic)
@@ -366,7 +389,7 @@ class BrokerRig:
             user_ids: ids of timers to be looked up in every topic.
         """
         state = self.broker._store.projections
-        topics = tuple(self._topic_digest(topic) for topic in self.broker.topics())
+        topics = self.topics_digest()
         places = {
             partition.handle: (topic.name, partition.index)
             for topic in self.broker.topics()
@@ -393,6 +416,10 @@ class BrokerRig:
             next_producer_id=self.broker.allocate_producer_id(),
         )
 
+    def topics_digest(self) -> tuple[Any, ...]:
+        """The part of `digest` that changes nothing."""
+        return tuple(self._topic_digest(topic) for topic in self.broker.topics())
+
     def _group_digest(self, name: str) -> tuple[str, GroupFrame | None, tuple[Any, ...]]:
         offsets = self.broker.committed_offsets(name)
         return name, self.broker.groups().get(name), tuple(sorted(offsets.items()))
@@ -404,10 +431,7 @@ class BrokerRig:
                 partition.next_offset,
                 partition.visible_offset,
                 partition.running_max,
-                tuple(
-                    self.position_of(partition, offset)
-                    for offset in range(partition.start_offset, partition.next_offset)
-                ),
+                self._positions_of(partition, range(partition.start_offset, partition.next_offset)),
                 tuple(
                     sorted(
                         (producer_id, known.epoch, known.last_ms)

@@ -18,8 +18,11 @@ from typing import Final
 from appliance.config import Config
 from tests.support.broker_model import Batch, Model, Shown, shown
 from tests.support.broker_rig import BrokerRig, Digest, produced
+from tests.support.checkpoints import read_every_unit, take_checkpoint
 from tests.support.configs import DATA_DIR
-from tests.support.crash_run import USER_IDS, Known, apply_to_model, differences, send
+from tests.support.crash_points import CHECKPOINT
+from tests.support.crash_requests import apply_to_model, send
+from tests.support.crash_run import USER_IDS, Known, differences
 from tests.support.kafka_records import read_batches
 from tests.support.rig_connection import encode_fetch, fetched_section
 from tests.support.sim_fs import SimFileSystem
@@ -29,7 +32,6 @@ DERIVED: Final = tuple(DATA_DIR / name for name in ("consumequeue", "timer", "in
 """Directories that a start must be able to do without."""
 
 LOG: Final = DATA_DIR / "commitlog"
-CHECKPOINT: Final = DATA_DIR / "checkpoint"
 
 BATCH_HEAD_SIZE: Final = 12
 """Base offset and length of a record batch."""
@@ -90,7 +92,7 @@ class Start:
     """What a broker showed that was started on one disk.
 
     Attributes:
-        left: digest of what a power cut right after the start leaves.
+        left: what goes on after another power cut: by the log, and the state that it began from.
     """
 
     epoch: int
@@ -112,7 +114,7 @@ class CrashChecker:
         self._config = config
         self._spectator = Spectator()
         self._starts: dict[int, Start] = {}
-        self._rebuilt: dict[int, Digest] = {}
+        self._rebuilt: dict[int, tuple[list[tuple[int, int]], Digest]] = {}
         self._left: dict[int, SimFileSystem] = {}
         self._gone_on: set[tuple[int, tuple[object, ...]]] = set()
         self.looked = 0
@@ -146,6 +148,7 @@ class CrashChecker:
     def _started(self, disk: SimFileSystem, now_ms: int) -> Start:
         rig = self._rig(disk, now_ms)
         assert not rig.report.damage, rig.report
+        assert not rig.report.rejected, rig.report.rejected
         # What a start accepted must be durable when it serves: another crash takes nothing of it.
         left = disk.crashed("dropped", random.Random(0))
         start = Start(
@@ -153,8 +156,9 @@ class CrashChecker:
             visible=self._spectator.visible(rig),
             timer_states=timer_states(rig),
             pending_timers=rig.broker.pending_timers,
-            left=left.digest(),
+            left=hash((left.digest(LOG), rig.report.checkpoint, now_ms)),
         )
+        # What else lies there differs from crash to crash, and a start has looked at it by now.
         self._left.setdefault(start.left, left)
         self._check_same(rig, left, now_ms)
         return start
@@ -162,8 +166,7 @@ class CrashChecker:
     def _check_same(self, rig: BrokerRig, left: SimFileSystem, now_ms: int) -> None:
         """It and the next start differ in nothing but the epoch, also without derived files."""
         log = hash((left.digest(LOG), now_ms))
-        expected = self._rebuilt.get(log)
-        if expected is None:
+        if log not in self._rebuilt:
             again = self._rig(left.crashed("kept", random.Random(0)), now_ms)
             bare = left.crashed("kept", random.Random(0))
             for path in DERIVED:
@@ -171,10 +174,23 @@ class CrashChecker:
             if len(self._rebuilt) % 2:
                 bare.unlink(CHECKPOINT)
             rebuilt = self._rig(bare, now_ms)
-            assert rig.broker.epoch + 1 == again.broker.epoch == rebuilt.broker.epoch
-            self._rebuilt[log] = expected = rebuilt.digest(USER_IDS)
-            assert_same(again.digest(USER_IDS), expected)
-        assert_same(rig.digest(USER_IDS), expected)
+            saved = self._saved(again, now_ms)
+            assert again.epoch_starts() == rebuilt.epoch_starts() == saved.epoch_starts()[:-1]
+            self._rebuilt[log] = rebuilt.epoch_starts()[:-1], rebuilt.digest(USER_IDS)
+            for other in (again, saved):
+                assert_same(other, self._rebuilt[log][1])
+        epoch_starts, digest = self._rebuilt[log]
+        assert rig.epoch_starts() == epoch_starts
+        assert_same(rig, digest)
+
+    def _saved(self, rig: BrokerRig, now_ms: int) -> BrokerRig:
+        """What starts from a checkpoint of this broker, whatever else is lost after it."""
+        job = take_checkpoint(rig)
+        assert job.error is None
+        saved = self._rig(rig.disk.crashed("dropped", random.Random(0)), now_ms)
+        assert saved.report.applied == job.control.applied == rig.broker.wrote_pos
+        assert not saved.report.rejected, saved.report.rejected
+        return saved
 
 
 def timer_states(rig: BrokerRig) -> TimerStates:
@@ -200,10 +216,14 @@ def matching(start: Start, known: Known) -> list[Model]:
     return found
 
 
-def assert_same(left: Digest, right: Digest) -> None:
-    names = [name for name in left.__slots__ if getattr(left, name) != getattr(right, name)]
+def assert_same(rig: BrokerRig, expected: Digest) -> None:
+    """A broker is the same as another; it is of no use after this."""
+    if rig.topics_digest() != expected.topics:
+        read_every_unit(rig)  # of a topic that was deleted, and whose deletion was lost
+    found = rig.digest(USER_IDS)
+    names = [name for name in found.__slots__ if getattr(found, name) != getattr(expected, name)]
     assert not names, "\n".join(
-        f"{name}: {getattr(left, name)} / {getattr(right, name)}" for name in names
+        f"{name}: {getattr(found, name)} / {getattr(expected, name)}" for name in names
     )
 
 

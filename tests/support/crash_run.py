@@ -4,14 +4,13 @@ What a crash at that moment may leave is checked by `tests.support.crash_check`.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from appliance.config import Config
-from appliance.errors import RequestError
+from appliance.errors import RequestError, StorageError
 from appliance.store.group_frames import (
     GROUP_DELETED,
     GROUP_TOLD,
@@ -23,8 +22,10 @@ from appliance.store.group_frames import (
 from tests.support.broker_model import Batch, Intent, Model, Shown, visible_in
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
+from tests.support.crash_points import CrashPoints, look_away
+from tests.support.crash_requests import Create, Delete, Request, apply_to_model, send
 from tests.support.kafka_records import Producer
-from tests.support.sim_fs import CrashMode, Fault, SimFileSystem
+from tests.support.sim_fs import CrashMode
 from tests.support.virtual_clock import VirtualClock
 
 IN_FLIGHT_MAX: Final = 5
@@ -33,41 +34,14 @@ IN_FLIGHT_MAX: Final = 5
 ROUNDS: Final = 6
 """In a whole run."""
 
+CHECKPOINT_SHARE: Final = 0.6
+"""Of rounds that end with a checkpoint."""
+
 USER_IDS: Final = tuple(b"id-%d" % number for number in range(6))
-
-
-class CrashPoints(SimFileSystem):
-    """Calls `observer` before each call that reaches the disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observer: Callable[[], None] = _look_away
-
-    def reach(self, operation: str, path: Path, detail: str = "") -> Fault | None:
-        self.observer()
-        return super().reach(operation, path, detail)
-
-
-def _look_away() -> None:
-    pass
 
 
 class Refused(Exception):
     """The disk is full: the broker took nothing of a batch, or could not deliver."""
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    name: str
-    partition_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    name: str
-
-
-Request = Create | Delete | Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +78,8 @@ class CrashRun:
     disk: CrashPoints = field(default_factory=CrashPoints)
     clock: VirtualClock = field(default_factory=VirtualClock)
     config: Config = field(default_factory=lambda: small_config(delivery_chunk_records=16))
+    may_fail: bool = False
+    """A call of the disk fails on purpose, so a checkpoint may come to nothing."""
 
     def __post_init__(self) -> None:
         self.models = [Model(self.config.delay_levels)]
@@ -115,6 +91,7 @@ class CrashRun:
         self._values = 0
         self._epoch = -1
         self._is_serving = False
+        self._failed: StorageError | None = None
         self.rig: BrokerRig
 
     def known(self, mode: CrashMode) -> Known:
@@ -175,6 +152,9 @@ class CrashRun:
         self._asked[number] = self._asked.pop(-1)
         if self.rig.refused_count > refused_count:
             del self.models[-1], self._asked[number]
+            if isinstance(request, Batch) and request.producer is not None:
+                # The next batch takes its place.
+                self._sequences[request.topic, request.partition] = request.producer.sequence
             raise Refused
         self._take_answers()
 
@@ -218,6 +198,78 @@ class CrashRun:
         self.rig.broker.end_flush(job)
         self._flushed = flushed
         self._take_answers()
+
+    def checkpoint(self) -> bool:
+        """Save a state, while requests come between its slices and between calls of its thread.
+
+        Returns:
+            Whether it was saved, which must be if nothing failed.
+        """
+        checkpoints = self.rig.broker.checkpoints
+        checkpoints.ask()
+        self.rig.broker.commit()
+        while (job := checkpoints.step()) is None:
+            if not checkpoints.is_capturing:
+                return False
+            self._do_something()
+            if self.rng.random() < 0.5:
+                self.flush()
+            self.rig.broker.commit()
+        self._meet_after(self.rng.randrange(1, 12))
+        try:
+            job.run()
+        finally:
+            self.disk.meanwhile = None
+        if self._failed is not None:
+            raise self._failed
+        checkpoints.end(job)
+        return job.error is None
+
+    def _meet_after(self, call_count: int) -> None:
+        """Let something happen, now and then, between calls that a thread makes from now on."""
+
+        def tick() -> None:
+            nonlocal call_count
+            call_count -= 1
+            if call_count == 0:
+                call_count = self.rng.randrange(1, 12)
+                try:
+                    self._do_something()
+                except Refused:
+                    pass
+                except StorageError as error:
+                    self._failed = error  # the loop's, which is none of the thread
+                    return
+            self.disk.meanwhile = tick
+
+        self.disk.meanwhile = tick
+
+    def _do_something(self) -> None:
+        """One request, a delivery or a flush, as the loop may be at while a thread runs."""
+        match self.rng.randrange(6):
+            case 0:
+                self.flush()
+            case 1 if self.models[-1].due_groups(self.clock.wall_ms(), 1):
+                self.deliver()
+            case _ if len(self._asked) == IN_FLIGHT_MAX:
+                self.flush()
+            case 2:
+                self.cancel()
+            case 3:
+                self._use_group()
+            case _:
+                self.ask(self._random_batch())
+
+    def idle(self) -> None:
+        """Nothing happens for a while: the checkpoint says that all is durable."""
+        checkpoints = self.rig.broker.checkpoints
+        self.flush()
+        for _ in range(2):
+            job = checkpoints.step()
+            if job is not None:
+                job.run()
+                checkpoints.end(job)
+            self.clock.advance_ms(600)
 
     def consume(self) -> None:
         """Fetch everything: what was seen must stay, and be what the model says."""
@@ -321,6 +373,12 @@ class CrashRun:
         self.play_rounds(rounds)
         self.end()
 
+    def close(self) -> None:
+        """A clean stop."""
+        self._is_serving = False
+        self._epoch = -1
+        self.rig.broker.close()
+
     def end(self) -> None:
         """A topic that goes and comes back, then a clean stop."""
         self.flush()  # nobody repeats a batch into a topic that was deleted since
@@ -334,9 +392,7 @@ class CrashRun:
         last = OffsetEntry(op=OFFSET_COMMITTED, group="f", topic_id=topic.topic_id, partition=1)
         self.rig.broker.commit_offsets([last])
         self.consume()
-        self._is_serving = False
-        self._epoch = -1
-        self.rig.broker.close()
+        self.close()
 
     def play_rounds(self, count: int) -> None:
         """Rounds of batches, of time that passes and of deliveries, into topics "a" and "b"."""
@@ -351,14 +407,17 @@ class CrashRun:
                 self.ask(self._random_batch())
                 if rng.random() < 0.2:
                     self.cancel()
-                rng.choice((self.flush, self.flush, self.peek, _look_away, _look_away))()
+                rng.choice((self.flush, self.flush, self.peek, look_away, look_away))()
             self.clock.advance_ms(rng.randrange(1, 3_000))
             while self.models[-1].due_groups(self.clock.wall_ms(), 1):
                 self.deliver()
                 if rng.random() < 0.5:
                     self.flush()
             self._use_group()
-            rng.choice((self.flush, self.consume, self.rig.housekeep))()
+            rng.choice((self.flush, self.consume, self.rig.housekeep, self.idle))()
+            if rng.random() < CHECKPOINT_SHARE:
+                is_saved = self.checkpoint()
+                assert is_saved or self.may_fail
 
     def _use_group(self) -> None:
         """Offsets and groups in between; that they survive is tested in tests/offsets."""
@@ -411,29 +470,6 @@ class CrashRun:
                 return Intent(self.value(), level=1, user_id=user_id)
             case _:
                 return Intent(self.value(300), delay_ms=rng.randrange(1, 2_000))
-
-
-def send(rig: BrokerRig, request: Request) -> int:
-    """Send a request; its correlation id."""
-    match request:
-        case Create(name, partition_count):
-            return rig.send_create_topic(name, partition_count)
-        case Delete(name):
-            return rig.send_delete_topic(name)
-        case Batch(topic, partition, intents, producer):
-            records = [intent.record() for intent in intents]
-            return rig.send_produce(topic, partition, records, producer)
-
-
-def apply_to_model(model: Model, request: Request, now_ms: int) -> tuple[int, int]:
-    """Error code and base offset that the broker must answer."""
-    match request:
-        case Create(name, partition_count):
-            return model.create_topic(name, partition_count), -1
-        case Delete(name):
-            return model.delete_topic(name), -1
-        case Batch():
-            return model.produce(request, now_ms)
 
 
 def differences(seen: dict[tuple[str, int], list[Shown]], known: Known) -> str:

@@ -8,15 +8,16 @@ import itertools
 import multiprocessing
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import small_config
 from tests.support.crash_check import CrashChecker
-from tests.support.crash_run import CrashPoints, CrashRun, Known
+from tests.support.crash_points import CrashPoints
+from tests.support.crash_run import CrashRun, Known
 from tests.support.sim_fs import CrashMode
 from tests.support.small_files import repeatable_ids, small_reach
 from tests.support.virtual_clock import VirtualClock
@@ -34,6 +35,10 @@ NESTED_EVERY: Final = 150
 
 LIVES: Final[tuple[tuple[CrashMode, ...], ...]] = ((), ("killed",), ("dropped", "kept"), ("torn",))
 """How the lives before the last end, in turn."""
+
+
+J = TypeVar("J")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,12 @@ def do(job: Job) -> Outcome:
 
 def do_all(jobs: Sequence[Job]) -> Outcome:
     """Play the runs of all jobs, on all processors; raises what the first failed one raises."""
+    return sum(on_all_processors(do, jobs), Outcome())
+
+
+def on_all_processors(function: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
+    """The results of a function of some module for each job; raises what the first one raises."""
     # Spawned, since a fork would take over the locks of other tests' threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(len(jobs), os.cpu_count() or 1), context) as pool:
-        return sum(pool.map(do, jobs), Outcome())
+        return list(pool.map(function, jobs))
