@@ -61,8 +61,11 @@ cdef class FetchPath:
     cdef int64_t copies_left
     cdef bint any_error
     cdef bint is_full                   # more would not fit, however long it waits
-    # Writes the answer's body into out. `patient`: too little data is not an answer.
-    cdef int handle(self, Cursor* c, int version, bint patient, Buf* out, FetchAsk* ask) except -1
+    # Writes the answer's body into out. `patient`: too little data is not an answer. `is_retry`: it
+    # has waited before, so what there is is answered although more is cold.
+    cdef int handle(
+        self, Cursor* c, int version, bint patient, bint is_retry, Buf* out, FetchAsk* ask
+    ) except -1
     cdef int _count_work(self) except -1
     cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1
     cdef int _put_head(self, Buf* out, int version, int error) except -1

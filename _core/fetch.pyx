@@ -12,6 +12,8 @@ Fetch sessions (KIP-227) are declined, as Kafka does when its cache is full: a r
 
 Work is bounded: a request names at most so many topics and partitions, and an answer takes at most
 EXTENTS_MAX batches of which it copies at most COPIES_MAX_BYTES. The client asks for the rest again.
+Of what is cold it waits for COLD_MAX places at a time, and no longer than until something is there:
+what was read for one partition must not be dropped again for another before it is answered.
 
 Versions. 5: log start offset; 7: sessions; 9: leader epoch; 11: rack; 12: flexible encoding, last
 fetched epoch; 13: topics by id; 15: replica id and epoch as a tagged field; 16: tagged endpoints in
@@ -65,6 +67,9 @@ cdef enum:
     EXTENTS_MAX = 4096
     COPIES_MAX_BYTES = 1 << 20
     COPIES_MIN_BYTES = 32 << 10
+    # Places that are read before the next look: their units are a small part of all that may be in
+    # memory, and their frames take a thread some hundred ms. Clients ask for the others first then.
+    COLD_MAX = 128
     # What finding a batch counts as, in the work of a turn.
     EXTENT_WORK_BYTES = 64
 
@@ -116,7 +121,9 @@ cdef class FetchPath:
         self.refused[error] = self.refused.get(error, 0) + 1
         return 0
 
-    cdef int handle(self, Cursor* c, int version, bint patient, Buf* out, FetchAsk* ask) except -1:
+    cdef int handle(
+        self, Cursor* c, int version, bint patient, bint is_retry, Buf* out, FetchAsk* ask
+    ) except -1:
         """Answer the request body at `c` into `out`, slices noted in `inserts`. A FetchResult."""
         cdef Py_ssize_t start = out.size
         cdef int error = NONE
@@ -150,11 +157,11 @@ cdef class FetchPath:
             put_array(out, version >= FIRST_FLEXIBLE, 0)
         if version >= FIRST_FLEXIBLE:
             put_i8(out, 0)
-        if self.cold:
+        if self.cold and not (is_retry and self.answered_bytes):
             return FETCH_COLD
         # A request may name a partition many times; it waits for it once.
         self.watched = list(dict.fromkeys(self.watched))
-        if patient and ask.max_wait_ms > 0 and self.watched:
+        if patient and ask.max_wait_ms > 0 and self.watched and not self.cold:
             if self.answered_bytes < ask.min_bytes and not self.any_error and not self.is_full:
                 return FETCH_TOO_LITTLE
         self.sent_bytes += self.answered_bytes
@@ -308,12 +315,15 @@ cdef class FetchPath:
             if self.extents_left == 0 or self.copies_left <= 0:
                 self.is_full = True
                 break
+            if self.answered_bytes + total >= self.room and not (at_least_one and total == 0):
+                self.is_full = True  # so that nothing is read from the disk in vain
+                break
             result = self.finder.find(partition, offset, &found)
             if result == FIND_LOST:
                 offset = found.next_offset
                 continue
             if result == FIND_COLD:
-                if total == 0:
+                if total == 0 and len(self.cold) < COLD_MAX:
                     self.cold.append(self.finder.place)
                 break
             assert result == FIND_FOUND  # every offset below visible_offset has its unit

@@ -21,7 +21,7 @@ cdef class LogView:
     cdef list buffers         # keeps the mappings alive, in the order of `segments`
     cdef public object probe
     cdef public int64_t hot_from
-    cdef list damaged
+    cdef set damaged          # positions of frames that failed their check
     cdef list verified_starts # spans of verified frames, ascending and apart
     cdef list verified_ends
     cdef MappedSegment* segment_of(self, int64_t pos, int64_t size) noexcept nogil

@@ -22,7 +22,7 @@ cdef class LogView:
 
     def __cinit__(self):
         self.buffers = []
-        self.damaged = []
+        self.damaged = set()
         self.hot_from = 0
         self.verified_starts = []
         self.verified_ends = []
@@ -168,7 +168,7 @@ cdef class LogView:
         cdef MappedSegment* s = self.segment_of(pos, 1)
         if s != NULL:
             s.resident[(pos - s.base) // GRANULE] = MUST_BE_VERIFIED
-        self.damaged.append(pos)
+        self.damaged.add(pos)
 
     cdef bint is_damaged(self, int64_t pos) except -1:
         return bool(self.damaged) and pos in self.damaged

@@ -328,7 +328,7 @@ cdef class Session:
         self._end_round()
         shrink(&self.out, KEEP_BYTES)
         self._begin_answer(&self.out, correlation, version >= FETCH_FLEXIBLE)
-        result = self.fetch.handle(c, version, True, &self.out, &ask)
+        result = self.fetch.handle(c, version, True, False, &self.out, &ask)
         if result == FETCH_MALFORMED:
             return self._close("malformed Fetch request")
         if result == FETCH_TOO_LARGE:
@@ -380,7 +380,7 @@ cdef class Session:
         c = cursor_of(<const uint8_t*><const char*>parked.request, len(parked.request))
         shrink(&self.out, KEEP_BYTES)
         self._begin_answer(&self.out, parked.correlation, parked.version >= FETCH_FLEXIBLE)
-        result = self.fetch.handle(&c, parked.version, not parked.is_expired, &self.out, &ask)
+        result = self.fetch.handle(&c, parked.version, not parked.is_expired, True, &self.out, &ask)
         if result != FETCH_ANSWERED:
             self._park(parked, result)
             return False

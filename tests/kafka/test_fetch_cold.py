@@ -1,14 +1,22 @@
 """Fetch of what is not in memory: read and checked first, never served if it is damaged."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from _core.session import Session
 from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_records import read_batches
 from tests.support.raw_batch import Raw, make_batch
-from tests.support.wire_client import WireClient, fetch_part, fetch_request, framed
+from tests.support.wire_client import (
+    WireClient,
+    fetch_part,
+    fetch_request,
+    framed,
+    produce_request,
+)
 
 COUNT = 6
 
@@ -72,6 +80,54 @@ def test_cold_fetch_does_not_touch_memory_before_the_disk_was_read(client: WireC
     rig.read_cold(parked.cold)
     assert session.retry(parked)
     assert session.output(rig.broker.flushed_pos) != []
+
+
+PARTITIONS = 50
+
+
+def cold_partitions(names: Sequence[str]) -> BrokerRig:
+    """A broker with a record in each of many partitions, of which it has read nothing yet."""
+    rig = BrokerRig()
+    for name in names:
+        rig.create_topic(name, PARTITIONS)
+    client = WireClient(rig)
+    parts = [(each, make_batch([Raw(b"value")])) for each in range(PARTITIONS)]
+    client.send(produce_request([(name, parts) for name in names]), 8)
+    rig = rig.restart()
+    rig.make_cold()
+    return rig
+
+
+def ask_all(rig: BrokerRig, names: Sequence[str], max_bytes: int) -> Session:
+    """Send a Fetch of all partitions."""
+    parts = [fetch_part(each, 0) for each in range(PARTITIONS)]
+    wanted = [(name, parts) for name in names]
+    request = fetch_request(wanted, wait_ms=60_000, min_bytes=max_bytes, max_bytes=max_bytes)
+    session = rig.broker.open_session(rig._answer_rare)
+    data = framed(request, 11, 1)
+    session.get_buffer()[: len(data)] = data
+    session.received(len(data), rig.clock.wall_ms())
+    return session
+
+
+def test_a_fetch_of_many_cold_partitions_is_answered_when_some_were_read() -> None:
+    """Else what is read for one would be dropped for another, over and over."""
+    names = ["a", "b", "c", "d"]
+    rig = cold_partitions(names)
+    session = ask_all(rig, names, 1 << 20)
+    (parked,) = session.new_parked
+    assert len(parked.cold) == 128
+    rig.read_cold(parked.cold[:1])
+    assert session.retry(parked)
+    assert session.output(rig.broker.flushed_pos) != []
+
+
+def test_nothing_is_read_that_an_answer_has_no_room_for() -> None:
+    rig = cold_partitions(["a"])
+    topic = rig.broker.find_topic("a")
+    assert topic is not None
+    rig.read_cold([(topic.partitions[0].handle, 0)])
+    assert ask_all(rig, ["a"], 1).new_parked == []
 
 
 @pytest.mark.parametrize("bad", range(COUNT))
