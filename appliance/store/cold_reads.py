@@ -116,6 +116,8 @@ class ColdReader:
         for found in read.units:
             if found.units is not None:
                 self._queues.take_up(found.units)
-            if found.damage is not None:
+            # Of a topic that was deleted meanwhile the files are gone, as they should be.
+            is_deleted = found.units is not None and found.units.partition.topic.deleted
+            if found.damage is not None and not is_deleted:
                 damage.append(found.damage)
         return damage

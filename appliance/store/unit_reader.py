@@ -91,8 +91,9 @@ class UnitReader:
         Raises:
             StorageError: a file could not be read, and nothing else helps.
         """
-        saved = partition.units_saved
-        if partition.topic.deleted or not partition.start_offset <= offset < saved:
+        # DeleteRecords may raise the start meanwhile: all of this goes by what it is now.
+        start, saved = partition.start_offset, partition.units_saved
+        if partition.topic.deleted or not start <= offset < saved:
             return UnitsFound()
         block = self._read_block(partition, offset, saved)
         unit = block.unit(offset)
@@ -103,7 +104,7 @@ class UnitReader:
             return UnitsFound(frames, units)
         if block.file is not None:
             block.file.close()
-        return self._make_anew(partition, offset, saved, block)
+        return self._make_anew(partition, offset, start, saved, block)
 
     # Units
 
@@ -157,14 +158,14 @@ class UnitReader:
     # Making them anew
 
     def _make_anew(
-        self, partition: Partition, offset: int, saved: int, block: _Block
+        self, partition: Partition, offset: int, start: int, saved: int, block: _Block
     ) -> UnitsFound:
-        low, start = self._right_before(partition, block.first, saved)
+        low, pos = self._right_before(partition, block.first, start, saved)
         high, end = self._right_behind(partition, block.first + UNITS_PER_BLOCK, saved)
         scan = UnitScan(
             topic_id=partition.topic.topic_id, partition=partition.index, first=low, stop=high
         )
-        broken = self._scan_log(scan, start, end)
+        broken = self._scan_log(scan, pos, end)
         units = scan.finish()
         frames = [(begin, stop - begin, fault) for begin, stop, fault in broken]
         at = (offset - low) * UNIT_SIZE
@@ -202,11 +203,16 @@ class UnitReader:
             is_mended=True,
         )
 
-    def _right_before(self, partition: Partition, first: int, saved: int) -> tuple[int, int]:
-        """The nearest block's start whose predecessor is right, and where its frame begins."""
-        bottom = max(file_start(first), partition.start_offset)
+    def _right_before(
+        self, partition: Partition, first: int, start: int, saved: int
+    ) -> tuple[int, int]:
+        """The nearest block's start whose predecessor is right, and where its frame begins.
+
+        Records begin with offset `start`.
+        """
+        bottom = max(file_start(first), start)
         low = max(first, bottom)
-        while low > partition.start_offset:
+        while low > start:
             unit = self._unit(partition, low - 1, saved)
             if unit is not None and self._right_frame(partition, low - 1, unit) is not None:
                 return low, unit[0]

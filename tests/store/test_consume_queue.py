@@ -1,6 +1,7 @@
 """ConsumeQueue files: never trusted, made anew where they are wrong, durable when a job says so."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,9 @@ import pytest
 from _core.layout import UNIT_SIZE
 from _core.partition import Partition
 from appliance.errors import StorageError
+from appliance.fs import File
 from appliance.store import consume_queue
+from appliance.store.cold_reads import ColdRead
 from appliance.store.consume_queue import ConsumeQueues
 from appliance.store.paths import DataPaths, segment_name
 from tests.support.broker_rig import BrokerRig
@@ -227,6 +230,45 @@ def test_a_deleted_topic_is_not_read(rig: BrokerRig) -> None:
     rig.delete_topic("t")
     assert rig.broker.note_read(read) == []
     assert rig.broker.note_read(rig.broker.read_cold([(handle, 10)])) == []
+
+
+def read_while(rig: BrokerRig, step: Callable[[], None]) -> ColdRead:
+    """Read a unit on the thread, of a file that is gone, while something happens on the loop."""
+    handle = partitions_of(rig)[0].handle
+    rig.broker._store._queues.close()
+    rig.disk.unlink(path_of(rig))
+    opened = rig.disk.open
+    steps = [step]
+
+    def open_late(path: Path, **how: bool) -> File:
+        if steps:
+            steps.pop()()
+        return opened(path, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rig.disk, "open", open_late)
+        read = rig.broker.read_cold([(handle, 10)])
+    assert not steps
+    return read
+
+
+def test_records_may_be_deleted_while_their_units_are_made_anew(rig: BrokerRig) -> None:
+    partition = partitions_of(rig)[0]
+
+    def delete() -> None:
+        rig.broker.delete_records(partition.topic, {0: COUNT - 10})
+
+    rig.broker.note_read(read_while(rig, delete))
+    assert partition.start_offset == COUNT - 10
+    check_served(rig, 0, COUNT - 10)
+
+
+def test_files_of_a_topic_that_is_deleted_meanwhile_are_no_damage(rig: BrokerRig) -> None:
+    def delete() -> None:
+        rig.delete_topic("t")
+
+    read = read_while(rig, delete)
+    assert rig.broker.note_read(read) == []
 
 
 def test_units_that_are_read_take_no_more_memory_than_they_may(rig: BrokerRig) -> None:
