@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -18,8 +18,10 @@ from appliance.commands.offline import (
     reports_failure,
 )
 from appliance.commands.output import complain, print_json, print_line, printable
-from appliance.offline.check import Check, CheckReport
 from appliance.offline.findings import Fault, Findings, Note
+
+if TYPE_CHECKING:
+    from appliance.offline.check import CheckReport
 
 EXAMPLES: Final = """\
 Examples:
@@ -49,6 +51,9 @@ def check(directory: DirArgument, live: Live = False, json: Json = False) -> Non
             kind = "fault" if isinstance(finding, Fault) else "note"
             print_line(f"{kind}: {printable(str(finding))}")
 
+    # Not at the top: what checks takes time to load, and help and mistakes are answered at once.
+    from appliance.offline.check import Check
+
     meter = Meter()
     findings = Findings(tell)
     with opened(Path(directory), findings, may_be_live=live) as data:
@@ -64,7 +69,7 @@ def check(directory: DirArgument, live: Live = False, json: Json = False) -> Non
         raise typer.Exit(EXIT_FAULTS)
 
 
-def _print_report(report: CheckReport, *, json: bool) -> None:
+def _print_report(report: "CheckReport", *, json: bool) -> None:
     if json:
         print_json({"type": "report", **asdict(report)})
         return

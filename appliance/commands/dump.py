@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,9 +18,11 @@ from appliance.commands.offline import (
 )
 from appliance.commands.output import complain, json_line, octets_in_json, print_lines, printable
 from appliance.errors import ConfigError
-from appliance.offline.dump import Dump, Filters
 from appliance.offline.findings import Fault, Findings, Note
-from appliance.offline.frame_items import KIND_NAMES, Item
+
+if TYPE_CHECKING:
+    from appliance.offline.dump import Dump
+    from appliance.offline.frame_items import Item
 
 EXAMPLES: Final = """\
 Examples:
@@ -72,7 +74,20 @@ class What(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
-Kind = StrEnum("Kind", {name.upper(): name for name in KIND_NAMES.values()})  # type: ignore[misc]
+class Kind(StrEnum):
+    """Kinds of frames, by the names in docs/FORMAT.md."""
+
+    ACCEPT = "accept"
+    DELIVER = "deliver"
+    CANCEL = "cancel"
+    CARRY = "carry"
+    TOPIC = "topic"
+    OFFSET = "offset"
+    PRODUCER = "producer"
+    GROUP = "group"
+    TXN = "txn"
+    EPOCH = "epoch"
+    BLANK = "blank"
 
 
 @ends_quietly
@@ -118,6 +133,10 @@ def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
 
     Reads alone: nothing in the directory is made or changed.
     """
+    # These take time to load, and help and mistakes are answered at once.
+    from appliance.main import KAFKA_FACADE
+    from appliance.offline.dump import Dump, Filters
+
     first_offset, end_offset = _read_offsets(offsets)
     filters = Filters(
         topic=topic,
@@ -132,9 +151,6 @@ def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
     )
     printer = _Printer(is_json=json)
     findings = Findings(printer.finding)
-    # The composition root knows how batches are unpacked.
-    from appliance.main import KAFKA_FACADE
-
     with opened(Path(directory), findings, may_be_live=live) as data:
         source = Dump(data, findings, filters, KAFKA_FACADE.decompress)
         try:
@@ -146,7 +162,7 @@ def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
         raise typer.Exit(EXIT_FAULTS)
 
 
-def _items(source: Dump, what: What, *, with_contents: bool) -> Iterator[Item]:
+def _items(source: "Dump", what: What, *, with_contents: bool) -> "Iterator[Item]":
     match what:
         case What.FRAMES:
             return source.frames(with_contents=with_contents)
@@ -163,6 +179,8 @@ def _items(source: Dump, what: What, *, with_contents: bool) -> Iterator[Item]:
 
 
 def _kind_numbers(kinds: list[Kind] | None) -> frozenset[int] | None:
+    from appliance.offline.frame_items import KIND_NAMES
+
     numbers = {name: number for number, name in KIND_NAMES.items()}
     return frozenset(numbers[each.value] for each in kinds) if kinds else None
 
@@ -193,7 +211,7 @@ class _Printer:
             kind = "fault" if isinstance(finding, Fault) else "note"
             complain(f"{kind}: {printable(str(finding))}")
 
-    def item(self, what: What, item: Item) -> None:
+    def item(self, what: What, item: "Item") -> None:
         """Print one item."""
         if self._is_json:
             self._lines.append(json_line(_for_json(item)))
@@ -224,7 +242,7 @@ def _for_json(value: Any) -> Any:
     return value
 
 
-def _text_lines(head: str, item: Item, indent: str) -> Iterator[str]:
+def _text_lines(head: str, item: "Item", indent: str) -> Iterator[str]:
     """A line of names and values; what has parts of its own follows, further to the right."""
     flat, deep = [], []
     for name, value in item.items():

@@ -5,16 +5,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 
 from appliance.commands.output import complain
 from appliance.errors import DataDirectoryLockedError, LatermqError, StorageError
 from appliance.fs import OsFileSystem
-from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings, Note
 from appliance.units import MIB
+
+if TYPE_CHECKING:
+    from appliance.offline.data_dir import DataDir
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,12 +59,15 @@ def _hint(error: LatermqError) -> str:
 
 
 @contextmanager
-def opened(root: Path, findings: Findings, *, may_be_live: bool) -> Iterator[DataDir]:
+def opened(root: Path, findings: Findings, *, may_be_live: bool) -> Iterator["DataDir"]:
     """Open a data directory for reading, and keep brokers out meanwhile.
 
     Raises:
         LatermqError: it cannot be opened; see `DataDir.open`.
     """
+    # Not at the top: it takes time to load, and help and mistakes are answered at once.
+    from appliance.offline.data_dir import DataDir
+
     data = DataDir(OsFileSystem(), root, findings)
     try:
         data.open(may_be_live=may_be_live)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from appliance.commands.dump import Kind
+from appliance.offline.frame_items import KIND_NAMES
 from tests.support import golden_dump
 from tests.support.command_line import CommandLine
 
@@ -126,3 +128,7 @@ def test_a_dump_is_printed_as_it_goes(left_directory: Path, command: CommandLine
     assert [json.loads(line)["position"] for line in outcome.lines] == [
         json.loads(line)["position"] for line in outcome.stdout.splitlines()
     ]
+
+
+def test_every_kind_of_frame_can_be_asked_for() -> None:
+    assert {kind.value for kind in Kind} == set(KIND_NAMES.values())
