@@ -65,6 +65,14 @@ cdef inline uint8_t* new_row(Rows* rows) except NULL:
     return row_at(rows, rows.count - 1)
 
 
+cdef int append_rows(Rows* rows, const Rows* newer) except -1:
+    cdef int64_t i
+    assert rows.row_size == newer.row_size
+    for i in range(newer.count):
+        memcpy(new_row(rows), row_at(newer, i), rows.row_size)
+    return 0
+
+
 cdef void free_rows(Rows* rows) noexcept nogil:
     cdef int64_t i
     for i in range(rows.chunk_count):
@@ -198,6 +206,25 @@ cdef class TimerDeltas:
             <uint32_t>partition << STATE_BITS | (slot.partition_state & ((1 << STATE_BITS) - 1))
         )
         return 0
+
+    def absorb(self, TimerDeltas newer not None):
+        """Add the rows of deltas that were gathered next; rows may be added to these again.
+
+        Nothing may be under way with either. O(rows of the newer ones).
+
+        Args:
+            newer: not sorted; of no use afterwards.
+
+        Raises:
+            MemoryError: some of the rows are here twice over; the process must stop.
+        """
+        assert not newer.is_sorted
+        self._free_refs()
+        self.is_sorted = False
+        append_rows(&self.pushed, &newer.pushed)
+        append_rows(&self.settled, &newer.settled)
+        append_rows(&self.named, &newer.named)
+        newer._free_all()
 
     # On a thread
 

@@ -209,6 +209,16 @@ class CheckpointFile:
         with self._lock:
             self._write(flushed, 0 if self.last is None else self.last.reach, (state,))
 
+    def lower_flushed(self, end: int) -> None:
+        """Let the next copy say no more than that the log is durable up to `end`, where it ends.
+
+        A start calls it that found less of the log than was durable once: the same place will be
+        written again, and what is torn then was not durable.
+        """
+        with self._lock:
+            if self.last is not None and self.last.flushed > end:
+                self.last = replace(self.last, flushed=end)
+
     def forget_states(self) -> None:
         """Let no copy name a state, durably; what they say of positions stays.
 

@@ -210,6 +210,7 @@ class MessageStore:
             self.damage.append(Damage(path, offset, each.size, each.fault))
         self._checkpoint.cluster = state.cluster
         durable = max(start.applied, min(start.flushed, scan.pos))
+        self._checkpoint.lower_flushed(scan.pos)
         self._log.recover_to(scan.pos, durable=durable, is_cut=not is_clean)
         self._log.view.verify_before(start.applied)
         self.tail.epoch = scan.epoch

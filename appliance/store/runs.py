@@ -43,6 +43,10 @@ KINDS: Final = (RUN_TIMERS, RUN_IDS)
 DELTA_MAX_BYTES: Final = 64 * MIB
 """Beyond it a checkpoint is wanted: 1.6 million timers, sorted in about half a second."""
 
+ABSORBED_MAX_BYTES: Final = MIB
+"""So little beside what a failed checkpoint left goes into the same rows, in half a millisecond:
+else a disk that stays full would leave ever more buffers, each for a few rows."""
+
 GROWTH: Final = 3
 """A run is merged when this many times its rows have come after it."""
 
@@ -368,7 +372,10 @@ class Runs:
         assert self._job is None, "one checkpoint at a time"
         assert pos >= self._pos, "positions do not fall"
         projections = self._projections
-        self._frozen = (*self._frozen, self._deltas)
+        if self._frozen and self._deltas.memory_bytes <= ABSORBED_MAX_BYTES:
+            self._frozen[-1].absorb(self._deltas)
+        else:
+            self._frozen = (*self._frozen, self._deltas)
         self._deltas = projections.deltas = TimerDeltas()
         self._job = RunsJob(
             self._fs,

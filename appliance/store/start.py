@@ -100,6 +100,8 @@ class Start:
         self.flushed = -1
         self._control: ControlState | None = None
         self._is_own = True
+        self._retried_at_bytes = 0
+        """Runs that did not fit on the disk are tried again when more than that is unsaved."""
 
     def run(self, *, is_clean: bool) -> Iterator[Progress]:
         """Find a state, load it, and replay the log; yields between slices.
@@ -327,7 +329,7 @@ class Start:
                 self.queues.save(partition)
         # Else a mark for each frame of the whole log would pile up.
         projections.advance_visible(self.scan.pos)
-        if self.runs.is_due:
+        if self.runs.is_due and self.runs.delta_bytes > self._retried_at_bytes:
             job = self.runs.freeze(self.scan.pos, self._clock.wall_ms())
             try:
                 job.run()
@@ -335,5 +337,7 @@ class Start:
                 self.runs.abandon(job)
                 if error.is_fatal or not error.is_disk_full:
                     raise
+                # A try costs as much as there is: were each slice to try again, no start would end.
+                self._retried_at_bytes = 2 * self.runs.delta_bytes
             else:
                 self.runs.end(job)

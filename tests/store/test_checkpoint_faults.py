@@ -11,6 +11,7 @@ import pytest
 from appliance.errors import StorageError
 from appliance.store.checkpointer import IDLE_NS, RETRY_NS, CheckpointJob, MarkJob
 from appliance.store.decisions import Fault as StateFault
+from appliance.store.runs import Runs, RunsJob
 from appliance.units import KIB, NS_PER_MS
 from tests.support.broker_rig import BrokerRig
 from tests.support.checkpoints import (
@@ -26,7 +27,7 @@ from tests.support.checkpoints import (
     take_checkpoint,
 )
 from tests.support.configs import small_config
-from tests.support.kafka_records import Record
+from tests.support.kafka_records import Record, delay
 from tests.support.sim_fs import CrashMode, Fault, SimFileSystem
 
 
@@ -260,3 +261,66 @@ def test_the_mark_of_a_checkpoint_tells_damage_from_a_torn_tail(rig: BrokerRig) 
                 rig.clock.advance_ms(IDLE_NS // NS_PER_MS)
             job.run()
             rig.broker.checkpoints.end(job)
+
+
+def test_a_log_that_lost_its_end_is_told_of_once_and_is_clean_after_a_clean_stop(
+    rig: BrokerRig,
+) -> None:
+    """What is written in the place of what was lost was not durable before it is."""
+    take_checkpoint(rig)
+    last = rig.broker.wrote_pos
+    rig.produce("t", 0, [Record(b"x" * 2_000)])
+    rig.clock.advance_ms(IDLE_NS // NS_PER_MS)
+    while (job := rig.broker.checkpoints.step()) is None:
+        rig.clock.advance_ms(IDLE_NS // NS_PER_MS)
+    job.run()
+    disk = crashed(rig)
+    disk.flip(PATHS.commit_log / f"{0:020d}", last, 1)
+    started = start(rig, disk)
+    (told,) = started.report.damage
+    assert newest_of(disk).flushed <= started.broker.flushed_pos
+    before = started.broker.wrote_pos
+    started.send_produce("t", 0, [Record(b"torn")])
+    torn = crashed(started)
+    torn.flip(PATHS.commit_log / f"{0:020d}", before, 1)
+    assert start(rig, torn).report.damage in ((), (told,))
+    for _ in range(2):
+        epoch = started.report.epoch
+        started = started.restart()
+        assert started.report.is_clean
+        assert started.report.epoch == epoch
+        assert started.report.damage == (told,)
+
+
+def test_a_replay_on_a_full_disk_does_not_try_again_at_each_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = BrokerRig()
+    rig.create_topic("t")
+    for number in range(400):
+        rig.produce("t", 0, [Record(b"x", headers=delay(10_000 + number, b"%d" % number))])
+    rig.broker.close()
+    disk = rig.disk
+    for state in newest_of(disk).states:
+        disk.unlink(PATHS.control_file(state.number))
+    disk.remove_tree(PATHS.consume_queue)
+    disk.free = 0
+    tried: list[int] = []
+    freeze = Runs.freeze
+
+    def count(runs: Runs, pos: int, now_ms: int) -> RunsJob:
+        tried.append(pos)
+        return freeze(runs, pos, now_ms)
+
+    monkeypatch.setattr(Runs, "freeze", count)
+    defaults = Runs.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "delta_max_bytes", 1)
+    monkeypatch.setattr("appliance.store.start.SCAN_SLICE_BYTES", 4 * KIB)
+    started = start(rig, disk)
+    assert started.report.checkpoint == 0
+    assert started.report.replayed_bytes > 20 * 4 * KIB
+    assert 0 < len(tried) <= 3, tried
+    disk.free = 1 << 30
+    assert take_checkpoint(started).error is None
+    check_loads(started, crashed(started), newest_of(disk).states[0].number)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ from appliance.store.runs import (
     first_to_merge,
     read_rows,
 )
+from appliance.units import MIB
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR
 from tests.support.kafka_records import Headers, Record, cancel, delay, deliver_at
@@ -278,6 +280,22 @@ def test_what_a_failed_checkpoint_did_not_save_is_in_the_next(seed: int) -> None
         play.disk.heal()
         assert names(play.disk) >= before
     assert failed
+    play.checkpoint()
+    play.restart(play.runs.entries, play.pos)
+    assert play.state() == play.expected_state()
+
+
+def test_a_disk_that_stays_full_costs_no_memory_for_each_try() -> None:
+    play = Play(7)
+    play.disk.free = 0
+    for pos in play.ends[: FRAMES // 2]:
+        play.go_to(pos)
+        job = play.runs.freeze(pos, play.history.now_ms)
+        with suppress(StorageError):  # nothing is to be saved yet
+            job.run()
+        play.runs.abandon(job)
+    assert 0 < play.runs.delta_bytes < 2 * MIB
+    play.disk.free = 1 << 30
     play.checkpoint()
     play.restart(play.runs.entries, play.pos)
     assert play.state() == play.expected_state()
