@@ -23,6 +23,9 @@ READ_SIZE_BYTES: Final = MIB
 WRITTEN_STEP_BYTES: Final = 64 * KIB
 """In such steps the file system is asked what was ever written."""
 
+POSITION_MAX: Final = (1 << 63) - 1
+"""The last position that a log may have."""
+
 
 @dataclass(slots=True)
 class LogFile:
@@ -68,6 +71,12 @@ class LogFiles:
             file = self._fs.open(path, writable=False)
             size = file.size()
             if size == 0:  # a crash came between its creation and its allocation
+                file.close()
+                continue
+            end = self._files[-1].base + self._files[-1].size if self._files else 0
+            if not end <= base <= POSITION_MAX - size:
+                place = f"a segment of a position from {end} on, behind the one before it"
+                self._findings.fault(Fault(path, 0, place, f"the name {name!r}", size))
                 file.close()
                 continue
             # Asked before anything is read: a page that was only looked at counts as written.

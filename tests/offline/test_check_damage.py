@@ -135,6 +135,19 @@ def test_a_segment_that_was_cut(disk: SimFileSystem) -> None:
     assert fault.offset < len(content) - 4096
 
 
+@pytest.mark.parametrize("name", ["0" * 19 + "8", "9" * 20])
+def test_a_segment_of_an_impossible_position(disk: SimFileSystem, name: str) -> None:
+    """It is told of, and nothing of it is taken for a part of the log."""
+    file = disk.open(scene.LOG / name, create=True)
+    file.pwritev([random.Random(1).randbytes(5_000)], 0)
+    checked = scene.check(disk)
+    (fault,) = checked.told
+    assert fault[0] == name
+    assert fault[3] == f"the name {name!r}"
+    assert checked.report is not None
+    assert checked.report.frames > 30
+
+
 def test_a_file_that_is_no_segment(disk: SimFileSystem) -> None:
     disk.open(scene.LOG / "notes.txt", create=True)
     assert scene.check(disk).told == [
