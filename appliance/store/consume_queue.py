@@ -95,8 +95,11 @@ class UnitSyncJob:
                 file.close()
         # The deepest first; the order does not matter, as nothing is named before all are synced.
         for directory in sorted(self.directories, key=lambda path: -len(path.parts)):
-            if self.fs.exists(directory):
+            try:
                 self.fs.sync_dir(directory)
+            except StorageError as error:
+                if not error.is_missing:  # of a topic that was deleted meanwhile
+                    raise
 
 
 class ConsumeQueues:

@@ -324,3 +324,24 @@ def test_a_replay_on_a_full_disk_does_not_try_again_at_each_slice(
     disk.free = 1 << 30
     assert take_checkpoint(started).error is None
     check_loads(started, crashed(started), newest_of(disk).states[0].number)
+
+
+def test_a_topic_that_is_deleted_while_its_units_are_synced_does_not_put_the_state_off(
+    rig: BrokerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create_topic("gone")
+    rig.produce("gone", 0, [Record(b"x")])
+    job = capture(rig)
+    sync_dir = rig.disk.sync_dir
+
+    def sync_after_deletion(path: Path) -> None:
+        if path == PATHS.consume_queue / "gone" and rig.broker.find_topic("gone") is not None:
+            rig.delete_topic("gone")
+        sync_dir(path)
+
+    monkeypatch.setattr(rig.disk, "sync_dir", sync_after_deletion)
+    job.run()
+    rig.broker.checkpoints.end(job)
+    assert rig.broker.find_topic("gone") is None
+    assert job.error is None
+    check_loads(rig, crashed(rig), newest_of(rig.disk).states[0].number)
