@@ -126,6 +126,12 @@ class CommitLog:
                 file.close()
                 self._fs.unlink(self._directory / name)
                 continue
+            end = self._segments[-1].end if self._segments else 0
+            if not end <= base < (1 << 63) - size:
+                file.close()
+                raise CorruptionError(
+                    self._directory / name, 0, f"a segment from {end} on", f"the name {name!r}"
+                )
             self._segments.append(Segment(base, size, file))
 
     def reaches(self, pos: int) -> bool:

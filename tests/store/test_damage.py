@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from _core.layout import FRAME_HEADER_SIZE
+from appliance.errors import CorruptionError
 from appliance.store.message_store import PRODUCER_ID_BLOCK
 from appliance.units import KIB
 from tests.support.broker_rig import BrokerRig
@@ -131,6 +132,15 @@ def test_what_lay_behind_a_cut_does_not_come_back(is_clean: bool) -> None:
         assert [record.value for record in seen] == [b"first", b"x" * size]
         assert rig.crash("kept", random.Random(0)).fetch("t", 0) == seen
         assert rig.restart().fetch("t", 0) == seen
+
+
+@pytest.mark.parametrize("name", ["0" * 19 + "8", "9" * 20])
+def test_a_segment_of_an_impossible_position_ends_a_start_with_its_name(name: str) -> None:
+    rig = BrokerRig()
+    rig.broker.close()
+    rig.disk.open(rig.segment_paths()[0].with_name(name), create=True).pwritev([bytes(4096)], 0)
+    with pytest.raises(CorruptionError, match=name):
+        BrokerRig(rig.disk, rig.clock, rig.config)
 
 
 @pytest.mark.parametrize("back", [1, 8, 9, 100])
