@@ -33,6 +33,7 @@ from appliance.store.control_file import PARTITION, ControlState, KnownDamage
 from appliance.store.decisions import DECISIONS, Abort, Decision, Fault, Found
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Progress, Rejected
+from appliance.store.run_files import RunEntry
 from appliance.store.runs import Runs
 from appliance.store.state import State
 from appliance.units import MIB
@@ -100,6 +101,8 @@ class Start:
         self.flushed = -1
         self._control: ControlState | None = None
         self._is_own = True
+        self._named_runs: list[RunEntry] = []
+        self._knows_runs = True
         self._retried_at_bytes = 0
         """Runs that did not fit on the disk are tried again when more than that is unsaved."""
 
@@ -129,6 +132,7 @@ class Start:
         if self.decision.resets_units:
             self.queues.reset()
         self._believe()
+        self._remove_orphans()
         yield from self._replay()
 
     def _begin(self) -> None:
@@ -160,7 +164,12 @@ class Start:
         return control_frames.decode_epoch(payload).cluster == told.cluster
 
     def _read(self, saved: SavedState) -> ControlState:
-        control = control_file.read(self._fs, self._paths.control_file(saved.number), saved)
+        try:
+            control = control_file.read(self._fs, self._paths.control_file(saved.number), saved)
+        except StorageError as error:
+            self._knows_runs &= error.is_missing
+            raise
+        self._named_runs += control.runs
         self.kept[saved.number] = control
         return control
 
@@ -278,6 +287,12 @@ class Start:
         told = self._checkpoint.last
         if told is not None and self._is_own:
             self.flushed = told.flushed
+
+    def _remove_orphans(self) -> None:
+        """Remove runs that no state names: starts that were killed in a replay have left them."""
+        if self._checkpoint.last is not None and self._knows_runs:
+            with suppress(StorageError):
+                self.runs.keep(self._named_runs)
 
     @property
     def damage(self) -> tuple[KnownDamage, ...]:

@@ -8,7 +8,9 @@ from typing import get_args
 
 import pytest
 
+from appliance.broker import Broker
 from appliance.errors import StorageError
+from appliance.main import KAFKA_FACADE
 from appliance.store.checkpointer import IDLE_NS, RETRY_NS, CheckpointJob, MarkJob
 from appliance.store.decisions import Fault as StateFault
 from appliance.store.runs import Runs, RunsJob
@@ -310,6 +312,7 @@ def test_a_replay_on_a_full_disk_does_not_try_again_at_each_slice(
 
     def count(runs: Runs, pos: int, now_ms: int) -> RunsJob:
         tried.append(pos)
+        disk.free = 0  # also what was made free by a removal
         return freeze(runs, pos, now_ms)
 
     monkeypatch.setattr(Runs, "freeze", count)
@@ -321,6 +324,7 @@ def test_a_replay_on_a_full_disk_does_not_try_again_at_each_slice(
     assert started.report.checkpoint == 0
     assert started.report.replayed_bytes > 20 * 4 * KIB
     assert 0 < len(tried) <= 3, tried
+    monkeypatch.undo()
     disk.free = 1 << 30
     assert take_checkpoint(started).error is None
     check_loads(started, crashed(started), newest_of(disk).states[0].number)
@@ -345,3 +349,26 @@ def test_a_topic_that_is_deleted_while_its_units_are_synced_does_not_put_the_sta
     assert rig.broker.find_topic("gone") is None
     assert job.error is None
     check_loads(rig, crashed(rig), newest_of(rig.disk).states[0].number)
+
+
+def test_starts_that_are_killed_in_a_replay_do_not_fill_the_disk(
+    rig: BrokerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_checkpoint(rig)
+    for number in range(200):
+        rig.produce("t", 0, [Record(b"x", headers=delay(60_000 + number, b"%d" % number))])
+    disk = crashed(rig)
+    defaults = Runs.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "delta_max_bytes", 1)
+    monkeypatch.setattr("appliance.store.start.SCAN_SLICE_BYTES", 4 * KIB)
+    counts = []
+    for _ in range(3):
+        for progress in Broker(rig.clock, disk, rig.config, KAFKA_FACADE).recover():
+            if progress.phase == "replaying" and progress.recovered_bytes > 32 * KIB:
+                break
+        counts.append(len(disk.list_dir(PATHS.timer)))
+        disk = disk.crashed("kept", random.Random(0))
+    assert counts[0] > 5
+    assert len(set(counts)) == 1, counts
+    check_loads(rig, disk, 1)
