@@ -203,7 +203,11 @@ class MessageStore:
         # After a clean stop nothing is cut; if the last frames rotted all the same, others follow,
         # or the checkpoint knows of more.
         is_clean = is_clean and not scan.has_leftovers and scan.pos >= start.flushed
-        state.damage = [*start.damage, *(KnownDamage(a, b - a, why) for a, b, why in scan.damage)]
+        found = [KnownDamage(begin, end - begin, why) for begin, end, why in scan.damage]
+        if scan.pos < start.flushed and not any(each.pos == scan.pos for each in found):
+            # Nothing is wrong up to there: whole segments are gone.
+            found.append(KnownDamage(scan.pos, start.flushed - scan.pos, "it is missing"))
+        state.damage = [*start.damage, *found]
         state.lost = scan.lost_ranges
         for each in state.damage:
             path, offset = self._log.path_of(each.pos)

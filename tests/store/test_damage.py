@@ -159,6 +159,28 @@ def test_a_segment_that_lost_its_end_is_told_of(back: int) -> None:
     assert [record.value for record in rig.fetch("t", 0)] == values[:lost] + values[lost + 1 :]
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_lost_end_of_the_log_is_told_of(is_clean: bool, story: Story) -> None:
+    while story.rig.broker.wrote_pos < 2 * SEGMENT_SIZE_BYTES + 5_000:
+        story.tell(b"x" * 3_000)
+    story.rig.broker.close()
+    disk, end = story.rig.disk, story.rig.broker.flushed_pos
+    for path in story.rig.segment_paths()[2:]:
+        disk.unlink(path)
+    if not is_clean:
+        disk.open(DATA_DIR / "abort", create=True).close()
+    begin = 2 * SEGMENT_SIZE_BYTES
+    again = started(disk, story.rig)
+    (damage,) = again.report.damage
+    assert (damage.path, damage.offset) == (LOG / f"{SEGMENT_SIZE_BYTES:020d}", SEGMENT_SIZE_BYTES)
+    assert damage.size == end - begin
+    assert again.report.epoch == story.rig.report.epoch + 1
+    again.produce("t", 0, [Record(b"after")])
+    assert [record.value for record in again.fetch("t", 0)][-1] == b"after"
+    (kept,) = again.restart().report.damage
+    assert kept.size == damage.size
+
+
 @pytest.mark.parametrize("size", [100, 1_001, 4_097])
 def test_the_last_segment_is_whole_again_after_it_lost_its_end(size: int, story: Story) -> None:
     disk = killed(story.rig)
