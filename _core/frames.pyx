@@ -146,13 +146,16 @@ cdef bint _id_is_inside(const FrameHeader* h, uint32_t pos, int size) noexcept n
     return <int64_t>pos + size <= FRAME_HEADER_SIZE + <int64_t>h.tables_size
 
 
+cdef int64_t DUE_MS_END = 1LL << 48    # the year 10889: what the due queue can hold
+
+
 cdef bint _timer_tables_are_sound(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """Accept and carry frames: entries fit in the tables, and point into the frame."""
+    """Accept and carry frames: entries fit in the tables, point into the frame, and can be due."""
     cdef int64_t timers_size = <int64_t>h.timer_count * TIMER_ENTRY_SIZE
     cdef int64_t cancels_size = <int64_t>h.cancel_count * CANCEL_ENTRY_SIZE
     cdef int64_t held_start = FRAME_HEADER_SIZE + <int64_t>h.tables_size + h.visible_size
     cdef const uint8_t* e = p + FRAME_HEADER_SIZE
-    cdef int64_t pos, size
+    cdef int64_t pos, size, due_ms
     cdef int32_t i
     if timers_size + cancels_size > h.tables_size:
         return False
@@ -160,6 +163,9 @@ cdef bint _timer_tables_are_sound(const uint8_t* p, const FrameHeader* h) noexce
         pos = load_u32(e + TIMER_AT_RECORD_POS)
         size = load_u32(e + TIMER_AT_RECORD_SIZE)
         if pos < held_start + BATCH_HEADER_SIZE or pos + size > held_start + h.held_size:
+            return False
+        due_ms = load_i64(e + TIMER_AT_DUE)
+        if not h.flags & FRAME_FLAG_TRANSACTIONAL and not 0 <= due_ms < DUE_MS_END:
             return False
         if not _id_is_inside(h, load_u32(e + TIMER_AT_ID_POS), e[TIMER_AT_ID_SIZE]):
             return False
@@ -275,7 +281,7 @@ FAULTS = {
     FRAME_BAD_CRC: "CRC of header and tables differs",
     FRAME_BAD_BATCH: "length, CRC or offsets of a batch differ",
     FRAME_BAD_PADDING: "padding is not zero",
-    FRAME_BAD_TABLE: "a table entry points outside the frame",
+    FRAME_BAD_TABLE: "a table entry is out of range",
 }
 
 

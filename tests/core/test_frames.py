@@ -132,6 +132,10 @@ def i32(value: int) -> bytes:
     return struct.pack(">i", value)
 
 
+def i64(value: int) -> bytes:
+    return struct.pack(">q", value)
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "fault"),
     [
@@ -161,29 +165,31 @@ def i32(value: int) -> bytes:
         ("deliver", {52: i32(2)}, "length, CRC or offsets of a batch differ"),
         ("topic", {64: i32(16), 72: i32(104)}, "sizes do not add up"),
         ("blank", {64: i32(8)}, "sizes do not add up"),
-        ("accept_split", {56: i32(2)}, "a table entry points outside the frame"),
-        ("accept_split", {56: i32(2**31 - 1)}, "a table entry points outside the frame"),
-        ("accept_split", {60: i32(1)}, "a table entry points outside the frame"),
-        ("accept_split", {144 + 32: i32(324)}, "a table entry points outside the frame"),
-        ("accept_split", {144 + 32: i32(326)}, "a table entry points outside the frame"),
-        ("accept_split", {144 + 32: i32(-1)}, "a table entry points outside the frame"),
-        ("accept_split", {144 + 36: i32(65)}, "a table entry points outside the frame"),
-        ("accept_split", {144 + 36: i32(-1)}, "a table entry points outside the frame"),
-        ("accept_split", {144 + 14: b"\x01"}, "a table entry points outside the frame"),
-        ("accept_named", {144 + 40: i32(143)}, "a table entry points outside the frame"),
-        ("accept_named", {144 + 40: i32(252)}, "a table entry points outside the frame"),
-        ("accept_named", {144 + 40: i32(-4)}, "a table entry points outside the frame"),
-        ("accept_named", {192 + 5: b"\xff"}, "a table entry points outside the frame"),
-        ("accept_named", {192 + 16: i32(0)}, "a table entry points outside the frame"),
-        ("deliver", {56: i32(2)}, "a table entry points outside the frame"),
-        ("deliver", {56: i32(2**31 - 1)}, "a table entry points outside the frame"),
-        ("deliver", {60: i32(1)}, "a table entry points outside the frame"),
-        ("deliver", {144 + 12: b"\x09"}, "a table entry points outside the frame"),
-        ("cancel", {144 + 12: b"\x20"}, "a table entry points outside the frame"),
-        ("topic", {56: i32(1)}, "a table entry points outside the frame"),
-        ("carry_control", {60: i32(1)}, "a table entry points outside the frame"),
-        ("carry_control", {134: b"\x00\x00", 56: i32(9)}, "a table entry points outside the frame"),
-        ("carry_timers", {144 + 32: i32(0)}, "a table entry points outside the frame"),
+        ("accept_split", {56: i32(2)}, "a table entry is out of range"),
+        ("accept_split", {56: i32(2**31 - 1)}, "a table entry is out of range"),
+        ("accept_split", {60: i32(1)}, "a table entry is out of range"),
+        ("accept_split", {144 + 16: i64(-1)}, "a table entry is out of range"),
+        ("accept_split", {144 + 16: i64(2**48)}, "a table entry is out of range"),
+        ("accept_split", {144 + 32: i32(324)}, "a table entry is out of range"),
+        ("accept_split", {144 + 32: i32(326)}, "a table entry is out of range"),
+        ("accept_split", {144 + 32: i32(-1)}, "a table entry is out of range"),
+        ("accept_split", {144 + 36: i32(65)}, "a table entry is out of range"),
+        ("accept_split", {144 + 36: i32(-1)}, "a table entry is out of range"),
+        ("accept_split", {144 + 14: b"\x01"}, "a table entry is out of range"),
+        ("accept_named", {144 + 40: i32(143)}, "a table entry is out of range"),
+        ("accept_named", {144 + 40: i32(252)}, "a table entry is out of range"),
+        ("accept_named", {144 + 40: i32(-4)}, "a table entry is out of range"),
+        ("accept_named", {192 + 5: b"\xff"}, "a table entry is out of range"),
+        ("accept_named", {192 + 16: i32(0)}, "a table entry is out of range"),
+        ("deliver", {56: i32(2)}, "a table entry is out of range"),
+        ("deliver", {56: i32(2**31 - 1)}, "a table entry is out of range"),
+        ("deliver", {60: i32(1)}, "a table entry is out of range"),
+        ("deliver", {144 + 12: b"\x09"}, "a table entry is out of range"),
+        ("cancel", {144 + 12: b"\x20"}, "a table entry is out of range"),
+        ("topic", {56: i32(1)}, "a table entry is out of range"),
+        ("carry_control", {60: i32(1)}, "a table entry is out of range"),
+        ("carry_control", {134: b"\x00\x00", 56: i32(9)}, "a table entry is out of range"),
+        ("carry_timers", {144 + 32: i32(0)}, "a table entry is out of range"),
     ],
 )
 def test_a_frame_that_contradicts_itself_is_refused(
