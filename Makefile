@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 ROUNDS ?= 100
-STATES ?= 50000
+STATES ?= 500000
 FUZZ ?= 600
 CUTS ?= 20
 PY := .venv/bin/python

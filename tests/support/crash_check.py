@@ -11,7 +11,7 @@ behave the same, so of each of the three an equal one is remembered and not star
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,26 +55,33 @@ class Spectator:
         }
 
     def _partition(self, rig: BrokerRig, topic: str, partition: int) -> list[Shown]:
-        found: list[Shown] = []
+        found = list(self.records(rig, topic, partition))
+        assert [offset for offset, _ in found] == list(range(len(found))), f"{topic}/{partition}"
+        return [record for _, record in found]
+
+    def records(
+        self, rig: BrokerRig, topic: str, partition: int, offset: int = 0
+    ) -> Iterator[tuple[int, Shown]]:
+        """Every record of a partition from an offset on, each with its own; some may be missing."""
         while True:
-            place = topic, partition, len(found)
+            place = topic, partition, offset
             request = self._requests.get(place)
             if request is None:
                 request = encode_fetch(*place, rig.config.fetch_size_max_bytes)
                 self._requests[place] = request
             error, end, section = fetched_section(topic, rig.fetch_once(request))
-            assert error == 0, f"{topic}/{partition} at {len(found)}: {error}"
+            assert error == 0, f"{topic}/{partition} at {offset}: {error}"
             at = 0
             while at < len(section):
                 size = BATCH_HEAD_SIZE + int.from_bytes(section[at + 8 : at + 12], "big")
                 base_offset = int.from_bytes(section[at : at + 8], "big")
-                assert base_offset == len(found), f"{topic}/{partition}: a gap at {len(found)}"
-                found += self._batch(section[at : at + size])
+                assert base_offset >= offset, f"{topic}/{partition}: {base_offset} at {offset}"
+                batch = self._batch(section[at : at + size])
+                yield from enumerate(batch, start=base_offset)
+                offset = base_offset + len(batch)
                 at += size
-            if len(found) >= end:
-                assert len(found) == end
-                return found
-            assert section, f"{topic}/{partition} ends at {len(found)}, not at {end}"
+            if not section or offset >= end:
+                return
 
     def _batch(self, data: bytes) -> tuple[Shown, ...]:
         known = self._batches.get(data)

@@ -82,14 +82,28 @@ class Outcome:
 class Enumeration:
     """Checks the crash states of one run, at each of its calls."""
 
-    def __init__(self, seed: int, flush: str, disk: CrashPoints | None = None) -> None:
-        """A run is the same for the same seed; `disk` is an empty one."""
+    def __init__(
+        self,
+        seed: int,
+        flush: str,
+        disk: CrashPoints | None = None,
+        most: int = 1 << 62,
+    ) -> None:
+        """Prepare a run, which is the same for the same seed.
+
+        Args:
+            seed: of everything that is random.
+            flush: the setting.
+            disk: an empty one.
+            most: look at no more states than so many; what is then under way is finished.
+        """
         config = small_config(delivery_chunk_records=CHUNK_RECORDS, flush=flush)
         self.seed = seed
         self.run = CrashRun(random.Random(seed), disk or CrashPoints(), config=config)
         self.checker = CrashChecker(config)
         self._rng = random.Random(seed + 1)
         self._next_nested = NESTED_EVERY
+        self._most = most
 
     def play(self) -> Outcome:
         """Play the run.
@@ -113,6 +127,8 @@ class Enumeration:
 
     def _look(self) -> None:
         disk = self.run.disk
+        if self.checker.distinct >= self._most:
+            return
         for mode, seed in self._crashes(max(TRIES.values())):
             self._check(disk, mode, seed, self.run.known(mode))
             if self.checker.distinct >= self._next_nested:
@@ -144,7 +160,7 @@ def do(job: Job) -> Outcome:
     """Play the runs of one job."""
     outcome = Outcome()
     for seed in itertools.count(job.first_seed, job.step):
-        outcome += Enumeration(seed, job.flush).play()
+        outcome += Enumeration(seed, job.flush, most=job.states - outcome.distinct).play()
         if outcome.distinct >= job.states:
             return outcome
     raise AssertionError("there are seeds without end")
