@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from _core.frames cimport FrameHeader
+from _core.log_window cimport LogWindow
 from _core.projections cimport Projections
 
 cdef class LogScan:
@@ -20,22 +21,22 @@ cdef class LogScan:
     cdef object written
     cdef dict ranges                    # by segment: where something may be written
     cdef readonly int64_t garbage_end
-    cdef list segments                  # (base, memory), ascending
+    cdef list segments                  # (base, size), ascending
     cdef Py_ssize_t segment
     cdef int64_t reach                  # nothing but zeros from there on, -1 = not known
     cdef int64_t known_flushed          # highest flushed mark behind, -1 = not looked for
     cdef bint has_looked_ahead
-    cdef const uint8_t* data
+    cdef LogWindow window
+    cdef str why_unreadable             # of the latest frame that could not be read
     cdef int64_t base
     cdef int64_t size
     cdef int _enter(self, Py_ssize_t segment) except -1
     cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _at_fault(self, str fault) except -1
     cdef int _add_damage(self, int64_t start, int64_t end, str fault) except -1
+    cdef int _check_at(self, int64_t pos, int64_t base, int64_t end, FrameHeader* h) except -1
+    cdef int _note_garbage(self) except -1
     cdef bint _seek_valid(self, FrameHeader* h) except -1
     cdef list _written_in(self, Py_ssize_t segment)
-    cdef int64_t _find_valid(
-        self, Py_ssize_t segment, const uint8_t* data, int64_t at, int64_t size, int64_t base,
-        FrameHeader* h
-    ) except -2
+    cdef int64_t _find_valid(self, Py_ssize_t segment, int64_t pos, FrameHeader* h) except -2
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2

@@ -20,10 +20,13 @@ class LogScan:
     has_leftovers: bool
     newer_version: bool
     garbage_end: int
+    @property
+    def unreadable(self) -> list[tuple[int, int, str]]: ...
     def __new__(
         cls,
         projections: Projections,
-        segments: list[tuple[int, memoryview]] | list[tuple[int, bytes]],
+        segments: list[tuple[int, int]],
+        read: Callable[[int, memoryview], Sequence[tuple[int, int, str]]],
         control: Callable[[int, int, bytes, int], None],
         *,
         start: int = -1,
@@ -33,4 +36,5 @@ class LogScan:
         reach: int = -1,
         written: Callable[[int], list[tuple[int, int]]] | None = None,
     ) -> Self: ...
+    def take_unreadable(self) -> list[tuple[int, int, str]]: ...
     def step(self, budget: int) -> bool: ...

@@ -8,17 +8,22 @@ A frame carries the flushed position of the moment when it was appended, so a va
 invalid bytes tells whether those bytes had once been safe on the disk. An epoch never falls along
 the log; a frame that breaks this rule is left over from before a cut.
 
-Layer 0: no I/O; the segments are buffers.
+Bytes that the disk cannot read are invalid like others; the fault says that they cannot be read.
+
+Layer 0: no I/O; the log is read through a `LogWindow`.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from _core.frames cimport FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame
+from _core.frames cimport (
+    FRAME_BAD_SIZE, FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame,
+    decode_header, frame_size,
+)
 from _core.frames import FAULTS
 from _core.layout cimport *
+from _core.log_window cimport LogWindow
 from _core.octets cimport load_i64, load_u16, load_u32
 from _core.partition cimport Partition, Topic
 from _core.projections cimport Projections
@@ -26,27 +31,46 @@ from _core.projections cimport Projections
 EPOCH_FELL = "frame of an earlier epoch"
 
 
-cdef int64_t _next_valid(
-    const uint8_t* data, int64_t at, int64_t stop, int64_t size, int64_t base, FrameHeader* h,
-    int64_t* last
-) noexcept nogil:
-    """Offset of the first valid frame from `at` to before `stop`, or -1.
+cdef enum:
+    UNREADABLE = 100             # beside the faults of `check_frame`
 
-    One of a newer version counts: were it passed over, the log would be cut before it. `last` is
-    set behind the last bytes passed that are not zero.
+
+cdef int64_t _next_magic(
+    const uint8_t* data, int64_t at, int64_t stop, int64_t* last
+) noexcept nogil:
+    """Offset of the first word from `at` to before `stop` with which a frame may begin, or -1.
+
+    `last` is set behind the last word passed that is not zero. REQUIRES: `at` is aligned, and 7
+    bytes behind `stop` may be read.
     """
     cdef uint64_t word
-    cdef int fault
-    while at < stop and at + FRAME_HEADER_SIZE <= size:
+    while at < stop:
         memcpy(&word, data + at, 8)
         if word:
             last[0] = at + FRAME_ALIGNMENT
             if load_u16(data + at) == FRAME_MAGIC:
-                fault = check_frame(data + at, size - at, base + at, h, True)
-                if fault == FRAME_OK or fault == FRAME_NEWER_VERSION:
-                    return at
+                return at
         at += FRAME_ALIGNMENT
     return -1
+
+
+cdef int64_t _size_looked_at(const uint8_t* p, int64_t rest, int64_t pos) noexcept nogil:
+    """How many bytes of a frame `check_frame` looks at: its header alone if that is wrong.
+
+    REQUIRES: FRAME_HEADER_SIZE bytes at `p`, which lies at log position `pos`, and no more than
+    `rest`.
+    """
+    cdef FrameHeader h
+    cdef int64_t size
+    if load_u16(p + AT_MAGIC) != FRAME_MAGIC:
+        return FRAME_HEADER_SIZE
+    decode_header(p, &h)
+    if h.phys_offset != pos or h.size < FRAME_HEADER_SIZE or h.size > rest:
+        return FRAME_HEADER_SIZE
+    if h.tables_size < 0 or h.visible_size < 0 or h.held_size < 0:
+        return FRAME_HEADER_SIZE
+    size = frame_size(h.tables_size, h.visible_size, h.held_size)
+    return size if size <= h.size else FRAME_HEADER_SIZE
 
 
 cdef class LogScan:
@@ -67,15 +91,16 @@ cdef class LogScan:
     """
 
     def __cinit__(
-        self, Projections projections not None, list segments not None, control not None, *,
-        int64_t start=-1, int32_t epoch=0, lost=(), int64_t known_flushed=-1, int64_t reach=-1,
-        written=None
+        self, Projections projections not None, list segments not None, read not None,
+        control not None, *, int64_t start=-1, int32_t epoch=0, lost=(), int64_t known_flushed=-1,
+        int64_t reach=-1, written=None
     ):
         """Begin at the first segment, or in it.
 
         Args:
             projections: what the frames are applied to.
-            segments: (base position, buffer) of each segment, ascending. The first one has `start`.
+            segments: (base position, size) of each segment, ascending. The first one has `start`.
+            read: function that reads the log, see `LogWindow`.
             control: function (kind, topic id, payload, epoch) for frames of control state.
             start: log position to begin at; -1 for the beginning of the first segment.
             epoch: of the frame before it.
@@ -89,6 +114,7 @@ cdef class LogScan:
         """
         self.projections = projections
         self.segments = segments
+        self.window = LogWindow(read)
         self.control = control
         self.known_flushed = known_flushed
         self.reach = reach
@@ -108,15 +134,18 @@ cdef class LogScan:
             self.done = True
 
     cdef int _enter(self, Py_ssize_t segment) except -1:
-        cdef Py_buffer view
-        base, memory = self.segments[segment]
-        PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
         self.segment = segment
-        self.base = base
-        self.size = view.len
-        self.data = <const uint8_t*>view.buf
-        PyBuffer_Release(&view)  # the list keeps the memory alive
+        self.base, self.size = self.segments[segment]
         return 0
+
+    @property
+    def unreadable(self):
+        """(from, to, why) of what the disk could not read so far, ascending."""
+        return list(self.window.unreadable)
+
+    def take_unreadable(self):
+        """(from, to, why) of what turned out to be unreadable since the last call."""
+        return self.window.take_unreadable()
 
     def step(self, int64_t budget):
         """Go on for about `budget` bytes.
@@ -125,11 +154,11 @@ cdef class LogScan:
             True when the end of the log is found.
         """
         cdef FrameHeader h
-        cdef int64_t stop = self.pos + budget, at
+        cdef int64_t stop = self.pos + budget
+        cdef const uint8_t* p
         cdef int fault
         while not self.done and self.pos < stop:
-            at = self.pos - self.base
-            if at == self.size:
+            if self.pos == self.base + self.size:
                 if self.segment + 1 == len(self.segments):
                     self.done = True
                 elif self.segments[self.segment + 1][0] == self.pos:
@@ -137,23 +166,58 @@ cdef class LogScan:
                 else:
                     self._at_fault("a segment is missing")
                 continue
-            with nogil:
-                fault = check_frame(self.data + at, self.size - at, self.pos, &h, True)
+            fault = self._check_at(self.pos, self.base, self.base + self.size, &h)
             if fault == FRAME_NEWER_VERSION:
                 self.newer_version = self.done = True
                 self.tail_fault = FAULTS[fault]
+            elif fault == UNREADABLE:
+                self._at_fault(self.why_unreadable)
             elif fault != FRAME_OK:
                 self._at_fault(FAULTS[fault])
             elif h.epoch < self.epoch:
                 self._at_fault(EPOCH_FELL)
             else:
+                p = self.window.data + (self.pos - self.window.start)
                 self.epoch = h.epoch
                 self.frames += 1
                 self.last_pos = h.phys_offset
-                self.last_crc = load_u32(self.data + at + AT_CRC)
-                self._apply(&h, self.data + at)
+                self.last_crc = load_u32(p + AT_CRC)
+                self._apply(&h, p)
                 self.pos += h.size
         return self.done
+
+    cdef int _check_at(
+        self, int64_t pos, int64_t base, int64_t end, FrameHeader* h
+    ) except -1:
+        """What is wrong with the frame at `pos`, in a segment from `base` to `end`.
+
+        Returns:
+            What `check_frame` does; UNREADABLE, with the reason in `why_unreadable`, if bytes that
+            would have to be looked at cannot be read. What is looked at is held then.
+        """
+        cdef LogWindow window = self.window
+        cdef int64_t size
+        cdef int fault
+        if end - pos < FRAME_HEADER_SIZE:
+            return FRAME_NO_MAGIC
+        window.hold(pos, FRAME_HEADER_SIZE, base, end)
+        with nogil:
+            fault = check_frame(
+                window.data + (pos - window.start), window.end - pos, pos, h, True
+            )
+        if fault == FRAME_BAD_SIZE and window.end < end:
+            # Maybe it is only not all held; of a blank frame no more than the header ever is.
+            size = _size_looked_at(window.data + (pos - window.start), end - pos, pos)
+            window.hold(pos, size, base, end)
+            with nogil:
+                fault = check_frame(window.data + (pos - window.start), end - pos, pos, h, True)
+        if window.unreadable and fault != FRAME_NEWER_VERSION:
+            size = _size_looked_at(window.data + (pos - window.start), end - pos, pos)
+            found = window.unreadable_in(pos, pos + size)
+            if found is not None:
+                self.why_unreadable = f"cannot be read: {found[2]}"
+                return UNREADABLE
+        return fault
 
     cdef int _at_fault(self, str fault) except -1:
         """Invalid bytes at `pos`: jump over them if they are damage, else the log ends here."""
@@ -191,21 +255,33 @@ cdef class LogScan:
 
     cdef bint _seek_valid(self, FrameHeader* h) except -1:
         """Move to the next valid frame of this epoch or a later one behind `pos`."""
-        cdef int64_t at = self.pos - self.base + FRAME_ALIGNMENT
-        if self.data != NULL and at <= self.size and load_i64(self.data + at - FRAME_ALIGNMENT):
-            self.garbage_end = max(self.garbage_end, self.pos + FRAME_ALIGNMENT)
+        cdef int64_t pos = self.pos + FRAME_ALIGNMENT
+        self._note_garbage()
         while True:
-            at = self._find_valid(self.segment, self.data, at, self.size, self.base, h)
-            if at >= 0 and h.epoch >= self.epoch:
-                self.pos = self.base + at
+            pos = self._find_valid(self.segment, pos, h)
+            if pos >= 0 and h.epoch >= self.epoch:
+                self.pos = pos
                 return True
-            if at >= 0:
-                at += FRAME_ALIGNMENT
+            if pos >= 0:
+                pos += FRAME_ALIGNMENT
                 continue
             if self.segment + 1 == len(self.segments):
                 return False
             self._enter(self.segment + 1)
-            at = 0
+            pos = self.base
+
+    cdef int _note_garbage(self) except -1:
+        """Take note of what is at `pos` if that is not zero, or cannot be read."""
+        cdef int64_t end = self.base + self.size
+        if self.pos + FRAME_ALIGNMENT > end:
+            return 0
+        self.window.hold(self.pos, FRAME_ALIGNMENT, self.base, end)
+        if load_i64(self.window.data + (self.pos - self.window.start)):
+            self.garbage_end = max(self.garbage_end, self.pos + FRAME_ALIGNMENT)
+        unreadable = self.window.unreadable_in(self.pos, self.pos + FRAME_ALIGNMENT)
+        if unreadable is not None:
+            self.garbage_end = max(self.garbage_end, unreadable[1])
+        return 0
 
     cdef list _written_in(self, Py_ssize_t segment):
         """Ranges of a segment that may hold written bytes, as offsets in it.
@@ -217,12 +293,12 @@ cdef class LogScan:
         limit = self.reach if self.reach >= self.pos else INT64_MAX
         if not self.ranges:
             for i in range(segment, len(self.segments)):
-                base, memory = self.segments[i]
+                base, size = self.segments[i]
                 start = self.pos if i == segment else base
                 if start >= limit:
                     found = []
                 elif self.written is None:
-                    found = [(base, base + len(memory))]
+                    found = [(base, base + size)]
                 else:
                     found = self.written(start)
                 self.ranges[i] = [
@@ -230,41 +306,53 @@ cdef class LogScan:
                 ]
         return <list>self.ranges[segment]
 
-    cdef int64_t _find_valid(
-        self, Py_ssize_t segment, const uint8_t* data, int64_t at, int64_t size, int64_t base,
-        FrameHeader* h
-    ) except -2:
-        """Offset in a segment of the first valid frame at or behind `at`, or -1."""
-        cdef int64_t found, start, stop, last
+    cdef int64_t _find_valid(self, Py_ssize_t segment, int64_t pos, FrameHeader* h) except -2:
+        """Position in a segment of the first valid frame at or behind `pos`, or -1.
+
+        One of a newer version counts: were it passed over, the log would be cut before it.
+        """
+        cdef LogWindow window = self.window
+        cdef int64_t base, size, found, stop, behind, last
+        cdef int fault
+        base, size = self.segments[segment]
         for begin, end in self._written_in(segment):
-            start = max(at, <int64_t>begin & ~<int64_t>(FRAME_ALIGNMENT - 1))
-            stop = end
-            last = -1
-            with nogil:
-                found = _next_valid(data, start, stop, size, base, h, &last)
-            if last >= 0:
-                self.garbage_end = max(self.garbage_end, base + last)
-            if found >= 0:
-                return found
+            pos = max(pos, base + (<int64_t>begin & ~<int64_t>(FRAME_ALIGNMENT - 1)))
+            # No frame begins where no header has room.
+            stop = min(base + <int64_t>end, base + size - FRAME_HEADER_SIZE + 1)
+            while pos < stop:
+                window.hold(pos, FRAME_HEADER_SIZE, base, base + size)
+                behind = min(stop, window.end - FRAME_ALIGNMENT + 1)
+                last = -1
+                with nogil:
+                    found = _next_magic(
+                        window.data, pos - window.start, behind - window.start, &last
+                    )
+                if last >= 0:
+                    self.garbage_end = max(self.garbage_end, window.start + last)
+                if found < 0:
+                    pos += (behind - pos + FRAME_ALIGNMENT - 1) & ~<int64_t>(FRAME_ALIGNMENT - 1)
+                    continue
+                pos = window.start + found
+                fault = self._check_at(pos, base, base + size, h)
+                if fault == FRAME_OK or fault == FRAME_NEWER_VERSION:
+                    return pos
+                pos += FRAME_ALIGNMENT
         return -1
 
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2:
         """Highest flushed mark of all valid frames from `pos` on: reads the rest of the log."""
         cdef FrameHeader h
-        cdef int64_t mark = -1, at
-        cdef const uint8_t* data
-        cdef const uint8_t[::1] memory
+        cdef int64_t mark = -1
         for i in range(segment, len(self.segments)):
-            base, buffer = self.segments[i]
-            memory = buffer
-            at = pos - base if i == segment else 0
+            if i > segment:
+                pos = self.segments[i][0]
             while True:
-                at = self._find_valid(i, &memory[0], at, memory.shape[0], base, &h)
-                if at < 0:
+                pos = self._find_valid(i, pos, &h)
+                if pos < 0:
                     break
                 if h.epoch >= self.epoch and h.flushed > mark:
                     mark = h.flushed
-                at += h.size
+                pos += h.size
         return mark
 
     cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1:

@@ -9,7 +9,17 @@ Layer 1; does no I/O.
 
 import errno as errno_names
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_UNREADABLE: Final = frozenset(
+    [
+        errno_names.EIO,
+        errno_names.ENODATA,  # a medium error, where a driver tells it from others
+        errno_names.EREMOTEIO,
+        errno_names.EBADMSG,  # a checksum of the file system
+        errno_names.EUCLEAN,
+    ]
+)
 
 
 class LatermqError(Exception):
@@ -142,6 +152,7 @@ class StorageError(LatermqError):
         self.path = path
         self.operation = operation
         self.errno = errno
+        self.reason = reason
 
     @property
     def is_fatal(self) -> bool:
@@ -152,6 +163,11 @@ class StorageError(LatermqError):
     def is_missing(self) -> bool:
         """The file or directory, or a parent of it, does not exist."""
         return self.errno in (errno_names.ENOENT, errno_names.ENOTDIR)
+
+    @property
+    def is_unreadable(self) -> bool:
+        """The disk cannot give back what lies at that place; elsewhere it may well."""
+        return self.errno in _UNREADABLE
 
     @property
     def is_forbidden(self) -> bool:

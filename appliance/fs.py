@@ -1,4 +1,5 @@
-"""Files: the only module that touches the operating system's files, with `file_mapping`.
+"""Files: the only module that touches the operating system's files, with `file_mapping`
+and `file_lock`.
 
 All others are handed a `FileSystem`, so that a test can count the calls, fail any of them and drop
 what was not synced (`tests.support.sim_fs`). What is durable when:
@@ -12,7 +13,6 @@ Every failure of the operating system is a `StorageError`. Layer 1.
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
-from appliance.errors import DataDirectoryLockedError, StorageError
+from appliance import file_lock
+from appliance.errors import StorageError
 from appliance.file_mapping import FileMapping
 
 Buffer = bytes | bytearray | memoryview
@@ -56,6 +57,13 @@ class File(Protocol):
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from `offset` on; fewer only where the file ends."""
+
+    def pread_into(self, buffer: memoryview, offset: int) -> int:
+        """Read into writable memory from `offset` on, and return how many bytes were read.
+
+        Fewer than it has room for where the file ends, or the disk cannot read what is next: that
+        is raised if nothing was read before it. What lies behind them in the buffer may change.
+        """
 
     def pread_hot(self, size: int, offset: int) -> bytes | None:
         """Return what `pread` would if it need not wait; a part, or None, where it must or may."""
@@ -220,6 +228,19 @@ class OsFile:
             self._fail("pread", error)
         return found
 
+    def pread_into(self, buffer: memoryview, offset: int) -> int:
+        done = 0
+        try:
+            while done < len(buffer):
+                count = os.preadv(self._fd, [buffer[done:]], offset + done)
+                if count == 0:
+                    break
+                done += count
+        except OSError as error:
+            if done == 0:
+                self._fail("preadv", error)
+        return done
+
     def pread_hot(self, size: int, offset: int) -> bytes | None:
         found = bytearray(size)
         try:
@@ -334,20 +355,6 @@ class OsFile:
         _fail(self._path, operation, error)
 
 
-class OsLock:
-    """A flock on the lock file of a data directory; the kernel frees it when the process ends."""
-
-    __slots__ = ("_fd",)
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
 class OsFileSystem:
     """The files of Linux."""
 
@@ -446,32 +453,22 @@ class OsFileSystem:
         except OSError as error:
             _fail(lock_path, "open", error)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        except BlockingIOError:
-            _refuse_held(path, fd)
+            return file_lock.take(fd, path)
         except OSError as error:
-            os.close(fd)
             _fail(lock_path, "flock", error)
-        return OsLock(fd)
 
     def lock_for_reading(self, path: Path) -> Lock:
         lock_path = path / LOCK_NAME
         try:
             fd = os.open(lock_path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return OsLock(-1)
+            return file_lock.OsLock(-1)
         except OSError as error:
             _fail(lock_path, "open", error)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _refuse_held(path, fd)
+            return file_lock.take_for_reading(fd, path)
         except OSError as error:
-            os.close(fd)
             _fail(lock_path, "flock", error)
-        return OsLock(fd)
 
     def space(self, path: Path) -> tuple[int, int]:
         try:
@@ -479,19 +476,6 @@ class OsFileSystem:
         except OSError as error:
             _fail(path, "statvfs", error)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-
-
-def _refuse_held(path: Path, fd: int) -> NoReturn:
-    """Say who holds a data directory; `fd`, of its lock file, is closed."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        # Only readers are left: the number in the file is of a broker that is gone.
-        pid, is_read = None, True
-    except OSError:
-        holder = os.pread(fd, 32, 0).strip()
-        pid, is_read = int(holder) if holder.isdigit() else None, False
-    os.close(fd)
-    raise DataDirectoryLockedError(path, pid, is_read=is_read) from None
 
 
 def _fail(path: Path, operation: str, error: OSError) -> NoReturn:

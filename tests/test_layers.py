@@ -48,6 +48,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.model": 1,
     "appliance.clock": 1,
     "appliance.fs": 1,
+    "appliance.file_lock": 1,
     "appliance.file_mapping": 1,
     "appliance.setting": 1,
     "appliance.config": 1,

@@ -23,6 +23,7 @@ from appliance.offline.log_files import LogFiles
 from appliance.store.checkpoint import COPY_SIZE, NO_CLUSTER, Checkpoint, SavedState, decode
 from appliance.store.control_frames import decode_epoch
 from appliance.store.paths import DataPaths
+from appliance.units import PAGE_SIZE_BYTES
 
 WHOLE = "whole"
 
@@ -145,9 +146,8 @@ class DataDir:
         """The cluster that the log belongs to, if its first frame tells."""
         if not self.log.segments:
             return None
-        self.log.test(0)
         start = self.log.start
-        frame = self.log.frame_at(start)
+        frame = self.log.bytes_of_frame(start, PAGE_SIZE_BYTES)
         if len(frame) < FRAME_HEADER_SIZE or check(frame, start) != WHOLE:
             return None
         header = read_header(frame)
@@ -164,15 +164,14 @@ class DataDir:
         log = self.log
         pos = max(self.checkpoint.flushed, log.start)
         while True:
-            log.test_up_to(pos)
             frame = log.bytes_at(pos, FRAME_HEADER_SIZE) if log.segments else b""
             if len(frame) < FRAME_HEADER_SIZE:
                 return pos
             header = read_header(frame)
             if header["kind"] != KIND_BLANK:
                 frame = log.bytes_at(pos, max(header["size"], 0))
-            else:
-                frame = log.bytes_at(pos, 1 << 62)
+            else:  # its header is all that is looked at
+                frame = memoryview(bytes(frame).ljust(max(header["size"], 0), b"\0"))
             if check(frame, pos) != WHOLE:
                 return pos
             pos += header["size"]

@@ -1,24 +1,20 @@
-"""The segments of a log, opened for reading and made safe to look at.
-
-A page that the disk cannot read would end the process when it is touched through a mapping. So
-every written range is read with pread first, which finds that out and brings the pages into memory;
-a segment with such pages is looked at in a copy that has zeros in their place. Layer 4.
-"""
+"""The segments of a log, opened for reading. Layer 4."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from _core.layout import AT_SIZE
-from appliance.errors import StorageError
+from _core.layout import AT_SIZE, FRAME_HEADER_SIZE
+from appliance.errors import CorruptionError
 from appliance.fs import File, FileSystem
 from appliance.offline.findings import Fault, Findings
+from appliance.store.log_reads import Unreadable, read_around
 from appliance.store.paths import SPARE_NAME, DataPaths, parse_segment_name, segment_name
-from appliance.units import KIB, MIB, PAGE_SIZE_BYTES
+from appliance.units import KIB, MIB
 
-READ_SIZE_BYTES: Final = MIB
-"""Read at once; where that fails, page by page."""
+BLOCK_BYTES: Final = MIB
+"""Read at once, where single frames are asked for one after the other."""
 
 WRITTEN_STEP_BYTES: Final = 64 * KIB
 """In such steps the file system is asked what was ever written."""
@@ -35,15 +31,13 @@ class LogFile:
     size: int
     file: File
     written: list[tuple[int, int]]
-    is_tested: bool = False
 
 
 class LogFiles:
     """All segments of a data directory. `open` comes first.
 
     Attributes:
-        segments: (base position, content) of each, ascending; what a scan takes. A scan may look at
-            one only after `test` of it.
+        segments: (base position, size) of each, ascending; what a scan takes.
     """
 
     def __init__(self, fs: FileSystem, paths: DataPaths, findings: Findings) -> None:
@@ -51,10 +45,11 @@ class LogFiles:
         self._directory = paths.commit_log
         self._findings = findings
         self._files: list[LogFile] = []
-        self.segments: list[tuple[int, memoryview]] = []
+        self._block = 0, memoryview(b"")
+        """Log position and content of what was read last."""
 
     def open(self) -> None:
-        """Open and map what is there.
+        """Open what is there.
 
         Raises:
             StorageError: the directory or a file in it cannot be opened.
@@ -81,29 +76,53 @@ class LogFiles:
                 continue
             # Asked before anything is read: a page that was only looked at counts as written.
             self._files.append(LogFile(base, size, file, _written_ranges(file, size)))
-            self.segments.append((base, file.map()))
 
     def end_at(self, limit: int) -> None:
         """Let the log end at a position: what lies behind is being written."""
         while self._files and self._files[-1].base >= limit:
             self._files.pop().file.close()
-            self.segments.pop()
         if self._files and self._files[-1].base + self._files[-1].size > limit:
             last = self._files[-1]
             last.size = limit - last.base
             last.written = [(a, min(b, last.size)) for a, b in last.written if a < last.size]
-            self.segments[-1] = last.base, self.segments[-1][1][: last.size]
 
     def begin_at(self, pos: int) -> None:
         """Let the log begin with the segment that holds a position."""
         while len(self._files) > 1 and self._files[1].base <= pos:
             self._files.pop(0).file.close()
-            self.segments.pop(0)
+
+    @property
+    def segments(self) -> list[tuple[int, int]]:
+        return [(each.base, each.size) for each in self._files]
+
+    def read_into(self, pos: int, memory: memoryview) -> list[Unreadable]:
+        """Read what a scan asks for; see `CommitLog.read_into`."""
+        log_file = self._files[self._index_of(pos)]
+        lost = read_around(log_file.file, memory, pos - log_file.base)
+        return [(log_file.base + begin, log_file.base + end, why) for begin, end, why in lost]
 
     def frame_at(self, pos: int) -> memoryview:
-        """The frame at a log position, known to be whole."""
+        """The frame at a log position, known to be whole.
+
+        Raises:
+            CorruptionError: it cannot be read any more.
+        """
         size = int.from_bytes(self.bytes_at(pos + AT_SIZE, 4), "big")
-        return self.bytes_at(pos, size)
+        found, lost = self._read(pos, size)
+        if lost:
+            path, offset = self.place_of(lost[0][0])
+            raise CorruptionError(
+                path, offset, "the same as before", f"cannot be read: {lost[0][2]}"
+            )
+        return found
+
+    def bytes_of_frame(self, pos: int, limit: int) -> memoryview:
+        """As many bytes as the frame at a log position says it has, at most `limit`, unchecked.
+
+        What cannot be read is zeros.
+        """
+        size = int.from_bytes(self.bytes_at(pos + AT_SIZE, 4), "big")
+        return self.bytes_at(pos, min(max(size, FRAME_HEADER_SIZE), limit))
 
     def frame_positions(self, end: int, damage: Sequence[tuple[int, int, str]]) -> Iterator[int]:
         """Where the frames are, in a log that was gone through before.
@@ -121,74 +140,9 @@ class LogFiles:
             yield pos
             pos += len(self.frame_at(pos))
 
-    def test(self, index: int) -> None:
-        """Make it safe to look at a segment; what cannot be read is a fault."""
-        log_file = self._files[index]
-        if log_file.is_tested:
-            return
-        log_file.is_tested = True
-        copy: bytearray | None = None
-        for start, end in log_file.written:
-            for at in range(start, end, READ_SIZE_BYTES):
-                size = min(READ_SIZE_BYTES, end - at)
-                try:
-                    log_file.file.pread(size, at)
-                except StorageError as error:
-                    copy = copy or self._copy_of(log_file)
-                    self._read_pages(log_file, at, size, copy, error)
-        if copy is not None:
-            self.segments[index] = log_file.base, memoryview(copy)
-
-    def _copy_of(self, log_file: LogFile) -> bytearray:
-        """A segment without what cannot be read; zeros cost no memory."""
-        copy = bytearray(log_file.size)
-        for start, end in log_file.written:
-            for at in range(start, end, READ_SIZE_BYTES):
-                size = min(READ_SIZE_BYTES, end - at)
-                try:
-                    copy[at : at + size] = log_file.file.pread(size, at)
-                except StorageError:
-                    continue
-        return copy
-
-    def _read_pages(
-        self, log_file: LogFile, start: int, size: int, copy: bytearray, error: StorageError
-    ) -> None:
-        """Save what can be read of a range, and tell of what cannot."""
-        lost: list[tuple[int, int]] = []
-        for at in range(start, start + size, PAGE_SIZE_BYTES):
-            end = min(at + PAGE_SIZE_BYTES, start + size)
-            try:
-                copy[at:end] = log_file.file.pread(end - at, at)
-            except StorageError:
-                begin = lost.pop()[0] if lost and lost[-1][1] == at else at
-                lost.append((begin, end))
-        for begin, end in lost:
-            self._findings.fault(
-                Fault(
-                    log_file.file.path,
-                    begin,
-                    "bytes that can be read",
-                    str(error),
-                    end - begin,
-                    log_file.base + begin,
-                )
-            )
-
-    def test_up_to(self, pos: int) -> None:
-        """Make it safe to look at every segment that begins at or before a position."""
-        for index, log_file in enumerate(self._files):
-            if log_file.base <= pos:
-                self.test(index)
-
     def written_ranges(self, pos: int) -> list[tuple[int, int]]:
-        """Where in its segment, from `pos` on, something may be written; see `LogScan`.
-
-        The scan looks ahead from here on, so the segment is tested.
-        """
-        index = self._index_of(pos)
-        self.test(index)
-        log_file = self._files[index]
+        """Where in its segment, from `pos` on, something may be written; see `LogScan`."""
+        log_file = self._files[self._index_of(pos)]
         base = log_file.base
         return [(max(a + base, pos), b + base) for a, b in log_file.written if b + base > pos]
 
@@ -199,9 +153,25 @@ class LogFiles:
         raise IndexError(f"log position {pos} is before the first segment")
 
     def bytes_at(self, pos: int, size: int) -> memoryview:
-        """Up to `size` bytes from a log position on, no further than its segment goes."""
-        base, memory = self.segments[self._index_of(pos)]
-        return memory[pos - base : pos - base + size]
+        """Up to `size` bytes from a log position on, no further than its segment goes.
+
+        What cannot be read is zeros.
+        """
+        return self._read(pos, size)[0]
+
+    def _read(self, pos: int, size: int) -> tuple[memoryview, list[Unreadable]]:
+        """The same, and what of it cannot be read."""
+        log_file = self._files[self._index_of(pos)]
+        size = max(min(size, log_file.base + log_file.size - pos), 0)
+        start, block = self._block
+        if start <= pos and pos + size <= start + len(block):
+            return block[pos - start : pos - start + size], []
+        room = max(min(max(size, BLOCK_BYTES), log_file.base + log_file.size - pos), 0)
+        block = memoryview(bytearray(room))
+        lost = self.read_into(pos, block)
+        # Only what is whole is kept, so that nobody needs to ask twice.
+        self._block = pos, block if not lost else block[: lost[0][0] - pos]
+        return block[:size], [part for part in lost if part[0] < pos + size]
 
     def place_of(self, pos: int) -> tuple[Path, int]:
         """The file that holds a log position, or should, and the offset in it."""
@@ -223,7 +193,7 @@ class LogFiles:
         return sum(end - start for each in self._files for start, end in each.written)
 
     def close(self) -> None:
-        """Give the files back; views of them stay valid."""
+        """Give the files back; what was read of them stays valid."""
         for log_file in self._files:
             log_file.file.close()
 

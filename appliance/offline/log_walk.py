@@ -16,9 +16,6 @@ from appliance.units import MIB
 SLICE_BYTES: Final = 16 * MIB
 """Looked at between two reports of progress."""
 
-AHEAD_BYTES: Final = 2 * SLICE_BYTES
-"""So far ahead of the scan it must be safe to look: a step ends behind a frame, not in it."""
-
 
 class LogWalk:
     """Applies the frames of a log to a state.
@@ -48,11 +45,10 @@ class LogWalk:
         self._damage_count = 0
         self._wants_contradictions = wants_contradictions
         self.state = new_state(self._control_fault)
-        if data.log.segments:
-            data.log.test(0)
         self._scan = LogCheck(
             self.state.projections,
             data.log.segments,
+            data.log.read_into,
             self.state.apply_control,
             known_flushed=data.checkpoint.flushed,
             reach=data.checkpoint.reach,
@@ -102,7 +98,6 @@ class LogWalk:
         is_done = False
         while not is_done:
             pos = self._scan.pos
-            self._data.log.test_up_to(pos + size + AHEAD_BYTES)
             following = next((stop for stop in stops if stop > pos), pos + size)
             is_done = self._scan.step(min(size, following - pos))
             self._report()
@@ -118,6 +113,8 @@ class LogWalk:
         )
 
     def _report(self) -> None:
+        for begin, end, why in self._scan.take_unreadable():
+            self._fault_at(begin, "bytes that can be read", f"cannot be read: {why}", end - begin)
         for pos, expected, found in self._scan.take_faults():
             if self._wants_contradictions:
                 self._fault_at(pos, expected, found)
@@ -125,7 +122,8 @@ class LogWalk:
             log = self._data.log
             known = log.place_of(begin)[0] if log.segments else None
             is_there = known is not None and self._data.fs.exists(known)
-            expected, found = explain(log.bytes_at(begin, end - begin), begin, fault, is_there)
+            data = log.bytes_of_frame(begin, end - begin)
+            expected, found = explain(data, begin, fault, is_there)
             self._fault_at(begin, expected, found, end - begin)
         self._damage_count = len(self._scan.damage)
 

@@ -4,7 +4,8 @@
 
 Frames are encoded by `_core.log_tail`; this module writes them (`commit`: one pwritev), makes them
 durable (`begin_flush` on the loop, `FlushJob.run` on a thread, `end_flush` on the loop again),
-opens the next segment when one is full, and maps all segments read-only for `_core.log_view`.
+opens the next segment when one is full, reads it for a start (`read_into`), and maps all segments
+read-only for `_core.log_view`.
 
 Durable order: a segment is allocated, synced and its name synced before the first frame goes into
 it; a segment that was left is synced before, or together with, what follows it. Layer 2: files
@@ -24,6 +25,7 @@ from appliance.clock import Clock
 from appliance.errors import CorruptionError, StorageError
 from appliance.fs import File, FileSystem
 from appliance.store.checkpoint import CheckpointFile
+from appliance.store.log_reads import Unreadable, read_around
 from appliance.store.paths import SPARE_NAME, parse_segment_name
 from appliance.store.segment import Segment, SpareJob, put_aside
 from appliance.units import KIB, MIB, NS_PER_MS
@@ -147,23 +149,23 @@ class CommitLog:
             end = segment.end
         return pos <= end
 
-    def map_from(self, pos: int, *, drop_cache: bool) -> list[tuple[int, memoryview]]:
-        """Map the segment that holds the byte before a log position, and all that follow.
+    def segments_from(self, pos: int, *, drop_cache: bool) -> list[tuple[int, int]]:
+        """The segment that holds the byte before a log position, and all that follow.
 
         Args:
             pos: log position.
             drop_cache: forget cached pages first, so that what is read is what the disk holds.
 
         Returns:
-            (base position, content) of each, ascending.
+            (base position, size) of each, ascending.
         """
-        mapped = []
+        found = []
         for segment in self._segments:
             if segment.end >= pos:
                 if drop_cache:
                     segment.file.drop_cache()
-                mapped.append((segment.base, segment.file.map()))
-        return mapped
+                found.append((segment.base, segment.size))
+        return found
 
     def recover_to(self, end: int, *, durable: int, is_cut: bool) -> None:
         """The log ends at `end`: forget what lies behind, and be ready to append there.
@@ -369,6 +371,23 @@ class CommitLog:
                 start = ranges.pop()[0]
             ranges.append((start, end))
         return ranges
+
+    def read_into(self, pos: int, memory: memoryview) -> list[Unreadable]:
+        """Read the log into memory, and zeros where the disk cannot read it; see `LogScan`.
+
+        Args:
+            pos: log position of the first byte; all are in one segment.
+            memory: to be filled.
+
+        Returns:
+            The parts that cannot be read, ascending, in log positions.
+
+        Raises:
+            StorageError: it is not the disk that refuses.
+        """
+        segment = self._segment_at(pos)
+        lost = read_around(segment.file, memory, pos - segment.base)
+        return [(segment.base + begin, segment.base + end, why) for begin, end, why in lost]
 
     def read_header(self, pos: int) -> bytes:
         """Read the header of the frame at `pos` from the disk, unchecked."""

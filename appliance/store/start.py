@@ -312,10 +312,11 @@ class Start:
         log, control, told = self._log, self._control, self._checkpoint.last
         start = log.start_pos if control is None else control.applied
         self.applied = start
-        segments = log.map_from(start, drop_cache=self.decision.drops_cache)
+        segments = log.segments_from(start, drop_cache=self.decision.drops_cache)
         self.scan = scan = LogScan(
             self.state.projections,
             segments,
+            log.read_into,
             self.state.apply_control,
             start=start,
             epoch=0 if control is None else control.epoch,
@@ -324,7 +325,7 @@ class Start:
             reach=told.reach if told is not None and self._is_own else -1,
             written=log.written_ranges,
         )
-        total = sum(len(memory) for _, memory in segments)
+        total = sum(size for _, size in segments)
         log.read_ahead(scan.pos, READ_AHEAD_BYTES)
         while not scan.step(SCAN_SLICE_BYTES):
             log.read_ahead(scan.pos + READ_AHEAD_BYTES - SCAN_SLICE_BYTES, SCAN_SLICE_BYTES)

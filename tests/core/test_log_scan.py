@@ -11,7 +11,15 @@ from _core.partition import Topic
 from _core.projections import Projections
 from tests.support import frames_model as model
 from tests.support.golden_frames import JOBS
-from tests.support.scanned_log import BAD_CRC, NO_MAGIC, Log, scan, small_log
+from tests.support.scanned_log import (
+    BAD_CRC,
+    NO_MAGIC,
+    Log,
+    reader,
+    scan,
+    sizes,
+    small_log,
+)
 
 NEWER = "written by a newer format version"
 MISSING = "a segment is missing"
@@ -360,7 +368,8 @@ def test_a_slice_stops_soon_after_its_budget() -> None:
     projections = Projections(level_count=3, id_key=bytes(16), fired_id_memory_ms=1000)
     topic = Topic("jobs1", JOBS, 1, {})
     projections.add_topic(topic, [(0, 0, -1)])
-    log_scan = LogScan(projections, log.segments(), lambda *_: None)
+    segments = log.segments()
+    log_scan = LogScan(projections, sizes(segments), reader(segments), lambda *_: None)
     while not log_scan.step(500):
         before = log_scan.pos
         log_scan.step(500)
@@ -380,7 +389,10 @@ def test_nothing_is_looked_for_behind_the_reach(reach: str) -> None:
         "before the fault": log.positions[4],
     }
     projections = Projections(level_count=3, id_key=bytes(16), fired_id_memory_ms=1000)
-    log_scan = LogScan(projections, log.segments(), lambda *_: None, reach=reaches[reach])
+    segments = log.segments()
+    log_scan = LogScan(
+        projections, sizes(segments), reader(segments), lambda *_: None, reach=reaches[reach]
+    )
     while not log_scan.step(2**40):
         pass
     assert log_scan.pos == (log.positions[5] if reach == "behind the fault" else log.end)

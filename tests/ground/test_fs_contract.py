@@ -63,6 +63,21 @@ def test_a_read_is_short_only_at_the_end_of_the_file(place: Place) -> None:
     assert file.pread(5, 1000) == b""
 
 
+def test_a_read_into_memory_is_short_only_at_the_end_of_the_file(place: Place) -> None:
+    file = place.fs.open(place.root / "log", create=True)
+    file.pwritev([b"0123456789"], 0)
+    memory = bytearray(b"." * 6)
+    assert file.pread_into(memoryview(memory)[1:5], 2) == 4
+    assert memory == b".2345."
+    assert file.pread_into(memoryview(memory), 8) == 2
+    assert memory[:2] == b"89"
+    assert file.pread_into(memoryview(memory), 10) == 0
+    assert file.pread_into(memoryview(memory), 1000) == 0
+    file.close()
+    with pytest.raises(StorageError, match="EBADF"):
+        file.pread_into(memoryview(memory), 0)
+
+
 def test_truncate_cuts_and_extends_with_zeros(place: Place) -> None:
     file = place.fs.open(place.root / "log", create=True)
     file.pwritev([b"x" * 10_000], 0)

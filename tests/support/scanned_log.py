@@ -1,7 +1,8 @@
 """Logs of model frames, built and spoiled by hand, and what a scan makes of them."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from _core.log_scan import LogScan
 from _core.partition import Topic
@@ -14,6 +15,44 @@ from tests.support.virtual_clock import START_MS
 NO_MAGIC = "no frame magic"
 BAD_CRC = "CRC of header and tables differs"
 BAD_BATCH = "length, CRC or offsets of a batch differ"
+UNREADABLE = "cannot be read: Input/output error"
+PAGE_SIZE_BYTES: Final = 4096
+
+Segments = Sequence[tuple[int, bytes]]
+Lost = tuple[int, int, str]
+
+
+def sizes(segments: Segments) -> list[tuple[int, int]]:
+    """What a scan is told of segments."""
+    return [(base, len(content)) for base, content in segments]
+
+
+def reader(
+    segments: Segments, bad: Sequence[int] = (), asked: list[tuple[int, int]] | None = None
+) -> Callable[[int, memoryview], list[Lost]]:
+    """The function by which a scan reads segments.
+
+    Args:
+        segments: base and content of each.
+        bad: log positions whose page, counted from the segment's base, cannot be read.
+        asked: told of each call: position and size.
+    """
+
+    def read(pos: int, memory: memoryview) -> list[Lost]:
+        base, content = max(each for each in segments if each[0] <= pos)
+        assert pos + len(memory) <= base + len(content), "read over the end of a segment"
+        if asked is not None:
+            asked.append((pos, len(memory)))
+        memory[:] = content[pos - base : pos - base + len(memory)]
+        lost: list[Lost] = []
+        for page in sorted({base + (at - base) // PAGE_SIZE_BYTES * PAGE_SIZE_BYTES for at in bad}):
+            begin, end = max(page, pos), min(page + PAGE_SIZE_BYTES, pos + len(memory))
+            if begin < end:
+                memory[begin - pos : end - pos] = bytes(end - begin)
+                lost.append((begin, end, "Input/output error"))
+        return lost
+
+    return read
 
 
 @dataclass
@@ -47,20 +86,26 @@ class Log:
         self.flushed.append(mark)
         return pos
 
-    def topic(self, topic_id: int = 1, **marks: int) -> int:
+    def topic(self, topic_id: int = 1, *, flushed: int | None = None) -> int:
         frame = control.TopicFrame(
             control.TOPIC_DECLARED, f"jobs{topic_id}", JOBS, ((0, self.next_offset, -1),), {}
         )
         payload = control.encode_topic(frame)
         return self.add(
             model.control_frame(model.TOPIC, payload, topic_id=topic_id, store_time=START_MS),
-            **marks,
+            flushed=flushed,
         )
 
-    def accept(self, topic_id: int = 1, partition: int = 0, **marks: int) -> int:
-        batch = model.Batch(
-            records=(model.Record(timestamp=START_MS, key=b"k"),), base_offset=self.next_offset
-        )
+    def accept(
+        self,
+        topic_id: int = 1,
+        partition: int = 0,
+        *,
+        value: bytes | None = None,
+        flushed: int | None = None,
+    ) -> int:
+        record = model.Record(timestamp=START_MS, key=b"k", value=value)
+        batch = model.Batch(records=(record,), base_offset=self.next_offset)
         frame = model.Frame(
             kind=model.ACCEPT,
             topic_id=topic_id,
@@ -71,7 +116,7 @@ class Log:
             visible=batch.encode(),
         )
         self.next_offset += 1
-        return self.add(frame, **marks)
+        return self.add(frame, flushed=flushed)
 
     @property
     def end(self) -> int:
@@ -114,10 +159,15 @@ class Outcome:
     newer_version: bool
     next_offset: int | None
     controls: list[tuple[int, int, int]]
+    unreadable: list[Lost]
 
 
 def scan(
-    segments: list[tuple[int, bytes]], *, known_flushed: int = -1, budget: int = 2**40
+    segments: Segments,
+    *,
+    known_flushed: int = -1,
+    budget: int = 2**40,
+    read: Callable[[int, memoryview], list[Lost]] | None = None,
 ) -> Outcome:
     projections = Projections(level_count=3, id_key=bytes(16), fired_id_memory_ms=1000)
     controls: list[tuple[int, int, int]] = []
@@ -130,7 +180,13 @@ def scan(
             topic = known or Topic(frame.name, frame.uuid, topic_id, {})
             projections.add_topic(topic, list(frame.partitions))
 
-    log_scan = LogScan(projections, segments, apply_control, known_flushed=known_flushed)
+    log_scan = LogScan(
+        projections,
+        sizes(segments),
+        read or reader(segments),
+        apply_control,
+        known_flushed=known_flushed,
+    )
     before = -1
     while not log_scan.step(budget):
         assert log_scan.pos > before, "a slice moved nothing"
@@ -145,12 +201,13 @@ def scan(
         newer_version=log_scan.newer_version,
         next_offset=None if topic is None else topic.partitions[0].next_offset,
         controls=controls,
+        unreadable=log_scan.unreadable,
     )
 
 
-def small_log(accepts: int = 5, *, segment_size: int = 4096, **marks: int) -> Log:
+def small_log(accepts: int = 5, *, segment_size: int = 4096, flushed: int | None = None) -> Log:
     log = Log(segment_size)
-    log.topic(**marks)
+    log.topic(flushed=flushed)
     for _ in range(accepts):
-        log.accept(**marks)
+        log.accept(flushed=flushed)
     return log

@@ -92,6 +92,20 @@ class SimFile:
         self._node.cold.difference_update(pages(offset, size))
         return bytes(self._node.content.data[offset : offset + size])
 
+    def pread_into(self, buffer: memoryview, offset: int) -> int:
+        self._check("preadv")
+        end = min(offset + len(buffer), len(self._node.content.data))
+        for start, length in self._node.bad:
+            bad = pages(start, length)
+            if offset < bad.stop * PAGE_SIZE_BYTES and bad.start * PAGE_SIZE_BYTES < end:
+                end = bad.start * PAGE_SIZE_BYTES
+        if len(buffer) > 0 and end <= offset < len(self._node.content.data):
+            _refuse(self._path, "preadv", errno.EIO)
+        size = max(end - offset, 0)
+        self._node.cold.difference_update(pages(offset, size))
+        buffer[:size] = self._node.content.data[offset : offset + size]
+        return size
+
     def pread_hot(self, size: int, offset: int) -> bytes | None:
         self._check("preadv")
         is_bad = any(offset < start + n and start < offset + size for start, n in self._node.bad)

@@ -11,6 +11,7 @@ from _core.partition import Topic
 from _core.projections import Projections
 from appliance.store import control_frames as control
 from tests.support import frames_model as model
+from tests.support.scanned_log import reader, sizes
 from tests.support.virtual_clock import START_MS
 
 LEVEL_MS: Final = (1_000, 5_000, 10_000)
@@ -247,7 +248,8 @@ def replay(projections: Projections, log: bytes, start: int, end: int) -> None:
 
     if start == end:
         return
-    scan = LogScan(projections, [(start, log[start:end])], apply_control)
+    segments = [(start, log[start:end])]
+    scan = LogScan(projections, sizes(segments), reader(segments), apply_control)
     while not scan.step(1 << 40):
         pass
     assert (scan.pos, scan.damage, scan.tail_fault) == (end, [], None)

@@ -1,0 +1,80 @@
+"""The lock of a data directory: a flock on a file in it. A part of `fs`; layer 1.
+
+Raises OSError, of which `fs` makes a StorageError.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from appliance.errors import DataDirectoryLockedError
+
+
+class OsLock:
+    """A flock on the lock file of a data directory; the kernel frees it when the process ends."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def take(fd: int, directory: Path) -> OsLock:
+    """Take the lock for this process alone, and write its number into the file.
+
+    Args:
+        fd: of the lock file; closed if this raises.
+        directory: that is locked by it.
+
+    Raises:
+        DataDirectoryLockedError: somebody holds it.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError:
+        _refuse_held(directory, fd)
+    except OSError:
+        os.close(fd)
+        raise
+    return OsLock(fd)
+
+
+def take_for_reading(fd: int, directory: Path) -> OsLock:
+    """Keep out who wants it alone.
+
+    Args:
+        fd: of the lock file; closed if this raises.
+        directory: that is locked by it.
+
+    Raises:
+        DataDirectoryLockedError: somebody holds it alone.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _refuse_held(directory, fd)
+    except OSError:
+        os.close(fd)
+        raise
+    return OsLock(fd)
+
+
+def _refuse_held(directory: Path, fd: int) -> NoReturn:
+    """Say who holds a data directory; `fd`, of its lock file, is closed."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # Only readers are left: the number in the file is of a broker that is gone.
+        pid, is_read = None, True
+    except OSError:
+        holder = os.pread(fd, 32, 0).strip()
+        pid, is_read = int(holder) if holder.isdigit() else None, False
+    os.close(fd)
+    raise DataDirectoryLockedError(directory, pid, is_read=is_read) from None

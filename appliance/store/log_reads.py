@@ -1,0 +1,63 @@
+"""Reads a file around what the disk cannot read of it. Layer 2.
+
+A read fails as a whole, or stops, where a single sector is bad; what lies around it is as good as
+ever. So there it goes on page by page.
+"""
+
+from typing import Final
+
+from appliance.errors import StorageError
+from appliance.fs import File
+from appliance.units import PAGE_SIZE_BYTES
+
+Unreadable = tuple[int, int, str]
+"""From, to, and why that part cannot be read."""
+
+FILE_ENDS: Final = "the file ends"
+
+
+def read_around(file: File, memory: memoryview, offset: int) -> list[Unreadable]:
+    """Fill memory with bytes of a file, and with zeros where they cannot be read.
+
+    Args:
+        file: of which nobody expects more than its size.
+        memory: to be filled.
+        offset: position in the file of the first byte.
+
+    Returns:
+        The parts that cannot be read, ascending, as positions in the file.
+
+    Raises:
+        StorageError: it is not the disk that refuses.
+    """
+    lost: list[Unreadable] = []
+    done = 0
+    while done < len(memory):
+        at = offset + done
+        try:
+            count = file.pread_into(memory[done:], at)
+            why = FILE_ENDS
+            lost_size = len(memory) - done
+        except StorageError as error:
+            if not error.is_unreadable:
+                raise
+            why = error.reason
+            lost_size = min(PAGE_SIZE_BYTES - at % PAGE_SIZE_BYTES, len(memory) - done)
+            count = _read_page(file, memory[done : done + lost_size], at)
+        if count == 0:
+            count = lost_size
+            memory[done : done + count] = bytes(count)
+            begin = lost.pop()[0] if lost and lost[-1][1:] == (at, why) else at
+            lost.append((begin, at + count, why))
+        done += count
+    return lost
+
+
+def _read_page(file: File, memory: memoryview, offset: int) -> int:
+    """A page of which a larger read said that it is bad; 0 if it is."""
+    try:
+        return file.pread_into(memory, offset)
+    except StorageError as error:
+        if not error.is_unreadable:
+            raise
+        return 0
