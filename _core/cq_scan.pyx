@@ -48,7 +48,7 @@ cdef bint _is_sound(const uint8_t* frame, int32_t size, int64_t pos) noexcept no
         return False
     if load_i32(batch + BATCH_AT_LENGTH) != visible - 12:
         return False
-    return load_i32(batch + BATCH_AT_COUNT) == load_i32(frame + AT_RECORD_COUNT)
+    return load_i32(batch + BATCH_AT_LAST_DELTA) == load_i32(frame + AT_LAST_DELTA)
 
 
 cdef bint _belongs(
@@ -65,7 +65,7 @@ cdef bint _belongs(
         return False
     if is_lost:
         return base > offset
-    return base <= offset < base + load_i32(frame + AT_RECORD_COUNT)
+    return base <= offset <= base + load_i32(frame + AT_LAST_DELTA)
 
 
 cdef bint _crc_is_right(const uint8_t* frame) noexcept nogil:
@@ -254,10 +254,10 @@ cdef class UnitScan:
     cdef void _take(self, const FrameHeader* h) noexcept nogil:
         if h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER:
             return
-        if h.topic_id != self.topic_id or h.partition != self.partition or not h.record_count:
+        if h.topic_id != self.topic_id or h.partition != self.partition or not h.visible_size:
             return
         self._fill(h.base_offset, h.phys_offset, -h.size)
-        self._fill(h.base_offset + h.record_count, h.phys_offset, h.size)
+        self._fill(h.base_offset + h.last_delta + 1, h.phys_offset, h.size)
 
     cdef void _fill(self, int64_t stop, int64_t pos, int32_t size) noexcept nogil:
         """One unit for each offset from what was reached to before `stop`."""

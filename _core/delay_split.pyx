@@ -288,6 +288,7 @@ cdef class BatchSplitter:
         e[TIMER_AT_KIND] = DUE_RESOLVED
         store_u64(e + TIMER_AT_DUE, ask.due_ms)
         store_u64(e + TIMER_AT_LEVEL_OFFSET, level_offset)
+        store_u32(e + TIMER_AT_TARGET_PARTITION, <uint32_t>-1)
         store_u32(e + TIMER_AT_RECORD_POS, <uint32_t>start)
         store_u32(e + TIMER_AT_RECORD_SIZE, <uint32_t>(self.held.size - start))
         if ask.present[HEADER_ID]:

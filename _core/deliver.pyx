@@ -283,6 +283,7 @@ cdef class DeliverPath:
         h.store_time_ms = now_ms
         h.base_offset = partition.next_offset
         h.record_count = b.count
+        h.last_delta = b.last_delta
         h.timer_count = b.count
         h.max_timestamp = b.max_timestamp
         h.running_max = max(partition.running_max, b.max_timestamp)

@@ -328,7 +328,7 @@ cdef class FetchPath:
                 break
             assert result == FIND_FOUND  # every offset below visible_offset has its unit
             frame = found.frame
-            offset = load_i64(frame + AT_BASE_OFFSET) + load_i32(frame + AT_RECORD_COUNT)
+            offset = load_i64(frame + AT_BASE_OFFSET) + load_i32(frame + AT_LAST_DELTA) + 1
             size = load_i32(frame + AT_VISIBLE_SIZE)
             if not (at_least_one and total == 0):
                 if total + size > self.room - self.answered_bytes:

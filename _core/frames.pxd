@@ -1,5 +1,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
+from _core.layout cimport KINDS_READ
+
 # A frame header with native integers; the fields are those of layout.pxd.
 cdef struct FrameHeader:
     int kind
@@ -27,6 +29,8 @@ cdef struct FrameHeader:
     int32_t last_sequence
     int16_t producer_epoch
     uint16_t flags
+    int32_t last_delta
+    int64_t tags
 
 cdef enum FrameFault:
     FRAME_OK = 0
@@ -39,6 +43,11 @@ cdef enum FrameFault:
     FRAME_BAD_BATCH
     FRAME_BAD_PADDING
     FRAME_BAD_TABLE
+    FRAME_BAD_MARK
+
+# Whether this version knows what a frame of that kind means.
+cdef inline bint is_read(int kind) noexcept nogil:
+    return 0 < kind < 32 and (KINDS_READ >> kind) & 1
 
 cdef void blank_header(FrameHeader* h, int kind) noexcept nogil
 cdef void encode_header(const FrameHeader* h, uint8_t* out) noexcept nogil

@@ -5,6 +5,10 @@ kind are known, the sizes add up within the bytes at hand, the position is its o
 misplaced frame is not), the CRC covers header, tables and the start of each batch, each batch's own
 CRC covers the rest, every table entry points inside the frame, and the padding is zero.
 
+What a newer latermq wrote is told apart from damage by a right CRC: a higher version, a kind that
+is not read here and not marked as optional, an unknown bit of the flags' low byte, or an entry of a
+table that says what this version does not know.
+
 Layer 0: no I/O.
 """
 
@@ -33,6 +37,7 @@ cdef void blank_header(FrameHeader* h, int kind) noexcept nogil:
     h.first_sequence = -1
     h.last_sequence = -1
     h.producer_epoch = -1
+    h.last_delta = -1
 
 
 cdef int64_t frame_size(int64_t tables, int64_t visible, int64_t held) noexcept nogil:
@@ -70,7 +75,9 @@ cdef void encode_header(const FrameHeader* h, uint8_t* out) noexcept nogil:
     store_u32(out + AT_LAST_SEQUENCE, h.last_sequence)
     store_u16(out + AT_PRODUCER_EPOCH, h.producer_epoch)
     store_u16(out + AT_FLAGS, h.flags)
-    store_u32(out + AT_RESERVED, 0)
+    store_u32(out + AT_LAST_DELTA, h.last_delta)
+    store_u64(out + AT_TAGS, h.tags)
+    store_u64(out + AT_TAGS + 8, 0)
     store_u32(out + AT_CRC, 0)
 
 
@@ -101,6 +108,8 @@ cdef void decode_header(const uint8_t* p, FrameHeader* h) noexcept nogil:
     h.last_sequence = load_i32(p + AT_LAST_SEQUENCE)
     h.producer_epoch = load_i16(p + AT_PRODUCER_EPOCH)
     h.flags = load_u16(p + AT_FLAGS)
+    h.last_delta = load_i32(p + AT_LAST_DELTA)
+    h.tags = load_i64(p + AT_TAGS)
 
 
 cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
@@ -118,7 +127,10 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     payload = <int64_t>h.visible_size + h.held_size
     if 0 < h.visible_size < BATCH_HEADER_SIZE or 0 < h.held_size < BATCH_HEADER_SIZE:
         return False
-    return payload == 0 or h.kind in (KIND_ACCEPT, KIND_DELIVER, KIND_CARRY)
+    if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER:
+        # A batch takes an offset at least, also one of which all records are gone.
+        return h.last_delta >= 0 if h.visible_size else h.last_delta == -1
+    return payload == 0 or not is_read(h.kind)
 
 
 cdef bint _batch_is_whole(const uint8_t* p, int32_t size) noexcept nogil:
@@ -135,6 +147,7 @@ cdef bint _tells_the_same(const FrameHeader* h, const uint8_t* batch) noexcept n
     return (
         load_i64(batch + BATCH_AT_BASE_OFFSET) == h.base_offset
         and load_i32(batch + BATCH_AT_COUNT) == h.record_count
+        and load_i32(batch + BATCH_AT_LAST_DELTA) == h.last_delta
     )
 
 
@@ -149,8 +162,8 @@ cdef bint _id_is_inside(const FrameHeader* h, uint32_t pos, int size) noexcept n
 cdef int64_t DUE_MS_END = 1LL << 48    # the year 10889: what the due queue can hold
 
 
-cdef bint _timer_tables_are_sound(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """Accept and carry frames: entries fit in the tables, point into the frame, and can be due."""
+cdef int _check_timer_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    """Accept frames: entries fit in the tables, point into the frame, can be due, and are known."""
     cdef int64_t timers_size = <int64_t>h.timer_count * TIMER_ENTRY_SIZE
     cdef int64_t cancels_size = <int64_t>h.cancel_count * CANCEL_ENTRY_SIZE
     cdef int64_t held_start = FRAME_HEADER_SIZE + <int64_t>h.tables_size + h.visible_size
@@ -158,48 +171,62 @@ cdef bint _timer_tables_are_sound(const uint8_t* p, const FrameHeader* h) noexce
     cdef int64_t pos, size, due_ms
     cdef int32_t i
     if timers_size + cancels_size > h.tables_size:
-        return False
+        return FRAME_BAD_TABLE
     for i in range(h.timer_count):
+        if (
+            e[TIMER_AT_KIND] != DUE_RESOLVED or load_u32(e + TIMER_AT_OCCURRENCE)
+            or load_u32(e + TIMER_AT_TARGET_TOPIC) or load_i32(e + TIMER_AT_TARGET_PARTITION) != -1
+        ):
+            return FRAME_NEWER_VERSION
         pos = load_u32(e + TIMER_AT_RECORD_POS)
         size = load_u32(e + TIMER_AT_RECORD_SIZE)
         if pos < held_start + BATCH_HEADER_SIZE or pos + size > held_start + h.held_size:
-            return False
+            return FRAME_BAD_TABLE
         due_ms = load_i64(e + TIMER_AT_DUE)
-        if not h.flags & FRAME_FLAG_TRANSACTIONAL and not 0 <= due_ms < DUE_MS_END:
-            return False
+        if not 0 <= due_ms < DUE_MS_END:
+            return FRAME_BAD_TABLE
         if not _id_is_inside(h, load_u32(e + TIMER_AT_ID_POS), e[TIMER_AT_ID_SIZE]):
-            return False
+            return FRAME_BAD_TABLE
         e += TIMER_ENTRY_SIZE
     for i in range(h.cancel_count):
+        if e[CANCEL_AT_KIND] != WITHDRAW_CANCEL and e[CANCEL_AT_KIND] != WITHDRAW_DELIVERED:
+            return FRAME_NEWER_VERSION
         if not _id_is_inside(h, load_u32(e + CANCEL_AT_ID_POS), e[CANCEL_AT_ID_SIZE]):
-            return False
+            return FRAME_BAD_TABLE
         e += CANCEL_ENTRY_SIZE
-    return True
+    return FRAME_OK
 
 
-cdef bint _settled_table_is_sound(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """Deliver and cancel frames: entries and the ids behind them fit in the tables."""
+cdef int _check_settled_table(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    """Deliver and cancel frames: entries and the ids behind them fit in the tables, are known."""
     cdef int64_t need = <int64_t>h.timer_count * SETTLED_ENTRY_SIZE
     cdef const uint8_t* e = p + FRAME_HEADER_SIZE
     cdef int32_t i
     if need > h.tables_size or h.cancel_count:
-        return False
+        return FRAME_BAD_TABLE
     for i in range(h.timer_count):
+        if (
+            e[SETTLED_AT_OP] != SETTLE_COMPLETED or load_u32(e + SETTLED_AT_OCCURRENCE)
+            or load_u32(e + SETTLED_AT_ORIGIN_TOPIC)
+        ):
+            return FRAME_NEWER_VERSION
         need += e[SETTLED_AT_ID_SIZE]
         e += SETTLED_ENTRY_SIZE
-    return need <= h.tables_size
+    return FRAME_OK if need <= h.tables_size else FRAME_BAD_TABLE
 
 
-cdef bint _tables_are_sound(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    if h.kind == KIND_ACCEPT or (h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL):
-        return _timer_tables_are_sound(p, h)
+cdef int _check_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    if h.kind == KIND_ACCEPT:
+        return _check_timer_tables(p, h)
     if h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
-        return _settled_table_is_sound(p, h)
-    return h.timer_count == 0 and h.cancel_count == 0
+        return _check_settled_table(p, h)
+    if h.timer_count or h.cancel_count:
+        return FRAME_BAD_TABLE
+    return FRAME_OK
 
 
 cdef uint32_t frame_crc(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """CRC32C of header[0:140], tables and the first 21 bytes of each batch. REQUIRES: one piece."""
+    """CRC32C of header[0:156], tables and the first 21 bytes of each batch. REQUIRES: one piece."""
     cdef uint32_t crc = extend(0, p, AT_CRC)
     cdef const uint8_t* q = p + FRAME_HEADER_SIZE
     crc = extend(crc, q, h.tables_size)
@@ -228,13 +255,25 @@ cdef int _check_newer(
         return FRAME_BAD_SIZE
     if h.phys_offset != pos:
         return FRAME_MISPLACED
-    return FRAME_NEWER_VERSION if load_u32(p + AT_CRC) == frame_crc(p, h) else FRAME_BAD_CRC
+    if load_u32(p + AT_CRC) != frame_crc(p, h):
+        return FRAME_BAD_CRC
+    return FRAME_NEWER_VERSION if h.flushed <= pos else FRAME_BAD_MARK
+
+
+cdef int _check_meaning(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    """Of a frame whose CRC is right: whether this version knows what it says."""
+    if h.flags & FLAGS_BINDING & ~FLAGS_READ:
+        return FRAME_NEWER_VERSION
+    if not is_read(h.kind):
+        return FRAME_OK if h.flags & FRAME_FLAG_OPTIONAL else FRAME_NEWER_VERSION
+    return _check_tables(p, h)
 
 
 cdef int check_frame(
     const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches
 ) noexcept nogil:
     cdef const uint8_t* q
+    cdef int fault
     if available < FRAME_HEADER_SIZE or load_u16(p + AT_MAGIC) != FRAME_MAGIC:
         return FRAME_NO_MAGIC
     if p[AT_VERSION] < FORMAT_VERSION:
@@ -242,7 +281,7 @@ cdef int check_frame(
     decode_header(p, h)
     if p[AT_VERSION] > FORMAT_VERSION:
         return _check_newer(p, available, pos, h)
-    if h.kind < KIND_ACCEPT or h.kind > KIND_BLANK:
+    if h.kind == 0:
         return FRAME_BAD_KIND
     if h.size < FRAME_HEADER_SIZE or h.size > available or h.size % FRAME_ALIGNMENT:
         return FRAME_BAD_SIZE
@@ -252,10 +291,11 @@ cdef int check_frame(
         return FRAME_MISPLACED
     if load_u32(p + AT_CRC) != frame_crc(p, h):
         return FRAME_BAD_CRC
-    if h.kind == KIND_BLANK:
-        return FRAME_OK
-    if not _tables_are_sound(p, h):
-        return FRAME_BAD_TABLE
+    if h.flushed > pos:
+        return FRAME_BAD_MARK
+    fault = _check_meaning(p, h)
+    if fault != FRAME_OK or h.kind == KIND_BLANK:
+        return fault
     q = p + FRAME_HEADER_SIZE + h.tables_size
     if with_batches:
         if h.visible_size:
@@ -274,7 +314,7 @@ cdef int check_frame(
 FAULTS = {
     FRAME_OK: "whole",
     FRAME_NO_MAGIC: "no frame magic",
-    FRAME_NEWER_VERSION: "written by a newer format version",
+    FRAME_NEWER_VERSION: "written by a newer latermq",
     FRAME_BAD_KIND: "unknown kind",
     FRAME_BAD_SIZE: "sizes do not add up",
     FRAME_MISPLACED: "frame of another position",
@@ -282,6 +322,7 @@ FAULTS = {
     FRAME_BAD_BATCH: "length, CRC or offsets of a batch differ",
     FRAME_BAD_PADDING: "padding is not zero",
     FRAME_BAD_TABLE: "a table entry is out of range",
+    FRAME_BAD_MARK: "flushed mark above its own position",
 }
 
 

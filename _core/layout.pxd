@@ -18,7 +18,7 @@ All integers are big-endian.
 cpdef enum:
     FORMAT_VERSION = 1
     FRAME_MAGIC = 0x4C4D          # "LM"
-    FRAME_HEADER_SIZE = 144
+    FRAME_HEADER_SIZE = 160
     FRAME_ALIGNMENT = 8
 
 # Offsets in the frame header.
@@ -50,29 +50,50 @@ cpdef enum:
     AT_LAST_SEQUENCE = 128        # i32, as received
     AT_PRODUCER_EPOCH = 132       # i16
     AT_FLAGS = 134                # u16, FRAME_FLAG_*
-    AT_RESERVED = 136             # u32, zero
-    AT_CRC = 140                  # u32, CRC32C of header[0:140], tables, 21 bytes of each batch
+    AT_LAST_DELTA = 136           # i32, last offset of the visible batch minus base, -1 = none
+    AT_TAGS = 140                 # i64, tags code of the visible records, or a mask; 8 zeros follow
+    AT_CRC = 156                  # u32, CRC32C of header[0:156], tables, 21 bytes of each batch
 
 cpdef enum:
     KIND_ACCEPT = 1
     KIND_DELIVER = 2
     KIND_CANCEL = 3
-    KIND_CARRY = 4
+    KIND_CARRY = 4                # specified; not written or read yet
     KIND_TOPIC = 5
     KIND_OFFSET = 6
     KIND_PRODUCER = 7
     KIND_GROUP = 8
-    KIND_TXN = 9
+    KIND_TXN = 9                  # specified; not written or read yet
     KIND_EPOCH = 10
     KIND_BLANK = 11
+    # Numbers that are reserved from here on.
+    KIND_HEAD = 12                # what each segment begins with
+    KIND_VERDICT = 13             # what a start judged lost
+    KIND_ACCESS_CONTROL = 14
+    KIND_CREDENTIALS = 15
+    KIND_QUOTAS = 16
+    KIND_SHARED_GROUP = 17        # state of a shared group
+    KIND_GROUP_DELTA = 18         # what changed of a group
+    KIND_CARRIED_RECORDS = 19     # visible records that outlive their segment
 
+# Kinds that this version reads, bit n for kind n. A frame of another one is a newer latermq's.
+cpdef enum:
+    KINDS_READ = (
+        1 << 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11
+    )
+
+# A reader must know every bit of the low byte, and may ignore those of the high byte.
 cpdef enum:
     FRAME_FLAG_TRANSACTIONAL = 1  # the accept belongs to an open transaction of its producer
     FRAME_FLAG_CONTROL = 2        # a carry of control values instead of timers
+    FRAME_FLAG_MIXED_TAGS = 4     # the records' tags differ: the field tags is a mask
+    FRAME_FLAG_OPTIONAL = 0x8000  # a reader that does not know the kind skips the frame
+    FLAGS_READ = 4                # of the low byte
+    FLAGS_BINDING = 0xFF
 
 # One entry of the timer table of an accept or carry frame.
 cpdef enum:
-    TIMER_ENTRY_SIZE = 48
+    TIMER_ENTRY_SIZE = 64
     TIMER_AT_ACCEPT_POS = 0       # i64, of the frame that accepted it: first half of the timer id
     TIMER_AT_INDEX = 8            # i32, index of the record as received: second half
     TIMER_AT_LEVEL = 12           # u8, 0 = arbitrary
@@ -82,7 +103,10 @@ cpdef enum:
     TIMER_AT_LEVEL_OFFSET = 24    # i64, offset in the level queue, -1 = in the wheel
     TIMER_AT_RECORD_POS = 32      # u32, of the held record, from the start of the frame
     TIMER_AT_RECORD_SIZE = 36     # u32, with its length prefix
-    TIMER_AT_ID_POS = 40          # u32, from the start of the frame; four zero bytes follow
+    TIMER_AT_ID_POS = 40          # u32, from the start of the frame
+    TIMER_AT_OCCURRENCE = 44      # u32, 0 = the first
+    TIMER_AT_TARGET_TOPIC = 48    # i32, where it is delivered to; 0 = its own topic
+    TIMER_AT_TARGET_PARTITION = 52  # i32, -1 = its own; eight zero bytes follow
 
 cpdef enum:
     DUE_RESOLVED = 0              # an instant
@@ -105,10 +129,18 @@ cpdef enum:
 
 # One entry of the table of a deliver or cancel frame; the ids of named ones follow, in its order.
 cpdef enum:
-    SETTLED_ENTRY_SIZE = 16
+    SETTLED_ENTRY_SIZE = 32
     SETTLED_AT_ACCEPT_POS = 0     # i64
     SETTLED_AT_INDEX = 8          # i32
-    SETTLED_AT_ID_SIZE = 12       # u8, 0 = unnamed; three zero bytes follow
+    SETTLED_AT_ID_SIZE = 12       # u8, 0 = unnamed
+    SETTLED_AT_OP = 13            # u8, SETTLE_*; two zero bytes follow
+    SETTLED_AT_OCCURRENCE = 16    # u32, 0 = the first
+    SETTLED_AT_ORIGIN_TOPIC = 20  # i32, topic of the timer and its id; 0 = that of the frame
+    SETTLED_AT_NEXT_DUE = 24      # i64, due time of the next occurrence, 0 = none
+
+cpdef enum:
+    SETTLE_COMPLETED = 0          # the timer is no longer pending
+    SETTLE_SET_ANEW = 1           # its next occurrence is pending
 
 # ConsumeQueue units, RocketMQ's layout.
 cpdef enum:
@@ -148,7 +180,7 @@ cpdef enum:
 cpdef enum:
     RUN_ROW_PENDING = 1
     RUN_ROW_SETTLED = 2
-    RUN_TIMER_SIZE = 40
+    RUN_TIMER_SIZE = 48
     RUN_TIMER_AT_ACCEPT_POS = 0   # i64
     RUN_TIMER_AT_INDEX = 8        # i32
     RUN_TIMER_AT_KIND = 12        # u8, RUN_ROW_PENDING
@@ -157,6 +189,7 @@ cpdef enum:
     RUN_TIMER_AT_LEVEL_OFFSET = 24  # i64
     RUN_TIMER_AT_TOPIC_ID = 32    # i32
     RUN_TIMER_AT_PARTITION = 36   # i32
+    RUN_TIMER_AT_BODY_POS = 40    # i64, of the frame that holds the record now
     RUN_SETTLED_SIZE = 16
     RUN_SETTLED_AT_ACCEPT_POS = 0  # i64
     RUN_SETTLED_AT_INDEX = 8      # i32

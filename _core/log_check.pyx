@@ -163,12 +163,7 @@ cdef class LogCheck(LogScan):
 
     cdef int _check_order(self, const FrameHeader* h) except -1:
         """What only moves forward along the log."""
-        if h.flushed > h.phys_offset:
-            self.checked.fault(
-                h.phys_offset + AT_FLUSHED,
-                f"a flushed mark up to its own position {h.phys_offset}", f"{h.flushed}",
-            )
-        elif h.flushed < self.last_mark:
+        if h.flushed < self.last_mark:
             self.checked.fault(
                 h.phys_offset + AT_FLUSHED,
                 f"a flushed mark of {self.last_mark} or more, as before it", f"{h.flushed}",
@@ -228,10 +223,9 @@ cdef class LogCheck(LogScan):
         cdef int64_t low = INT64_MAX, high = -1, due
         cdef int32_t i
         for i in range(h.timer_count):
-            if entry[TIMER_AT_KIND] == DUE_RESOLVED:
-                due = load_i64(entry + TIMER_AT_DUE)
-                low = min(low, due)
-                high = max(high, due)
+            due = load_i64(entry + TIMER_AT_DUE)
+            low = min(low, due)
+            high = max(high, due)
             entry += TIMER_ENTRY_SIZE
         if high < 0:
             low = -1

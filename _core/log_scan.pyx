@@ -19,7 +19,7 @@ from libc.string cimport memcpy
 
 from _core.frames cimport (
     FRAME_BAD_SIZE, FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame,
-    decode_header, frame_size,
+    decode_header, frame_size, is_read,
 )
 from _core.frames import FAULTS
 from _core.layout cimport *
@@ -87,7 +87,7 @@ cdef class LogScan:
         garbage_end: when done, about where bytes that are not zero end; at most `pos` if nothing
             but zeros follows.
         has_leftovers: valid frames lie behind the end of the log; they must not come back.
-        newer_version: the log was written by a newer format version: it must not be opened.
+        newer_version: a newer latermq wrote what this one does not know: it must not be opened.
     """
 
     def __cinit__(
@@ -357,8 +357,8 @@ cdef class LogScan:
 
     cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef Topic topic
-        if h.kind == KIND_BLANK:
-            return 0
+        if h.kind == KIND_BLANK or not is_read(h.kind):
+            return 0  # an optional frame of a kind that is not known says nothing here
         if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
             topic = <Topic>self.projections.topics_by_id.get(h.topic_id)
             if topic is None or not 0 <= h.partition < len(topic.partitions):

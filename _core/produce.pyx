@@ -483,6 +483,7 @@ cdef class ProducePath:
         h.running_max = max(partition.running_max, h.max_timestamp)
         if h.record_count:
             h.base_offset = partition.next_offset
+            h.last_delta = h.record_count - 1
         if b.producer_id >= 0:
             h.producer_id = b.producer_id
             h.producer_epoch = b.producer_epoch

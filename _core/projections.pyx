@@ -312,7 +312,7 @@ cdef class Projections:
         if h.kind == KIND_ACCEPT:
             self.accepted_frames += 1
             self.accepted_records += h.record_count
-            if h.record_count:
+            if h.visible_size:
                 self._apply_records(partition, h)
             if h.producer_id >= 0:
                 self._apply_producer(partition, h)
@@ -331,7 +331,7 @@ cdef class Projections:
         assert h.base_offset >= partition.next_offset
         if h.base_offset > partition.next_offset:
             partition.add_units(h.base_offset - partition.next_offset, h.phys_offset, -h.size)
-        partition.add_units(h.record_count, h.phys_offset, h.size)
+        partition.add_units(<int64_t>h.last_delta + 1, h.phys_offset, h.size)
         partition.running_max = h.running_max
         self._add_mark(h.phys_offset + h.size, partition.next_offset, partition.handle)
         return 0
@@ -355,8 +355,6 @@ cdef class Projections:
         cdef const uint8_t* timer = p + FRAME_HEADER_SIZE
         cdef const uint8_t* cancel = timer + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
         cdef int32_t timers = h.timer_count, cancels = h.cancel_count
-        if h.flags & FRAME_FLAG_TRANSACTIONAL:
-            return 0  # takes effect with the commit
         while timers or cancels:
             if timers and (
                 not cancels or load_i32(timer + TIMER_AT_INDEX) < load_i32(cancel + CANCEL_AT_INDEX)

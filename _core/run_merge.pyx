@@ -55,6 +55,8 @@ cdef bint is_row_sound(int kind, const uint8_t* row, Py_ssize_t left) noexcept n
         and load_i64(row + RUN_TIMER_AT_LEVEL_OFFSET) >= -1
         and load_i32(row + RUN_TIMER_AT_TOPIC_ID) >= 0
         and 0 <= load_i32(row + RUN_TIMER_AT_PARTITION) < PARTITION_MAX
+        # A body that was carried elsewhere is what a later version writes.
+        and load_i64(row + RUN_TIMER_AT_BODY_POS) == load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
     )
 
 

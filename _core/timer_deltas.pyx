@@ -288,6 +288,7 @@ cdef class TimerDeltas:
             store_u64(out + used + RUN_TIMER_AT_LEVEL_OFFSET, timer.level_offset)
             store_u32(out + used + RUN_TIMER_AT_TOPIC_ID, timer.topic_id)
             store_u32(out + used + RUN_TIMER_AT_PARTITION, timer.partition)
+            store_u64(out + used + RUN_TIMER_AT_BODY_POS, timer.phys_offset)
             used += RUN_TIMER_SIZE
         return used
 

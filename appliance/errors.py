@@ -120,15 +120,14 @@ class FormatVersionError(LatermqError):
     Args:
         path: the file.
         offset: position in the file, in bytes.
-        what: such as "a frame".
-        found: its format version.
-        known: the highest one that this latermq reads.
+        found: what is there, such as "a frame of format version 2".
+        known: what this latermq does instead, such as "reads version 1 and below".
     """
 
-    def __init__(self, path: Path, offset: int, what: str, *, found: int, known: int) -> None:
+    def __init__(self, path: Path, offset: int, *, found: str, known: str) -> None:
         super().__init__(
-            f"{path} has {what} of format version {found} at byte {offset}; this latermq reads "
-            f"version {known} and below: use the latermq that wrote it, or a newer one"
+            f"{path} has {found} at byte {offset}; this latermq {known}: use the latermq that "
+            "wrote it, or a newer one"
         )
         self.path = path
         self.offset = offset

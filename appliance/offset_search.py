@@ -204,4 +204,4 @@ class OffsetSearch:
 
 def _end_of(header: dict[str, int]) -> int:
     """The offset behind a frame's last record."""
-    return header["base_offset"] + header["record_count"]
+    return header["base_offset"] + header["last_delta"] + 1

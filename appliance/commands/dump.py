@@ -88,6 +88,14 @@ class Kind(StrEnum):
     TXN = "txn"
     EPOCH = "epoch"
     BLANK = "blank"
+    HEAD = "head"
+    VERDICT = "verdict"
+    ACCESS_CONTROL = "access-control"
+    CREDENTIALS = "credentials"
+    QUOTAS = "quotas"
+    SHARED_GROUP = "shared-group"
+    GROUP_DELTA = "group-delta"
+    CARRIED_RECORDS = "carried-records"
 
 
 @ends_quietly
@@ -179,9 +187,9 @@ def _items(source: "Dump", what: What, *, with_contents: bool) -> "Iterator[Item
 
 
 def _kind_numbers(kinds: list[Kind] | None) -> frozenset[int] | None:
-    from appliance.offline.frame_items import KIND_NAMES
+    from appliance.store.frame_kinds import KIND_NAMES
 
-    numbers = {name: number for number, name in KIND_NAMES.items()}
+    numbers = {name.replace(" ", "-"): number for number, name in KIND_NAMES.items()}
     return frozenset(numbers[each.value] for each in kinds) if kinds else None
 
 

@@ -9,10 +9,17 @@ from typing import Any, Final
 
 from _core.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_TOPIC
 from appliance.store import control_file
-from appliance.store.carry_frames import VALUE_HEAD, VALUE_SEQUENCES, decode_sequences
-from appliance.store.control_file import HEAD, LEVEL_STATE, PARTITION, TOTAL
+from appliance.store.control_file import (
+    HEAD,
+    LEVEL_STATE,
+    PARTITION,
+    TOTAL,
+    VALUE_HEAD,
+    VALUE_SEQUENCES,
+)
 from appliance.store.control_frames import decode_epoch, decode_topic
 from appliance.store.group_frames import decode_group, decode_offsets
+from appliance.store.sequences import decode_sequences
 
 FactKey = tuple[Any, ...]
 """What a fact is about: a word for its sort, then names and numbers."""

@@ -11,7 +11,6 @@ from typing import Final
 from _core.layout import (
     KIND_ACCEPT,
     KIND_BLANK,
-    KIND_CARRY,
     UNIT_AT_SIZE,
     UNIT_AT_TAGS_CODE,
     UNIT_SIZE,
@@ -20,7 +19,6 @@ from appliance.offline.control_facts import facts_of
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Findings
 from appliance.offline.frame_items import (
-    KIND_NAMES,
     Decompress,
     Frame,
     Item,
@@ -32,6 +30,7 @@ from appliance.offline.log_walk import LogWalk
 from appliance.offline.saved_states import SavedStates, WholeState
 from appliance.offline.state_items import state_items
 from appliance.store.checkpoint import COPY_SIZE
+from appliance.store.frame_kinds import kind_name
 from appliance.store.paths import parse_segment_name
 from appliance.units import KIB, MIB
 
@@ -84,10 +83,10 @@ class Filters:
         if self.kinds is not None and frame.kind not in self.kinds:
             return False
         has_offsets = self.first_offset is not None or self.end_offset is not None
-        if has_offsets and not header["record_count"]:
+        if has_offsets and header["last_delta"] < 0:
             return False
         return self.takes_place(topic, header["partition"]) and self.takes_offsets(
-            header["base_offset"], header["record_count"]
+            header["base_offset"], header["last_delta"] + 1
         )
 
 
@@ -169,7 +168,7 @@ class Dump:
             if not frame.header["visible_size"]:
                 continue
             head = {"topic": topic, "partition": frame.header["partition"]}
-            place = {"position": frame.pos, "kind": KIND_NAMES[frame.kind]}
+            place = {"position": frame.pos, "kind": kind_name(frame.kind)}
             limit = DEFAULTS.decompressed_size_max_bytes
             for record in frame.records(self._decompress, limit):
                 if "problem" in record or self._filters.takes_offsets(record["offset"], 1):
@@ -188,7 +187,7 @@ class Dump:
             if filters.end_pos is not None and pos >= filters.end_pos:
                 return
             frame = Frame(pos, log.frame_at(pos))
-            if frame.kind not in (KIND_ACCEPT, KIND_CARRY) or not frame.header["timer_count"]:
+            if frame.kind != KIND_ACCEPT or not frame.header["timer_count"]:
                 continue
             topic = state.topic_names.get(frame.topic_id)
             partition = frame.header["partition"]

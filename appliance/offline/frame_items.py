@@ -15,26 +15,22 @@ from _core.frames import read_header
 from _core.layout import (
     BATCH_HEADER_SIZE,
     CANCEL_ENTRY_SIZE,
-    FRAME_FLAG_CONTROL,
-    FRAME_FLAG_TRANSACTIONAL,
+    FRAME_FLAG_MIXED_TAGS,
+    FRAME_FLAG_OPTIONAL,
     FRAME_HEADER_SIZE,
     KIND_ACCEPT,
-    KIND_BLANK,
     KIND_CANCEL,
-    KIND_CARRY,
     KIND_DELIVER,
     KIND_EPOCH,
     KIND_GROUP,
     KIND_OFFSET,
     KIND_PRODUCER,
     KIND_TOPIC,
-    KIND_TXN,
     SETTLED_ENTRY_SIZE,
     TIMER_ENTRY_SIZE,
 )
 from _core.record_list import records
 from appliance.errors import CorruptionError, RequestError
-from appliance.store.carry_frames import decode_carry
 from appliance.store.control_frames import (
     TOPIC_DECLARED,
     TopicFrame,
@@ -42,35 +38,20 @@ from appliance.store.control_frames import (
     decode_producer,
     decode_topic,
 )
+from appliance.store.frame_kinds import kind_name
 from appliance.store.group_frames import decode_group, decode_offsets
-from appliance.store.txn_frames import decode_txn
 
 Item = dict[str, Any]
 
 Decompress = Callable[[int, memoryview, int], bytes]
 """(codec, record section, most bytes) -> plain bytes; raises RequestError."""
 
-KIND_NAMES: Final = {
-    KIND_ACCEPT: "accept",
-    KIND_DELIVER: "deliver",
-    KIND_CANCEL: "cancel",
-    KIND_CARRY: "carry",
-    KIND_TOPIC: "topic",
-    KIND_OFFSET: "offset",
-    KIND_PRODUCER: "producer",
-    KIND_GROUP: "group",
-    KIND_TXN: "txn",
-    KIND_EPOCH: "epoch",
-    KIND_BLANK: "blank",
-}
-
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_TIMER: Final = struct.Struct(">qiBBBxqqIIIxxxx")
+_TIMER: Final = struct.Struct(">qiBBBxqqIIIIii8x")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
-_SETTLED: Final = struct.Struct(">qiBxxx")
+_SETTLED: Final = struct.Struct(">qiBBxxIiq")
 
-_DUE_KINDS: Final = ("instant", "after commit", "at, after commit", "level, after commit")
 _WITHDRAWALS: Final = {1: "cancel", 2: "delivered"}
 
 _ATTRIBUTE_CODEC: Final = 7
@@ -134,7 +115,7 @@ class Frame:
         header = self.header
         item: Item = {
             "position": self.pos,
-            "kind": KIND_NAMES[self.kind],
+            "kind": kind_name(self.kind),
             "size": header["size"],
             "epoch": header["epoch"],
             "flushed": header["flushed"],
@@ -148,11 +129,13 @@ class Frame:
         for field, (name, nothing) in _OPTIONAL.items():
             if header[field] != nothing:
                 item[name] = header[field]
+        if header["last_delta"] != header["record_count"] - 1:
+            item["last_delta"] = header["last_delta"]
         flags = header["flags"]
-        if flags & FRAME_FLAG_TRANSACTIONAL:
-            item["transactional"] = True
-        if flags & FRAME_FLAG_CONTROL:
-            item["control"] = True
+        if header["tags"]:
+            item["tags_mask" if flags & FRAME_FLAG_MIXED_TAGS else "tags_code"] = header["tags"]
+        if flags & FRAME_FLAG_OPTIONAL:
+            item["optional"] = True
         return item
 
     # Parts
@@ -166,25 +149,21 @@ class Frame:
         Raises:
             CorruptionError: it cannot be read.
         """
-        if self.kind == KIND_CARRY and not self.header["flags"] & FRAME_FLAG_CONTROL:
-            return None
         decode = _DECODERS.get(self.kind)
         return None if decode is None else decode(bytes(self._tables()))
 
     def timers(self) -> list[Item]:
-        """The timer table of an accept or carry frame, with the record that each holds back."""
-        if self.kind not in (KIND_ACCEPT, KIND_CARRY) or not self.header["timer_count"]:
+        """The timer table of an accept frame, with the record that each holds back."""
+        if self.kind != KIND_ACCEPT or not self.header["timer_count"]:
             return []
         held = self._held_records()
         found = []
         for n in range(self.header["timer_count"]):
             at = FRAME_HEADER_SIZE + n * TIMER_ENTRY_SIZE
-            accept_pos, index, level, kind, id_size, due, level_offset, _, _, id_pos = (
+            accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, *_ = (
                 _TIMER.unpack_from(self.data, at)
             )
             item: Item = {"accept_position": accept_pos, "index": index, "due": due}
-            if kind:
-                item["due_is"] = _DUE_KINDS[kind] if kind < len(_DUE_KINDS) else str(kind)
             if id_size:
                 item["id"] = bytes(self.data[id_pos : id_pos + id_size])
             if level:
@@ -218,7 +197,7 @@ class Frame:
         found = []
         for n in range(count):
             at = FRAME_HEADER_SIZE + n * SETTLED_ENTRY_SIZE
-            accept_pos, index, id_size = _SETTLED.unpack_from(self.data, at)
+            accept_pos, index, id_size, *_ = _SETTLED.unpack_from(self.data, at)
             item: Item = {"accept_position": accept_pos, "index": index}
             if id_size:
                 item["id"] = bytes(self.data[id_pos : id_pos + id_size])
@@ -317,9 +296,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Item]]] = {
     KIND_OFFSET: lambda data: {"entries": plain(decode_offsets(data))},
     KIND_PRODUCER: lambda data: {"next_producer_id": decode_producer(data)},
     KIND_GROUP: lambda data: cast(Item, plain(decode_group(data))),
-    KIND_TXN: lambda data: cast(Item, plain(decode_txn(data))),
     KIND_EPOCH: lambda data: cast(Item, plain(decode_epoch(data))),
-    KIND_CARRY: lambda data: {"values": plain(decode_carry(data))},
 }
 
 

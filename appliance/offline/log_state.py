@@ -8,8 +8,6 @@ from typing import Final, NoReturn, cast
 from _core.layout import (
     FRAME_HEADER_SIZE,
     KIND_EPOCH,
-    KIND_GROUP,
-    KIND_OFFSET,
     KIND_PRODUCER,
     KIND_TOPIC,
 )
@@ -29,9 +27,6 @@ from appliance.store.state import LogCalls, State
 DEFAULTS: Final = Config()
 
 _SETTINGS: Final = re.compile(r"levels=([0-9]{1,2}) fired_id_memory_ms=([0-9]{1,15})")
-
-_TAKEN_UP: Final = frozenset({KIND_TOPIC, KIND_OFFSET, KIND_PRODUCER, KIND_GROUP, KIND_EPOCH})
-"""Control frames that a start of this version can do something with."""
 
 ControlFault = Callable[[int, str, str], None]
 """Told of a payload that is wrong: offset from the start of its frame, expected, found."""
@@ -91,13 +86,6 @@ class LogState(State):
 
     def apply_control(self, kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
         """Take up a frame of control state; what cannot be read is a fault."""
-        if kind not in _TAKEN_UP:
-            self._fault(
-                0,
-                "a frame of a kind that this version of latermq writes",
-                f"kind {kind}: use the latermq that wrote it, or a newer one",
-            )
-            return
         try:
             self._note(kind, topic_id, payload)
             super().apply_control(kind, topic_id, payload, epoch)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from _core.frames import FAULTS
-from _core.layout import AT_VERSION, FORMAT_VERSION
+from _core.layout import FRAME_HEADER_SIZE
 from _core.log_check import LogCheck
 from appliance.errors import FormatVersionError
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
 from appliance.offline.frame_faults import explain
 from appliance.offline.log_state import LogState
+from appliance.store.frame_kinds import newer_frame_error
 from appliance.units import MIB
 
 SLICE_BYTES: Final = 16 * MIB
@@ -107,10 +108,8 @@ class LogWalk:
 
     def _newer_version(self) -> FormatVersionError:
         pos = self._scan.pos
-        version = self._data.log.bytes_at(pos, AT_VERSION + 1)[AT_VERSION]
-        return FormatVersionError(
-            *self._data.log.place_of(pos), "a frame", found=version, known=FORMAT_VERSION
-        )
+        header = bytes(self._data.log.bytes_at(pos, FRAME_HEADER_SIZE))
+        return newer_frame_error(*self._data.log.place_of(pos), header)
 
     def _report(self) -> None:
         for begin, end, why in self._scan.take_unreadable():

@@ -18,7 +18,6 @@ from _core.crc32c import crc32c
 from _core.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_TOPIC
 from appliance.errors import CorruptionError
 from appliance.fs import FileSystem
-from appliance.store.carry_frames import VALUE_HEAD, VALUE_SEQUENCES
 from appliance.store.checkpoint import SavedState
 from appliance.store.payload import PayloadReader, pack_text
 from appliance.store.run_files import ENTRY, RunEntry, decode_entry, encode_entry
@@ -31,6 +30,10 @@ HEAD: Final = struct.Struct(">IHxxqqqqIiqixxxx")
 """Magic, version, number, start, applied, position and CRC of the last frame, epoch, next producer
 id, next topic id."""
 
+VALUE_HEAD: Final = struct.Struct(">BxxxiI")
+"""Kind, topic id, size; then the payload. Those of a carry frame begin likewise."""
+
+VALUE_SEQUENCES: Final = 65
 VALUE_PARTITIONS: Final = 129
 VALUE_SETTINGS: Final = 130
 VALUE_ID_KEY: Final = 131

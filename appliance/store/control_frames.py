@@ -1,7 +1,7 @@
 """The payloads of topic, producer and epoch frames.
 
-docs/FORMAT.md draws them. The payloads of the other kinds are in `group_frames` (offset, group),
-`txn_frames` (txn) and `carry_frames` (carry of control values). Layer 2; pure functions of bytes.
+docs/FORMAT.md draws them. The payloads of offset and group frames are in `group_frames`. Layer 2;
+pure functions of bytes.
 """
 
 import struct

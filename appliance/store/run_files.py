@@ -49,7 +49,7 @@ ENTRY: Final = struct.Struct(">BxxxIqqqqq")
 SYNC_BYTES: Final = 8 * MIB
 """Synced piece by piece: an fdatasync of hundreds of MB would hold up that of the log."""
 
-TIMER_ROW: Final = struct.Struct(">qiBBxxqqii")
+TIMER_ROW: Final = struct.Struct(">qiBBxxqqiiq")
 SETTLED_ROW: Final = struct.Struct(">qiBxxx")
 ID_ROW: Final = struct.Struct(">QIiqqqiiBxxx")
 
@@ -353,7 +353,7 @@ def rows_of(kind: int, block: bytes) -> Iterator[TimerRow | SettledRow | IdRow]:
             yield IdRow(*ID_ROW.unpack_from(block, at))
             at += RUN_ID_SIZE
         elif block[at + RUN_TIMER_AT_KIND] == RUN_ROW_PENDING:
-            pos, index, _, level, *rest = TIMER_ROW.unpack_from(block, at)
+            pos, index, _, level, *rest, _ = TIMER_ROW.unpack_from(block, at)
             yield TimerRow(pos, index, level, *rest)
             at += RUN_TIMER_SIZE
         else:

@@ -15,15 +15,13 @@ from typing import Final
 from _core.frames import check, read_header
 from _core.layout import (
     AT_CRC,
-    AT_VERSION,
-    FORMAT_VERSION,
     FRAME_HEADER_SIZE,
     KIND_EPOCH,
     KIND_TOPIC,
 )
 from _core.log_scan import LogScan
 from appliance.clock import Clock
-from appliance.errors import CorruptionError, FormatVersionError, StorageError
+from appliance.errors import CorruptionError, StorageError
 from appliance.fs import FileSystem
 from appliance.store import control_file, control_frames
 from appliance.store.checkpoint import NO_CLUSTER, CheckpointFile, SavedState
@@ -31,6 +29,7 @@ from appliance.store.commit_log import CommitLog
 from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
 from appliance.store.control_file import PARTITION, ControlState, KnownDamage
 from appliance.store.decisions import DECISIONS, Abort, Decision, Fault, Found
+from appliance.store.frame_kinds import newer_frame_error
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Progress, Rejected
 from appliance.store.run_files import RunEntry
@@ -332,9 +331,7 @@ class Start:
             self._bound_memory()
             yield Progress("replaying", scan.pos - start, total)
         if scan.newer_version:
-            version = log.read_header(scan.pos)[AT_VERSION]
-            place = log.path_of(scan.pos)
-            raise FormatVersionError(*place, "a frame", found=version, known=FORMAT_VERSION)
+            raise newer_frame_error(*log.path_of(scan.pos), log.read_header(scan.pos))
         yield Progress("finishing", scan.pos - start, total)
 
     def _bound_memory(self) -> None:

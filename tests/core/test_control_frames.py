@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import CorruptionError
-from appliance.store import carry_frames as carry
 from appliance.store import control_frames as control
 from appliance.store import group_frames as group
-from appliance.store import txn_frames as txn
+from appliance.store import sequences
 from appliance.store.payload import NULL_SIZE, pack_name, pack_text
+from tests.support import carry_payloads as carry
 from tests.support import golden_frames as golden
+from tests.support import txn_payloads as txn
 from tests.support.format_doc import bytes_of
 
 Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
@@ -28,7 +29,7 @@ CODECS: dict[str, Codec] = {
     "group": (group.encode_group, group.decode_group),
     "txn": (txn.encode_txn, txn.decode_txn),
     "carry": (carry.encode_carry, carry.decode_carry),
-    "sequences": (lambda value: carry.encode_sequences(*value), carry.decode_sequences),
+    "sequences": (lambda value: carry.encode_sequences(*value), sequences.decode_sequences),
     "levels": (carry.encode_levels, carry.decode_levels),
     "ids": (carry.encode_ids, carry.decode_ids),
 }
@@ -156,10 +157,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
         I32,
         tuples(
             st.builds(
-                carry.ProducerState,
+                sequences.ProducerState,
                 producer_id=I64,
                 epoch=I16,
-                batches=tuples(st.builds(carry.SequencedBatch, I32, I32, I64, I64), 5),
+                batches=tuples(st.builds(sequences.SequencedBatch, I32, I32, I64, I64), 5),
             )
         ),
     ),
@@ -202,7 +203,7 @@ def test_golden_payloads_hold_the_values_they_were_made_of(name: str) -> None:
 
 def test_golden_frames_are_decoded_to_the_values_they_were_made_of() -> None:
     def payload(name: str) -> bytes:
-        return bytes_of(golden.golden_path(name).read_text().splitlines())[144:]
+        return bytes_of(golden.golden_path(name).read_text().splitlines())[160:]
 
     assert control.decode_topic(payload("topic")) == golden.TOPIC_FRAME
     assert control.decode_topic(payload("topic_deleted")).op == control.TOPIC_DELETED
@@ -214,7 +215,7 @@ def test_golden_frames_are_decoded_to_the_values_they_were_made_of() -> None:
     assert txn.decode_txn(payload("txn")) == golden.TXN_COMMIT
     values = carry.decode_carry(payload("carry_control"))
     assert values == golden.CARRIED
-    assert carry.decode_sequences(values[6].payload) == (1, golden.SEQUENCES)
+    assert sequences.decode_sequences(values[6].payload) == (1, golden.SEQUENCES)
     assert carry.decode_levels(values[7].payload) == golden.LEVELS
     assert carry.decode_ids(values[8].payload) == golden.IDS
 
@@ -262,7 +263,7 @@ def test_counts_beyond_the_payload_are_refused_before_anything_is_read() -> None
         (carry.decode_carry, b"\xff\xff\xff\xff"),
         (carry.decode_levels, b"\xff\xff\xff\xff"),
         (carry.decode_ids, b"\xff\xff\xff\xff"),
-        (carry.decode_sequences, bytes(4) + b"\xff\xff\xff\xff"),
+        (sequences.decode_sequences, bytes(4) + b"\xff\xff\xff\xff"),
         (control.decode_topic, b"\x01\x00" + bytes(18) + b"\xff\xff\xff\xff" + bytes(4)),
     ):
         with pytest.raises(CorruptionError, match="items of at least"):

@@ -21,7 +21,7 @@ from tests.support.scanned_log import (
     small_log,
 )
 
-NEWER = "written by a newer format version"
+NEWER = "written by a newer latermq"
 MISSING = "a segment is missing"
 UNKNOWN_TOPIC = "frame of an unknown topic"
 

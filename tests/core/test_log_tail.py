@@ -200,7 +200,7 @@ def test_a_segment_ends_behind_what_is_written() -> None:
         tail.enter_segment(tail.pointers.wrote)
 
 
-STEPS = st.lists(st.integers(0, 720) | st.sampled_from(["commit", "flush"]), max_size=60)
+STEPS = st.lists(st.integers(0, 688) | st.sampled_from(["commit", "flush"]), max_size=60)
 
 
 @settings(max_examples=100)

@@ -29,7 +29,9 @@ Row = TimerRow | SettledRow | IdRow
 def encode(row: Row) -> bytes:
     match row:
         case TimerRow(pos, index, level, due_ms, level_offset, topic_id, partition):
-            return TIMER_ROW.pack(pos, index, 1, level, due_ms, level_offset, topic_id, partition)
+            return TIMER_ROW.pack(
+                pos, index, 1, level, due_ms, level_offset, topic_id, partition, pos
+            )
         case SettledRow(pos, index):
             return SETTLED_ROW.pack(pos, index, 2)
         case IdRow():
@@ -286,16 +288,17 @@ def broken(at: int, value: bytes, rows: Sequence[Row] = GOOD_TIMERS) -> bytes:
     ("kind", "block", "place"),
     [
         (RUN_TIMERS, broken(0, b""), -1),
-        (RUN_TIMERS, broken(0, b"")[:-1], 56),
-        (RUN_TIMERS, broken(0, b"")[:45], 40),
+        (RUN_TIMERS, broken(0, b"")[:-1], 64),
+        (RUN_TIMERS, broken(0, b"")[:53], 48),
         (RUN_TIMERS, broken(0, b"\xff"), 0),  # a negative position
         (RUN_TIMERS, broken(12, b"\x03"), 0),  # an unknown kind
         (RUN_TIMERS, broken(16, b"\x01"), 0),  # due after the year 10889
         (RUN_TIMERS, broken(24, b"\xfe"), 0),  # a level offset below -1
         (RUN_TIMERS, broken(32, b"\xff"), 0),  # a negative topic
         (RUN_TIMERS, broken(36, b"\x7f"), 0),  # no such partition ever
-        (RUN_TIMERS, broken(51, b"\x00"), 40),  # twice the same timer
-        (RUN_TIMERS, broken(63, b"\x07"), 56),  # not in order
+        (RUN_TIMERS, broken(40, b"\x01"), 0),  # a record that was carried elsewhere
+        (RUN_TIMERS, broken(59, b"\x00"), 48),  # twice the same timer
+        (RUN_TIMERS, broken(71, b"\x07"), 64),  # not in order
         (RUN_IDS, encode(id_row(3, 1)) + encode(id_row(4, 1)), -1),
         (RUN_IDS, encode(id_row(3, 1)) + encode(id_row(3, 2)), 52),
         (RUN_IDS, encode(id_row(3, 1))[:-1], 0),

@@ -113,7 +113,7 @@ WRONG: Final[dict[str, tuple[Callable[[ControlState], ControlState], str, str]]]
     ),
     "log bytes": (
         lambda control: with_partition(control, 32, 7),
-        "partition 1 0 log bytes: 144872",
+        f"partition 1 0 log bytes: {scene.QUEUE_BYTES}",
         "partition 1 0 log bytes: 7",
     ),
     "next producer id": (
@@ -124,7 +124,7 @@ WRONG: Final[dict[str, tuple[Callable[[ControlState], ControlState], str, str]]]
     "epoch": (lambda control: replace(control, epoch=3), "head epoch: 0", "head epoch: 3"),
     "last frame": (
         lambda control: replace(control, last_pos=8),
-        "head last position: 145768",
+        f"head last position: {scene.LAST_FRAME_POS}",
         "head last position: 8",
     ),
     "totals": (
@@ -185,7 +185,7 @@ def test_a_state_at_no_frame(disk: SimFileSystem) -> None:
     (fault,) = scene.check(disk).faults
     assert fault.path == CONTROL
     assert fault.expected.startswith("a position where a frame ends")
-    assert fault.found == "152976"
+    assert fault.found == f"{scene.LOG_END - 8}"
 
 
 def rewrite_run(disk: SimFileSystem, kind: int, change: Callable[[bytes], bytes]) -> None:
@@ -223,10 +223,11 @@ def test_a_run_with_another_due_time(disk: SimFileSystem) -> None:
     (fault,) = scene.check(disk).faults
     assert (fault.path, fault.offset) == (TIMERS, 40)
     assert fault.expected.startswith(
-        "the pending timer of record 0 of the frame at 2016, due 1767232800000, topic id 1, "
+        f"the pending timer of record 0 of the frame at {scene.PENDING_POS}, "
+        "due 1767232800000, topic id 1, "
     )
     assert fault.found.startswith(
-        "the pending timer of record 0 of the frame at 2016, due 17672328"
+        f"the pending timer of record 0 of the frame at {scene.PENDING_POS}, due 17672328"
     )
     assert fault.found != fault.expected
 
@@ -234,10 +235,14 @@ def test_a_run_with_another_due_time(disk: SimFileSystem) -> None:
 def test_a_run_with_a_timer_of_its_own(disk: SimFileSystem) -> None:
     rewrite_run(disk, RUN_TIMERS, lambda rows: rows[:11] + b"\x07" + rows[12:])
     first, second = scene.check(disk).faults
-    assert first.expected.startswith("the pending timer of record 0 of the frame at 2016")
+    assert first.expected.startswith(
+        f"the pending timer of record 0 of the frame at {scene.PENDING_POS}"
+    )
     assert first.found == "none"
     assert second.expected == "none"
-    assert second.found.startswith("the pending timer of record 7 of the frame at 2016")
+    assert second.found.startswith(
+        f"the pending timer of record 7 of the frame at {scene.PENDING_POS}"
+    )
     assert (second.path, second.offset) == (TIMERS, 40)
 
 
@@ -249,9 +254,9 @@ def test_a_run_with_an_id_in_another_state(disk: SimFileSystem) -> None:
 
 
 def test_what_was_damaged_since_is_no_fault_of_the_state(disk: SimFileSystem) -> None:
-    disk.flip(scene.LOG / ("0" * 20), 1024 + 33, 1)
+    disk.flip(scene.LOG / ("0" * 20), scene.FIRST_TIMERS_POS + 33, 1)
     checked = scene.check(disk)
-    assert [fault.position for fault in checked.faults] == [1024]
+    assert [fault.position for fault in checked.faults] == [scene.FIRST_TIMERS_POS]
     assert [note.path for note in checked.notes] == [CONTROL]
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from appliance.commands.dump import Kind
-from appliance.offline.frame_items import KIND_NAMES
+from appliance.store.frame_kinds import KIND_NAMES
 from tests.support import golden_dump
+from tests.support import offline_scene as scene
 from tests.support.command_line import CommandLine
 
 FIRST = "0" * 20
@@ -87,18 +88,24 @@ def test_what_records_hold_cannot_steer_a_terminal(
 def test_damage_is_told_where_it_is_met(directory: Path, command: CommandLine) -> None:
     path = directory / "commitlog" / FIRST
     with path.open("r+b") as file:
-        file.seek(1024 + 33)
+        file.seek(scene.FIRST_TIMERS_POS + 33)
         file.write(b"\xee")
     outcome = command.run(f"dump {directory} records --topic orders --json")
     assert outcome.status == 1
     lines = outcome.json_lines()
     (fault,) = [line for line in lines if line.get("type") == "fault"]
-    assert (fault["file"], fault["offset"], fault["size"]) == (str(path), 1024, 600)
+    assert (fault["file"], fault["offset"], fault["size"]) == (
+        str(path),
+        scene.FIRST_TIMERS_POS,
+        scene.FIRST_TIMERS_SIZE,
+    )
     assert "red" not in outcome.stdout
     offsets = [line["offset"] for line in lines if "value" in line and line["partition"] == 1]
     assert offsets == [1], "what follows the damage is shown"
     text = command.run(f"dump {directory} records")
-    assert text.stderr.startswith(f"latermq: fault: {path} at byte 1024, 600 bytes: expected")
+    assert text.stderr.startswith(
+        f"latermq: fault: {path} at byte {scene.FIRST_TIMERS_TOLD}: expected"
+    )
 
 
 def test_a_batch_that_cannot_be_unpacked_is_told(directory: Path, command: CommandLine) -> None:
@@ -107,16 +114,17 @@ def test_a_batch_that_cannot_be_unpacked_is_told(directory: Path, command: Comma
 
     path = directory / "commitlog" / FIRST
     log = bytearray(path.read_bytes())
-    start = 792 + 144
+    pos = scene.FIRST_RECORDS_POS
+    start = pos + 160
     log[start + 22] |= 4  # says: compressed with Zstandard
     log[start + 17 : start + 21] = crc32c(bytes(log[start + 21 : start + 85])).to_bytes(4, "big")
     size = int.from_bytes(log[start + 8 : start + 12], "big") + 12
     log[start + 17 : start + 21] = crc32c(bytes(log[start + 21 : start + size])).to_bytes(4, "big")
-    covered = bytes(log[792 : 792 + 140]) + bytes(log[start : start + 21])
-    log[792 + 140 : 792 + 144] = crc32c(covered).to_bytes(4, "big")
+    covered = bytes(log[pos : pos + 156]) + bytes(log[start : start + 21])
+    log[pos + 156 : pos + 160] = crc32c(covered).to_bytes(4, "big")
     path.write_bytes(log)
     found = items(command, directory, "frames --content --to 1000")
-    (frame,) = [each for each in found if each["position"] == 792]
+    (frame,) = [each for each in found if each["position"] == pos]
     assert frame["batch"] == {"codec": "zstd"}
     (record,) = frame["records"]
     assert "zstd" in record["problem"].lower() or "frame" in record["problem"]
@@ -131,4 +139,4 @@ def test_a_dump_is_printed_as_it_goes(left_directory: Path, command: CommandLine
 
 
 def test_every_kind_of_frame_can_be_asked_for() -> None:
-    assert {kind.value for kind in Kind} == set(KIND_NAMES.values())
+    assert {kind.value for kind in Kind} == {name.replace(" ", "-") for name in KIND_NAMES.values()}

@@ -4,7 +4,7 @@ import random
 import re
 import struct
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -58,15 +58,14 @@ def test_the_page_tells_the_versions_of_this_latermq() -> None:
 # A frame
 
 
-def add_newer_frame(disk: SimFileSystem, *, is_forgotten: bool) -> tuple[Path, int]:
-    """A frame of version 2 behind the last one; without the states that are behind it."""
+def add_newer_frame(disk: SimFileSystem, *, is_forgotten: bool, **changes: Any) -> tuple[Path, int]:
+    """A frame with these fields behind the last one; without the states that are behind it."""
     checked = scene.check(disk)
     assert checked.report is not None
     end = checked.report.end
     path = scene.segments(disk)[-1]
-    frame = model.Frame(
-        kind=model.OFFSET, phys_offset=end, flushed=end, tables=bytes(16), version=2
-    )
+    fields = {"kind": model.OFFSET, "tables": bytes(16)} | changes
+    frame = model.Frame(phys_offset=end, flushed=end, **fields)
     offset = end - int(path.name)
     disk.open(path).pwritev([frame.encode()], offset)
     if is_forgotten:
@@ -86,18 +85,55 @@ def name_all(disk: SimFileSystem, *, reach: int) -> None:
         disk.open(PATHS.checkpoint).pwritev([checkpoint.encode(told)], at)
 
 
+NEWER_FRAMES: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "version": (
+        {"version": 2},
+        "a frame of format version 2 at byte {}; this latermq reads version 1 and below",
+    ),
+    "kind": (
+        {"kind": model.ACCESS_CONTROL},
+        "a frame of kind 14, access control, at byte {}; this latermq does not know that kind",
+    ),
+    "carry": (
+        {"kind": model.CARRY, "flags": model.CONTROL},
+        "a frame with flags 0x02 at byte {}; this latermq does not know what they mean",
+    ),
+    "txn": (
+        {"kind": model.TXN},
+        "a frame of kind 9, txn, at byte {}; this latermq does not know that kind",
+    ),
+    "flag": (
+        {"flags": 64},
+        "a frame with flags 0x40 at byte {}; this latermq does not know what they mean",
+    ),
+    "entry": (
+        {
+            "kind": model.CANCEL,
+            "topic_id": 1,
+            "partition": 0,
+            "timer_count": 1,
+            "tables": model.settled_table([model.Settled(accept_pos=8, index=0, op=1)]),
+        },
+        "a frame with an entry of an unknown kind in its tables at byte {}; this latermq does not "
+        "know what it asks for",
+    ),
+}
+"""What a frame has that this version does not know, and what is said of it."""
+
+
 @pytest.mark.parametrize("is_forgotten", [True, False])
+@pytest.mark.parametrize("newer", NEWER_FRAMES)
 def test_a_newer_frame_is_refused_and_the_log_stays_as_it_is(
-    disk: SimFileSystem, is_forgotten: bool
+    disk: SimFileSystem, newer: str, is_forgotten: bool
 ) -> None:
     """Whether all is replayed or only what is behind the last state."""
-    path, offset = add_newer_frame(disk, is_forgotten=is_forgotten)
+    changes, told = NEWER_FRAMES[newer]
+    path, offset = add_newer_frame(disk, is_forgotten=is_forgotten, **changes)
     before = {name: data for name, data in disk.files().items() if name.parent == scene.LOG}
     with pytest.raises(FormatVersionError) as caught:
         start(disk)
     assert caught.value.message == (
-        f"{path} has a frame of format version 2 at byte {offset}; this latermq reads version 1 "
-        "and below: use the latermq that wrote it, or a newer one"
+        f"{path} has {told.format(offset)}: use the latermq that wrote it, or a newer one"
     )
     assert cli.exit_status(caught.value) == cli.EXIT_STORAGE
     after = {name: data for name, data in disk.files().items() if name.parent == scene.LOG}
@@ -107,7 +143,7 @@ def test_a_newer_frame_is_refused_and_the_log_stays_as_it_is(
 def test_offline_tools_refuse_it_too(
     disk: SimFileSystem, tmp_path: Path, command: CommandLine
 ) -> None:
-    add_newer_frame(disk, is_forgotten=True)
+    add_newer_frame(disk, is_forgotten=True, version=2)
     root = scene.export(disk, tmp_path)
     for verb in ("check", "dump", "rebuild"):
         outcome = command.run(f"{verb} {root}")
@@ -117,10 +153,18 @@ def test_offline_tools_refuse_it_too(
 
 
 def test_a_flipped_version_is_damage_and_no_version(disk: SimFileSystem) -> None:
-    disk.flip(scene.LOG / ("0" * 20), 1024 + 2, 2)
+    disk.flip(scene.LOG / ("0" * 20), scene.FIRST_TIMERS_POS + 2, 2)
     (fault,) = scene.check(disk).faults
-    assert fault.position == 1024
+    assert fault.position == scene.FIRST_TIMERS_POS
     assert "CRC32C" in fault.expected
+
+
+def test_an_optional_frame_of_an_unknown_kind_is_skipped_by_a_start(disk: SimFileSystem) -> None:
+    expected = digest_of(disk)
+    add_newer_frame(disk, is_forgotten=True, kind=model.QUOTAS, flags=model.OPTIONAL)
+    rig = start(disk)
+    assert not rig.report.damage
+    assert rig.digest(USER_IDS) == expected
 
 
 # What follows from the log
@@ -200,7 +244,7 @@ def test_the_first_copy_that_is_written_clears_those_of_other_versions(
 
 
 def test_a_refused_start_keeps_the_copies_of_the_newer_version(disk: SimFileSystem) -> None:
-    add_newer_frame(disk, is_forgotten=True)
+    add_newer_frame(disk, is_forgotten=True, version=2)
     disk.open(PATHS.checkpoint, create=True).truncate(2 * COPY_SIZE)
     make_newer_checkpoint(disk)
     before = disk.files()[PATHS.checkpoint]

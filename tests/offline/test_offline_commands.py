@@ -89,13 +89,14 @@ def test_what_this_user_may_not_read(directory: Path, command: CommandLine) -> N
 
 def test_the_verdict(directory: Path, command: CommandLine) -> None:
     assert command.ok(f"check {directory}").lines == [
-        "whole: 39 frames from log position 0 to 152984, 24 queue units, 1 saved states, epoch 0; "
+        f"whole: 39 frames from log position 0 to {scene.LOG_END}, 24 queue units, "
+        "1 saved states, epoch 0; "
         "the broker stopped cleanly"
     ]
     assert command.ok(f"check {directory} --json").json() == {
         "type": "report",
         "start": 0,
-        "end": 152_984,
+        "end": scene.LOG_END,
         "frames": 39,
         "units": 24,
         "states": 1,
@@ -114,9 +115,11 @@ def test_faults_are_told_and_counted(directory: Path, command: CommandLine) -> N
     outcome = command.run(f"check {directory}")
     assert outcome.status == 1
     assert outcome.lines == [
-        f"fault: {path} at byte 20, 20 bytes: expected the unit position 2624 size 328 tags 0 of "
-        "offset 1, found the unit position 72057594037930560 size 328 tags 0",
-        "1 faults: 39 frames from log position 0 to 152984, 24 queue units, 1 saved states, epoch "
+        f"fault: {path} at byte 20, 20 bytes: expected the unit position {scene.DELIVER_POS} "
+        f"size {scene.DELIVER_SIZE} tags 0 of offset 1, found the unit position "
+        f"{(1 << 56) + scene.DELIVER_POS} size {scene.DELIVER_SIZE} tags 0",
+        f"1 faults: 39 frames from log position 0 to {scene.LOG_END}, 24 queue units, "
+        "1 saved states, epoch "
         "0; the broker stopped cleanly",
     ]
     fault, report = command.run(f"check {directory} --json").json_lines()

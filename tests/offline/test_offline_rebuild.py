@@ -98,7 +98,7 @@ def test_the_command(directory: Path, command: CommandLine) -> None:
     assert report == {
         "type": "report",
         "frames": 39,
-        "end": 152_984,
+        "end": scene.LOG_END,
         "cut_bytes": 0,
         "damage": 0,
         "epoch": 0,
@@ -108,11 +108,11 @@ def test_the_command(directory: Path, command: CommandLine) -> None:
 def test_damage_of_the_log_is_told(directory: Path, command: CommandLine) -> None:
     path = directory / "commitlog" / ("0" * 20)
     with path.open("r+b") as file:
-        file.seek(1024 + 33)
+        file.seek(scene.FIRST_TIMERS_POS + 33)
         file.write(b"\xee")
     outcome = command.run(f"rebuild {directory}")
     assert outcome.status == 1
-    assert outcome.lines[0].startswith(f"{path} is damaged at byte 1024, 600 bytes: ")
+    assert outcome.lines[0].startswith(f"{path} is damaged at byte {scene.FIRST_TIMERS_TOLD}: ")
 
 
 def test_it_refuses_what_is_in_use_or_is_no_data_directory(

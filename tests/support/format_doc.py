@@ -158,7 +158,7 @@ class Explainer:
                 if entry["id size"]:
                     self._tell(entry["id size"], "user's id")
         else:
-            self._entry(kind)
+            self._entry(kind.replace("carried records", "carried origin"))
 
     def _entry(self, name: str) -> dict[str, int]:
         self._heading(name)

@@ -10,18 +10,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 ACCEPT, DELIVER, CANCEL, CARRY, TOPIC, OFFSET, PRODUCER, GROUP, TXN, EPOCH, BLANK = range(1, 12)
-TRANSACTIONAL, CONTROL = 1, 2
+HEAD, VERDICT, ACCESS_CONTROL, CREDENTIALS, QUOTAS, SHARED_GROUP, GROUP_DELTA = range(12, 19)
+CARRIED_RECORDS = 19
+TRANSACTIONAL, CONTROL, MIXED_TAGS, OPTIONAL = 1, 2, 4, 0x8000
 WITHDRAW_CANCEL, WITHDRAW_DELIVERED = 1, 2
 
 INT64_MIN: Final = -(2**63)
-HEADER_SIZE: Final = 144
+HEADER_SIZE: Final = 160
 BATCH_HEADER_SIZE: Final = 61
 BATCH_CRC_START: Final = 21
 
-_HEADER: Final = struct.Struct(">HBBiiiqqqqiiiiiiiqqqqqqiihHII")
-_TIMER: Final = struct.Struct(">qiBBBxqqIIIxxxx")
+_HEADER: Final = struct.Struct(">HBBiiiqqqqiiiiiiiqqqqqqiihHiqxxxxxxxxI")
+_TIMER: Final = struct.Struct(">qiBBBxqqIIIIiixxxxxxxx")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
-_SETTLED: Final = struct.Struct(">qiBxxx")
+_SETTLED: Final = struct.Struct(">qiBBxxIiq")
 _BATCH_START: Final = struct.Struct(">qiibI")
 _BATCH_REST: Final = struct.Struct(">hiqqqhii")
 
@@ -87,6 +89,10 @@ class Batch:
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
+    offset_deltas: tuple[int, ...] | None = None
+    """None: one after the other from 0."""
+    last_delta: int | None = None
+    """None: that of the last record."""
 
     @property
     def first_timestamp(self) -> int:
@@ -94,8 +100,14 @@ class Batch:
 
     def encoded_records(self) -> list[bytes]:
         return [
-            record.encode(self.first_timestamp, index) for index, record in enumerate(self.records)
+            record.encode(self.first_timestamp, delta)
+            for delta, record in zip(self.deltas, self.records, strict=True)
         ]
+
+    @property
+    def deltas(self) -> Sequence[int]:
+        """Of each record its offset, relative to that of the batch."""
+        return range(len(self.records)) if self.offset_deltas is None else self.offset_deltas
 
     def encode(self) -> bytes:
         if not self.records:
@@ -105,7 +117,7 @@ class Batch:
             latest = max(record.timestamp for record in self.records)
         rest = _BATCH_REST.pack(
             self.attributes,
-            len(self.records) - 1,
+            self.deltas[-1] if self.last_delta is None else self.last_delta,
             self.first_timestamp,
             latest,
             self.producer_id,
@@ -144,6 +156,9 @@ class Frame:
     last_sequence: int = -1
     producer_epoch: int = -1
     flags: int = 0
+    last_delta: int | None = None
+    """None: that of the visible batch, -1 without one."""
+    tags: int = 0
     tables: bytes = b""
     visible: bytes = b""
     held: bytes = b""
@@ -168,6 +183,11 @@ class Frame:
         crc = crc32c(header + self.tables + self.visible[:21] + self.held[:21])
         body = self.tables + self.visible + self.held + padding(self.unpadded_size)
         return self._header(crc) + body
+
+    def _last_delta(self) -> int:
+        if self.last_delta is not None:
+            return self.last_delta
+        return int.from_bytes(self.visible[23:27], "big", signed=True) if self.visible else -1
 
     def _header(self, crc: int) -> bytes:
         return _HEADER.pack(
@@ -198,7 +218,8 @@ class Frame:
             self.last_sequence,
             self.producer_epoch,
             self.flags,
-            0,
+            self._last_delta(),
+            self.tags,
             crc,
         )
 
@@ -216,6 +237,9 @@ class Held:
     user_id: bytes = b""
     accept_pos: int | None = None
     """None: the frame's own position."""
+    occurrence: int = 0
+    target_topic: int = 0
+    target_partition: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +259,10 @@ class Settled:
     accept_pos: int
     index: int
     user_id: bytes = b""
+    op: int = 0
+    occurrence: int = 0
+    origin_topic: int = 0
+    next_due: int = 0
 
 
 def control_frame(
@@ -260,7 +288,16 @@ def control_frame(
 def settled_table(timers: Sequence[Settled]) -> bytes:
     """The table of a deliver or cancel frame, padded."""
     table = b"".join(
-        _SETTLED.pack(timer.accept_pos, timer.index, len(timer.user_id)) for timer in timers
+        _SETTLED.pack(
+            timer.accept_pos,
+            timer.index,
+            len(timer.user_id),
+            timer.op,
+            timer.occurrence,
+            timer.origin_topic,
+            timer.next_due,
+        )
+        for timer in timers
     )
     table += b"".join(timer.user_id for timer in timers)
     return table + padding(len(table))
@@ -303,6 +340,9 @@ def with_timers(
             record_pos,
             len(record),
             id_pos[id(timer)],
+            timer.occurrence,
+            timer.target_topic,
+            timer.target_partition,
         )
         record_pos += len(record)
     for cancel in cancels:

@@ -16,12 +16,13 @@ from _core.pointers import Pointers
 from appliance.broker import Broker
 from appliance.config import Config
 from appliance.main import KAFKA_FACADE
-from appliance.store import carry_frames as carry
+from appliance.store import control_file, sequences
 from appliance.store import control_frames as control
 from appliance.store import group_frames as group
-from appliance.store import txn_frames as txn
 from appliance.store.paths import segment_name
+from tests.support import carry_payloads as carry
 from tests.support import frames_model as model
+from tests.support import txn_payloads as txn
 from tests.support.configs import DATA_DIR, small_config
 from tests.support.format_doc import PATH, explain
 from tests.support.sim_fs import SimFileSystem
@@ -38,9 +39,11 @@ DAY_MS: Final = 86_400_000
 JOBS: Final = UUID("6a6f6273-0000-4000-8000-000000000001")
 CLUSTER: Final = UUID("6c6d7100-0000-4000-8000-00000000000c")
 SEGMENT_SIZE: Final = 65_536
-FIRST_FRAME_POS: Final = 376
+FLUSHED_POS: Final = 192
+"""The end of the epoch frame: the topic frame is not flushed when the first batch comes."""
+FIRST_FRAME_POS: Final = 408
 """Behind the epoch frame and the topic frame of a log with the topic `jobs` alone."""
-SECOND_FRAME_POS: Final = 920
+SECOND_FRAME_POS: Final = 984
 """Behind the frame that holds `named_and_cancels`."""
 
 
@@ -229,6 +232,34 @@ def _carry_control() -> bytes:
     ).encode()
 
 
+def _carried_records() -> bytes:
+    """Two records of a segment that is gone, and an offset between them that compaction emptied."""
+    batch = model.Batch(
+        records=(
+            model.Record(timestamp=START_MS, key=b"a", value=b"1"),
+            model.Record(timestamp=START_MS + 1, key=b"b", value=b"2"),
+        ),
+        base_offset=40,
+        leader_epoch=2,
+        offset_deltas=(0, 2),
+    )
+    return model.Frame(
+        kind=model.CARRIED_RECORDS,
+        phys_offset=24_576,
+        epoch=9,
+        topic_id=TOPIC_ID,
+        store_time=START_MS,
+        base_offset=40,
+        partition=0,
+        record_count=2,
+        min_timestamp=START_MS,
+        max_timestamp=START_MS + 1,
+        running_max=START_MS + 7,
+        tables=struct.pack(">qq", 4096, START_MS + DAY_MS),
+        visible=batch.encode(),
+    ).encode()
+
+
 TOPIC_FRAME: Final = control.TopicFrame(
     control.TOPIC_DECLARED,
     "jobs",
@@ -330,15 +361,15 @@ TXN_OPEN: Final = txn.TxnFrame(
     ),
 )
 SEQUENCES: Final = (
-    carry.ProducerState(
+    sequences.ProducerState(
         producer_id=7,
         epoch=2,
         batches=(
-            carry.SequencedBatch(first=40, last=42, answer=-1, store_ms=START_MS),
-            carry.SequencedBatch(first=43, last=43, answer=12, store_ms=START_MS + 9),
+            sequences.SequencedBatch(first=40, last=42, answer=-1, store_ms=START_MS),
+            sequences.SequencedBatch(first=43, last=43, answer=12, store_ms=START_MS + 9),
         ),
     ),
-    carry.ProducerState(producer_id=1001, epoch=0, batches=()),
+    sequences.ProducerState(producer_id=1001, epoch=0, batches=()),
 )
 LEVELS: Final = {3: 2, 18: 6}
 IDS: Final = (
@@ -368,7 +399,9 @@ CARRIED: Final = (
     carry.CarriedValue(model.GROUP, 0, group.encode_group(GROUP_FRAME)),
     carry.CarriedValue(model.TXN, 0, txn.encode_txn(TXN_OPEN)),
     carry.CarriedValue(model.EPOCH, 0, control.encode_epoch(EPOCH_FRAME)),
-    carry.CarriedValue(carry.VALUE_SEQUENCES, TOPIC_ID, carry.encode_sequences(1, SEQUENCES)),
+    carry.CarriedValue(
+        control_file.VALUE_SEQUENCES, TOPIC_ID, carry.encode_sequences(1, SEQUENCES)
+    ),
     carry.CarriedValue(carry.VALUE_LEVELS, 0, carry.encode_levels(LEVELS)),
     carry.CarriedValue(carry.VALUE_IDS, TOPIC_ID, carry.encode_ids(IDS)),
 )
@@ -382,6 +415,8 @@ class Golden:
     make: Callable[[], bytes]
     is_model: bool = False
     """Nothing in latermq writes such a frame yet: the model made it."""
+    is_reserved: bool = False
+    """Nothing in latermq reads it either: it is refused as a newer latermq's."""
 
 
 FRAMES: Final[dict[str, Golden]] = {
@@ -395,8 +430,8 @@ FRAMES: Final[dict[str, Golden]] = {
         SECOND_FRAME_POS, _rig_frame(_send(named_and_cancels()), _deliver_after(MINUTE_MS))
     ),
     "cancel": Golden(4096, _cancel, is_model=True),
-    "carry_timers": Golden(8192, _carry_timers, is_model=True),
-    "carry_control": Golden(16_384, _carry_control, is_model=True),
+    "carry_timers": Golden(8192, _carry_timers, is_model=True, is_reserved=True),
+    "carry_control": Golden(16_384, _carry_control, is_model=True, is_reserved=True),
     "topic": Golden(0, _control(model.TOPIC, control.encode_topic(TOPIC_FRAME), topic_id=TOPIC_ID)),
     "topic_deleted": Golden(
         0,
@@ -410,7 +445,10 @@ FRAMES: Final[dict[str, Golden]] = {
     "producer": Golden(0, _control(model.PRODUCER, control.encode_producer(NEXT_PRODUCER_ID))),
     "group": Golden(0, _control(model.GROUP, group.encode_group(GROUP_FRAME))),
     "group_deleted": Golden(0, _control(model.GROUP, group.encode_group(GROUP_DELETED))),
-    "txn": Golden(0, _control(model.TXN, txn.encode_txn(TXN_COMMIT))),
+    "txn": Golden(
+        0, _control(model.TXN, txn.encode_txn(TXN_COMMIT)), is_model=True, is_reserved=True
+    ),
+    "carried_records": Golden(24_576, _carried_records, is_model=True, is_reserved=True),
     "epoch": Golden(0, _control(model.EPOCH, control.encode_epoch(EPOCH_FRAME))),
     "blank": Golden(0, _blank),
 }

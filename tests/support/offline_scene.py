@@ -27,6 +27,21 @@ from tests.support.virtual_clock import VirtualClock
 
 LOG: Final = DATA_DIR / "commitlog"
 SEGMENT_SIZE: Final = 64 * 1024
+LOG_END: Final = 153_048
+LAST_FRAME_POS: Final = 145_816
+PENDING_POS: Final = 2176
+"""Of the accept frame of the one timer that is pending in the end."""
+DELIVER_POS: Final = 2848
+DELIVER_SIZE: Final = 360
+"""Of the frame that delivers to the second partition of orders."""
+QUEUE_BYTES: Final = 145_240
+"""Of all frames of its first one."""
+FIRST_RECORDS_POS: Final = 856
+"""Of the first accept frame, which has no timers."""
+FIRST_TIMERS_POS: Final = 1104
+FIRST_TIMERS_SIZE: Final = 648
+FIRST_TIMERS_TOLD: Final = f"{FIRST_TIMERS_POS}, {FIRST_TIMERS_SIZE} bytes"
+"""Of the accept frame behind it, which holds two records back."""
 PAGE: Final = 4096
 
 

@@ -1,9 +1,8 @@
-"""The payload of txn frames: one step in the life of a transaction.
+"""The payload of txn frames, which latermq does not write or read yet: a step of a transaction.
 
     begin -> partitions -> ... -> prepare -> commit or abort -> markers -> partitions -> ...
 
-docs/FORMAT.md says what each step means. Lists that a step does not need are empty. Layer 2; pure
-functions of bytes.
+docs/FORMAT.md says what each step means. Lists that a step does not need are empty.
 """
 
 import struct

@@ -1,11 +1,11 @@
-"""The payload of a carry frame with control values: what is still true from a segment about to go.
+"""The payload of a carry frame with control values, which latermq does not write or read yet.
 
     count, then for each value: kind, topic id, size, and a payload
 
 A value of kind topic, offset, producer, group, txn or epoch has the payload of such a frame. Three
 kinds of value have no frame of their own, because they follow from other frames: the sequences of
 idempotent producers, the next offsets of the level queues, and the ids of timers that were settled
-a short time ago. docs/FORMAT.md draws them. Layer 2; pure functions of bytes.
+a short time ago. docs/FORMAT.md draws them.
 """
 
 import struct
@@ -21,9 +21,15 @@ from _core.layout import (
     KIND_TOPIC,
     KIND_TXN,
 )
+from appliance.store.control_file import VALUE_HEAD, VALUE_SEQUENCES
 from appliance.store.payload import COUNT, SIZE, PayloadReader, pack_name
+from appliance.store.sequences import (
+    PRODUCER_STATE,
+    SEQUENCE,
+    SEQUENCES_HEAD,
+    ProducerState,
+)
 
-VALUE_SEQUENCES: Final = 65
 VALUE_LEVELS: Final = 66
 VALUE_IDS: Final = 67
 """Above all kinds of frames, and with room for more of these."""
@@ -35,14 +41,6 @@ VALUE_KINDS: Final = frozenset(
 ID_CANCELLED: Final = 2
 ID_DELIVERED: Final = 3
 
-VALUE_HEAD: Final = struct.Struct(">BxxxiI")
-"""Kind, topic id, size; then the payload."""
-SEQUENCES_HEAD: Final = struct.Struct(">iI")
-"""Partition, count of producers."""
-PRODUCER_STATE: Final = struct.Struct(">qhBx")
-"""Producer id, epoch, count of batches; then the batches."""
-SEQUENCE: Final = struct.Struct(">iiqq")
-"""First and last sequence, answer, store time."""
 LEVEL: Final = struct.Struct(">Bxxxq")
 """Level, next offset."""
 SETTLED_ID: Final = struct.Struct(">qiiqqBx")
@@ -56,26 +54,6 @@ class CarriedValue:
     kind: int
     topic_id: int
     payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SequencedBatch:
-    """A batch of an idempotent producer, so that a retry gets the same answer again."""
-
-    first: int
-    last: int
-    answer: int
-    """Base offset that was answered; -1 if the batch was split."""
-    store_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerState:
-    """What is remembered of one producer on one partition; the last batches, oldest first."""
-
-    producer_id: int
-    epoch: int
-    batches: tuple[SequencedBatch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,26 +105,6 @@ def encode_sequences(partition: int, producers: Sequence[ProducerState]) -> byte
             for each in state.batches
         ]
     return b"".join(parts)
-
-
-def decode_sequences(payload: bytes) -> tuple[int, tuple[ProducerState, ...]]:
-    """Read a value of kind VALUE_SEQUENCES: the partition and its producers.
-
-    Raises:
-        CorruptionError: it is shorter or longer than its counts say.
-    """
-    reader = PayloadReader(payload, "a carried list of producers")
-    partition, count = reader.fields(SEQUENCES_HEAD)
-    reader.check_count(count, PRODUCER_STATE.size)
-    producers = []
-    for _ in range(count):
-        producer_id, epoch, batch_count = reader.fields(PRODUCER_STATE)
-        batches = [SequencedBatch(*reader.fields(SEQUENCE)) for _ in range(batch_count)]
-        producers.append(
-            ProducerState(producer_id=producer_id, epoch=epoch, batches=tuple(batches))
-        )
-    reader.finish()
-    return partition, tuple(producers)
 
 
 def encode_levels(next_offsets: Mapping[int, int]) -> bytes:
