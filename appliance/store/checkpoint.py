@@ -248,17 +248,20 @@ class CheckpointFile:
             # Who comes late from another thread must not take back what was said meanwhile.
             flushed = max(flushed, before.flushed)
             states = (states + before.states)[:STATES_KEPT]
-        self._sequence += 1
+        # Counted only when it is durable: what is tried again after a failure must go to the same
+        # place, which may be torn now, and not over the only copy that is whole.
+        sequence = self._sequence + 1
         reach = max(flushed, reach)
-        checkpoint = Checkpoint(self._sequence, flushed, reach, states, self.cluster)
+        checkpoint = Checkpoint(sequence, flushed, reach, states, self.cluster)
         # Else a later change of versions would find it and believe what was true long ago.
         for at in self._other_versions:
             self._file.pwritev([bytes(COPY_SIZE)], at)
         self._other_versions = []
         # The older copy is the one that is lost if this write is torn.
-        self._file.pwritev([encode(checkpoint)], self._sequence % 2 * COPY_SIZE)
+        self._file.pwritev([encode(checkpoint)], sequence % 2 * COPY_SIZE)
         self._file.fdatasync()
-        self.copies[self._sequence % 2] = checkpoint
+        self._sequence = sequence
+        self.copies[sequence % 2] = checkpoint
         self.last = checkpoint
 
     def close(self) -> None:

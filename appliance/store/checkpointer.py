@@ -171,7 +171,9 @@ class Checkpointer:
         self._runs = runs
         self._interval_bytes = interval_bytes
         self._known = dict(kept)
-        self._number = max((0, *kept, *self._numbers_in_use()))
+        # Also that of a state whose file is missing: what comes back must not be another one.
+        named = [state.number for state in checkpoint.states]
+        self._number = max((0, *kept, *named, *self._numbers_in_use()))
         newest = checkpoint.last.states[:1] if checkpoint.last is not None else ()
         self._applied = newest[0].applied if newest else -1
         self._size = newest[0].size if newest else 0

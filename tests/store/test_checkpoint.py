@@ -1,10 +1,12 @@
 """What a broker says ahead of how far its log goes, and the zeros it writes there before."""
 
+import errno
 import random
 from typing import Final, get_args
 
 import pytest
 
+from appliance.errors import StorageError
 from appliance.store.checkpoint import (
     COPY_SIZE,
     Checkpoint,
@@ -98,6 +100,36 @@ def test_a_flushed_position_is_never_taken_back() -> None:
     file.write(20, 1000)
     file.note_flushed(10)
     assert checkpoint_of(disk) == Checkpoint(2, 20, 1000)
+
+
+@pytest.mark.parametrize("what", ["half of it", "nothing", "all but the sync"])
+def test_a_write_that_fails_again_and_again_leaves_the_copy_before_it(what: str) -> None:
+    disk = SimFileSystem()
+    disk.make_dirs(DATA_DIR)
+    file = CheckpointFile(disk, CHECKPOINT)
+    file.open()
+    file.write(1, 10)
+    for sequence in range(2, 6):
+        good = file.last
+        assert good is not None
+        known = {good.flushed}
+        for attempt in range(3):
+            error = OSError(errno.EIO, "injected")
+            skipped = what == "all but the sync"
+            disk.fail_at(disk.calls + 1 + skipped, error, short_write=what == "half of it")
+            with pytest.raises(StorageError):
+                file.write(100 * sequence + attempt, 1000)
+            disk.heal()
+            assert file.last == good
+            known.add(100 * sequence + attempt)
+            for mode in get_args(CrashMode):
+                told = checkpoint_of(disk.crashed(mode, random.Random(attempt)))
+                assert told is not None, (sequence, attempt, mode)
+                assert told.flushed in known
+        file.write(1000 * sequence, 10_000)
+        told = checkpoint_of(disk)
+        assert told is not None
+        assert (told.sequence, told.flushed) == (sequence, 1000 * sequence)
 
 
 def test_the_log_is_never_written_behind_what_the_disk_has_of_its_reach() -> None:

@@ -63,6 +63,21 @@ def test_damage_to_the_newest_state_costs_no_more_than_the_one_before(rig: Broke
     assert started.digest(USER_IDS) == expected
 
 
+def test_the_number_of_a_state_whose_file_is_missing_is_not_given_again(rig: BrokerRig) -> None:
+    """A copy of the checkpoint names it still, and the file may come back."""
+    for number in (6, 7):
+        change(rig, number)
+        take_checkpoint(rig)
+    disk = crashed(rig)
+    disk.unlink(PATHS.control_file(2))
+    started = start(rig, disk)
+    assert started.report.checkpoint == 1
+    change(started, 8)
+    saved = take_checkpoint(started).saved
+    assert saved is not None
+    assert saved.number == 3
+
+
 def test_a_full_disk_leaves_the_state_before_and_is_tried_again(rig: BrokerRig) -> None:
     state = take_checkpoint(rig).saved
     nth, failed = 0, 0
