@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     from kafka import KafkaConsumer
     from kafka import TopicPartition as KafkaPythonPartition
 
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 60.0
 
 Read = tuple[int, int, bytes]
 """Partition, offset and value of a record."""

@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     import kafka  # type: ignore[import-untyped]
     import kafka.admin  # type: ignore[import-untyped]
 
-LIMIT_S: Final = 15.0
+LIMIT_S: Final = 60.0
 
 # Clients that are closed leave the two ends of their wake-up pipes to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -20,7 +20,7 @@ from tests.clients.delayed import (
 )
 from tests.support.appliance_process import ApplianceProcess
 
-LIMIT_S: Final = 15.0
+LIMIT_S: Final = 60.0
 
 pytestmark = pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed: apt-get install kcat"
@@ -126,7 +126,7 @@ def test_cancelled_timer_never_comes_and_a_replaced_one_comes_once(
     """By id, and acknowledged like any other record."""
     sent_ms = now_ms()
     for name in (b"one", b"two"):
-        headers = (("x-delay", b"600ms"), ("x-deliver-id", name))
+        headers = (("x-delay", b"1h"), ("x-deliver-id", name))
         produce(broker, topic, b"old", headers=headers)
     produce(broker, topic, b"nothing", headers=[("x-deliver-cancel", b"one")])
     headers = (("x-delay", b"500ms"), ("x-deliver-id", b"two"))
@@ -135,6 +135,9 @@ def test_cancelled_timer_never_comes_and_a_replaced_one_comes_once(
     new, end = consume(broker, topic, 2)
     assert (new.value, end.value) == (b"new", b"end")
     check_delivery(new, sent_ms, delay_ms=500, timer_id=b"two", own=())
+    path = f"/api/v1/topics/{topic}/timers"
+    states = [broker.get_json(f"{path}/{name}")[1]["state"] for name in ("one", "two")]
+    assert states == ["cancelled", "delivered"]
 
 
 @pytest.mark.parametrize("bad", [bad for bad, _ in REFUSALS if bad[1]])
@@ -169,11 +172,11 @@ def test_waiting_consumer_gets_a_delayed_record_at_once(
     """Started before the record is there, it ends soon after the record is due."""
     produce(broker, topic, b"first")
     command = ["kcat", "-b", broker.kafka, "-C", "-t", topic, "-p", "0", "-c", "2", "-u", "-q"]
-    patient = ("-X", "fetch.wait.max.ms=10000", "-o", "beginning")
+    patient = ("-X", "fetch.wait.max.ms=30000", "-o", "beginning")
     with subprocess.Popen([*command, *patient], stdout=subprocess.PIPE) as waiting:
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == b"first\n"
         begin_s = time.monotonic()
         produce(broker, topic, b"second", headers=[("x-delay", b"300")])
         assert waiting.stdout.readline() == b"second\n"
-        assert 0.3 <= time.monotonic() - begin_s < 3.0  # the poll would last 10 s
+        assert 0.3 <= time.monotonic() - begin_s < 20.0  # the poll would last 30 s

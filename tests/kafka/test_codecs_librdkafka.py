@@ -20,7 +20,7 @@ def fetch_batch(address: tuple[str, int], topic: str) -> bytes:
     name = struct.pack(">h", len(topic)) + topic.encode()
     request = struct.pack(">hhihiiiibi", 1, 4, 7, -1, -1, 5_000, 1, MIB, 0, 1) + name
     request += struct.pack(">iiqi", 1, 0, 0, MIB)
-    with socket.create_connection(address, timeout=10) as connection:
+    with socket.create_connection(address, timeout=60) as connection:
         stream = connection.makefile("rwb")
         stream.write(struct.pack(">i", len(request)) + request)
         stream.flush()
@@ -39,7 +39,7 @@ def fetch_batch(address: tuple[str, int], topic: str) -> bytes:
 def mock_broker() -> Iterator[tuple[str, int]]:
     """librdkafka's own broker, which keeps batches as they came."""
     host = Producer({"test.mock.num.brokers": 1, "allow.auto.create.topics": True})
-    broker = next(iter(host.list_topics(timeout=10).brokers.values()))
+    broker = next(iter(host.list_topics(timeout=60).brokers.values()))
     yield broker.host, broker.port
     host.flush(1)
 

@@ -1,6 +1,5 @@
 """The message codec against kafka-python's, which shares no code with it, and against bad bytes."""
 
-import time
 import tracemalloc
 from uuid import UUID
 
@@ -114,10 +113,8 @@ def test_a_count_of_billions_costs_nothing(key: int, version: int, body: bytes) 
     with pytest.raises(RemoteProtocolError):
         messages.decode_request(key, version, body)
     tracemalloc.start()
-    started = time.perf_counter()
     with pytest.raises(RemoteProtocolError):
         messages.decode_request(key, version, body)
-    assert time.perf_counter() - started < 1
     assert tracemalloc.get_traced_memory()[1] < 100_000
     tracemalloc.stop()
 

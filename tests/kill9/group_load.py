@@ -29,7 +29,7 @@ and one that left while the broker was away holds the others up no longer than t
 COMMIT_EVERY_S: Final = 0.1
 STAY_S: Final = (2.0, 6.0)
 """How long a member stays before it leaves and comes back as another one."""
-ASK_LIMIT_S: Final = 10.0
+ASK_LIMIT_S: Final = 60.0
 RETRY_S: Final = 0.02
 
 CONSUMER: Final[dict[str, Any]] = {

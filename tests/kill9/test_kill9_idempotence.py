@@ -32,6 +32,7 @@ with warnings.catch_warnings():
 KILL_COUNT: Final = 3
 LIMIT_S: Final = 60.0
 PAUSE_S: Final = 0.002
+COUNT_MIN: Final = 500
 TOPIC: Final = MIXED
 
 # kafka-python leaves the sockets of lost connections to the garbage collector.
@@ -166,7 +167,9 @@ def kill_under(senders: list[Sender], appliance: ApplianceProcess, rng: random.R
         time.sleep(rng.uniform(0.3, 1.0))
         appliance.kill()
         appliance.start()
-    time.sleep(0.3)
+    deadline_s = time.monotonic() + LIMIT_S
+    while min(sender.count for sender in senders) < COUNT_MIN and time.monotonic() < deadline_s:
+        time.sleep(0.02)
     for sender in senders:
         sender.stop()
 
@@ -183,7 +186,7 @@ def test_idempotent_producers_leave_no_duplicate_and_no_gap(flush: str, tmp_path
         kill_under(senders, appliance, random.Random(seed))
         for index, sender in enumerate(senders):
             assert sender.error is None, f"{sender.name}: {sender.error!r}"
-            assert sender.count > 100
+            assert sender.count >= COUNT_MIN
             values = read_partition(appliance.kafka, index)
             assert values == list(range(sender.count)), sender.name
         appliance.stop()

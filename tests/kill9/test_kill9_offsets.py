@@ -26,7 +26,7 @@ with warnings.catch_warnings():
 
 TOPIC: Final = "t"
 PARTITION_COUNT: Final = 4
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 60.0
 
 Noted = dict[int, tuple[int, str]]
 """Offset and metadata by partition."""

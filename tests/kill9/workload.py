@@ -290,7 +290,6 @@ class Reader(threading.Thread):
     def __init__(self, address: str, name: str, events: list[Event]) -> None:
         super().__init__(name=f"reader-{name}", daemon=True)
         self.fatal: list[str] = []
-        self.last_read_ms = now_ms()
         self._reader_name = name
         self._events = events
         self._stopping = threading.Event()
@@ -322,16 +321,21 @@ class Reader(threading.Thread):
             self.join()
         self._consumer.close()
 
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Where each partition ends now; without those in which nothing is."""
+        ends = {
+            (one.topic, one.partition): self._consumer.get_watermark_offsets(one, timeout=60)[1]
+            for one in self._partitions
+        }
+        return {partition: end for partition, end in ends.items() if end}
+
     def read_to_end(self, limit_s: float) -> None:
         """Read every partition to where it ends now; call it instead of starting the thread.
 
         Raises:
             TimeoutError: that took longer than `limit_s`.
         """
-        ends = {
-            (one.topic, one.partition): self._consumer.get_watermark_offsets(one, timeout=10)[1]
-            for one in self._partitions
-        }
+        ends = self.ends()
         missing = sum(ends.values())
         deadline_s = time.monotonic() + limit_s
         while missing > 0:
@@ -355,8 +359,6 @@ class Reader(threading.Thread):
                 continue
             count += 1
             self._events.append(_consumed(self._reader_name, message, at_ms))
-        if count:
-            self.last_read_ms = at_ms
         return count
 
 
@@ -381,4 +383,4 @@ def create_topics(address: str) -> None:
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     topics = [NewTopic(name, count, 1) for name, count in PARTITION_COUNTS.items()]
     for future in admin.create_topics(topics).values():
-        future.result(timeout=10)
+        future.result(timeout=60)

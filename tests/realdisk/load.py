@@ -28,6 +28,7 @@ class Fill:
     """Sends large records, one batch for a few of them, each at most once.
 
     Attributes:
+        timeout_ms: so long the client waits for an answer; short where none will come.
         sent: every value that was handed to the client.
         acknowledged: values by offset.
         acknowledged_at_s: when, on the monotonic clock.
@@ -35,6 +36,7 @@ class Fill:
     """
 
     address: str
+    timeout_ms: int = 2_000
     sent: set[bytes] = field(default_factory=set)
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     acknowledged_at_s: dict[int, float] = field(default_factory=dict)
@@ -47,7 +49,7 @@ class Fill:
                 "bootstrap.servers": self.address,
                 "acks": "all",
                 "message.send.max.retries": 0,
-                "message.timeout.ms": 2_000,
+                "message.timeout.ms": self.timeout_ms,
                 "linger.ms": 1,
                 "batch.num.messages": 4,
                 **CLIENT,

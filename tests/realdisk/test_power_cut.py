@@ -68,7 +68,11 @@ def test_nothing_acknowledged_or_seen_is_gone_after_power_cuts(
 def test_async_flush_loses_no_more_than_the_last_moments(
     make_loop_disk: Callable[..., LoopDisk], tmp_path: Path, power_cuts: int
 ) -> None:
-    """What was acknowledged longer ago than the flush bound is there after a power cut."""
+    """What was acknowledged longer ago than the flush bound is there after a power cut.
+
+    With a share of the processor only now and then, broker and client both stand still for longer
+    than that; for how long shows how long the client had to wait to send on.
+    """
     seed = int(os.environ.get("LATERMQ_SEED") or random.SystemRandom().randrange(2**32))
     rng = random.Random(seed)
     disk = make_loop_disk(size_bytes=(256 + 32 * power_cuts) * MIB)
@@ -81,8 +85,11 @@ def test_async_flush_loses_no_more_than_the_last_moments(
             appliance.start()
             fill = Fill(appliance.kafka)
             end_s = time.monotonic() + rng.uniform(2, 4) * BOUND_MS / 1000
-            while time.monotonic() < end_s:
+            sent_s, pause_s = time.monotonic(), 0.0
+            while sent_s < end_s:
                 fill.send(SMALL_BYTES)
+                pause_s = max(pause_s, time.monotonic() - sent_s)
+                sent_s = time.monotonic()
             cut_s = time.monotonic()
             appliance.send_signal(signal.SIGSTOP)
             try:
@@ -100,7 +107,10 @@ def test_async_flush_loses_no_more_than_the_last_moments(
                 else:
                     lost += 1
                     age_ms = (cut_s - at_s) * 1000
-                    assert age_ms <= BOUND_MS, f"{offset} was {age_ms:.0f} ms old; seed {seed}"
+                    limit_ms = BOUND_MS + 1000 * pause_s
+                    assert age_ms <= limit_ms, (
+                        f"{offset} was {age_ms:.0f} ms old, {limit_ms:.0f} at most; seed {seed}"
+                    )
             appliance.stop()
     finally:
         appliance.close()

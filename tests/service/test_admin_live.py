@@ -26,7 +26,8 @@ from tests.support.appliance_process import ApplianceProcess
 from tests.support.kafka_records import Record, delay
 from tests.support.live_broker import LiveBroker, until
 
-LIMIT_S: Final = 15.0
+LIMIT_S: Final = 60.0
+HOUR_MS: Final = 3_600_000
 SEED: Final = 4
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -282,7 +283,9 @@ def test_cancels_that_race_with_delivery_have_one_winner_each(appliance: Applian
     """200: it never comes; 409: it came, once."""
     rng = random.Random(SEED)
     count = 600
-    send_timers(appliance.kafka, [rng.randrange(50, 1_000) for _ in range(count)])
+    # Some are due so late that there is something to cancel on the slowest machine.
+    delays_ms = [rng.randrange(50, 1_000) if number % 10 else HOUR_MS for number in range(count)]
+    send_timers(appliance.kafka, delays_ms)
     canceller = Canceller(appliance.admin)
     outcomes = {number: canceller.cancel(number) for number in rng.sample(range(count), count)}
     canceller.close()
@@ -292,13 +295,13 @@ def test_cancels_that_race_with_delivery_have_one_winner_each(appliance: Applian
     assert {number for number, status in outcomes.items() if status == 409} == set(values)
     cancelled = {number for number, status in outcomes.items() if status == 200}
     assert len(cancelled) + len(values) == count
-    assert cancelled, "all was over before the first cancel"
+    assert cancelled >= set(range(0, count, 10))
     appliance.stop()
 
 
 @pytest.mark.parametrize("how", ["kill -9", "clean"])
 def test_an_acknowledged_cancel_outlives_the_process(appliance: ApplianceProcess, how: str) -> None:
-    send_timers(appliance.kafka, [1_500] * 4)
+    send_timers(appliance.kafka, [1_500, HOUR_MS, 1_500, HOUR_MS])
     canceller = Canceller(appliance.admin)
     assert [canceller.cancel(number) for number in (1, 3)] == [200, 200]
     if how == "clean":

@@ -30,7 +30,7 @@ def run_latermq(
         env={**os.environ, "COLUMNS": "100", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

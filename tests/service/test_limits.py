@@ -13,9 +13,11 @@ from appliance.units import KIB, MIB
 from tests.support.kafka_records import Record
 from tests.support.live_broker import LIMIT_S, Client, LiveBroker, until
 from tests.support.raw_batch import Raw, make_batch
+from tests.support.virtual_clock import VirtualClock
 from tests.support.wire_client import fetch_part, fetch_request, framed, produce_request
 
-SOON_MS = 150
+IDLE_MS = 1_500
+RECEIVE_MS = 150
 NEVER_MS = 10**8
 
 
@@ -61,12 +63,17 @@ def test_silent_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) 
     """A parked fetch is no silence, however long it waits."""
 
     async def test() -> None:
-        async with LiveBroker(tmp_path, idle_timeout_ms=SOON_MS) as live:
+        clock = VirtualClock()
+        async with LiveBroker(tmp_path, clock=clock, idle_timeout_ms=IDLE_MS) as live:
             live.create_topic("t")
             waiting = await live.connect()
-            waiting.send_fetch("t", 0, 0, wait_ms=60_000)
+            waiting.send_fetch("t", 0, 0, wait_ms=600_000)
+            topic = live.broker.topics()[0]
+            await until(lambda: len(topic.partitions[0].waiters) == 1)
             for _ in range(3):
                 silent = await live.connect()
+                await until(lambda: live.server.connection_count == 2)
+                clock.advance_ms(IDLE_MS + 1)
                 assert await silent.is_closed_by_broker()
             assert closed(live) == {"idle": 3}
             assert await is_served(await live.connect())
@@ -80,8 +87,9 @@ def test_request_that_never_ends_is_closed(tmp_path: Path, step: int) -> None:
     """Half of it and then nothing, or one byte after the other."""
 
     async def test() -> None:
-        settings = {"idle_timeout_ms": NEVER_MS, "receive_timeout_ms": SOON_MS}
-        async with LiveBroker(tmp_path, **settings) as live:
+        clock = VirtualClock()
+        settings = {"idle_timeout_ms": NEVER_MS, "receive_timeout_ms": RECEIVE_MS}
+        async with LiveBroker(tmp_path, clock=clock, **settings) as live:
             live.create_topic("t")
             client, other = await live.connect(), await live.connect()
             data = framed(produce_request([("t", [(0, make_batch([Raw(bytes(4_000))]))])]), 8, 1)
@@ -91,6 +99,7 @@ def test_request_that_never_ends_is_closed(tmp_path: Path, step: int) -> None:
                 for byte in data[300:-1]:
                     if step:
                         client.send_bytes(bytes([byte]))
+                    clock.advance_ms(RECEIVE_MS // 10)
                     await asyncio.sleep(0.005)
 
             sending = asyncio.ensure_future(trickle())
@@ -124,7 +133,8 @@ def test_garbage_harms_nobody_else(tmp_path: Path, seed: int) -> None:
 
     async def test() -> None:
         rng = random.Random(seed)
-        async with LiveBroker(tmp_path, receive_timeout_ms=SOON_MS) as live:
+        clock = VirtualClock()
+        async with LiveBroker(tmp_path, clock=clock, receive_timeout_ms=RECEIVE_MS) as live:
             live.create_topic("t")
             good = await live.connect()
             for round_ in range(30):
@@ -133,7 +143,12 @@ def test_garbage_harms_nobody_else(tmp_path: Path, seed: int) -> None:
                 head = size.to_bytes(4, "big") + bytes([0, rng.randrange(70), 0, rng.randrange(13)])
                 client.send_bytes(rng.choice([b"", head]) + rng.randbytes(size))
                 assert await is_served(good), f"seed {seed}, round {round_}"
-            await until(lambda: sum(closed(live).values()) >= 15)
+
+            def are_closed() -> bool:
+                clock.advance_ms(1)
+                return sum(closed(live).values()) >= 15
+
+            await until(are_closed)
             assert not live.server.pump.has_failed
 
     run(test())
@@ -156,10 +171,11 @@ def test_clients_that_take_no_answers_hold_little_memory(tmp_path: Path, size: i
     """Ten of them ask for a gigabyte; records below 8 KiB are copied, larger ones are not."""
 
     async def test() -> None:
-        settings = {"idle_timeout_ms": 1_500, "segment_size_bytes": 64 * MIB}
+        clock = VirtualClock()
+        settings = {"idle_timeout_ms": IDLE_MS, "segment_size_bytes": 64 * MIB}
         settings |= {"fetch_size_max_bytes": 4 * MIB, "batch_size_max_bytes": 64 * KIB}
         settings |= {"decompressed_size_max_bytes": 64 * KIB, "record_size_max_bytes": 64 * KIB}
-        async with LiveBroker(tmp_path, **settings) as live:
+        async with LiveBroker(tmp_path, clock=clock, **settings) as live:
             live.create_topic("t")
             good = await live.connect()
             batch = make_batch([Raw(bytes(size))])
@@ -182,6 +198,7 @@ def test_clients_that_take_no_answers_hold_little_memory(tmp_path: Path, size: i
 
             while not are_closed():
                 assert await is_served(good)
+                clock.advance_ms(10)
             # 8 MiB of answers may wait in a session; then there are its buffers and the transport.
             assert peak < 10 * (10 * MIB if size < 8 * KIB else 2 * MIB)
             assert closed(live) == {"slow_reader": 10}
@@ -198,7 +215,8 @@ def test_large_requests_share_the_memory_and_all_get_done(tmp_path: Path) -> Non
         settings = {"inflight_max_bytes": 4 * MIB, "batch_size_max_bytes": 900 * KIB}
         settings |= {"decompressed_size_max_bytes": 900 * KIB, "segment_size_bytes": 64 * MIB}
         settings |= {"record_size_max_bytes": 900 * KIB}
-        async with LiveBroker(tmp_path, **settings) as live:
+        # Time stands still: whoever is let go ahead must get on within some seconds.
+        async with LiveBroker(tmp_path, clock=VirtualClock(), **settings) as live:
             live.create_topic("t")
             good = await live.connect()
             clients = [await live.connect() for _ in range(20)]

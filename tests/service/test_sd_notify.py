@@ -15,7 +15,7 @@ from appliance.sd_notify import Notifier
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
     """A listening service manager, and the NOTIFY_SOCKET that names it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.settimeout(5)
+        listener.settimeout(60)
         if request.param == "path":
             name = str(tmp_path / "notify")
             listener.bind(name)

@@ -17,7 +17,8 @@ from confluent_kafka import Producer as ConfluentProducer
 from tests.support.appliance_process import CONFIG, ApplianceProcess
 from tests.support.broker_rig import Produced
 from tests.support.kafka_records import Producer, Record
-from tests.support.live_broker import LIMIT_S, LiveBroker
+from tests.support.live_broker import LIMIT_S, Client, LiveBroker
+from tests.support.virtual_clock import VirtualClock
 
 REQUEST_TIMED_OUT: Final = 7
 BOUND_MS: Final = 300
@@ -27,17 +28,27 @@ def test_producers_are_answered_while_the_disk_hangs_and_connections_stay_usable
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        async with LiveBroker(tmp_path, flush_timeout_ms=BOUND_MS) as live:
+        clock = VirtualClock()
+
+        async def timed_out(client: Client) -> Produced:
+            """The answer to what waits for the disk, once its time is over."""
+            answer = asyncio.ensure_future(client.read_produced())
+            while not answer.done():
+                clock.advance_ms(BOUND_MS // 10)
+                await asyncio.wait([answer], timeout=0.01)
+            return answer.result()
+
+        async with LiveBroker(tmp_path, clock=clock, flush_timeout_ms=BOUND_MS) as live:
             live.create_topic("t", 2)
             safe, other = await live.connect(), await live.connect()
             by = Producer(4711, 0, 0)
             live.disk.hold()
             for _ in range(2):  # a retry times out as well while the disk hangs
                 safe.send_produce("t", 0, [Record(b"a")], producer=by)
-                answer = await safe.read_produced()
+                answer = await timed_out(safe)
                 assert (answer.error, answer.base_offset) == (REQUEST_TIMED_OUT, -1)
             other.send_produce("t", 1, [Record(b"b")])
-            assert (await other.read_produced()).error == REQUEST_TIMED_OUT
+            assert (await timed_out(other)).error == REQUEST_TIMED_OUT
             assert live.broker.collect_metrics().request_errors == {REQUEST_TIMED_OUT: 3}
             # Others are served, and see nothing that is not on the disk.
             assert await other.fetch("t", 0, 0) == []

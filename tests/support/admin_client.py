@@ -1,6 +1,7 @@
 """The admin server on loopback, with a status made of plain values, and an HTTP client for it."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -131,10 +132,11 @@ class Client:
         """Send bytes on a connection of their own, and return all that comes until it closes."""
         reader, writer = await asyncio.open_connection(*self.address)
         writer.write(request)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             answer = await reader.read()
         writer.close()
-        await writer.wait_closed()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
         return answer
 
 

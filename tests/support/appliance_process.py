@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-READY_LIMIT_S: Final = 30.0
-STOP_LIMIT_S: Final = 15.0
+READY_LIMIT_S: Final = 90.0
+STOP_LIMIT_S: Final = 45.0
 TAIL_SIZE_CHARS: Final = 4_000
 
 CONFIG: Final = """\
@@ -167,8 +167,9 @@ class ApplianceProcess:
 
     def get(self, path: str) -> tuple[int, bytes]:
         """GET a path of the admin address; return the HTTP status and the body."""
+        url = f"http://{self.admin}{path}"
         try:
-            with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=READY_LIMIT_S) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:

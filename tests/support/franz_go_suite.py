@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.support.client_setup import find
 
-LIMIT_S: Final = 100.0
+LIMIT_S: Final = 240.0
 
 TESTS: Final = (
     "TestAddRemovePartitions",

@@ -14,7 +14,7 @@ from tests.support.client_setup import find
 
 FILES: Final = ("producer", "consumer", "admin")
 
-LIMIT_S: Final = 100.0
+LIMIT_S: Final = 240.0
 
 _NOT_SERVED: Final = "there is one broker: nothing can be moved, and no leader elected"
 _READ_ONLY: Final = "a setting that has one value here is shown as read-only"
@@ -52,7 +52,7 @@ class KafkaPythonSuite:
         # 3.9: newer ones are expected to serve what only a quorum of controllers has.
         settings = {"KAFKA_URI": f"kafka://{address}", "KAFKA_VERSION": "3.9", "KAFKA_ROOT": "/"}
         quiet = ("-q", "-p", "no:logging", "-p", "no:cacheprovider", "-W", "ignore")
-        limits = ("--timeout=60", "--timeout-method=thread", f"--junit-xml={self._report}")
+        limits = ("--timeout=200", "--timeout-method=thread", f"--junit-xml={self._report}")
         files = [f"test/integration/test_{name}_integration.py" for name in FILES]
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(

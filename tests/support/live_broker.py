@@ -7,6 +7,7 @@ async with LiveBroker(tmp_path, flush="sync") as live:
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,8 +30,8 @@ from tests.support.kafka_oracle import (
 from tests.support.kafka_records import Fetched, Producer, Record, build_batch, read_batches
 from tests.support.rig_connection import FETCH_VERSION
 
-LIMIT_S: Final = 20
-"""A test that waits longer has failed."""
+LIMIT_S: Final = 60
+"""A test that waits longer has failed; on a busy machine what takes milliseconds takes seconds."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -171,8 +172,11 @@ class Client:
 
     async def is_closed_by_broker(self) -> bool:
         """Wait for the end of the connection; False if there is an answer instead."""
-        async with asyncio.timeout(LIMIT_S):
-            return await self._reader.read(1) == b""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                return await self._reader.read(1) == b""
+        except ConnectionError:
+            return True  # it closed while there were bytes of ours that it had not read
 
     async def read_to_the_end(self) -> bytes:
         """Everything that the broker sends before it closes the connection."""
@@ -184,9 +188,10 @@ class Client:
         return await self._read()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Hang up, also on a broker that did so before."""
         self._writer.close()
-        await self._writer.wait_closed()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
 
     def _send(self, request: Any, version: int) -> None:
         self._number += 1

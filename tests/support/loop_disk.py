@@ -33,7 +33,7 @@ BLOCK_SIZE: Final = 4096
 INODE_BLOCKS: Final = 256
 """The first ones: more than the inodes and bitmaps of a disk take, which come first."""
 
-UMOUNT_LIMIT_S: Final = 10.0
+UMOUNT_LIMIT_S: Final = 60.0
 
 
 class DiskRefusedError(Exception):

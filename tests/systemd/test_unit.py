@@ -22,7 +22,7 @@ def run_tool(*command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a tool of systemd; skip the test where the machine does not have it."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /** What the features use of the client: send, receive, create, and checks. */
 final class Client {
     /** For anything that should happen at once. */
-    static final long LIMIT_MS = 20_000;
+    static final long LIMIT_MS = 60_000;
 
     static final long TIME_MS = 1_700_000_000_000L;
     static final String METADATA = "sp\u00e4ter \u2713";

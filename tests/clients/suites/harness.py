@@ -18,7 +18,7 @@ Header = tuple[str, bytes]
 WORKER_COUNT: Final = 4
 """Features at a time: most of them wait most of the time."""
 
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 60.0
 """For anything that should happen at once."""
 
 DELAY_MS: Final = 300
