@@ -9,6 +9,7 @@ cdef struct Found:
     int64_t pos
     int32_t size
     const uint8_t* frame
+    int64_t first_offset      # of FIND_LOST: the first that was lost with it
     int64_t next_offset       # of FIND_LOST: where to look next
 
 cdef enum FindResult:
@@ -21,6 +22,7 @@ cdef class FrameFinder:
     cdef LogView view
     cdef readonly object place
     cdef readonly dict header
+    cdef readonly int64_t first_offset
     cdef readonly int64_t next_offset
     cdef int find(self, Partition partition, int64_t offset, Found* found) except -1
 

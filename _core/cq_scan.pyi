@@ -10,6 +10,7 @@ LOST: int
 class FrameFinder:
     place: int | tuple[int, int] | None
     header: dict[str, int]
+    first_offset: int
     next_offset: int
     def __new__(cls, view: LogView) -> Self: ...
     def look(self, partition: Partition, offset: int) -> bool: ...

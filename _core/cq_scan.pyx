@@ -23,10 +23,7 @@ from _core.partition cimport (
 )
 
 # The size in a unit whose record was lost to damage, and of which no later frame is known.
-LOST = -1
-
-cdef enum:
-    UNIT_LOST = -1
+LOST = UNIT_LOST
 
 
 cdef bint _is_sound(const uint8_t* frame, int32_t size, int64_t pos) noexcept nogil:
@@ -82,7 +79,8 @@ cdef class FrameFinder:
         place: after a look at what is cold: the log position of a frame that a thread must read
             and check first, or (partition handle, offset) where it must do so with the unit too.
         header: after `look` found it: the fields of the frame's header.
-        next_offset: after `look` found that the record is lost: the offset to look at next.
+        first_offset, next_offset: after `look` found that the record is lost: the first offset that
+            was lost with it, and the offset to look at next.
     """
 
     def __cinit__(self, LogView view not None):
@@ -99,7 +97,8 @@ cdef class FrameFinder:
         self.place = (partition.handle, offset)
         if where == UNIT_COLD:
             return FIND_COLD
-        found.next_offset = offset + 1
+        found.first_offset = unit.first
+        found.next_offset = unit.end
         found.pos = unit.pos
         found.size = -unit.size if is_lost else unit.size
         if unit.size == UNIT_LOST and unit.pos != 0:
@@ -140,6 +139,7 @@ cdef class FrameFinder:
             return True
         if result != FIND_COLD:
             self.place = None
+            self.first_offset = found.first_offset if result == FIND_LOST else offset
             self.next_offset = found.next_offset if result == FIND_LOST else offset + 1
         return False
 

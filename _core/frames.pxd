@@ -1,6 +1,6 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
-from _core.layout cimport KINDS_READ
+from _core.layout cimport KINDS_READ, RUN_OFFSETS_MIN
 
 # A frame header with native integers; the fields are those of layout.pxd.
 cdef struct FrameHeader:
@@ -48,6 +48,10 @@ cdef enum FrameFault:
 # Whether this version knows what a frame of that kind means.
 cdef inline bint is_read(int kind) noexcept nogil:
     return 0 < kind < 32 and (KINDS_READ >> kind) & 1
+
+# Whether the offsets of its visible batch have one entry instead of a unit each.
+cdef inline bint is_run(const FrameHeader* h) noexcept nogil:
+    return h.record_count == 0 or <int64_t>h.last_delta + 1 - h.record_count >= RUN_OFFSETS_MIN
 
 cdef void blank_header(FrameHeader* h, int kind) noexcept nogil
 cdef void encode_header(const FrameHeader* h, uint8_t* out) noexcept nogil

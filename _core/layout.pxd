@@ -149,6 +149,12 @@ cpdef enum:
     UNIT_AT_SIZE = 8              # i32, size of the frame
     UNIT_AT_TAGS_CODE = 12        # i64, hash of the record's tag
     UNITS_PER_FILE = 300000
+    UNIT_LOST = -1                # size of a unit that names no frame
+    # A frame that takes so many more offsets than it has records is one run of them.
+    RUN_OFFSETS_MIN = 1024
+    # More records for each byte of a batch no encoder makes, compressed or not: it bounds how many
+    # offsets were in lost bytes.
+    RECORDS_PER_BYTE_MAX = 64
 
 # Kafka's RecordBatch, version 2 (magic 2).
 cpdef enum:

@@ -23,7 +23,6 @@ from _core.withdrawn_timers cimport WithdrawnTimers
 
 cdef enum:
     FAULTS_KEPT = 10_000         # until they are taken; more are only counted
-    GAP_MAX = 1 << 24            # offsets that damage may have taken: each has a unit in memory
 
 
 cdef inline const uint8_t* settled_entry(const uint8_t* frame, int32_t i) noexcept nogil:
@@ -186,22 +185,24 @@ cdef class LogCheck(LogScan):
         cdef int64_t gap = h.base_offset - partition.next_offset
         if h.kind == KIND_ACCEPT and h.timer_count:
             self._check_deliver_times(h, p)
-        if h.record_count == 0 and h.kind != KIND_DELIVER:
+        if h.visible_size == 0 and h.record_count == 0 and h.kind != KIND_DELIVER:
             return True
         place = f"of {partition.topic.name}/{partition.index}"
-        if h.record_count == 0 or h.visible_size == 0:
+        if h.visible_size == 0 or h.record_count > <int64_t>h.last_delta + 1 or (
+            h.record_count == 0 and h.kind == KIND_DELIVER
+        ):
             self.checked.fault(
                 h.phys_offset + AT_RECORD_COUNT, "a batch of visible records",
                 f"{h.record_count} records in {h.visible_size} bytes",
             )
             return False
         # Of what damage took nobody knows how many records it were.
-        if gap < 0 or gap > GAP_MAX or (gap and not self.damage):
+        if gap < 0 or (gap and not self.damage):
             self.checked.fault(
                 h.phys_offset + AT_BASE_OFFSET,
                 f"the next offset {place}, {partition.next_offset}", f"base offset {h.base_offset}",
             )
-            if gap < 0 or gap > GAP_MAX:
+            if gap < 0:
                 return False
         if h.running_max < max(partition.running_max, h.max_timestamp):
             self.checked.fault(

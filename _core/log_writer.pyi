@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Self
 
 from _core.log_tail import LogTail
-from _core.partition import Topic
+from _core.partition import Partition, Topic
 from _core.projections import Projections
 
 class LogWriter:
@@ -17,3 +17,4 @@ class LogWriter:
         frame_size_max: int,
         topic_payload: Callable[[Topic], bytes],
     ) -> Self: ...
+    def append_gap(self, partition: Partition, *, end_offset: int, store_time_ms: int) -> bool: ...

@@ -3,13 +3,21 @@
 Layer 0: no I/O; the payload of a topic frame comes from the store.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memset
 
-from _core.frames cimport FrameHeader, frame_size
+from _core.crc32c cimport extend
+from _core.frames cimport FrameHeader, blank_header, frame_size
 from _core.layout cimport *
 from _core.log_tail cimport FrameBody, LogTail
+from _core.octets cimport store_u16, store_u32, store_u64
 from _core.partition cimport Partition, Topic
 from _core.projections cimport Projections
+
+
+cdef enum:
+    # One offset less than an i32 could say: clients add 1 to the last delta.
+    EMPTY_DELTA_MAX = 0x7FFFFFFE
 
 
 cdef class LogWriter:
@@ -60,3 +68,58 @@ cdef class LogWriter:
         h.partition = partition.index
         start = self.tail.append(h, body)
         return self.projections.apply(partition, h, self.tail.staging.data + start, True)
+
+    def append_gap(
+        self, Partition partition not None, *, int64_t end_offset, int64_t store_time_ms
+    ):
+        """Append empty batches, so that the next record gets offset `end_offset` or a later one.
+
+        Consumers who come there read them, and go on behind them. Each takes two billion offsets at
+        most, and costs 224 bytes of the log.
+
+        Args:
+            partition: whose offsets stay unused.
+            end_offset: the first that is used again; there is nothing to do if that is past.
+            store_time_ms: now, epoch ms.
+
+        Returns:
+            Whether all are appended; not if the disk is full.
+        """
+        cdef uint8_t batch[BATCH_HEADER_SIZE]
+        cdef FrameHeader h
+        cdef FrameBody body
+        while partition.next_offset < end_offset:
+            if not self.prepare(
+                partition.topic, frame_size(0, BATCH_HEADER_SIZE, 0), True, store_time_ms
+            ):
+                return False
+            blank_header(&h, KIND_ACCEPT)
+            h.store_time_ms = store_time_ms
+            h.base_offset = partition.next_offset
+            h.last_delta = <int32_t>min(end_offset - partition.next_offset - 1, EMPTY_DELTA_MAX)
+            h.running_max = partition.running_max
+            encode_empty(batch, &h, self.tail.epoch)
+            memset(&body, 0, sizeof(body))
+            body.visible = body.visible_patch = batch
+            body.visible_size = body.visible_patch_size = BATCH_HEADER_SIZE
+            self.append(partition, &h, &body)
+        return True
+
+
+cdef void encode_empty(uint8_t* batch, const FrameHeader* h, int32_t epoch) noexcept nogil:
+    """A batch without records, as Kafka's compaction leaves them. REQUIRES: BATCH_HEADER_SIZE."""
+    memset(batch, 0, BATCH_HEADER_SIZE)
+    store_u64(batch + BATCH_AT_BASE_OFFSET, h.base_offset)
+    store_u32(batch + BATCH_AT_LENGTH, BATCH_HEADER_SIZE - 12)
+    store_u32(batch + BATCH_AT_LEADER_EPOCH, epoch)
+    batch[BATCH_AT_MAGIC] = 2
+    store_u32(batch + BATCH_AT_LAST_DELTA, h.last_delta)
+    store_u64(batch + BATCH_AT_BASE_TIMESTAMP, <int64_t>-1)
+    store_u64(batch + BATCH_AT_MAX_TIMESTAMP, <int64_t>-1)
+    store_u64(batch + BATCH_AT_PRODUCER_ID, <int64_t>-1)
+    store_u16(batch + BATCH_AT_PRODUCER_EPOCH, <uint16_t>-1)
+    store_u32(batch + BATCH_AT_BASE_SEQUENCE, <uint32_t>-1)
+    store_u32(
+        batch + BATCH_AT_CRC,
+        extend(0, batch + BATCH_CRC_START, BATCH_HEADER_SIZE - BATCH_CRC_START),
+    )

@@ -2,6 +2,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from _core.buffer cimport Buf
 from _core.unit_blocks cimport UnitBlocks
+from _core.unit_runs cimport UnitRuns
 
 cdef enum:
     REMEMBERED_BATCHES = 5    # Kafka's max.in.flight bound: a retry can be this far behind
@@ -30,6 +31,8 @@ cdef struct Unit:
     int64_t pos
     int32_t size              # negative: the record was lost, this is the next frame
     int64_t tags_code
+    int64_t first             # the first offset that shares it in a run, else its own
+    int64_t end               # the one behind the last
 
 cdef enum UnitPlace:
     UNIT_NONE = 0             # there is no such record
@@ -64,8 +67,9 @@ cdef class Partition:
     cdef public list waiters
     cdef readonly dict producers
     cdef readonly bint units_dirty
+    cdef readonly UnitRuns runs   # offsets that have no unit of their own
     cdef Buf units
-    cdef int64_t units_base       # queue offset of the first unit in memory
+    cdef int64_t units_base       # number of the first unit in memory, runs not counted
     cdef readonly int64_t units_saved       # queue offset up to which units are in the file
     cdef public UnitBlocks blocks
     cdef int64_t mentioned_in     # serial of the last request that named it among others
@@ -73,7 +77,10 @@ cdef class Partition:
     cdef int64_t captured_in      # serial of the last capture that has its producers
     cdef void mention(self, int64_t serial) noexcept
     cdef bint is_mentioned_again(self, int64_t serial) noexcept
-    cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1
+    cdef int add_units(
+        self, int64_t count, int64_t pos, int32_t size, int64_t tags_code
+    ) except -1
+    cdef int add_run(self, int64_t end, int64_t pos, int32_t size, int64_t tags_code) except -1
     cdef int find_unit(self, int64_t offset, Unit* unit) except -1
     cdef int check_sequence(
         self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found

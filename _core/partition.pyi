@@ -1,8 +1,10 @@
+from collections.abc import Iterable
 from typing import Self
 from uuid import UUID
 
 from _core.session import ParkedFetch
 from _core.unit_blocks import UnitBlocks
+from _core.unit_runs import UnitRuns
 
 class ProducerState:
     epoch: int
@@ -44,16 +46,23 @@ class Partition:
     producers: dict[int, ProducerState]
     units_dirty: bool
     units_saved: int
+    runs: UnitRuns
     blocks: UnitBlocks | None
     def __new__(
         cls, topic: Topic, index: int, handle: int, start_offset: int, next_offset: int
     ) -> Self: ...
     def restore(
-        self, *, start_offset: int, next_offset: int, running_max: int, log_bytes: int
+        self,
+        *,
+        start_offset: int,
+        next_offset: int,
+        running_max: int,
+        log_bytes: int,
+        runs: Iterable[tuple[int, int, int, int, int]] = (),
     ) -> None: ...
     def unit(self, offset: int) -> tuple[int, int, int] | None: ...
     def unit_in_memory(self, offset: int) -> tuple[int, int, int] | None: ...
-    def unsaved_units(self) -> tuple[int, memoryview]: ...
+    def unsaved_units(self) -> tuple[int, memoryview, int]: ...
     def units_are_saved(self, up_to: int) -> None: ...
     def cut_units(self, offset: int) -> None: ...
     @property

@@ -26,6 +26,7 @@ from _core.octets cimport (
     store_u64,
 )
 from _core.unit_blocks cimport UnitBlocks
+from _core.unit_runs cimport UnitRun, UnitRuns
 
 cdef enum:
     # Units that stay in memory behind the saved ones: the tail that live consumers read.
@@ -106,6 +107,7 @@ cdef class Partition:
         visible_offset: records below it may be fetched (Kafka's high watermark).
         running_max: highest timestamp so far, -1 while there is none.
         log_bytes: size of its frames in the log.
+        runs: offsets that have one entry instead of a unit each.
         blocks: units that were read from files; None where there are no files.
         waiters: parked fetches to look at again when `visible_offset` grows.
     """
@@ -119,6 +121,7 @@ cdef class Partition:
         self.start_offset = start_offset
         self.next_offset = next_offset
         self.visible_offset = next_offset
+        self.runs = UnitRuns()
         self.units_base = next_offset
         self.units_saved = next_offset
         self.running_max = -1
@@ -129,17 +132,30 @@ cdef class Partition:
         release(&self.units)
 
     def restore(
-        self, *, int64_t start_offset, int64_t next_offset, int64_t running_max, int64_t log_bytes
+        self, *, int64_t start_offset, int64_t next_offset, int64_t running_max,
+        int64_t log_bytes, runs=()
     ):
         """Become what a checkpoint says of it; its units are in files. Before any frame of it.
 
         Args:
             start_offset, next_offset, running_max, log_bytes: see the attributes.
+            runs: as `UnitRuns.overlapping` tells them.
+
+        Raises:
+            ValueError: a run is empty, not behind the one before, or goes on behind the end.
         """
+        cdef int64_t first, end, pos, tags_code, last = 0
+        cdef int32_t size
         assert self.units.size == 0 and 0 <= start_offset <= next_offset
+        for first, end, pos, size, tags_code in runs:
+            if not last <= first < end <= next_offset:
+                raise ValueError(f"a run from {first} to {end}, behind {last}, up to {next_offset}")
+            self.runs.add(first, end, pos, size, tags_code)
+            last = end
         self.start_offset = start_offset
         self.next_offset = self.visible_offset = next_offset
-        self.units_base = self.units_saved = next_offset
+        self.units_saved = next_offset
+        self.units_base = self.runs.place_of(next_offset)
         self.running_max = running_max
         self.log_bytes = log_bytes
 
@@ -151,32 +167,49 @@ cdef class Partition:
     cdef bint is_mentioned_again(self, int64_t serial) noexcept:
         return self.mentioned_in == serial and self.mentioned_again
 
-    cdef int add_units(self, int64_t count, int64_t pos, int32_t size) except -1:
-        """One unit for each of `count` records of the frame at `pos`.
-
-        A negative size stands for records that were lost to damage: the frame of that size at `pos`
-        is the next one that is whole.
-        """
+    cdef int add_units(
+        self, int64_t count, int64_t pos, int32_t size, int64_t tags_code
+    ) except -1:
+        """One unit for each of `count` offsets of the frame at `pos`."""
         cdef uint8_t* p = reserve(&self.units, count * UNIT_SIZE)
         cdef int64_t i
         for i in range(count):
             store_u64(p + UNIT_AT_POSITION, pos)
             store_u32(p + UNIT_AT_SIZE, size)
-            store_u64(p + UNIT_AT_TAGS_CODE, 0)
+            store_u64(p + UNIT_AT_TAGS_CODE, tags_code)
             p += UNIT_SIZE
         self.units.size += count * UNIT_SIZE
         self.next_offset += count
         self.units_dirty = True
         return 0
 
+    cdef int add_run(self, int64_t end, int64_t pos, int32_t size, int64_t tags_code) except -1:
+        """All offsets up to `end` lead to the frame at `pos`.
+
+        A negative size stands for records that were lost to damage: the frame of that size at `pos`
+        is the next one that is whole.
+        """
+        self.runs.add(self.next_offset, end, pos, size, tags_code)
+        self.next_offset = end
+        self.units_dirty = True
+        return 0
+
     cdef int find_unit(self, int64_t offset, Unit* unit) except -1:
         """The unit of `offset`. A UnitPlace; one that comes from a file is not to be trusted."""
         cdef const uint8_t* p
+        cdef const UnitRun* run
+        cdef int64_t number = offset
         cdef int place = UNIT_IN_MEMORY
         if offset < self.start_offset or offset >= self.next_offset:
             return UNIT_NONE
-        if offset >= self.units_base:
-            p = self.units.data + (offset - self.units_base) * UNIT_SIZE
+        if self.runs.count:
+            run = self.runs.find(offset)
+            if run != NULL:
+                unit[0] = Unit(run.pos, run.size, run.tags_code, run.first, run.end)
+                return UNIT_IN_MEMORY
+            number = self.runs.place_of(offset)
+        if number >= self.units_base:
+            p = self.units.data + (number - self.units_base) * UNIT_SIZE
         elif self.blocks is not None and self.blocks.find(
             self.handle, offset, self.units_saved, &p
         ):
@@ -186,6 +219,8 @@ cdef class Partition:
         unit.pos = load_i64(p + UNIT_AT_POSITION)
         unit.size = load_i32(p + UNIT_AT_SIZE)
         unit.tags_code = load_i64(p + UNIT_AT_TAGS_CODE)
+        unit.first = offset
+        unit.end = offset + 1
         return place
 
     def unit(self, int64_t offset):
@@ -200,21 +235,37 @@ cdef class Partition:
 
     def unit_in_memory(self, int64_t offset):
         """As `unit`, but None for what is in files alone: any thread may ask."""
-        return self.unit(offset) if offset >= self.units_base else None
+        if self.runs.place_of(offset) >= self.units_base or self.runs.find(offset) != NULL:
+            return self.unit(offset)
+        return None
 
     def unsaved_units(self):
-        """Offset of the first unit that is not in a file yet, and the bytes of all such units.
+        """The first units that are not in a file yet: up to the next run, or of one run.
 
-        The buffer is valid until the next call into this partition.
+        Returns:
+            Offset of the first of them; their bytes, valid until the next call into this partition;
+            and the offset below which all are in files with them. A run has one unit, at its first
+            offset, which says in the tags code where it ends if its records were lost.
         """
-        cdef Py_ssize_t skip = (self.units_saved - self.units_base) * UNIT_SIZE
-        return self.units_saved, PyMemoryView_FromMemory(
-            <char*>self.units.data + skip, self.units.size - skip, PyBUF_READ
-        )
+        cdef int64_t offset = self.units_saved, end = self.next_offset
+        cdef const UnitRun* run = self.runs.next_from(offset)
+        cdef Py_ssize_t skip
+        cdef uint8_t unit[UNIT_SIZE]
+        if run != NULL and run.first == offset:
+            store_u64(unit + UNIT_AT_POSITION, run.pos)
+            store_u32(unit + UNIT_AT_SIZE, run.size)
+            store_u64(unit + UNIT_AT_TAGS_CODE, run.end if run.size < 0 else run.tags_code)
+            return offset, memoryview(PyBytes_FromStringAndSize(<char*>unit, UNIT_SIZE)), run.end
+        if run != NULL:
+            end = run.first
+        skip = (self.runs.place_of(offset) - self.units_base) * UNIT_SIZE
+        return offset, PyMemoryView_FromMemory(
+            <char*>self.units.data + skip, (end - offset) * UNIT_SIZE, PyBUF_READ
+        ), end
 
     def units_are_saved(self, int64_t up_to):
         """Units below offset `up_to` are in files; all but a few leave memory."""
-        cdef int64_t drop = up_to - UNITS_KEPT - self.units_base
+        cdef int64_t drop = self.runs.place_of(up_to) - UNITS_KEPT - self.units_base
         assert self.units_saved <= up_to <= self.next_offset
         self.units_saved = up_to
         self.units_dirty = up_to < self.next_offset
@@ -226,21 +277,24 @@ cdef class Partition:
 
     def cut_units(self, int64_t offset):
         """Units from `offset` on are gone, from files and memory; the log ends before them."""
+        cdef int64_t number = self.runs.place_of(offset)
         assert self.start_offset <= offset <= self.next_offset
         self.next_offset = offset
         self.visible_offset = min(self.visible_offset, offset)
-        if offset < self.units_base:
+        self.runs.cut(offset)
+        if number < self.units_base:
             self.units.size = 0
-            self.units_base = offset
+            self.units_base = number
         else:
-            self.units.size = (offset - self.units_base) * UNIT_SIZE
+            self.units.size = (number - self.units_base) * UNIT_SIZE
         self.units_saved = min(self.units_saved, offset)
         self.units_dirty = self.units_saved < self.next_offset
 
     @property
     def unsaved_count(self):
-        """Units that are only in memory."""
-        return self.next_offset - self.units_saved
+        """Units that are only in memory; a run counts as one."""
+        cdef int64_t runs = self.runs.count - self.runs.up_to(self.units_saved - 1)
+        return runs + self.runs.place_of(self.next_offset) - self.runs.place_of(self.units_saved)
 
     def raise_start(self, int64_t offset):
         """What is below `offset` can no longer be fetched; an earlier start is no change."""
@@ -248,7 +302,7 @@ cdef class Partition:
             return
         if offset > self.next_offset:
             # The records below it were lost to damage; nobody can ask for their units.
-            self.add_units(offset - self.next_offset, 0, 0)
+            self.add_run(offset, 0, UNIT_LOST, 0)
         self.start_offset = offset
         if offset > self.visible_offset:
             self.visible_offset = offset

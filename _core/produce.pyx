@@ -256,6 +256,9 @@ cdef class ProducePath:
         if b.count <= 0 or b.last_delta != b.count - 1:
             self.message = f"record count {b.count} and last offset delta {b.last_delta} do not fit"
             return INVALID_RECORD
+        if b.count > RECORDS_PER_BYTE_MAX * size:
+            self.message = f"{b.count} records in {size} bytes; 64 for each byte at most"
+            return INVALID_RECORD
         if b.attributes & ATTRIBUTE_TRANSACTIONAL:
             self.message = "transactions are not supported yet"
             return INVALID_RECORD

@@ -15,7 +15,7 @@ from libc.string cimport memset
 from _core.buffer cimport Buf, release, reserve
 from _core.delay_levels cimport Level
 from _core.due_queue cimport DueQueue, Timer
-from _core.frames cimport FrameHeader
+from _core.frames cimport FrameHeader, is_run
 from _core.id_index cimport (
     CANCELLED, DELIVERED, PENDING, STATE_BITS, IdIndex, NamedTimer, NameSlot,
 )
@@ -24,8 +24,7 @@ from _core.octets cimport load_i32, load_i64, load_u32, store_u32, store_u64
 from _core.partition cimport Partition, Sequenced, Topic
 from _core.unit_blocks cimport UnitBlocks
 
-# Units of older records that consumers read: those of some 800,000 records.
-UNIT_BLOCKS_MAX_BYTES = 16 << 20
+UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of some 800,000 older records that consumers read
 
 cdef enum:
     PARTITION_ROW_SIZE = 40
@@ -327,11 +326,15 @@ cdef class Projections:
         return 0
 
     cdef int _apply_records(self, Partition partition, const FrameHeader* h) except -1:
+        cdef int64_t end = h.base_offset + h.last_delta + 1
         # After damage the frame's own offset is ahead: the offsets between stay unused.
         assert h.base_offset >= partition.next_offset
         if h.base_offset > partition.next_offset:
-            partition.add_units(h.base_offset - partition.next_offset, h.phys_offset, -h.size)
-        partition.add_units(<int64_t>h.last_delta + 1, h.phys_offset, h.size)
+            partition.add_run(h.base_offset, h.phys_offset, -h.size, 0)
+        if is_run(h):
+            partition.add_run(end, h.phys_offset, h.size, h.tags)
+        else:
+            partition.add_units(end - h.base_offset, h.phys_offset, h.size, h.tags)
         partition.running_max = h.running_max
         self._add_mark(h.phys_offset + h.size, partition.next_offset, partition.handle)
         return 0

@@ -89,6 +89,12 @@ cdef class UnitBlocks:
     def drop(self, int32_t handle, int64_t start, int64_t stop):
         """Forget what is known of units `start` to before `stop` of a partition."""
         cdef int64_t offset = start - start % BLOCK
+        if (stop - offset) // BLOCK > len(self.blocks):
+            # Fewer blocks are there than the range has places.
+            low, high = key_of(handle, offset), key_of(handle, stop - 1)
+            for key in [key for key in self.blocks if low <= key <= high]:
+                self.size -= len(<bytes>self.blocks.pop(key)) + OVERHEAD_BYTES
+            offset = stop
         while offset < stop:
             data = self.blocks.pop(key_of(handle, offset), None)
             if data is not None:

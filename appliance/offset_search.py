@@ -19,6 +19,7 @@ from _core.cq_scan import FrameFinder
 from _core.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
 from _core.log_view import LogView
 from _core.partition import Partition
+from _core.record_list import records
 from appliance.errors import ColdFrameError
 
 FRAMES_LOOKED_THROUGH_MAX: Final = 4_096
@@ -104,7 +105,8 @@ class OffsetSearch:
             if header is None:
                 break
             if header["base_offset"] < start:
-                header["max_timestamp"] = max(stamp for _, stamp in self._records(header, start))
+                stamps = (stamp for _, stamp in self._records(header, start))
+                header["max_timestamp"] = max(stamps, default=-1)
             if best is None or header["max_timestamp"] >= best["max_timestamp"]:
                 best = header
             header = self._header_before(queue, header["base_offset"])
@@ -160,7 +162,7 @@ class OffsetSearch:
             if self._finder.look(queue, offset):
                 return self._finder.header
             self._next_offset()
-            offset -= 1
+            offset = self._finder.first_offset - 1
         return None
 
     def _next_offset(self) -> int:
@@ -180,8 +182,8 @@ class OffsetSearch:
         self, header: dict[str, int], offset: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
         """Find the first record of a frame, at `offset` or behind it, that reaches a time."""
-        records = self._records(header, offset)
-        return next((record for record in records if record[1] >= timestamp_ms), None)
+        found = self._records(header, offset)
+        return next((record for record in found if record[1] >= timestamp_ms), None)
 
     def _records(self, header: dict[str, int], start: int) -> list[tuple[int, int]]:
         """Offset and timestamp of a frame's records from offset `start` on."""
@@ -190,16 +192,34 @@ class OffsetSearch:
         batch = memoryview(self._read(frame_pos, pos, header["visible_size"]))
         fields = batch_header(batch)
         base = header["base_offset"]
+        if header["last_delta"] != fields["count"] - 1:
+            return self._sparse_records(fields, batch, start)
         if fields["attributes"] & _LOG_APPEND_TIME:  # all records have the batch's
             stamps = [fields["max_timestamp"]] * fields["count"]
         else:
             codec = fields["attributes"] & _CODEC_MASK
-            records = batch[BATCH_HEADER_SIZE:]
-            plain = self._decompress(codec, records) if codec else records
+            section = batch[BATCH_HEADER_SIZE:]
+            plain = self._decompress(codec, section) if codec else section
             deltas = timestamps(plain, fields["count"])
             stamps = [fields["base_timestamp"] + delta for delta in deltas]
         skipped = max(0, start - base)
         return list(enumerate(stamps[skipped:], base + skipped))
+
+    def _sparse_records(
+        self, fields: dict[str, int], batch: memoryview, start: int
+    ) -> list[tuple[int, int]]:
+        """The same of a batch whose offsets do not follow each other; it may be empty."""
+        codec = fields["attributes"] & _CODEC_MASK
+        section = batch[BATCH_HEADER_SIZE:]
+        rows = records(self._decompress(codec, section) if codec else section, fields["count"])
+        is_append_time = fields["attributes"] & _LOG_APPEND_TIME
+        found = []
+        for timestamp_delta, offset_delta, *_ in rows:
+            timestamp = fields["base_timestamp"] + timestamp_delta
+            offset = fields["base_offset"] + offset_delta
+            if offset >= start:
+                found.append((offset, fields["max_timestamp"] if is_append_time else timestamp))
+        return found
 
 
 def _end_of(header: dict[str, int]) -> int:

@@ -73,12 +73,13 @@ class QueueCheck:
         self._damage = damage
         for partition in state.projections.partitions:
             if partition is not None and partition.units_dirty:
-                self._compare(partition)
-                partition.units_are_saved(partition.next_offset)
+                while partition.unsaved_count:
+                    partition.units_are_saved(self._compare(partition))
 
-    def _compare(self, partition: Partition) -> None:
+    def _compare(self, partition: Partition) -> int:
+        """Compare the first units that were not; the offset up to which they were then."""
         queue = self._queue_of(partition)
-        offset, units = partition.unsaved_units()
+        offset, units, end = partition.unsaved_units()
         self.units += len(units) // UNIT_SIZE
         while units:
             first = offset - offset % UNITS_PER_FILE
@@ -89,6 +90,7 @@ class QueueCheck:
                 self._compare_units(queue, offset, expected, found)
             units = units[len(expected) :]
             offset += count
+        return end
 
     def _queue_of(self, partition: Partition) -> _Queue:
         queues = self._queues.setdefault(partition.topic.topic_id, {})

@@ -102,6 +102,9 @@ def _facts(kind: int, topic_id: int, payload: bytes) -> Iterator[tuple[FactKey, 
             names = ("start offset", "next offset", "highest timestamp", "log bytes")
             for name, value in zip(names, row, strict=True):
                 yield ("partition", topic, index, name), at, value
+    elif kind == control_file.VALUE_UNIT_RUNS:
+        for at, (topic, index, first, *row) in _rows(control_file.UNIT_RUN, payload):
+            yield ("run of offsets", topic, index, first), at, tuple(row)
     elif kind == control_file.VALUE_TOTALS:
         for name, (at, (value,)) in zip(_TOTALS, _rows(TOTAL, payload), strict=False):
             yield ("total", name), at, value

@@ -21,7 +21,7 @@ from _core.partition import Partition
 from _core.unit_blocks import UNITS_PER_BLOCK, UnitBlocks
 from appliance.errors import StorageError
 from appliance.fs import File, FileSystem
-from appliance.store.paths import DataPaths, segment_name
+from appliance.store.paths import DataPaths, parse_segment_name, segment_name
 
 OPEN_FILES_MAX: Final = 256
 """Unit files that stay open; those that were used last."""
@@ -140,7 +140,10 @@ class ConsumeQueues:
         """
         if partition.start_offset == partition.units_saved:
             return True
-        first = file_start(partition.units_saved - 1)
+        last = partition.units_saved - 1
+        for begin, *_ in partition.runs.overlapping(last, last + 1):
+            last = begin  # its one unit stands there
+        first = file_start(last)
         try:
             file = self._fs.open(self.path_of(partition, first), writable=False)
         except StorageError as error:
@@ -148,7 +151,7 @@ class ConsumeQueues:
                 return False
             raise
         try:
-            return file.size() >= (partition.units_saved - first) * UNIT_SIZE
+            return file.size() >= (last + 1 - first) * UNIT_SIZE
         finally:
             file.close()
 
@@ -163,11 +166,9 @@ class ConsumeQueues:
         self._blocks.drop(partition.handle, offset, saved)
         if offset >= saved:
             return
-        for first in range(file_start(offset), saved, UNITS_PER_FILE):
+        for first in self._files_from(partition, file_start(offset)):
             self._close(partition.handle, first)
             path = self.path_of(partition, first)
-            if not self._fs.exists(path):
-                continue
             if first >= offset:
                 self._fs.unlink(path)
                 self._note_new_name(path.parent)
@@ -178,6 +179,14 @@ class ConsumeQueues:
             finally:
                 file.close()
             self._note_written(path)
+
+    def _files_from(self, partition: Partition, offset: int) -> list[int]:
+        """The first offsets of the files that are there, from that of the file at `offset` on."""
+        directory = self.path_of(partition, 0).parent
+        if not self._fs.exists(directory):
+            return []
+        places = map(parse_segment_name, self._fs.list_dir(directory))
+        return [at // UNIT_SIZE for at in places if at is not None and at >= offset * UNIT_SIZE]
 
     # Save
 
@@ -219,10 +228,11 @@ class ConsumeQueues:
 
     def _save(self, partition: Partition) -> None:
         while partition.unsaved_count:
-            offset, units = partition.unsaved_units()
+            offset, units, end = partition.unsaved_units()
             count = min(len(units) // UNIT_SIZE, file_start(offset) + UNITS_PER_FILE - offset)
+            is_all = count * UNIT_SIZE == len(units)
             self._write(partition, offset, units[: count * UNIT_SIZE])
-            partition.units_are_saved(offset + count)
+            partition.units_are_saved(end if is_all else offset + count)
 
     def _write(self, partition: Partition, offset: int, units: bytes | memoryview) -> None:
         """Write units from `offset` on, all of one file."""

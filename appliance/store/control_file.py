@@ -42,9 +42,12 @@ VALUE_LEVEL_STATES: Final = 133
 VALUE_LOST: Final = 134
 VALUE_DAMAGE: Final = 135
 VALUE_RUNS: Final = 136
+VALUE_UNIT_RUNS: Final = 137
 
 PARTITION: Final = struct.Struct(">iiqqqq")
 """Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
+UNIT_RUN: Final = struct.Struct(">iiqqqiq")
+"""Topic id, partition, first offset, the one behind the last, position, size, tags code."""
 LEVEL_STATE: Final = struct.Struct(">qqqixxxx")
 """Next offset; due time, position and index of the last timer."""
 RANGE: Final = struct.Struct(">qq")
@@ -100,6 +103,8 @@ class ControlState:
     """Payloads of epoch frames, in their order."""
     partitions: bytes = b""
     """PARTITION of each, those of a topic in the order of their index."""
+    unit_runs: tuple[tuple[int, ...], ...] = ()
+    """UNIT_RUN of each run of offsets without units, those of a partition in order."""
     values: list[Value] = field(default_factory=list)
     """Of kind topic (without partitions), offset, group and sequences."""
 
@@ -140,6 +145,7 @@ def encode_small_values(state: ControlState) -> bytes:
         encode_value(VALUE_LOST, b"".join(RANGE.pack(*each) for each in state.lost)),
         encode_value(VALUE_RUNS, b"".join(encode_entry(each) for each in state.runs)),
         encode_value(VALUE_PARTITIONS, state.partitions),
+        encode_value(VALUE_UNIT_RUNS, b"".join(UNIT_RUN.pack(*each) for each in state.unit_runs)),
     ]
     parts += [encode_value(VALUE_DAMAGE, _encode_damage(each)) for each in state.damage]
     parts += [encode_value(KIND_EPOCH, payload) for payload in state.epochs]
@@ -292,6 +298,8 @@ def _take_small(state: ControlState, value: Value) -> bool:
     elif value.kind == VALUE_PARTITIONS:
         _rows(PARTITION, payload, "partitions")
         state.partitions = payload
+    elif value.kind == VALUE_UNIT_RUNS:
+        state.unit_runs = tuple(_rows(UNIT_RUN, payload, "runs of offsets"))
     else:
         return False
     return True

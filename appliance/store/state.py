@@ -9,7 +9,7 @@ Layer 2; does no I/O.
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from _core.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_PRODUCER, KIND_TOPIC
@@ -39,6 +39,10 @@ ENTRIES_PER_SLICE: Final = 512
 
 PARTITIONS_PER_SLICE: Final = 256
 """Partitions whose producers are encoded in one slice."""
+
+
+UnitRuns = dict[tuple[int, int], list[Any]]
+"""Runs of offsets without units, by topic id and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +160,13 @@ class State:
         rows: dict[int, list[tuple[int, ...]]] = {}
         for topic_id, _, *row in PARTITION.iter_unpack(control.partitions):
             rows.setdefault(topic_id, []).append(tuple(row))
+        runs: UnitRuns = {}
+        for topic_id, index, *run in control.unit_runs:
+            runs.setdefault((topic_id, index), []).append(tuple(run))
         for number, value in enumerate(control.values, 1):
             if value.kind == KIND_TOPIC:
-                self._restore_topic(value.topic_id, value.payload, rows.get(value.topic_id, []))
+                topic_rows = rows.get(value.topic_id, [])
+                self._restore_topic(value.topic_id, value.payload, topic_rows, runs)
             elif value.kind == VALUE_SEQUENCES:
                 self._restore_producers(value.topic_id, value.payload, control.applied)
             else:
@@ -171,7 +179,9 @@ class State:
         self.topics.restore_next_topic_id(control.next_topic_id)
         self.projections.restore_totals(control.totals)
 
-    def _restore_topic(self, topic_id: int, payload: bytes, rows: list[tuple[int, ...]]) -> None:
+    def _restore_topic(
+        self, topic_id: int, payload: bytes, rows: list[tuple[int, ...]], runs: UnitRuns
+    ) -> None:
         topic = self.topics.restore(topic_id, payload, len(rows))
         for partition, (start, following, running_max, log_bytes) in zip(
             topic.partitions, rows, strict=True
@@ -181,6 +191,7 @@ class State:
                 next_offset=following,
                 running_max=running_max,
                 log_bytes=log_bytes,
+                runs=runs.get((topic_id, partition.index), ()),
             )
 
     def _restore_producers(self, topic_id: int, payload: bytes, applied: int) -> None:
@@ -217,6 +228,7 @@ class Capture:
                 for epoch, pos in state.epochs.all()
             ),
             partitions=projections.partition_rows(),
+            unit_runs=tuple(_unit_runs(projections)),
         )
         projections.begin_capture()
         self._groups, self._offsets = state.groups.begin_capture()
@@ -282,6 +294,16 @@ class Capture:
         if encoded:
             payload = group_frames.join_offsets(encoded)
             self._values.append(encode_value(KIND_OFFSET, payload))
+
+
+def _unit_runs(projections: Projections) -> Iterator[tuple[int, ...]]:
+    """UNIT_RUN of every run of offsets that can still be asked for."""
+    for topic in projections.topics_by_id.values():
+        for partition in topic.partitions:
+            if partition.runs.count:
+                start, stop = partition.start_offset, partition.next_offset
+                for run in partition.runs.overlapping(start, stop):
+                    yield topic.topic_id, partition.index, *run
 
 
 def encode_control(control: ControlState, values: Sequence[bytes]) -> list[bytes]:

@@ -73,6 +73,19 @@ class _Block:
         return position, size, tags_code
 
 
+def _with_runs(units: bytes, first: int, partition: Partition) -> bytes:
+    """The units of `first` and behind it, with nothing inside of runs, as they are saved."""
+    stop = first + len(units) // UNIT_SIZE
+    changed = bytearray(units)
+    for begin, end, pos, size, tags_code in partition.runs.overlapping(first, stop):
+        low, high = max(begin, first), min(end, stop)
+        run = bytearray((high - low) * UNIT_SIZE)
+        if begin >= first:
+            run[:UNIT_SIZE] = _UNIT.pack(pos, size, end if size < 0 else tags_code)
+        changed[(low - first) * UNIT_SIZE : (high - first) * UNIT_SIZE] = run
+    return bytes(changed)
+
+
 class UnitReader:
     """Reads units of any partition; on any thread."""
 
@@ -166,7 +179,7 @@ class UnitReader:
             topic_id=partition.topic.topic_id, partition=partition.index, first=low, stop=high
         )
         broken = self._scan_log(scan, pos, end)
-        units = scan.finish()
+        units = _with_runs(scan.finish(), low, partition)
         frames = [(begin, stop - begin, fault) for begin, stop, fault in broken]
         at = (offset - low) * UNIT_SIZE
         _, size, _ = _UNIT.unpack_from(units, at)

@@ -49,6 +49,7 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "control head": control_file.HEAD,
     "state partition": control_file.PARTITION,
     "level state": control_file.LEVEL_STATE,
+    "offset run": control_file.UNIT_RUN,
     "state range": control_file.RANGE,
     "damage": control_file.RANGE,
     "state run": run_files.ENTRY,
@@ -123,6 +124,7 @@ def test_sizes_in_the_text_are_those_of_the_layout() -> None:
     file_size = f"{layout.UNITS_PER_FILE:,} units, {layout.UNITS_PER_FILE * layout.UNIT_SIZE:,} by"
     assert file_size in PAGE
     assert f"at most {layout.RUN_BLOCK_SIZE_MAX:,} |" in PAGE
+    assert f"at least {layout.RUN_OFFSETS_MIN:,} more" in PAGE
 
 
 @pytest.mark.parametrize("table", PAYLOAD_STRUCTS)

@@ -66,6 +66,12 @@ WRONG_BATCHES: list[tuple[str, bytes | None, int, str]] = [
     ("count above", make_batch(TWO, count=3, last_delta=1), INVALID_RECORD, MISFIT),
     ("count below", make_batch(TWO, count=1, last_delta=1), INVALID_RECORD, MISFIT),
     ("last delta", make_batch(TWO, last_delta=2), INVALID_RECORD, MISFIT),
+    (
+        "more records than an encoder can put there",
+        make_batch(TWO, count=64 * len(make_batch(TWO)) + 1, last_delta=64 * len(make_batch(TWO))),
+        INVALID_RECORD,
+        "64 for each byte at most",
+    ),
     ("negative count", make_batch(TWO, count=-1, last_delta=-2), INVALID_RECORD, MISFIT),
     ("control batch", make_batch(TWO, attributes=32), INVALID_RECORD, "control batches"),
     ("LogAppendTime", make_batch(TWO, attributes=8), INVALID_TIMESTAMP, "LogAppendTime"),

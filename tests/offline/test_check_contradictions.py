@@ -125,7 +125,7 @@ def test_a_timer_of_another_frame() -> None:
     assert told(log) == [("0" * 20, pos + 160, f"the accept position {pos} of its own frame", "8")]
 
 
-@pytest.mark.parametrize(("base_offset", "is_kept"), [(0, False), (5, True), (1 << 40, False)])
+@pytest.mark.parametrize(("base_offset", "is_kept"), [(0, False), (5, True), (1 << 40, True)])
 def test_offsets_that_do_not_follow(base_offset: int, is_kept: bool) -> None:
     log = begun()
     log.next_offset = base_offset
@@ -135,7 +135,55 @@ def test_offsets_that_do_not_follow(base_offset: int, is_kept: bool) -> None:
         ("0" * 20, pos + 40, "the next offset of jobs1/0, 1", f"base offset {base_offset}")
     ]
     assert checked.report is not None
-    assert checked.report.units == (base_offset + 1 if is_kept else 1)
+    assert checked.report.units == (3 if is_kept else 1), "lost offsets share one unit"
+
+
+@pytest.mark.parametrize(
+    ("deltas", "last_delta", "units"),
+    [((0, 2), 2, 3), ((0, 2), 9, 10), ((1, 1024), 1024, 1025), ((0, 1024), 1025, 1), ((), 3, 1)],
+)
+def test_a_batch_may_take_more_offsets_than_it_has_records(
+    deltas: tuple[int, ...], last_delta: int, units: int
+) -> None:
+    """One unit for each offset, or one for all if records are few among them."""
+    log = Log()
+    log.topic()
+    records = tuple(model.Record(timestamp=START_MS, key=b"k") for _ in deltas)
+    batch = model.Batch(
+        records=records, offset_deltas=deltas, last_delta=last_delta, base_timestamp=START_MS
+    )
+    frame = model.Frame(
+        kind=model.ACCEPT,
+        topic_id=1,
+        partition=0,
+        base_offset=0,
+        record_count=len(records),
+        visible=batch.encode_even_empty(),
+    )
+    log.add(frame)
+    log.next_offset = last_delta + 1
+    log.accept()
+    checked = scene.check(disk_of(log))
+    assert checked.told == []
+    assert checked.report is not None
+    assert checked.report.units == units + 1
+
+
+def test_a_frame_with_more_records_than_offsets() -> None:
+    log = begun()
+    records = tuple(model.Record(timestamp=START_MS) for _ in range(3))
+    batch = model.Batch(records=records, base_offset=1, last_delta=1)
+    frame = model.Frame(
+        kind=model.ACCEPT,
+        topic_id=1,
+        partition=0,
+        base_offset=1,
+        record_count=3,
+        visible=batch.encode(),
+    )
+    pos = log.add(frame)
+    ((_, offset, expected, _),) = told(log)
+    assert (offset, expected) == (pos + 52, "a batch of visible records")
 
 
 def test_offsets_that_damage_took_are_no_second_fault() -> None:

@@ -46,7 +46,14 @@ from tests.support.kafka_oracle import (
     ProduceRequest,
     ProduceResponse,
 )
-from tests.support.kafka_records import Fetched, Producer, Record, build_batch, read_batches
+from tests.support.kafka_records import (
+    Fetched,
+    Producer,
+    Record,
+    build_batch,
+    end_of_batches,
+    read_batches,
+)
 from tests.support.rig_connection import FETCH_VERSION, Connection, encode_fetch
 from tests.support.sim_fs import CrashMode, SimFileSystem
 from tests.support.virtual_clock import VirtualClock
@@ -222,11 +229,11 @@ class BrokerRig:
             response = FetchResponse.decode(payload, version=FETCH_VERSION, header=True)
             answer = response.responses[0].partitions[0]
             assert answer.error_code == 0, f"{topic}/{partition} at {offset}: {answer.error_code}"
-            records = read_batches(bytes(answer.records or b""), offset)
-            if not records:
+            section = bytes(answer.records or b"")
+            if not section:
                 return found
-            found += records
-            offset = records[-1].offset + 1
+            found += read_batches(section, offset)
+            offset = end_of_batches(section)
 
     def fetch_once(self, request: bytes) -> bytes:
         """The response to an encoded Fetch, encoded; cold frames are read as the pump would."""

@@ -110,11 +110,13 @@ class Batch:
         return range(len(self.records)) if self.offset_deltas is None else self.offset_deltas
 
     def encode(self) -> bytes:
-        if not self.records:
-            return b""
+        return self.encode_even_empty() if self.records else b""
+
+    def encode_even_empty(self) -> bytes:
+        """With its header also if it has no records."""
         latest = self.max_timestamp
         if latest is None:
-            latest = max(record.timestamp for record in self.records)
+            latest = max((record.timestamp for record in self.records), default=-1)
         rest = _BATCH_REST.pack(
             self.attributes,
             self.deltas[-1] if self.last_delta is None else self.last_delta,

@@ -1,5 +1,6 @@
 """Records as Kafka clients send and get them: aiokafka builds and reads the batches."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,3 +108,14 @@ def read_batches(data: bytes, from_offset: int = 0) -> list[Fetched]:
             if record.offset >= from_offset
         ]
     return found
+
+
+def end_of_batches(data: bytes) -> int:
+    """The offset behind the last batch of a fetched record section, which may have no records."""
+    end, at = -1, 0
+    while at < len(data):
+        base, length = struct.unpack_from(">qi", data, at)
+        (last_delta,) = struct.unpack_from(">i", data, at + 23)
+        end, at = base + last_delta + 1, at + 12 + length
+    assert end >= 0, "there is no batch"
+    return end

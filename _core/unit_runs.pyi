@@ -1,0 +1,3 @@
+class UnitRuns:
+    count: int
+    def overlapping(self, start: int, stop: int) -> list[tuple[int, int, int, int, int]]: ...
