@@ -33,15 +33,18 @@ cdef class LogTail:
     cdef public bint has_spare
     cdef public int64_t last_pos
     cdef public uint32_t last_crc
+    cdef readonly int64_t unapplied_pos
     cdef Buf staging
     cdef Part* parts
     cdef Py_ssize_t part_count
     cdef Py_ssize_t part_capacity
     cdef Py_ssize_t staged_from   # start of the staged part that is still growing
     cdef int room_for(self, int64_t size, bint reserved) except -1
-    cdef int _push_part(
+    cdef void _push_part(
         self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
-    ) except -1 nogil
-    cdef int _close_staged(self) except -1 nogil
-    # Appends a frame; returns where its header and tables lie in the staging buffer.
+    ) noexcept nogil
+    cdef void _close_staged(self) noexcept nogil
+    cdef int _reserve(self, Py_ssize_t staged_size) except -1 nogil
+    # Appends a frame, all of it or nothing of it (MemoryError); returns where its header and tables
+    # lie in the staging buffer. Whoever appends takes it up, then sets unapplied_pos to -1.
     cdef Py_ssize_t append(self, FrameHeader* h, const FrameBody* body) except -1

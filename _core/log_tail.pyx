@@ -24,6 +24,8 @@ from _core.octets cimport store_u32
 # Below this a copy costs less than one more entry of the iovec.
 cdef enum:
     COPY_MAX_BYTES = 4096
+    # What is staged before a body that stays in place, and that body.
+    PARTS_PER_FRAME = 2
     STAGING_KEEP_BYTES = 1 << 20
 
 
@@ -38,6 +40,9 @@ cdef class LogTail:
         prepare_spare: has the next segment at hand; False if the disk is full.
         has_spare: the next segment is at hand.
         last_pos, last_crc: log position of the last frame and its CRC; -1 and 0 if there is none.
+        unapplied_pos: log position of a change that is appended and not yet taken up, -1 for none.
+            Only an error leaves it behind: then memory and log are apart, nothing more may be
+            appended, nothing written, and the process must end.
     """
 
     def __cinit__(self, Pointers pointers not None, *, int64_t reserve_bytes):
@@ -51,6 +56,7 @@ cdef class LogTail:
         self.pointers = pointers
         self.reserve_bytes = reserve_bytes
         self.last_pos = -1
+        self.unapplied_pos = -1
 
     def __dealloc__(self):
         release(&self.staging)
@@ -89,26 +95,41 @@ cdef class LogTail:
         cdef int64_t tables_size = payload_size + (-payload_size & (FRAME_ALIGNMENT - 1))
         return self.room_for(frame_size(tables_size, 0, 0), False) == 1
 
-    cdef int _push_part(
+    cdef void _push_part(
         self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
-    ) except -1 nogil:
+    ) noexcept nogil:
+        # REQUIRES: room for it (`_reserve`).
+        self.parts[self.part_count] = Part(outside, offset, size)
+        self.part_count += 1
+
+    cdef void _close_staged(self) noexcept nogil:
+        # REQUIRES: room for a part (`_reserve`).
+        if self.staging.size > self.staged_from:
+            self._push_part(NULL, self.staged_from, self.staging.size - self.staged_from)
+            self.staged_from = self.staging.size
+
+    cdef int _reserve(self, Py_ssize_t staged_size) except -1 nogil:
+        """Room for so many staged bytes and for the parts of a frame, so that it cannot fail later.
+        """
         cdef Part* moved
-        if self.part_count == self.part_capacity:
+        reserve(&self.staging, staged_size)
+        if self.part_count + PARTS_PER_FRAME > self.part_capacity:
             moved = <Part*>realloc(self.parts, (self.part_capacity * 2 + 64) * sizeof(Part))
             if moved == NULL:
                 with gil:
                     raise MemoryError("no memory for the list of parts to write")
             self.parts = moved
             self.part_capacity = self.part_capacity * 2 + 64
-        self.parts[self.part_count] = Part(outside, offset, size)
-        self.part_count += 1
         return 0
 
-    cdef int _close_staged(self) except -1 nogil:
-        if self.staging.size > self.staged_from:
-            self._push_part(NULL, self.staged_from, self.staging.size - self.staged_from)
-            self.staged_from = self.staging.size
-        return 0
+    def begin_change(self):
+        """Something changes in memory that is in no frame yet, or in the log's files alone."""
+        assert self.unapplied_pos < 0  # I7
+        self.unapplied_pos = self.pointers.wrote
+
+    def end_change(self):
+        """What was appended or begun is taken up: memory and log say the same."""
+        self.unapplied_pos = -1
 
     cdef Py_ssize_t append(self, FrameHeader* h, const FrameBody* body) except -1:
         cdef Py_ssize_t start = self.staging.size
@@ -119,6 +140,7 @@ cdef class LogTail:
         cdef Py_ssize_t padding = (
             size - FRAME_HEADER_SIZE - body.tables_size - body.visible_size - body.held_size
         )
+        cdef bint stays = body.visible_stays and rest_size > COPY_MAX_BYTES
         cdef uint8_t* p
         cdef uint32_t crc
         assert size <= self.segment_end - self.pointers.wrote
@@ -130,7 +152,11 @@ cdef class LogTail:
         h.tables_size = body.tables_size
         h.visible_size = body.visible_size
         h.held_size = body.held_size
-        p = reserve(&self.staging, FRAME_HEADER_SIZE + body.tables_size + patch)
+        # All that can fail comes first: a frame is staged and counted, or it is not.
+        self._reserve(size - (rest_size if stays else 0))
+        if self.unapplied_pos < 0:
+            self.unapplied_pos = h.phys_offset
+        p = self.staging.data + start
         encode_header(h, p)
         memcpy(p + FRAME_HEADER_SIZE, body.tables, body.tables_size)
         memcpy(p + FRAME_HEADER_SIZE + body.tables_size, body.visible_patch, patch)
@@ -143,7 +169,7 @@ cdef class LogTail:
         self.last_pos = h.phys_offset
         self.last_crc = crc
         self.staging.size += FRAME_HEADER_SIZE + body.tables_size + patch
-        if body.visible_stays and rest_size > COPY_MAX_BYTES:
+        if stays:
             self._close_staged()
             self._push_part(rest, 0, rest_size)
         else:
@@ -199,7 +225,8 @@ cdef class LogTail:
         h.epoch = self.epoch
         h.phys_offset = self.pointers.wrote
         h.flushed = self.pointers.flushed
-        p = reserve(&self.staging, FRAME_HEADER_SIZE)
+        self._reserve(FRAME_HEADER_SIZE)
+        p = self.staging.data + self.staging.size
         encode_header(&h, p)
         self.last_pos = h.phys_offset
         self.last_crc = extend(0, p, AT_CRC)
@@ -212,6 +239,7 @@ cdef class LogTail:
         cdef Py_ssize_t i
         cdef Part* part
         cdef const uint8_t* start
+        self._reserve(0)
         self._close_staged()
         result = []
         for i in range(self.part_count):

@@ -1,5 +1,8 @@
 """Append a frame, then apply it: the one way by which anything changes.
 
+An error between the two leaves the tail's `unapplied_pos` behind, and nothing is appended or
+written after it.
+
 Layer 0: no I/O; the payload of a topic frame comes from the store.
 """
 
@@ -56,18 +59,23 @@ cdef class LogWriter:
                 break
         if extra:
             # Each segment can be read by itself: it says who a topic is before its first frame.
+            assert self.tail.unapplied_pos < 0  # I7
             self.tail.append_control(
                 KIND_TOPIC, topic_id=topic.topic_id, store_time_ms=now_ms, payload=payload
             )
             topic.declared_in = end
+            self.tail.unapplied_pos = -1
         return True
 
     cdef int append(self, Partition partition, FrameHeader* h, const FrameBody* body) except -1:
         cdef Py_ssize_t start
         h.topic_id = partition.topic.topic_id
         h.partition = partition.index
+        assert self.tail.unapplied_pos < 0  # I7
         start = self.tail.append(h, body)
-        return self.projections.apply(partition, h, self.tail.staging.data + start, True)
+        self.projections.apply(partition, h, self.tail.staging.data + start, True)
+        self.tail.unapplied_pos = -1
+        return 0
 
     def append_gap(
         self, Partition partition not None, *, int64_t end_offset, int64_t store_time_ms

@@ -179,6 +179,26 @@ class StorageError(LatermqError):
         return self.errno in (errno_names.ENOSPC, errno_names.EDQUOT)
 
 
+class UnappliedChangeError(LatermqError):
+    """An error came between the append of a frame and its effect: memory and log are apart.
+
+    The process ends without writing the frame. The log of the process has the error that led here.
+
+    Args:
+        unapplied_pos: log position of the frame, or where the log ended when the change began.
+        wrote_pos: where the log ends in memory.
+    """
+
+    def __init__(self, unapplied_pos: int, wrote_pos: int) -> None:
+        super().__init__(
+            f"a change at log position {unapplied_pos} was appended and never took effect: what is "
+            f"in memory, up to {wrote_pos}, is not what the log would say; nothing more is "
+            "written, and the next start goes on from what was"
+        )
+        self.unapplied_pos = unapplied_pos
+        self.wrote_pos = wrote_pos
+
+
 class DataDirectoryLockedError(LatermqError):
     """Another process works on the data directory.
 

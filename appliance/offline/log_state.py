@@ -70,7 +70,13 @@ class LogState(State):
         """
         super().__init__(
             config,
-            LogCalls(_refuse_to_append, _refuse_to_append, lambda _: False),
+            LogCalls(
+                _refuse_to_append,
+                _refuse_to_append,
+                lambda _: False,
+                begin=_refuse_to_append,
+                end=_refuse_to_append,
+            ),
             configure=lambda _: None,
             removed=removed or (lambda _: None),
             new_projections=CheckedProjections,

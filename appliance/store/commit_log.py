@@ -22,7 +22,7 @@ from _core.log_tail import LogTail
 from _core.log_view import LogView
 from _core.pointers import Pointers
 from appliance.clock import Clock
-from appliance.errors import CorruptionError, StorageError
+from appliance.errors import CorruptionError, StorageError, UnappliedChangeError
 from appliance.fs import File, FileSystem
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log_reads import Unreadable, read_around
@@ -283,26 +283,50 @@ class CommitLog:
         if not self._prepare_spare():
             return False
         assert self._spare_job is not None
+        self.begin_change()
         segment = self._spare_job.take()
         self.tail.append_blank()
-        self.commit()
+        self._write()
         assert segment.base == self.pointers.wrote
         self._spare_job = None
         self.tail.has_spare = False
         self._segments.append(segment)
         self._enter(segment)
+        self.tail.end_change()
         return True
 
     # Write and flush
+
+    def begin_change(self) -> None:
+        """Memory is about to change by what a frame will say that is yet to come; `end_change`."""
+        self.check_applied()
+        self.tail.begin_change()
+
+    def end_change(self) -> None:
+        """What was appended or begun has taken effect."""
+        self.tail.end_change()
+
+    def check_applied(self) -> None:
+        """See that everything that was appended has taken effect; before each append and write.
+
+        Raises:
+            UnappliedChangeError: an error came between; the process must stop.
+        """
+        if self.tail.unapplied_pos >= 0:
+            raise UnappliedChangeError(self.tail.unapplied_pos, self.pointers.wrote)
 
     def commit(self) -> None:
         """Write what is encoded.
 
         Raises:
             StorageError: the write failed; the process must stop, memory is ahead of the file now.
+            UnappliedChangeError: memory is not what the log would say; the process must stop.
         """
-        if not self.tail.has_pending:
-            return
+        self.check_applied()
+        if self.tail.has_pending:
+            self._write()
+
+    def _write(self) -> None:
         if self.pointers.wrote > self._reach:
             self._raise_reach()
         segment = self._segments[-1]

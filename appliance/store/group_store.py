@@ -49,6 +49,8 @@ class GroupStore:
         *,
         append: Callable[[int, bytes], None],
         has_room: Callable[[int], bool],
+        begin: Callable[[], None],
+        end: Callable[[], None],
         payload_size_max: int,
         reserve_bytes: int,
         offsets_size_max: int,
@@ -58,12 +60,16 @@ class GroupStore:
         Args:
             append: (kind, payload) appends a control frame; raises RequestError if it cannot.
             has_room: whether the log takes a payload of so many bytes beside its reserve.
+            begin: told that something changes whose frame is yet to come.
+            end: told that it has, and that what was appended has taken effect.
             payload_size_max: the largest payload, bytes.
             reserve_bytes: what is kept free when the disk is full. It takes what is gathered then.
             offsets_size_max: what all committed offsets together may take.
         """
         self._append = append
         self._has_room = has_room
+        self._begin = begin
+        self._end = end
         self._payload_size_max = payload_size_max
         self._gathered_size_max = min(GATHERED_MAX_BYTES, reserve_bytes - 2 * FRAME_HEADER_SIZE)
         self._offsets_size_max = offsets_size_max
@@ -128,9 +134,11 @@ class GroupStore:
             if len(data) > self._gathered_size_max:
                 self._append(KIND_OFFSET, join_offsets([data]))
             else:
+                self._begin()
                 self._gathered.append(data)
                 self._gathered_size += len(data)
             self.apply_offsets((entry,))
+            self._end()
 
     @property
     def has_gathered(self) -> bool:
@@ -143,6 +151,7 @@ class GroupStore:
             self._append(KIND_OFFSET, join_offsets(self._gathered))
             self._gathered = []
             self._gathered_size = 0
+            self._end()
 
     def tell_group(self, frame: GroupFrame) -> None:
         """Keep what a group is now, or that it is deleted, its offsets too.
@@ -157,6 +166,7 @@ class GroupStore:
         self._check_room(len(payload))
         self._append(KIND_GROUP, payload)
         self.apply_group(frame)
+        self._end()
 
     def _check_payload(self, size: int) -> None:
         if size > self._payload_size_max:

@@ -103,7 +103,13 @@ class MessageStore:
         self._queues = ConsumeQueues(fs, self._paths, self._state.projections.blocks)
 
     def _new_state(self) -> State:
-        log = LogCalls(self._append_frame, self._append_topic, self._has_room)
+        log = LogCalls(
+            self._append_frame,
+            self._append_topic,
+            self._has_room,
+            begin=self._log.begin_change,
+            end=self._log.end_change,
+        )
         return State(
             self._config, log, configure=self._configure_topic, removed=self._remove_queues
         )
@@ -269,6 +275,7 @@ class MessageStore:
             KIND_EPOCH,
             control_frames.encode_epoch(control_frames.EpochFrame(epoch, start, self.cluster)),
         )
+        self._log.end_change()
 
     def close(self) -> None:
         """Stop cleanly: everything is on the disk, and the next start sees that.
@@ -294,7 +301,7 @@ class MessageStore:
             self._lock.release()
             self._lock = None
 
-    # Control frames
+    # Control frames. Whoever appends one takes it up at once, and says so with `end_change`.
 
     def _remove_queues(self, topic: Topic) -> None:
         self._queues.remove_topic(topic.name, [each.handle for each in topic.partitions])
@@ -308,6 +315,7 @@ class MessageStore:
         return self.tail.has_room(payload_size)
 
     def _append_frame(self, kind: int, payload: bytes, topic_id: int = 0) -> None:
+        self._log.check_applied()
         pos = self.tail.append_control(
             kind, topic_id=topic_id, store_time_ms=self._clock.wall_ms(), payload=payload
         )
@@ -330,13 +338,19 @@ class MessageStore:
             self._append_control(KIND_PRODUCER, control_frames.encode_producer(limit))
             state.producer_id_limit = limit
             self.producer_ids_pos = self.pointers.wrote
+            self._log.end_change()
         state.next_producer_id += 1
         return state.next_producer_id - 1
 
     # Write
 
     def commit(self) -> None:
-        """Write what is encoded. A StorageError is fatal: memory is ahead of the file."""
+        """Write what is encoded. A StorageError is fatal: memory is ahead of the file.
+
+        Raises:
+            UnappliedChangeError: memory is not what the log would say; fatal as well.
+        """
+        self._log.check_applied()
         self.groups.append_gathered()
         self._log.commit()
 

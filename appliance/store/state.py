@@ -50,14 +50,20 @@ class LogCalls:
     """What the parts ask of the log.
 
     Attributes:
-        append: (kind, payload) appends a control frame.
-        append_topic: (payload, topic id) appends a topic frame; the end of its segment.
+        append: (kind, payload) appends a control frame; `end` must follow.
+        append_topic: (payload, topic id) appends a topic frame; the end of its segment. `end` must
+            follow.
         has_room: whether the log takes a payload of so many bytes beside its reserve.
+        begin: memory is about to change by what a frame will say that is yet to come.
+        end: it has, or what was appended has taken effect: memory and log say the same. An error
+            that keeps it from being called ends the process.
     """
 
     append: Callable[[int, bytes], None]
     append_topic: Callable[[bytes, int], int]
     has_room: Callable[[int], bool]
+    begin: Callable[[], None]
+    end: Callable[[], None]
 
 
 class State:
@@ -98,6 +104,8 @@ class State:
         self.groups = GroupStore(
             append=log.append,
             has_room=log.has_room,
+            begin=log.begin,
+            end=log.end,
             payload_size_max=config.segment_size_bytes // 2,
             reserve_bytes=config.segment_size_bytes // RESERVE_FRACTION,
             offsets_size_max=config.offset_total_size_max_bytes,
@@ -116,6 +124,7 @@ class State:
         self.topics = TopicStore(
             self.projections,
             append=log.append_topic,
+            end=log.end,
             has_room=log.has_room,
             configure=configure,
             removed=self._forget_topic,

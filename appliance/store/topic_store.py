@@ -39,6 +39,7 @@ class TopicStore:
         projections: Projections,
         *,
         append: Callable[[bytes, int], int],
+        end: Callable[[], None],
         has_room: Callable[[int], bool],
         configure: Callable[[Topic], None],
         removed: Callable[[Topic], None],
@@ -49,12 +50,14 @@ class TopicStore:
             projections: where topics live.
             append: (payload, topic id) appends a topic frame and returns the end of the segment
                 that holds it; raises RequestError if it cannot.
+            end: told that what was appended has taken effect.
             has_room: whether the log takes a payload of so many bytes beside its reserve.
             configure: sets on a topic what its settings mean.
             removed: told of a topic that is gone.
         """
         self._projections = projections
         self._append = append
+        self._end = end
         self._has_room = has_room
         self._configure = configure
         self._removed = removed
@@ -95,6 +98,7 @@ class TopicStore:
         frame = TopicFrame(TOPIC_DELETED, topic.name, topic.uuid, (), {})
         self._append(encode_topic(frame), topic.topic_id)
         self._apply(topic.topic_id, frame)
+        self._end()
 
     def add_partitions(self, topic: Topic, partition_count: int) -> None:
         """Give a topic more partitions, empty ones, so that it has `partition_count`.
@@ -142,6 +146,7 @@ class TopicStore:
         segment_end = self._append(payload, topic_id)
         self._apply(topic_id, frame)
         self._projections.topics_by_id[topic_id].declared_in = segment_end
+        self._end()
 
     # Checkpoints
 

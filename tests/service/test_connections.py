@@ -12,11 +12,13 @@ import uvloop
 
 from appliance.broker import Broker
 from appliance.clock import SystemClock
-from appliance.errors import StorageError
+from appliance.errors import StorageError, UnappliedChangeError
 from appliance.fs import OsFileSystem
 from appliance.main import KAFKA_FACADE
+from appliance.store.topic_store import TopicStore
 from appliance.units import KIB, MIB
 from compat.kafka.connection import BURST_BYTES, KafkaConnection
+from tests.support.kafka_oracle import CreateTopicsRequest
 from tests.support.kafka_records import Record
 from tests.support.live_broker import LIMIT_S, LiveBroker, until
 from tests.support.raw_batch import Raw, make_batch
@@ -133,6 +135,44 @@ def test_a_connection_with_answers_on_their_way_is_closed_once(
             await until(lambda: live.server.connection_count == 0)
             assert live.broker.metrics.connections_closed == {"request": 1}
         assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+    run(test())
+
+
+def test_a_change_that_takes_half_effect_ends_the_process_and_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection that asked for it is cut off as after any mistake of ours; that alone would
+    leave memory and log apart for everybody else."""
+
+    def fail(*_: object) -> None:
+        raise ArithmeticError("a mistake")
+
+    async def test() -> None:
+        async with LiveBroker(tmp_path) as live:
+            live.create_topic("t")
+            client, other = await live.connect(), await live.connect()
+            assert (await other.produce("t", 0, [Record(b"a")])).error == 0
+            end = live.broker.committed_pos
+            monkeypatch.setattr(TopicStore, "_apply", fail)
+            topic = CreateTopicsRequest.CreatableTopic(
+                name="new", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+            )
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=1_000, validate_only=False)
+            client.send_bytes(framed(request, 4, 1))
+            failure = await asyncio.wait_for(live.server.pump.failure, LIMIT_S)
+            assert isinstance(failure, UnappliedChangeError)
+            assert live.broker.committed_pos == end
+            other.send_produce("t", 0, [Record(b"b")])
+            await live.server.stop()
+            assert live.broker.committed_pos == end
+        monkeypatch.undo()
+        again = Broker(SystemClock(), OsFileSystem(), live.broker.config, KAFKA_FACADE)
+        for _ in again.recover():
+            pass
+        assert [topic.name for topic in again.topics()] == ["t"]
+        assert again.report.damage == ()
+        again.close()
 
     run(test())
 
