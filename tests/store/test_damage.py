@@ -15,12 +15,14 @@ from appliance.units import KIB
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR
 from tests.support.crash_run import CrashRun
+from tests.support.damage_scene import Scene, intact_frames, walk
 from tests.support.kafka_records import Fetched, Record, delay
 from tests.support.sim_fs import SimFileSystem
 
 SEGMENT_SIZE_BYTES: Final = 64 * KIB
 LOG: Final = DATA_DIR / "commitlog"
 FUZZ_COUNT: Final = 300
+PAIR_COUNT: Final = 60
 
 
 def place(pos: int) -> tuple[Path, int]:
@@ -304,15 +306,48 @@ def test_no_damage_makes_a_wrong_record(part: int) -> None:
     run.flush()
     places = [(t.name, p.index) for t in run.rig.broker.topics() for p in t.partitions]
     good = {place: run.rig.fetch(*place) for place in places}
+    names = {topic.topic_id: topic.name for topic in run.rig.broker.topics()}
     end = run.rig.broker.wrote_pos
+    whole = run.rig.disk.crashed("kept", random.Random(0))
+    frames = walk(whole, end)
+    lost_count = 0
     for seed in range(part, FUZZ_COUNT, 3):
         rng = random.Random(seed)
-        disk = run.rig.disk.crashed("kept", rng)
+        disk = whole.crashed("kept", rng)
         for _ in range(rng.randrange(1, 4)):
             damage_somewhere(disk, end, rng)
+        left = intact_frames(whole, disk, frames, SEGMENT_SIZE_BYTES)
+        lost_count += len(left) < len(frames)
+        intact = {place: set[int]() for place in places}
+        for frame in left:
+            if frame.offsets and frame.topic_id in names:
+                intact[names[frame.topic_id], frame.partition].update(frame.offsets)
         rig = BrokerRig(disk, run.clock, run.config)
-        check_served(rig, good, seed)
-        check_served(rig.restart(), good, seed)
+        check_served(rig, good, intact, seed)
+        check_served(rig.restart(), good, intact, seed)
+    assert lost_count > FUZZ_COUNT // 6
+
+
+def test_damage_in_two_places_costs_no_record_of_another_frame() -> None:
+    """The same start a second time serves the same; a frame of any kind may be hit."""
+    scene = Scene()
+    rng = random.Random(1)
+    for _ in range(PAIR_COUNT):
+        hit = rng.sample(scene.frames, 2)
+        places = [scene.place(frame.pos + rng.randrange(frame.size)) for frame in hit]
+        disk = scene.copy()
+        for path, offset in places:
+            disk.flip(path, offset, 0x10)
+        must = scene.must_serve(disk)
+        rig = scene.start(disk)
+        for is_again in (False, True):
+            if is_again:
+                rig = rig.restart()
+            served = scene.served_by(rig)
+            for where, records in must.items():
+                found = served.get(where, {})
+                assert records.items() <= found.items(), (hit, where)
+                assert found.items() <= scene.served[where].items(), (hit, where)
 
 
 def damage_somewhere(disk: SimFileSystem, end: int, rng: random.Random) -> None:
@@ -334,12 +369,22 @@ def damage_somewhere(disk: SimFileSystem, end: int, rng: random.Random) -> None:
             disk.open(path).truncate(offset)
 
 
-def check_served(rig: BrokerRig, good: dict[tuple[str, int], list[Fetched]], seed: int) -> None:
-    """What is served is what was: at its offset, or as a timer that is delivered once more."""
+def check_served(
+    rig: BrokerRig,
+    good: dict[tuple[str, int], list[Fetched]],
+    intact: dict[tuple[str, int], set[int]],
+    seed: int,
+) -> None:
+    """What is served is what was at its offset, and all that is intact is served."""
     for (topic, partition), records in good.items():
         found = rig.broker.find_topic(topic)
+        wanted = intact[topic, partition] & {record.offset for record in records}
         if found is None:
+            assert not wanted, f"seed {seed}"
             continue  # its topic frames are gone
         known = {record.offset: record for record in records}
+        served = set()
         for record in rig.fetch(topic, partition, found.partitions[partition].start_offset):
             assert record == known[record.offset], f"seed {seed}"
+            served.add(record.offset)
+        assert wanted <= served, f"seed {seed}: {topic}/{partition}: {sorted(wanted - served)}"

@@ -1,7 +1,7 @@
 """A killed broker's disk to be damaged: what is where on it, and what must still be served then."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,6 +12,7 @@ from _core.layout import (
     KIND_ACCEPT,
     KIND_BLANK,
     KIND_DELIVER,
+    KIND_TOPIC,
     UNIT_SIZE,
 )
 from appliance.offline.findings import Fault
@@ -20,7 +21,7 @@ from appliance.store.paths import DataPaths
 from appliance.store.recovery import Damage
 from tests.support import offline_scene
 from tests.support.broker_rig import BrokerRig, Digest
-from tests.support.checkpoints import newest_of, read_every_unit
+from tests.support.checkpoints import newest_of, read_every_unit, told_on
 from tests.support.configs import DATA_DIR
 from tests.support.crash_check import LOG, Spectator
 from tests.support.crash_run import USER_IDS, CrashRun
@@ -45,6 +46,10 @@ class Frame:
     flushed: int
     tables: int
     batches: tuple[int, ...]
+    topic_id: int
+    partition: int
+    offsets: range
+    """Of its visible records."""
 
     @property
     def end(self) -> int:
@@ -67,6 +72,72 @@ class Frame:
         if self.kind != KIND_BLANK:  # of which nobody reads the rest
             found["padding"] = range(at, self.size)
         return {name: part for name, part in found.items() if part}
+
+
+def walk(disk: SimFileSystem, end: int) -> list[Frame]:
+    """All frames of a log that is whole and ends at `end`, in order."""
+    files = disk.files()
+    log = b"".join(files[path] for path in sorted(files) if path.parent == LOG)
+    frames = []
+    pos = 0
+    while pos < end:
+        header = read_header(log[pos : pos + FRAME_HEADER_SIZE])
+        assert check(log[pos : pos + header["size"]], pos) == "whole"
+        base = header["base_offset"]
+        frames.append(
+            Frame(
+                pos=pos,
+                size=header["size"],
+                kind=header["kind"],
+                flushed=header["flushed"],
+                tables=header["tables_size"],
+                batches=(header["visible_size"], header["held_size"]),
+                topic_id=header["topic_id"],
+                partition=header["partition"],
+                offsets=range(base, base + header["record_count"]),
+            )
+        )
+        pos += header["size"]
+    return frames
+
+
+def place_of(pos: int, segment_size: int) -> tuple[Path, int]:
+    """File and offset of a log position."""
+    offset = pos % segment_size
+    return LOG / f"{pos - offset:020d}", offset
+
+
+def intact_frames(
+    whole: SimFileSystem, damaged: SimFileSystem, frames: Sequence[Frame], segment_size: int
+) -> list[Frame]:
+    """The frames of which damage has touched no byte, and which a start can take up.
+
+    Not among them: those of a topic that no frame tells of any more that is left before them, and
+    those behind a fault of which no mark that is left says that the log was durable there: it
+    counts as a torn tail.
+    """
+    before, after = whole.files(), damaged.files()
+
+    def is_touched(frame: Frame) -> bool:
+        path, offset = place_of(frame.pos, segment_size)
+        part = slice(offset, offset + frame.size)
+        return before[path][part] != after.get(path, b"")[part]
+
+    left = [frame for frame in frames if not is_touched(frame)]
+    told = told_on(damaged).last
+    mark = max([0 if told is None else told.flushed, *(frame.flushed for frame in left)])
+    faults = sorted({frame.pos for frame in frames} - {frame.pos for frame in left})
+    cut = next((pos for pos in faults if pos >= mark), None)
+    found: list[Frame] = []
+    topics: set[int] = set()
+    for frame in left:
+        if cut is not None and frame.pos >= cut:
+            break
+        if frame.kind == KIND_TOPIC:
+            topics.add(frame.topic_id)
+        if not frame.offsets or frame.topic_id in topics:
+            found.append(frame)
+    return found
 
 
 class Scene:
@@ -99,6 +170,7 @@ class Scene:
         self._applied = newest.states[0].applied
         whole = self.start(self.copy())
         self.served = self.served_by(whole)
+        self._topics = whole.broker.topics()
         self._positions = {
             (topic.name, partition.index): [
                 whole.position_of(partition, offset) for offset in range(partition.next_offset)
@@ -116,29 +188,8 @@ class Scene:
         }
         self.digest: Digest = whole.digest(USER_IDS)
         self.end = run.rig.broker.wrote_pos
-        self.frames = self._walk()
+        self.frames = walk(self.disk, self.end)
         self.segment_size = run.config.segment_size_bytes
-
-    def _walk(self) -> list[Frame]:
-        files = self.disk.files()
-        log = b"".join(files[path] for path in sorted(files) if path.parent == LOG)
-        frames = []
-        pos = 0
-        while pos < self.end:
-            header = read_header(log[pos : pos + FRAME_HEADER_SIZE])
-            assert check(log[pos : pos + header["size"]], pos) == "whole"
-            frames.append(
-                Frame(
-                    pos=pos,
-                    size=header["size"],
-                    kind=header["kind"],
-                    flushed=header["flushed"],
-                    tables=header["tables_size"],
-                    batches=(header["visible_size"], header["held_size"]),
-                )
-            )
-            pos += header["size"]
-        return frames
 
     # Disks and brokers
 
@@ -157,8 +208,7 @@ class Scene:
 
     def place(self, pos: int) -> tuple[Path, int]:
         """File and offset of a log position."""
-        offset = pos % self.segment_size
-        return LOG / f"{pos - offset:020d}", offset
+        return place_of(pos, self.segment_size)
 
     def served_by(self, rig: BrokerRig) -> dict[Place, dict[int, bytes]]:
         """Every record that a broker serves."""
@@ -211,6 +261,22 @@ class Scene:
                 for offset, value in records.items()
                 if self._positions[place][offset] not in lost
             }
+            for place, records in self.served.items()
+        }
+
+    def intact(self, disk: SimFileSystem) -> list[Frame]:
+        """The frames that are left on a copy that was damaged; see `intact_frames`."""
+        return intact_frames(self.disk, disk, self.frames, self.segment_size)
+
+    def must_serve(self, disk: SimFileSystem) -> dict[Place, dict[int, bytes]]:
+        """What a broker on a copy that was damaged has to serve: all that is intact."""
+        names = {topic.topic_id: topic.name for topic in self._topics}
+        left: dict[Place, set[int]] = {place: set() for place in self.served}
+        for frame in self.intact(disk):
+            if frame.offsets and frame.topic_id in names:
+                left[names[frame.topic_id], frame.partition].update(frame.offsets)
+        return {
+            place: {offset: value for offset, value in records.items() if offset in left[place]}
             for place, records in self.served.items()
         }
 
