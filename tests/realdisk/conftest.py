@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bad_disk import BadDisk
 from tests.support.loop_disk import DiskRefusedError, LoopDisk, Tmpfs
 
 
@@ -19,6 +20,22 @@ def make_loop_disk(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
                 disk = LoopDisk(tmp_path, **sizes)
             except DiskRefusedError as error:
                 pytest.skip(f"no loop device with ext4 here: {error}")
+            stack.callback(disk.close)
+            return disk
+
+        yield make
+
+
+@pytest.fixture
+def make_bad_disk(tmp_path: Path) -> Iterator[Callable[..., BadDisk]]:
+    """Mounts a `BadDisk` at a path, which is taken away after the test."""
+    with ExitStack() as stack:
+
+        def make(path: Path, **sizes: int) -> BadDisk:
+            try:
+                disk = BadDisk(tmp_path, path, **sizes)
+            except DiskRefusedError as error:
+                pytest.skip(f"no disk with unreadable sectors here: {error}")
             stack.callback(disk.close)
             return disk
 

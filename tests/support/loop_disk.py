@@ -55,13 +55,13 @@ class Tmpfs:
         """
         self.path = path
         path.mkdir(parents=True)
-        _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(path))
+        run_command("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(path))
 
     def resize(self, size_bytes: int) -> None:
-        _run("mount", "-o", f"remount,size={size_bytes}", str(self.path))
+        run_command("mount", "-o", f"remount,size={size_bytes}", str(self.path))
 
     def close(self) -> None:
-        _umount(self.path)
+        unmount(self.path)
 
 
 class LoopDisk:
@@ -102,7 +102,7 @@ class LoopDisk:
                 "-b",
                 str(BLOCK_SIZE),
             )
-            _run("mkfs.ext4", "-q", "-F", "-m", "0", *few_inodes, str(self._image))
+            run_command("mkfs.ext4", "-q", "-F", "-m", "0", *few_inodes, str(self._image))
             self._take_hold_of_metadata()
             self._mount()
         except DiskRefusedError:
@@ -114,7 +114,7 @@ class LoopDisk:
 
         Else ext4 may be what fails first: it stops all writing then, and no fsync gets to fail.
         """
-        told = _run("debugfs", "-R", "blocks <8>", str(self._image))
+        told = run_command("debugfs", "-R", "blocks <8>", str(self._image))
         blocks = [int(block) for block in told.split()] + list(range(INODE_BLOCKS))
         with self._image.open("r+b", buffering=0) as image:
             for block in blocks:
@@ -123,7 +123,7 @@ class LoopDisk:
 
     def _mount(self) -> None:
         # The loop device goes with the mount.
-        _run("mount", "-o", "loop", str(self._image), str(self.path))
+        run_command("mount", "-o", "loop", str(self._image), str(self.path))
         self._is_mounted = True
         if self._is_overcommitted:
             self._limit_requests()
@@ -178,7 +178,7 @@ class LoopDisk:
     def _umount(self) -> None:
         if self._is_mounted:
             self._give_back()
-            _umount(self.path)
+            unmount(self.path)
             self._is_mounted = False
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class LoopDisk:
         self._backing.close()
 
 
-def _run(*command: str) -> str:
+def run_command(*command: str) -> str:
     """Run a command; its standard output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -198,12 +198,12 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-def _umount(path: Path) -> None:
+def unmount(path: Path) -> None:
     """Something may look into a new mount for a moment: try again for a while."""
     deadline_s = time.monotonic() + UMOUNT_LIMIT_S
     while True:
         try:
-            _run("umount", str(path))
+            run_command("umount", str(path))
             return
         except DiskRefusedError:
             if time.monotonic() > deadline_s:
