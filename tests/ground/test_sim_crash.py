@@ -1,7 +1,10 @@
 """What the simulated file system leaves after a crash, and how it fails on purpose."""
 
 import errno
+import faulthandler
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -355,6 +358,48 @@ def test_an_unreadable_range_fails_only_reads_that_touch_it(disk: SimFileSystem)
     for offset, size in ((0, 5), (5, 1), (3, 10)):
         with pytest.raises(StorageError, match="EIO"):
             file.pread(size, offset)
+        assert file.pread_hot(size, offset) is None
+
+
+def test_unreadable_pages_stop_a_read_into_memory_and_are_never_resident(
+    disk: SimFileSystem,
+) -> None:
+    content = b"".join(bytes([number]) * PAGE_SIZE_BYTES for number in range(1, 5))
+    put(disk, "a", content)
+    disk.spoil(ROOT / "a", PAGE_SIZE_BYTES, PAGE_SIZE_BYTES)
+    for found in (disk, disk.crashed("kept", random.Random(1))):
+        file = found.open(ROOT / "a")
+        memory = memoryview(bytearray(9000))
+        assert file.pread_into(memory, 100) == PAGE_SIZE_BYTES - 100
+        with pytest.raises(StorageError, match="EIO"):
+            file.pread_into(memory, 2 * PAGE_SIZE_BYTES - 1)
+        assert file.pread_into(memory, 2 * PAGE_SIZE_BYTES) == 2 * PAGE_SIZE_BYTES
+        assert memory[: 2 * PAGE_SIZE_BYTES] == content[2 * PAGE_SIZE_BYTES :]
+        file.will_need(0, len(content))
+        assert not file.is_resident(0, PAGE_SIZE_BYTES + 1)
+        assert file.is_resident(0, PAGE_SIZE_BYTES)
+    disk.mend(ROOT / "a")
+    assert disk.open(ROOT / "a").pread(20_000, 0) == content
+
+
+@pytest.mark.parametrize("is_mapped_first", [True, False])
+def test_to_touch_an_unreadable_page_through_a_map_ends_the_process(
+    disk: SimFileSystem, is_mapped_first: bool
+) -> None:
+    put(disk, "a", bytes(range(256)) * 64)
+    view = disk.open(ROOT / "a").map() if is_mapped_first else memoryview(b"")
+    disk.spoil(ROOT / "a", PAGE_SIZE_BYTES, PAGE_SIZE_BYTES)
+    if not is_mapped_first:
+        view = disk.open(ROOT / "a").map()
+    assert (view[4095], view[8192]) == (255, 0)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        faulthandler.disable()
+        os._exit(view[8191] & 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGSEGV
+    disk.mend(ROOT / "a")
+    assert view[8191] == 255
 
 
 def test_the_trace_shows_what_was_called(disk: SimFileSystem) -> None:

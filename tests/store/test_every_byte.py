@@ -5,6 +5,7 @@ from there on; what can be made anew from the log costs nothing. All of it is to
 and the offset, by the start or by the first read, and by `latermq check`.
 """
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 import pytest
 
 from appliance.store.checkpoint import COPY_SIZE
+from appliance.units import PAGE_SIZE_BYTES
 from tests.support.broker_rig import BrokerRig
 from tests.support.configs import DATA_DIR
 from tests.support.damage_scene import Frame, Scene
@@ -23,6 +25,8 @@ PLACES_PER_FILE: Final = 150
 CUTS_PER_FILE: Final = 40
 PARTS: Final = 4
 GONE_ON_EVERY: Final = 5
+
+UNREADABLE: Final = "cannot be read: Input/output error"
 
 CHECKPOINT_SIZE: Final = 100
 """What is used of a copy."""
@@ -130,6 +134,63 @@ def check_cut(scene: Scene, disk: SimFileSystem, lost: range, told: str) -> None
         assert min(each.offset for each in found) == offset, (told, found)
     else:
         assert not rig.report.damage, told
+
+
+# What the disk cannot read
+
+
+def pages_of(scene: Scene) -> Iterator[tuple[Path, int, range]]:
+    """Each page of the log: its file, its offset there, and the frames that touch it."""
+    for pos in range(0, scene.end, PAGE_SIZE_BYTES):
+        hit = [
+            frame
+            for frame in scene.frames
+            for part in frame.parts().values()
+            if pos < frame.pos + part.stop and frame.pos + part.start < pos + PAGE_SIZE_BYTES
+        ]
+        path, offset = scene.place(pos)
+        # Nobody reads what a blank frame passes over.
+        yield path, offset, range(hit[0].pos, hit[-1].end) if hit else range(0)
+
+
+def test_a_page_that_cannot_be_read_costs_the_frames_that_touch_it(scene: Scene) -> None:
+    """No start touches it through a map: that would end this process."""
+    count = 0
+    for path, offset, lost in pages_of(scene):
+        disk = scene.copy()
+        disk.spoil(path, offset, PAGE_SIZE_BYTES)
+        told = f"{path} at {offset}"
+        unreadable = [
+            (fault.path, fault.offset, fault.size, fault.found)
+            for fault in scene.check(disk)
+            if fault.expected == "bytes that can be read"
+        ]
+        assert unreadable == ([(path, offset, PAGE_SIZE_BYTES, UNREADABLE)] if lost else []), told
+        if lost:
+            check_lost(scene, disk, lost, told)
+            count += 1
+    assert count > 10
+
+
+def test_a_replay_of_the_whole_log_passes_over_a_page_that_cannot_be_read(scene: Scene) -> None:
+    """There is no checkpoint. If the page can be read again by then, nothing is missing."""
+    for path, offset, lost in pages_of(scene):
+        disk = scene.copy()
+        disk.unlink(CHECKPOINT)
+        disk.spoil(path, offset, PAGE_SIZE_BYTES)
+        healed = disk.crashed("kept", random.Random(0))
+        healed.mend(path)
+        told = f"{path} at {offset}"
+        rig = scene.start(disk)
+        found = [(each.path, each.offset, each.fault) for each in rig.report.damage]
+        marks = [frame.flushed for frame in scene.frames if frame.pos >= lost.stop]
+        if lost and max(marks, default=0) > lost.start:
+            assert (*scene.place(lost.start), UNREADABLE) in found, (told, found)
+        else:
+            assert UNREADABLE not in {fault for _, _, fault in found}, (told, found)
+        for place, records in scene.served_by(rig).items():
+            assert records.items() <= scene.served[place].items(), told
+        assert scene.is_whole(scene.start(healed)), told
 
 
 # What can be made anew from the log

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from appliance.units import PAGE_SIZE_BYTES
+from tests.support.sim_memory import SimMemory
 
 SECTOR_SIZE_BYTES: Final = 512
 """What a disk writes whole or not at all."""
@@ -33,29 +34,42 @@ def pages(offset: int, size: int) -> range:
 class Content:
     """An `Image` that changes, and whose maps see the changes. It is copied when it first does."""
 
-    __slots__ = ("_bytes", "_image", "_outgrown", "written")
+    __slots__ = ("_bad", "_bytes", "_image", "_memory", "written")
 
     def __init__(self, image: Image) -> None:
         self._image: Image | None = image
         self._bytes: bytearray | None = None
         self.written = set(image[1])
-        # A bytearray cannot change its size while it is mapped: older maps keep an older one, which
-        # is written as well.
-        self._outgrown: list[bytearray] = []
+        self._memory: SimMemory | None = None
+        self._bad: frozenset[int] = frozenset()
 
     @property
-    def data(self) -> bytes | bytearray:
+    def data(self) -> bytes | bytearray | memoryview:
         """What it holds now; not to be changed."""
+        if self._memory is not None:
+            return self._memory.data
         if self._bytes is not None:
             return self._bytes
         assert self._image is not None
         return self._image[0]
 
     def map(self) -> memoryview:
-        """A view that sees later writes."""
-        return memoryview(self._copy()).toreadonly()
+        """A view that sees later writes, and in which what is forbidden cannot be touched."""
+        if self._memory is None:
+            self._memory = SimMemory(bytes(self.data))
+            self._memory.forbid(self._bad)
+            self._bytes = None
+        return self._memory.map()
 
-    def _copy(self) -> bytearray:
+    def forbid(self, bad: frozenset[int]) -> None:
+        """Let exactly these pages be untouchable in every map."""
+        self._bad = bad
+        if self._memory is not None:
+            self._memory.forbid(bad)
+
+    def _copy(self) -> bytearray | memoryview:
+        if self._memory is not None:
+            return self._memory.data
         if self._bytes is None:
             self._bytes = bytearray(self.data)
         return self._bytes
@@ -69,22 +83,19 @@ class Content:
         self._copy()[offset:end] = data
         self._image = None
         self.written.update(pages(offset, len(data)))
-        for old in self._outgrown:
-            part = data[: max(len(old) - offset, 0)]
-            old[offset : offset + len(part)] = part
 
     def resize(self, size: int) -> None:
+        missing = size - len(self.data)
         own = self._copy()
-        missing = size - len(own)
         self._image = None
-        try:
-            if missing >= 0:
-                own.extend(bytes(missing))
-            else:
-                del own[size:]
-        except BufferError:
-            self._outgrown.append(own)
-            self._bytes = own[:size] + bytes(max(missing, 0))
+        if self._memory is not None:
+            self._memory.resize(size)
+        elif missing >= 0:
+            assert isinstance(own, bytearray)
+            own.extend(bytes(missing))
+        else:
+            assert isinstance(own, bytearray)
+            del own[size:]
         if missing < 0:
             self.written.intersection_update(pages(0, size))
 
@@ -147,7 +158,7 @@ class SimNode:
         self.cold: set[int] = set()
         """Pages that are not in memory."""
         self.bad: list[tuple[int, int]] = []
-        """Ranges (offset, size) that the disk cannot read."""
+        """Ranges (offset, size) that the disk cannot read; see `set_bad`."""
         self.lost = False
         # Durable is `base` changed by `synced`, which are put together when somebody asks for it;
         # `pending` is what was done since.
@@ -192,6 +203,32 @@ class SimNode:
                 start = page * PAGE_SIZE_BYTES
                 self.content.write(start, durable[start : min(start + PAGE_SIZE_BYTES, size)])
 
+    def set_bad(self, bad: list[tuple[int, int]]) -> None:
+        """Let the disk be unable to read exactly these ranges."""
+        self.bad = bad[:]
+        self.content.forbid(self._wholly_bad_pages())
+
+    def _wholly_bad_pages(self) -> frozenset[int]:
+        bad: set[int] = set()
+        for offset, size in self.bad:
+            bad.update(range(-(-offset // PAGE_SIZE_BYTES), (offset + size) // PAGE_SIZE_BYTES))
+        return frozenset(bad)
+
+    def bad_pages(self) -> set[int]:
+        """Pages of which something cannot be read."""
+        return {page for bad in self.bad for page in pages(*bad)}
+
+    def is_bad(self, offset: int, size: int) -> bool:
+        """A byte of a range cannot be read."""
+        return any(offset < start + length and start < offset + size for start, length in self.bad)
+
+    def is_hot(self, offset: int, size: int) -> bool:
+        """All pages of a range are in memory; one that cannot be read never is."""
+        touched = pages(offset, size)
+        if self.bad and not self._wholly_bad_pages().isdisjoint(touched):
+            return False
+        return self.cold.isdisjoint(touched)
+
     def flip(self, offset: int, mask: int) -> None:
         """Change bits in memory and on the disk."""
         change = Write(offset, bytes([self.content.data[offset] ^ mask]))
@@ -213,6 +250,11 @@ class SimNode:
 
     def crashed(self, mode: CrashMode, rng: random.Random) -> "SimNode":
         """Return the file as a restart finds it; unless the mode is "killed", all of it durable."""
+        node = self._crashed(mode, rng)
+        node.set_bad(self.bad)
+        return node
+
+    def _crashed(self, mode: CrashMode, rng: random.Random) -> "SimNode":
         if mode == "killed":
             return self._left_by_process()
         if mode == "kept" or (not self._pending and not self.lost):

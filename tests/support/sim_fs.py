@@ -86,30 +86,26 @@ class SimFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         self._check("pread")
-        for start, length in self._node.bad:
-            if offset < start + length and start < offset + size:
-                _refuse(self._path, "pread", errno.EIO)
+        if self._node.is_bad(offset, size):
+            _refuse(self._path, "pread", errno.EIO)
         self._node.cold.difference_update(pages(offset, size))
         return bytes(self._node.content.data[offset : offset + size])
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
         self._check("preadv")
-        end = min(offset + len(buffer), len(self._node.content.data))
-        for start, length in self._node.bad:
-            bad = pages(start, length)
-            if offset < bad.stop * PAGE_SIZE_BYTES and bad.start * PAGE_SIZE_BYTES < end:
-                end = bad.start * PAGE_SIZE_BYTES
-        if len(buffer) > 0 and end <= offset < len(self._node.content.data):
-            _refuse(self._path, "preadv", errno.EIO)
-        size = max(end - offset, 0)
+        size = min(len(buffer), max(self.size() - offset, 0))
+        bad = next((page for page in pages(offset, size) if page in self._node.bad_pages()), None)
+        if bad is not None:
+            size = max(bad * PAGE_SIZE_BYTES - offset, 0)
+            if size == 0:
+                _refuse(self._path, "preadv", errno.EIO)
         self._node.cold.difference_update(pages(offset, size))
         buffer[:size] = self._node.content.data[offset : offset + size]
         return size
 
     def pread_hot(self, size: int, offset: int) -> bytes | None:
         self._check("preadv")
-        is_bad = any(offset < start + n and start < offset + size for start, n in self._node.bad)
-        if is_bad or not self._node.cold.isdisjoint(pages(offset, size)):
+        if self._node.is_bad(offset, size) or not self._node.is_hot(offset, size):
             return None
         return bytes(self._node.content.data[offset : offset + size])
 
@@ -148,7 +144,7 @@ class SimFile:
         return self._node.content.map()
 
     def is_resident(self, offset: int, size: int) -> bool:
-        return offset + size <= self.size() and self._node.cold.isdisjoint(pages(offset, size))
+        return offset + size <= self.size() and self._node.is_hot(offset, size)
 
     def drop_cache(self) -> None:
         self._check("posix_fadvise")
@@ -378,8 +374,17 @@ class SimFileSystem:
         self._node(path).flip(offset, mask)
 
     def spoil(self, path: Path, offset: int, size: int) -> None:
-        """Make a range unreadable: a pread that touches it fails with EIO."""
-        self._node(path).bad.append((offset, size))
+        """Make a range unreadable: a pread that touches it fails with EIO.
+
+        To touch a page through a map that is all in it ends this process by a signal; a smaller
+        range is read by maps all the same. A `pread_into` stops before the page that holds it.
+        """
+        node = self._node(path)
+        node.set_bad([*node.bad, (offset, size)])
+
+    def mend(self, path: Path) -> None:
+        """Make all of a file readable again, with what it held."""
+        self._node(path).set_bad([])
 
     def trace(self) -> str:
         """Return the latest calls, one a line, for the message of a failed test."""
