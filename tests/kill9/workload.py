@@ -321,21 +321,16 @@ class Reader(threading.Thread):
             self.join()
         self._consumer.close()
 
-    def ends(self) -> dict[tuple[str, int], int]:
-        """Where each partition ends now; without those in which nothing is."""
-        ends = {
-            (one.topic, one.partition): self._consumer.get_watermark_offsets(one, timeout=60)[1]
-            for one in self._partitions
-        }
-        return {partition: end for partition, end in ends.items() if end}
-
     def read_to_end(self, limit_s: float) -> None:
         """Read every partition to where it ends now; call it instead of starting the thread.
 
         Raises:
             TimeoutError: that took longer than `limit_s`.
         """
-        ends = self.ends()
+        ends = {
+            (one.topic, one.partition): self._consumer.get_watermark_offsets(one, timeout=60)[1]
+            for one in self._partitions
+        }
         missing = sum(ends.values())
         deadline_s = time.monotonic() + limit_s
         while missing > 0:
