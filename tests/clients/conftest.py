@@ -7,13 +7,17 @@ import pytest
 
 from tests.clients.delayed import LEVEL_1_MS
 from tests.support.appliance_process import CONFIG, ApplianceProcess, running_appliance
+from tests.support.client_features import CLIENTS
 from tests.support.client_suites import Suites, running_suites
+from tests.support.gap_scene import FRANZ_GO_GAPS, write_topics
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
     """A broker with a short first level; that it stops cleanly after all this is checked too."""
     root = tmp_path_factory.mktemp("clients")
+    topics = [f"{client.name}-gaps".replace("_", "-") for client in CLIENTS]
+    write_topics(root / "data", [*topics, FRANZ_GO_GAPS])
     config = root / "latermq.toml"
     config.write_text(f'[delay]\nlevels = "{LEVEL_1_MS}ms 5s 10s"\n')
     with running_appliance(root, ["--config", str(config)]) as appliance:

@@ -1,10 +1,14 @@
 """Tests that the authors of clients wrote for them, against this broker."""
 
+import subprocess
+
 import pytest
 
 from tests.support import franz_go_suite, kafka_python_suite
-from tests.support.client_setup import find
+from tests.support.appliance_process import ApplianceProcess
+from tests.support.client_setup import ClientMissingError, find
 from tests.support.client_suites import Suites
+from tests.support.gap_scene import FRANZ_GO_GAPS
 
 
 @pytest.mark.parametrize("name", kafka_python_suite.FILES)
@@ -17,6 +21,17 @@ def test_what_kafka_python_tests_works_here(suites: Suites, name: str) -> None:
     text = path.read_text()
     expected = {test for test in kafka_python_suite.EXPECTED_FAILURES if f"def {test}(" in text}
     assert set(failures) == expected, failures
+
+
+def test_franz_go_reads_on_behind_offsets_that_hold_nothing(broker: ApplianceProcess) -> None:
+    """From before a gap and from inside of it: without a reset, each record once."""
+    try:
+        program = find("franz_go") / "gaps"
+    except ClientMissingError as missing:
+        pytest.skip(str(missing))
+    command = [program, broker.kafka, FRANZ_GO_GAPS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_franz_go_tests_works_here(suites: Suites) -> None:

@@ -44,6 +44,7 @@ FEATURES: Final = (
     Feature("bad_delay", "a wrong delay header is refused"),
     Feature("assign", "consume by assignment"),
     Feature("seek", "seek"),
+    Feature("gaps", "read on behind offsets that hold nothing"),
     Feature("wait", "a waiting consumer gets a delayed record when it is due"),
     Feature("ends", "first and last offset"),
     Feature("offsets_by_time", "offsets by time"),

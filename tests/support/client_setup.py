@@ -100,6 +100,8 @@ def _install_franz_go(directory: Path) -> None:
     # go.sum has the checksums. "local": an older Go says so, and does not look for a newer one.
     binary, package = directory / "kgo.test", "github.com/twmb/franz-go/pkg/kgo"
     _run("go", "test", "-c", "-o", binary, package, cwd=CLIENTS / "go", GOTOOLCHAIN="local")
+    program = ("-o", directory / "gaps", "./gaps")
+    _run("go", "build", *program, cwd=CLIENTS / "go", GOTOOLCHAIN="local")
 
 
 def _install_kafka_python_tests(directory: Path) -> None:
@@ -148,7 +150,7 @@ PARTS: Final = (
     *(_java(name, version) for name, version in JAVA_VERSIONS.items()),
     Part(
         "franz_go",
-        [CLIENTS / "go" / "go.mod", CLIENTS / "go" / "go.sum", CLIENTS / "go" / "clients.go"],
+        [CLIENTS / "go" / name for name in ("go.mod", "go.sum", "clients.go", "gaps/main.go")],
         {"go": "golang-go"},
         _install_franz_go,
     ),

@@ -31,6 +31,7 @@ final class RecordFeatures {
         features.put("bad_delay", RecordFeatures::badDelay);
         features.put("assign", RecordFeatures::assign);
         features.put("seek", RecordFeatures::seek);
+        features.put("gaps", RecordFeatures::gaps);
         features.put("wait", RecordFeatures::waitForDelayed);
         features.put("ends", RecordFeatures::ends);
         features.put("offsets_by_time", RecordFeatures::offsetsByTime);
@@ -168,6 +169,32 @@ final class RecordFeatures {
             Client.receive(consumer, 10);
             consumer.seek(new TopicPartition(name, 0), 7);
             Client.checkEqual(List.of("7", "8", "9"), Client.values(Client.receive(consumer, 3)));
+        }
+    }
+
+    /** The topic is there already: tests/support/gap_scene.py. Empty batches close its gaps. */
+    private static void gaps(String name) throws Exception {
+        long end = 1_009;
+        TopicPartition one = new TopicPartition(name, 0);
+        try (var consumer = Client.consumer("auto.offset.reset", "none")) {
+            consumer.assign(List.of(one));
+            consumer.seek(one, 0);
+            var found = Client.receive(consumer, 4);
+            Client.checkEqual(List.of("a", "b", "c", "d"), Client.values(found));
+            Client.checkEqual(7L, found.get(2).offset());
+            long deadlineMs = System.currentTimeMillis() + Client.LIMIT_MS;
+            while (consumer.position(one) < end) {
+                Client.check(System.currentTimeMillis() < deadlineMs, consumer.position(one));
+                Client.check(consumer.poll(Duration.ofMillis(100)).isEmpty(), "of the gap");
+            }
+            Client.sendValues(name, "after");
+            for (long start : new long[] {end, 9, 500}) {
+                consumer.seek(one, start);
+                var after = Client.receive(consumer, 1).get(0);
+                Client.checkEqual(end, after.offset());
+                Client.checkEqual("after", after.value());
+                Client.checkEqual(end + 1, consumer.position(one));
+            }
         }
     }
 

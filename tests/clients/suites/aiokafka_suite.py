@@ -25,6 +25,9 @@ from tests.clients.suites.aiokafka_client import (
     send_values,
 )
 from tests.clients.suites.harness import (
+    GAP_END,
+    GAP_RECORDS,
+    GAP_STARTS,
     HEADERS,
     TIME_MS,
     check_delayed,
@@ -197,6 +200,21 @@ async def seek(name: str) -> None:
         await receive(consumer, 10)
         consumer.seek(TopicPartition(name, 0), 7)
         assert await receive_values(consumer, 3) == [b"7", b"8", b"9"]
+
+
+@feature
+async def gaps(name: str) -> None:
+    async with reading(name) as consumer:
+        found = await receive(consumer, len(GAP_RECORDS))
+        assert [(one.offset, one.value) for one in found] == GAP_RECORDS
+        await send_values(name, b"after")
+        (after,) = await receive(consumer, 1)
+        assert (after.offset, after.value) == (GAP_END, b"after")
+        for start in GAP_STARTS:
+            consumer.seek(TopicPartition(name, 0), start)
+            (after,) = await receive(consumer, 1)
+            assert (after.offset, after.value) == (GAP_END, b"after")
+            assert await consumer.getmany(timeout_ms=300) == {}
 
 
 @feature

@@ -21,6 +21,9 @@ from tests.clients.suites.confluent_client import (
     values_of,
 )
 from tests.clients.suites.harness import (
+    GAP_END,
+    GAP_RECORDS,
+    GAP_STARTS,
     HEADERS,
     LIMIT_S,
     TIME_MS,
@@ -200,6 +203,22 @@ def seek(name: str) -> None:
         receive(consumer, 10)
         consumer.seek(TopicPartition(name, 0, 7))
         assert values_of(receive(consumer, 3)) == [b"7", b"8", b"9"]
+
+
+@SUITE.feature
+def gaps(name: str) -> None:
+    with reading(name) as consumer:
+        found = receive(consumer, len(GAP_RECORDS))
+        assert [(one.offset(), one.value()) for one in found] == GAP_RECORDS
+        send_values(name, b"after")
+        (after,) = receive(consumer, 1)
+        assert (after.offset(), after.value()) == (GAP_END, b"after")
+    for start in GAP_STARTS:
+        with consuming(enable_auto_commit=False, auto_offset_reset="error") as consumer:
+            consumer.assign([TopicPartition(name, 0, start)])
+            (after,) = receive(consumer, 1)
+            assert (after.offset(), after.value()) == (GAP_END, b"after")
+            assert consumer.poll(0.3) is None
 
 
 @SUITE.feature

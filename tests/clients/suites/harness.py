@@ -26,6 +26,12 @@ HEADERS: Final[tuple[Header, ...]] = (("a", b"1"), ("b", b"\x00\xff"), ("a", b""
 METADATA: Final = "sp\u00e4ter \u2713"
 TIME_MS: Final = 1_700_000_000_000
 
+GAP_RECORDS: Final = [(0, b"a"), (1, b"b"), (7, b"c"), (8, b"d")]
+"""Of a topic that is there already: tests/support/gap_scene.py. Empty batches close the gaps."""
+GAP_END: Final = 1_009
+GAP_STARTS: Final = (9, 500)
+"""Offsets that are gone, at which a consumer may stand."""
+
 
 class Suite:
     """The features of one client.

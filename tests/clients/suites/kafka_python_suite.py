@@ -9,6 +9,9 @@ from kafka.errors import InvalidRecordError, MessageSizeTooLargeError, TopicAlre
 
 from tests.clients.suites import kafka_python_groups  # noqa: F401 - has more features
 from tests.clients.suites.harness import (
+    GAP_END,
+    GAP_RECORDS,
+    GAP_STARTS,
     HEADERS,
     TIME_MS,
     check_delayed,
@@ -193,6 +196,21 @@ def seek(name: str) -> None:
         receive(consumer, 10)
         consumer.seek(TopicPartition(name, 0), 7)
         assert receive_values(consumer, 3) == [b"7", b"8", b"9"]
+
+
+@SUITE.feature
+def gaps(name: str) -> None:
+    with reading(name) as consumer:
+        found = receive(consumer, len(GAP_RECORDS))
+        assert [(one.offset, one.value) for one in found] == GAP_RECORDS
+        send_values(name, b"after")
+        (after,) = receive(consumer, 1)
+        assert (after.offset, after.value) == (GAP_END, b"after")
+        for start in GAP_STARTS:
+            consumer.seek(TopicPartition(name, 0), start)
+            (after,) = receive(consumer, 1)
+            assert (after.offset, after.value) == (GAP_END, b"after")
+            assert consumer.poll(timeout_ms=300) == {}
 
 
 @SUITE.feature

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from tests.clients.suites.harness import (
+    GAP_END,
+    GAP_RECORDS,
+    GAP_STARTS,
     LIMIT_S,
     TIME_MS,
     Header,
@@ -183,6 +186,16 @@ def assign(name: str) -> None:
 def seek(name: str) -> None:
     send(name, *[b"%d" % index for index in range(10)])
     assert values_of(receive(name, 3, "7")) == [b"7", b"8", b"9"]
+
+
+@SUITE.feature
+def gaps(name: str) -> None:
+    found = receive(name, len(GAP_RECORDS))
+    assert [(one["offset"], one["payload"].encode()) for one in found] == GAP_RECORDS
+    send(name, b"after")
+    for start in GAP_STARTS:
+        (after,) = receive(name, 1, str(start))
+        assert (after["offset"], after["payload"]) == (GAP_END, "after")
 
 
 @SUITE.feature
