@@ -1,7 +1,9 @@
 """What several commands take: addresses, times, and how Ctrl-C ends them. Layer 6."""
 
 import functools
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Final, ParamSpec, TypeVar
 
@@ -51,6 +53,43 @@ def ends_quietly(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
     return run
+
+
+class Interrupts:
+    """Ctrl-C where it can be heard: the client library swallows what is raised inside of it."""
+
+    def __init__(self) -> None:
+        self._is_shielded = False
+        self._is_pending = False
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Listen while the block runs."""
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Let Ctrl-C end the command behind the block and not inside; a second one does not wait.
+
+        Raises:
+            KeyboardInterrupt: at the end of the block.
+        """
+        self._is_shielded = True
+        try:
+            yield
+        finally:
+            self._is_shielded = False
+        if self._is_pending:
+            raise KeyboardInterrupt
+
+    def _interrupt(self, *_: object) -> None:
+        is_first, self._is_pending = not self._is_pending, True
+        if not (self._is_shielded and is_first):
+            raise KeyboardInterrupt
 
 
 def read_past(option: str, text: str, now_ms: int) -> int:

@@ -10,6 +10,7 @@ from appliance.commands import kafka_client
 from appliance.commands.arguments import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    Interrupts,
     Json,
     TopicName,
     check_group,
@@ -111,7 +112,8 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
         else:
             reading.join()
         awaited = None if follow else bootstrap
-        _print_records(reading, awaited, count=count, as_json=json)
+        with reading.interrupts.heard():
+            _print_records(reading, awaited, count=count, as_json=json)
 
 
 def _chosen(topic: str, known: set[int], wanted: list[int] | None) -> list[int]:
@@ -125,6 +127,7 @@ class Reading:
 
     Attributes:
         ends: by partition.
+        interrupts: hold Ctrl-C back while the client works.
     """
 
     def __init__(self, consumer: Any, topic: str, *, is_member: bool) -> None:
@@ -138,6 +141,7 @@ class Reading:
         self._consumer = consumer
         self._topic = topic
         self._is_member = is_member
+        self.interrupts = Interrupts()
         self.ends: Mapping[Any, int] = {}
 
     def assign(self, indexes: list[int], start: str | int, since_ms: int | None) -> None:
@@ -173,15 +177,17 @@ class Reading:
 
     def poll(self, most: int | None) -> list[Any]:
         """Return the next records, of each partition in order; none if none came for a while."""
-        found = self._consumer.poll(timeout_ms=POLL_MS, max_records=most)
-        if self._is_member and set(self.ends) != self._consumer.assignment():
-            self.ends = self._consumer.end_offsets(list(self._consumer.assignment()))
+        with self.interrupts.held_back():
+            found = self._consumer.poll(timeout_ms=POLL_MS, max_records=most)
+            if self._is_member and set(self.ends) != self._consumer.assignment():
+                self.ends = self._consumer.end_offsets(list(self._consumer.assignment()))
         return [record for records in found.values() for record in records]
 
     def commit(self) -> None:
         """Note for the group that everything up to here was printed."""
         if self._is_member:
-            self._consumer.commit()
+            with self.interrupts.held_back():
+                self._consumer.commit()
 
     @property
     def is_at_end(self) -> bool:

@@ -1,6 +1,7 @@
 """The commands that ask a running broker, by a real one in a process of its own."""
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from appliance.commands.arguments import Interrupts
 from appliance.commands.output import printable
 from tests.support.appliance_process import ApplianceProcess
 from tests.support.command_line import CommandLine
@@ -339,3 +341,20 @@ def test_a_command_loads_no_more_than_it_needs() -> None:
     )
     heavy = {"kafka", "rich", "aiohttp", "asyncio", "uvloop", "http", "_core", "compat"}
     assert heavy & set(result.stdout.split()) == set()
+
+
+def test_ctrl_c_inside_of_the_client_library_is_not_swallowed() -> None:
+    """It catches all that is raised within its loop."""
+    interrupts = Interrupts()
+    steps = []
+
+    def work() -> None:
+        with interrupts.held_back():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("went on")
+
+    with interrupts.heard():
+        for _ in range(2):  # a second one does not wait
+            with pytest.raises(KeyboardInterrupt):
+                work()
+    assert steps == ["went on"]
