@@ -33,6 +33,8 @@ cdef class UnitScan:
     cdef readonly int64_t stop
     cdef readonly int64_t reached
     cdef Buf units
-    cdef void _fill(self, int64_t stop, int64_t pos, int32_t size) noexcept nogil
+    cdef void _fill(
+        self, int64_t stop, int64_t pos, int32_t size, int64_t tags_code
+    ) noexcept nogil
     cdef void _take(self, const FrameHeader* h) noexcept nogil
     cdef int64_t _walk(self, const uint8_t* data, int64_t size, int64_t pos) noexcept nogil

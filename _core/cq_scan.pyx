@@ -256,22 +256,25 @@ cdef class UnitScan:
             return
         if h.topic_id != self.topic_id or h.partition != self.partition or not h.visible_size:
             return
-        self._fill(h.base_offset, h.phys_offset, -h.size)
-        self._fill(h.base_offset + h.last_delta + 1, h.phys_offset, h.size)
+        self._fill(h.base_offset, h.phys_offset, -h.size, 0)
+        self._fill(h.base_offset + h.last_delta + 1, h.phys_offset, h.size, h.tags)
 
-    cdef void _fill(self, int64_t stop, int64_t pos, int32_t size) noexcept nogil:
+    cdef void _fill(
+        self, int64_t stop, int64_t pos, int32_t size, int64_t tags_code
+    ) noexcept nogil:
         """One unit for each offset from what was reached to before `stop`."""
         cdef uint8_t* p = self.units.data + (self.reached - self.first) * UNIT_SIZE
         stop = min(stop, self.stop)
         while self.reached < stop:
             store_u64(p + UNIT_AT_POSITION, pos)
             store_u32(p + UNIT_AT_SIZE, size)
+            store_u64(p + UNIT_AT_TAGS_CODE, tags_code)
             p += UNIT_SIZE
             self.reached += 1
 
     def finish(self):
         """The units of the whole range; what no frame told of is lost."""
-        self._fill(self.stop, 0, UNIT_LOST)
+        self._fill(self.stop, 0, UNIT_LOST, 0)
         return PyBytes_FromStringAndSize(<const char*>self.units.data, self.units.size)
 
 

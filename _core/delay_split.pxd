@@ -4,6 +4,7 @@ from _core.batch cimport Batch, Record, Slice
 from _core.buffer cimport Buf
 from _core.due_queue cimport DueQueue
 from _core.octets cimport Cursor
+from _core.tags cimport TagSum
 
 cdef enum:
     LEVELS_MAX = 255
@@ -53,6 +54,7 @@ cdef class BatchSplitter:
     cdef bint has_delay_headers
     cdef int64_t min_timestamp
     cdef int64_t max_timestamp
+    cdef TagSum tags          # of all records, or after split of the visible ones
     cdef int32_t fault_record
     cdef int fault_header
     cdef int fault_detail

@@ -27,6 +27,7 @@ from _core.layout cimport *
 from _core.octets cimport (
     Cursor, cursor_of, left, load_u32, store_u32, store_u64, store_varint, take_varint,
 )
+from _core.tags cimport is_tags, note_tag, tag_code, tag_of_tail
 
 cdef enum:
     KEEP_BYTES = 1 << 20
@@ -138,6 +139,7 @@ cdef class BatchSplitter:
         self.has_delay_headers = False
         self.min_timestamp = INT64_MAX
         self.max_timestamp = -1
+        memset(&self.tags, 0, sizeof(self.tags))
         for i in range(b.count):
             if not next_record(&c, &r):
                 return self._fault(SPLIT_RECORD_NOT_WHOLE, i, 0, 0)
@@ -160,7 +162,7 @@ cdef class BatchSplitter:
     cdef int _check_headers(self, Record* r, int32_t i, bint look) noexcept nogil:
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
-        cdef int64_t k
+        cdef int64_t k, tag = 0
         cdef int name
         if r.header_count > self.header_count_max:
             self.fault_size = r.header_count
@@ -175,8 +177,11 @@ cdef class BatchSplitter:
             if look and not self.has_delay_headers:
                 name = _name_of(&key)
                 self.has_delay_headers = HEADER_NONE < name < HEADER_REQUESTS
+            if is_tags(&key):
+                tag = tag_code(&value)
         if left(&c):
             return self._fault(SPLIT_RECORD_NOT_WHOLE, i, 0, 0)
+        note_tag(&self.tags, tag)
         return SPLIT_OK
 
     cdef int _read_ask(
@@ -324,6 +329,7 @@ cdef class BatchSplitter:
         shrink(&self.ids, KEEP_BYTES)
         shrink(&self.scratch, KEEP_BYTES)
         memset(self.level_used, 0, sizeof(self.level_used))
+        memset(&self.tags, 0, sizeof(self.tags))
         self.visible_count = self.timer_count = self.cancel_count = 0
         self.min_due = self.max_due = -1
         self.min_timestamp = INT64_MAX
@@ -370,6 +376,7 @@ cdef class BatchSplitter:
                         r.timestamp_delta = ask.due_ms - b.base_timestamp
                     self._write_rewritten(&self.visible, &r, self.visible_count, &ask, now_ms)
                 self.visible_count += 1
+                note_tag(&self.tags, tag_of_tail(r.tail, r.end - r.tail))
                 self._note_timestamp(b.base_timestamp + r.timestamp_delta)
         if log_append_time and self.visible_count:
             self.min_timestamp = self.max_timestamp = now_ms

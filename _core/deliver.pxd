@@ -7,6 +7,7 @@ from _core.frames cimport FrameHeader
 from _core.log_view cimport LogView
 from _core.log_writer cimport LogWriter
 from _core.partition cimport Partition, Topic
+from _core.tags cimport TagSum
 
 cdef enum:
     LATENESS_BOUNDS = 13
@@ -38,6 +39,7 @@ cdef class DeliverPath:
     cdef Buf batch
     cdef Buf tables
     cdef Buf names
+    cdef TagSum tags          # of the records of one frame
     cdef readonly list cold
     cdef Py_ssize_t delivered
     cdef readonly int64_t frames

@@ -27,6 +27,7 @@ from _core.log_view cimport LogView
 from _core.log_writer cimport LogWriter
 from _core.octets cimport Cursor, cursor_of, load_i32, load_i64, load_u32, store_u32, store_u64
 from _core.partition cimport Partition, Topic
+from _core.tags cimport note_tag, seal_tags, tag_of_tail
 
 cdef enum:
     KEEP_BYTES = 4 << 20
@@ -225,6 +226,7 @@ cdef class DeliverPath:
         shrink(&self.tables, KEEP_BYTES)
         shrink(&self.names, KEEP_BYTES)
         begin_batch(&self.batch)
+        memset(&self.tags, 0, sizeof(self.tags))
         b.max_timestamp = -1
         while i >= 0 and b.count < RUN_MAX:
             if b.count and self.batch.size >= self.batch_size_max:
@@ -245,6 +247,7 @@ cdef class DeliverPath:
                 &self.batch, due.attributes, timestamp - b.base_timestamp, b.count,
                 due.tail, due.tail_size,
             )
+            note_tag(&self.tags, tag_of_tail(due.tail, due.tail_size))
             entry = extend_zero(&self.tables, SETTLED_ENTRY_SIZE)
             store_u64(entry + SETTLED_AT_ACCEPT_POS, self.timers[i].phys_offset)
             store_u32(entry + SETTLED_AT_INDEX, self.timers[i].record_index)
@@ -284,6 +287,7 @@ cdef class DeliverPath:
         h.base_offset = partition.next_offset
         h.record_count = b.count
         h.last_delta = b.last_delta
+        h.tags = seal_tags(&self.tags, b.count, &h.flags)
         h.timer_count = b.count
         h.max_timestamp = b.max_timestamp
         h.running_max = max(partition.running_max, b.max_timestamp)

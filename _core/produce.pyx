@@ -41,6 +41,7 @@ from _core.octets cimport (
 from _core.partition cimport (
     SEQUENCE_DUPLICATE, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Sequenced, Topic,
 )
+from _core.tags cimport seal_tags
 
 # Kafka's error codes that this path answers.
 cdef enum:
@@ -487,6 +488,7 @@ cdef class ProducePath:
         if h.record_count:
             h.base_offset = partition.next_offset
             h.last_delta = h.record_count - 1
+            h.tags = seal_tags(&self.splitter.tags, h.record_count, &h.flags)
         if b.producer_id >= 0:
             h.producer_id = b.producer_id
             h.producer_epoch = b.producer_epoch
