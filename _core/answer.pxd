@@ -15,7 +15,7 @@ cdef class Answer:
     cdef bytes marks          # a Mark for each batch that was accepted; None: it is none to Produce
     cdef int64_t wait_ms
     cdef int64_t since_ms     # when `time_out` first saw that it waits; -1 if it did not yet
-    cdef int64_t take(self, int64_t room, list result, int64_t* own) except -1
+    cdef int64_t take(self, int64_t room, list result) except -1
     cdef int64_t time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos) except -1
 
 cdef int64_t time_out(

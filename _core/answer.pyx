@@ -15,11 +15,8 @@ cdef class Answer:
     def __cinit__(self):
         self.since_ms = -1
 
-    cdef int64_t take(self, int64_t room, list result, int64_t* own) except -1:
-        """Move what `room` allows of the pieces to `result`; how many bytes.
-
-        `own` grows by those that are memory of their own, no slices of the log.
-        """
+    cdef int64_t take(self, int64_t room, list result) except -1:
+        """Move what `room` allows of the pieces to `result`; how many bytes."""
         cdef int64_t size, taken = 0
         cdef Py_ssize_t count = 0
         for piece in self.pieces:
@@ -32,8 +29,6 @@ cdef class Answer:
                 result.append(piece[:size])
                 taken += size
                 break
-            if type(piece) is bytes:
-                own[0] += size
             result.append(piece)
             taken += size
             count += 1

@@ -5,7 +5,7 @@ of that topic and partition, and hold the offset. `FrameFinder` does that for wh
 `holds_offset` for a thread that has read the frame from the disk, and `UnitScan` makes the units
 anew from the frames of the log.
 
-Layer 0: no I/O. Nothing cold is touched: see `LogView.is_resident`.
+Layer 0: no I/O.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -19,33 +19,11 @@ from _core.octets cimport (
     load_i32, load_i64, load_u16, load_u32, store_u32, store_u64,
 )
 from _core.partition cimport (
-    UNIT_COLD, UNIT_FROM_FILE, UNIT_IN_MEMORY, UNIT_NONE, Partition, Unit,
+    UNIT_COLD, UNIT_IN_MEMORY, UNIT_NONE, Partition, Unit,
 )
 
 # The size in a unit whose record was lost to damage, and of which no later frame is known.
 LOST = UNIT_LOST
-
-
-cdef bint _is_sound(const uint8_t* frame, int32_t size, int64_t pos) noexcept nogil:
-    """Whether a frame's header is of that place, and leads to a batch inside it of its offsets."""
-    cdef int64_t tables = load_i32(frame + AT_TABLES_SIZE)
-    cdef int64_t visible = load_i32(frame + AT_VISIBLE_SIZE)
-    cdef int64_t held = load_i32(frame + AT_HELD_SIZE)
-    cdef const uint8_t* batch
-    if load_u16(frame + AT_MAGIC) != FRAME_MAGIC:
-        return False
-    if load_i64(frame + AT_PHYS_OFFSET) != pos or load_i32(frame + AT_SIZE) != size:
-        return False
-    if tables < 0 or visible < BATCH_HEADER_SIZE or 0 != held < BATCH_HEADER_SIZE:
-        return False
-    if FRAME_HEADER_SIZE + tables + visible + held > size:
-        return False
-    batch = frame + FRAME_HEADER_SIZE + tables
-    if load_i64(batch + BATCH_AT_BASE_OFFSET) != load_i64(frame + AT_BASE_OFFSET):
-        return False
-    if load_i32(batch + BATCH_AT_LENGTH) != visible - 12:
-        return False
-    return load_i32(batch + BATCH_AT_LAST_DELTA) == load_i32(frame + AT_LAST_DELTA)
 
 
 cdef bint _belongs(
@@ -65,13 +43,6 @@ cdef bint _belongs(
     return base <= offset <= base + load_i32(frame + AT_LAST_DELTA)
 
 
-cdef bint _crc_is_right(const uint8_t* frame) noexcept nogil:
-    """REQUIRES: `_is_sound`."""
-    cdef FrameHeader h
-    decode_header(frame, &h)
-    return load_u32(frame + AT_CRC) == frame_crc(frame, &h)
-
-
 cdef class FrameFinder:
     """Finds the frame of an offset, if it is in memory.
 
@@ -88,8 +59,9 @@ cdef class FrameFinder:
         self.view = view
 
     cdef int find(self, Partition partition, int64_t offset, Found* found) except -1:
-        """The frame that holds `offset`, all of it in memory. A FindResult."""
+        """The frame that holds `offset`, as `LogView.frame_at` has it. A FindResult."""
         cdef Unit unit
+        cdef int32_t size
         cdef int where = partition.find_unit(offset, &unit)
         cdef bint is_lost = where > UNIT_COLD and unit.size < 0
         if where == UNIT_NONE:
@@ -109,16 +81,13 @@ cdef class FrameFinder:
             self.place = unit.pos
         if found.size < FRAME_HEADER_SIZE:
             return FIND_COLD
-        found.frame = self.view.at(unit.pos, found.size)
-        if found.frame == NULL or not self.view.is_resident(unit.pos, found.size):
-            return FIND_COLD
-        if not _is_sound(found.frame, found.size, unit.pos):
-            return FIND_COLD  # it rotted: let the thread find out and report it
+        size = found.size
+        found.frame = self.view.frame_at(unit.pos, &size)
+        if found.frame == NULL or size != found.size:
+            return FIND_COLD  # what is damaged a thread finds out, and reports
         if not _belongs(
             found.frame, partition.topic.topic_id, partition.index, offset, is_lost
         ):
-            return FIND_COLD
-        if where == UNIT_FROM_FILE and not _crc_is_right(found.frame):
             return FIND_COLD
         if is_lost:
             found.next_offset = load_i64(found.frame + AT_BASE_OFFSET)

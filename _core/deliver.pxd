@@ -41,6 +41,8 @@ cdef class DeliverPath:
     cdef Buf names
     cdef TagSum tags          # of the records of one frame
     cdef readonly list cold
+    cdef list blocks          # that what was found lies in
+    cdef int64_t user         # see `LogView.user`
     cdef Py_ssize_t delivered
     cdef readonly int64_t frames
     cdef readonly bint disk_full

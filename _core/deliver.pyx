@@ -115,6 +115,9 @@ cdef class DeliverPath:
         cdef Py_ssize_t i, kept = 0
         cdef int result
         self.cold = []
+        self.blocks = []
+        self.view.user += 1
+        self.user = self.view.user
         for i in range(count):
             result = self._locate(&self.timers[i], &self.found[kept])
             if result == LOCATE_COLD:
@@ -137,19 +140,16 @@ cdef class DeliverPath:
         cdef int64_t pos = timer.phys_offset
         cdef const uint8_t* frame
         cdef const uint8_t* entry
-        cdef int32_t low = 0, high, middle
+        cdef int32_t low = 0, high, middle, frame_size = 0
         cdef int64_t held_pos, record_pos, record_size
         cdef Cursor c
         cdef Record r
         if self.view.is_damaged(pos):
             return LOCATE_DAMAGED
-        if not self.view.is_resident(pos, FRAME_HEADER_SIZE):
-            return LOCATE_COLD
-        frame = self.view.at(pos, FRAME_HEADER_SIZE)
+        frame = self.view.frame_at(pos, &frame_size)
         if frame == NULL:
-            return LOCATE_DAMAGED
-        if not self.view.is_resident(pos, FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)):
             return LOCATE_COLD
+        self.view.block.note_user(self.user, self.blocks)
         high = load_i32(frame + AT_TIMER_COUNT)
         while low < high:
             middle = (low + high) // 2
@@ -167,12 +167,8 @@ cdef class DeliverPath:
             <int64_t>FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
             + load_i32(frame + AT_VISIBLE_SIZE)
         )
-        if not self.view.is_resident(pos + held_pos, BATCH_HEADER_SIZE):
-            return LOCATE_COLD
         record_pos = load_u32(entry + TIMER_AT_RECORD_POS)
         record_size = load_u32(entry + TIMER_AT_RECORD_SIZE)
-        if not self.view.is_resident(pos + record_pos, record_size):
-            return LOCATE_COLD
         c = cursor_of(frame + record_pos, record_size)
         if not next_record(&c, &r):
             return LOCATE_DAMAGED

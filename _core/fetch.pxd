@@ -2,22 +2,22 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from _core.buffer cimport Buf
 from _core.cq_scan cimport FrameFinder
-from _core.log_view cimport LogView
+from _core.log_view cimport Block, LogView
 from _core.octets cimport Cursor
 from _core.partition cimport Partition, Topic
 from _core.pointers cimport Pointers
 from _core.projections cimport Projections
 
-# A batch to be served: its place in the log.
+# A batch to be served: where it lies in memory, and in which of `blocks`.
 cdef struct Extent:
-    int64_t pos
+    const uint8_t* data
     int32_t size
+    Py_ssize_t block
 
-# A slice of the log that goes into the answer between two runs of the answer's own bytes.
+# A slice of a block that goes into the answer between two runs of the answer's own bytes.
 cdef struct Insert:
     Py_ssize_t at
-    int64_t pos
-    int64_t size
+    Extent extent
 
 cdef enum FetchResult:
     FETCH_ANSWERED = 0
@@ -41,6 +41,7 @@ cdef class FetchPath:
     cdef int64_t size_max
     cdef int64_t item_count_max
     cdef int64_t copies_max
+    cdef int64_t blocks_max
     cdef readonly int64_t work_bytes
     cdef readonly list cold
     cdef readonly list watched
@@ -59,6 +60,9 @@ cdef class FetchPath:
     cdef int64_t answered_bytes
     cdef Py_ssize_t extents_left
     cdef int64_t copies_left
+    cdef list blocks                    # that its batches lie in
+    cdef int64_t user                   # see `LogView.user`
+    cdef int64_t blocks_left            # bytes of memory that these may take
     cdef bint any_error
     cdef bint is_full                   # more would not fit, however long it waits
     # Writes the answer's body into out. `patient`: too little data is not an answer. `is_retry`: it

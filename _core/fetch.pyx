@@ -1,17 +1,18 @@
 """Fetch, versions 4 to 17: from the bytes of a request to slices of the log.
 
-Behaviour. The answer is made of its own bytes and of slices of the mapped segments, which go to the
-socket without a copy; batches below a few KiB are copied, which is cheaper than one more slice. It
-begins with the batch that contains the offset; the first batch is given even if it is larger than
-the limits (KIP-74). Every partition that was asked for is in the answer, in its order. There are no
-transactions yet, so the last stable offset is the high watermark and the list of aborted
+Behaviour. The answer is made of its own bytes and of slices of the blocks of `LogView`, which go to
+the socket without a copy; batches below a few KiB are copied, which is cheaper than one more slice.
+It begins with the batch that contains the offset; the first batch is given even if it is larger
+than the limits (KIP-74). Every partition that was asked for is in the answer, in its order. There
+are no transactions yet, so the last stable offset is the high watermark and the list of aborted
 transactions is empty.
 
 Fetch sessions (KIP-227) are declined, as Kafka does when its cache is full: a request of epoch 0 or
 -1 is answered whole, with session id 0; any other one continues a session that does not exist.
 
 Work is bounded: a request names at most so many topics and partitions, and an answer takes at most
-EXTENTS_MAX batches of which it copies at most COPIES_MAX_BYTES. The client asks for the rest again.
+EXTENTS_MAX batches, of which it copies at most COPIES_MAX_BYTES, from blocks of BLOCKS_MAX_BYTES.
+The client asks for the rest again.
 Of what is cold it waits for COLD_MAX places at a time, and no longer than until something is there:
 what was read for one partition must not be dropped again for another before it is answered.
 
@@ -19,7 +20,7 @@ Versions. 5: log start offset; 7: sessions; 9: leader epoch; 11: rack; 12: flexi
 fetched epoch; 13: topics by id; 15: replica id and epoch as a tagged field; 16: tagged endpoints in
 the answer, left out; 17: tagged directory id. Tagged fields of requests are for followers: skipped.
 
-Layer 0: no I/O, no clock. Nothing cold is touched: see `LogView.is_resident`.
+Layer 0: no I/O, no clock. Every batch is whole: see `LogView`.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -33,7 +34,7 @@ from _core.kafka_wire cimport (
     take_string,
 )
 from _core.layout cimport *
-from _core.log_view cimport LogView
+from _core.log_view cimport Block, LogView
 from _core.octets cimport (
     Cursor, load_i32, load_i64, store_u32, store_uvarint, take, take_i8, take_i32, take_i64,
 )
@@ -67,11 +68,15 @@ cdef enum:
     EXTENTS_MAX = 4096
     COPIES_MAX_BYTES = 1 << 20
     COPIES_MIN_BYTES = 32 << 10
+    # Memory that an answer keeps until it is sent, and while memory is scarce.
+    BLOCKS_MAX_BYTES = 8 << 20
+    BLOCKS_MIN_BYTES = 64 << 10
     # Places that are read before the next look: their units are a small part of all that may be in
     # memory, and their frames take a thread some hundred ms. Clients ask for the others first then.
     COLD_MAX = 128
-    # What finding a batch counts as, in the work of a turn.
+    # What finding a batch counts as, in the work of a turn, and that part of what was read for it.
     EXTENT_WORK_BYTES = 64
+    READ_WORK_PART = 4
 
 
 cdef class FetchPath:
@@ -104,13 +109,16 @@ cdef class FetchPath:
         self.size_max = size_max
         self.item_count_max = item_count_max
         self.copies_max = COPIES_MAX_BYTES
+        self.blocks_max = BLOCKS_MAX_BYTES
+        self.blocks = []
         self.cold = []
         self.watched = []
         self.refused = {}
 
     def save_memory(self, bint is_scarce):
-        """Copy less for each answer, while memory `is_scarce`; as usual otherwise."""
+        """Take less for each answer, while memory `is_scarce`; as usual otherwise."""
         self.copies_max = COPIES_MIN_BYTES if is_scarce else COPIES_MAX_BYTES
+        self.blocks_max = BLOCKS_MIN_BYTES if is_scarce else BLOCKS_MAX_BYTES
 
     def __dealloc__(self):
         free(self.extents)
@@ -127,10 +135,15 @@ cdef class FetchPath:
         """Answer the request body at `c` into `out`, slices noted in `inserts`. A FetchResult."""
         cdef Py_ssize_t start = out.size
         cdef int error = NONE
+        cdef int64_t read_bytes = self.view.read_bytes
         self.insert_count = 0
         self.answered_bytes = 0
         self.extents_left = EXTENTS_MAX
         self.copies_left = self.copies_max
+        self.blocks_left = self.blocks_max
+        self.blocks = []
+        self.view.user += 1
+        self.user = self.view.user
         self.any_error = self.is_full = False
         self.cold = []
         self.watched = []
@@ -141,6 +154,7 @@ cdef class FetchPath:
             self._put_head(out, version, NONE)
             error = self._topics(c, version, out)
             self._count_work()
+            self.work_bytes += (self.view.read_bytes - read_bytes) // READ_WORK_PART
         # Forgotten topics and rack end the request; neither matters without sessions and replicas.
         if c.failed:
             return FETCH_MALFORMED
@@ -310,9 +324,11 @@ cdef class FetchPath:
         cdef int64_t total = 0
         cdef int32_t size
         cdef int result
+        cdef Block block
+        cdef Extent* extent
         cdef Extent* grown
         while offset < partition.visible_offset:
-            if self.extents_left == 0 or self.copies_left <= 0:
+            if self.extents_left == 0 or self.copies_left <= 0 or self.blocks_left <= 0:
                 self.is_full = True
                 break
             if self.answered_bytes + total >= self.room and not (at_least_one and total == 0):
@@ -344,9 +360,13 @@ cdef class FetchPath:
                     raise MemoryError("no memory for the batches of a fetch")
                 self.extents = grown
                 self.extent_capacity = self.extent_capacity * 2 + 64
-            self.extents[self.extent_count] = Extent(
-                found.pos + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE), size
-            )
+            block = self.view.block
+            if block.note_user(self.user, self.blocks):
+                self.blocks_left -= block.capacity
+            extent = &self.extents[self.extent_count]
+            extent.data = frame + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
+            extent.size = size
+            extent.block = block.user_index
             self.extent_count += 1
             self.extents_left -= 1
             self.copies_left -= size if size <= COPY_MAX_BYTES else 0
@@ -365,7 +385,7 @@ cdef class FetchPath:
         for i in range(self.extent_count):
             e = &self.extents[i]
             if e.size <= COPY_MAX_BYTES:
-                append(out, self.view.at(e.pos, e.size), e.size)
+                append(out, e.data, e.size)
                 continue
             if self.insert_count == self.insert_capacity:
                 grown = <Insert*>realloc(
@@ -375,7 +395,8 @@ cdef class FetchPath:
                     raise MemoryError("no memory for the slices of a fetch")
                 self.inserts = grown
                 self.insert_capacity = self.insert_capacity * 2 + 64
-            self.inserts[self.insert_count] = Insert(out.size, e.pos, e.size)
+            self.inserts[self.insert_count].at = out.size
+            self.inserts[self.insert_count].extent = e[0]
             self.insert_count += 1
         return 0
 
@@ -384,16 +405,19 @@ cdef class FetchPath:
         cdef Py_ssize_t i, at = start
         cdef int64_t total = out.size - start - 4
         cdef Insert* insert
+        cdef Block block
         result = []
         for i in range(self.insert_count):
-            total += self.inserts[i].size
+            total += self.inserts[i].extent.size
         store_u32(out.data + start, <uint32_t>total)
         for i in range(self.insert_count):
             insert = &self.inserts[i]
             if insert.at > at:
                 result.append(PyBytes_FromStringAndSize(<char*>out.data + at, insert.at - at))
                 at = insert.at
-            result.append(self.view.slice(insert.pos, insert.size))
+            block = <Block>self.blocks[insert.extent.block]
+            result.append(block.slice(insert.extent.data, insert.extent.size))
         if out.size > at:
             result.append(PyBytes_FromStringAndSize(<char*>out.data + at, out.size - at))
+        self.blocks = []
         return result

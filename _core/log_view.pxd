@@ -1,32 +1,74 @@
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
-cdef struct MappedSegment:
-    int64_t base
-    int64_t size
-    const uint8_t* data
-    uint8_t* resident         # a Residency per granule
+cpdef enum:
+    # Read at once where frames are read one after the other, and where a single one is wanted.
+    WINDOW_BYTES = 256 << 10
+    LONE_BYTES = 16 << 10
+    # A frame this close behind one that is held is taken for the next of a run.
+    NEAR_BYTES = 64 << 10
 
 cdef enum:
-    GRANULE = 1 << 18         # bytes that are asked about, and read, at a time
+    SIZE_CLASSES = 17         # LONE_BYTES, and multiples of WINDOW_BYTES
+    SPARES_MAX = 64           # of one class
 
-cdef enum Residency:
-    NOT_KNOWN = 0
-    RESIDENT = 1              # in the page cache, by the kernel's word
-    MUST_BE_VERIFIED = 2      # not checked yet: only frames that a thread found whole are served
+cdef class BlockMemory:
+    cdef void* spares[SIZE_CLASSES][SPARES_MAX]    # of blocks that are gone, for the next ones
+    cdef Py_ssize_t spare_count[SIZE_CLASSES]
+    cdef readonly int64_t size
+    cdef uint8_t* take(self, Py_ssize_t capacity) except NULL
+    cdef void give_back(self, uint8_t* data, Py_ssize_t capacity) noexcept
+
+cdef class Block:
+    cdef BlockMemory memory
+    cdef uint8_t* data
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t room_size
+    cdef int32_t* starts      # where in `data` each frame begins, ascending
+    cdef Py_ssize_t start_capacity
+    cdef Py_ssize_t count     # whole frames
+    cdef Py_ssize_t last      # the frame that was looked up last
+    cdef readonly int64_t pos
+    cdef readonly Py_ssize_t size     # of the whole frames together
+    cdef readonly str fault   # of the first frame that is not whole; None if it goes on behind
+    cdef readonly int64_t wanted      # bytes that this frame has by its header; 0 if not known
+    cdef int64_t user         # who used it last, see `LogView.user`, and its place in their list
+    cdef Py_ssize_t user_index
+    cdef int64_t held_from    # its slot's position
+    cdef void* newer          # in the order of use; the view holds both
+    cdef void* older
+    cdef int _take(self, Py_ssize_t size) except -1 nogil
+    cdef void _cut(self, int64_t end) noexcept nogil
+    cdef const uint8_t* frame_at(self, int64_t pos, int32_t* size) noexcept nogil
+    cdef bint note_user(self, int64_t user, list blocks) except -1
+    cdef object slice(self, const uint8_t* data, Py_ssize_t size)
+
+cdef struct Slot:
+    int64_t pos
+    int64_t end
+    void* block               # a reference that the view holds
 
 cdef class LogView:
-    cdef MappedSegment* segments
+    cdef Slot* slots          # ascending and apart
     cdef Py_ssize_t count
-    cdef Py_ssize_t capacity
-    cdef list buffers         # keeps the mappings alive, in the order of `segments`
-    cdef public object probe
-    cdef public int64_t hot_from
+    cdef Py_ssize_t slot_capacity
+    cdef Py_ssize_t last_slot # the one that was looked up last
+    cdef void* newest
+    cdef void* oldest
+    cdef readonly BlockMemory memory
+    cdef readonly int64_t size_max
+    cdef readonly int64_t cached_bytes
+    cdef readonly int64_t reads
+    cdef readonly int64_t read_bytes
+    cdef public object fill
     cdef set damaged          # positions of frames that failed their check
-    cdef list verified_starts # spans of verified frames, ascending and apart
-    cdef list verified_ends
-    cdef MappedSegment* segment_of(self, int64_t pos, int64_t size) noexcept nogil
-    cdef bint is_resident(self, int64_t pos, int64_t size) except -1
-    cdef bint _is_verified(self, int64_t pos, int64_t size) except -1
+    cdef int64_t user         # a number for whoever keeps a list of blocks
+    cdef Block block          # that `frame_at` found the last frame in
+    cdef const uint8_t* frame_at(self, int64_t pos, int32_t* size) except? NULL
+    cdef const uint8_t* _find(self, int64_t pos, int32_t* size) noexcept
+    cdef Py_ssize_t _slot_behind(self, int64_t pos) noexcept nogil
+    cdef void _use(self, void* block) noexcept
+    cdef void _link(self, void* block) noexcept
+    cdef void _unlink(self, void* block) noexcept
+    cdef int _remove(self, Py_ssize_t i) except -1
+    cdef int _insert(self, Py_ssize_t i, int64_t pos, int64_t end, Block block) except -1
     cdef bint is_damaged(self, int64_t pos) except -1
-    cdef const uint8_t* at(self, int64_t pos, int64_t size) noexcept nogil
-    cdef object slice(self, int64_t pos, int64_t size)

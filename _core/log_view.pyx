@@ -1,207 +1,393 @@
-"""The segments of the CommitLog as readable memory: position in, pointer out.
+"""What of the log is in our own memory: whole frames whose CRCs were checked, and nothing else.
 
-The store attaches the read-only mapping of each segment. Before bytes are touched, `is_resident`
-must say that they are in the page cache: a cold page would stall the loop, a bad sector would raise
-SIGBUS. What is cold is read and verified by a thread, then marked here. Answers are remembered
-until `forget_residency`, which the store calls about once a second: those of the kernel per
-granule, those of the thread per frame. Where a thread has read from a granule, the kernel is not
-asked any more: pages that came along with what was read are resident, and nobody has checked them.
-Layer 0: no I/O; `probe` is the store's.
+ read into a Block -> `Block.check` -> `LogView.put` -> `frame_at`: fetch, search, delivery
+                                            |
+                                            '-> beyond `size_max` the one used longest ago goes
+
+Nobody reads the log in any other way while the broker serves: what is answered or delivered was
+whole when it came into this memory, and no page of a file can change, vanish or raise a signal
+under it. A slice that a socket still holds keeps its block, wherever that is by then.
+
+`frame_at` finds a frame by its position, and only where one begins. What is missing is asked of
+`fill` (the store's), which reads what needs no waiting for the disk; the rest is a thread's: it
+fills blocks as well, and the loop takes them up. Layer 0: no I/O.
 """
 
-from bisect import bisect_left, bisect_right
+cimport cython
+from cpython.buffer cimport PyBUF_WRITE, PyBuffer_FillInfo
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memmove
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset
+from _core.frames cimport FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_frame
+from _core.layout cimport *
+
+from _core.frames import FAULTS
+
+cdef enum:
+    SPARE_BYTES_MAX = 8 << 20    # of one class of sizes
+    STARTS_MIN = 64
+
+
+@cython.no_gc
+cdef class BlockMemory:
+    """Memory of blocks; what one gives back is the next one's, still in the processor's cache.
+
+    Attributes:
+        size: bytes of all blocks that are alive.
+    """
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i, k
+        for k in range(SIZE_CLASSES):
+            for i in range(self.spare_count[k]):
+                free(self.spares[k][i])
+
+    cdef uint8_t* take(self, Py_ssize_t capacity) except NULL:
+        """REQUIRES: `_rounded`."""
+        cdef Py_ssize_t k = capacity // WINDOW_BYTES
+        cdef uint8_t* data
+        if k < SIZE_CLASSES and self.spare_count[k]:
+            self.spare_count[k] -= 1
+            data = <uint8_t*>self.spares[k][self.spare_count[k]]
+        else:
+            data = <uint8_t*>malloc(capacity)
+        if data == NULL:
+            raise MemoryError(f"no memory for {capacity} bytes of the log")
+        self.size += capacity
+        return data
+
+    cdef void give_back(self, uint8_t* data, Py_ssize_t capacity) noexcept:
+        cdef Py_ssize_t k = capacity // WINDOW_BYTES
+        self.size -= capacity
+        if (
+            k < SIZE_CLASSES and self.spare_count[k] < SPARES_MAX
+            and self.spare_count[k] * capacity < SPARE_BYTES_MAX
+        ):
+            self.spares[k][self.spare_count[k]] = data
+            self.spare_count[k] += 1
+        else:
+            free(data)
+
+
+cdef Py_ssize_t _rounded(Py_ssize_t size) noexcept nogil:
+    """The capacity of a block of so many bytes, so that there are few sizes."""
+    if size <= LONE_BYTES:
+        return LONE_BYTES
+    return (size + WINDOW_BYTES - 1) // WINDOW_BYTES * WINDOW_BYTES
+
+
+@cython.no_gc
+cdef class Block:
+    """Memory for some frames in a row.
+
+    Attributes:
+        pos: log position of the first one.
+        size: bytes of the whole ones.
+        fault: what is wrong with the frame behind them; None if it only goes on behind what was
+            read.
+        wanted: its size, as its header says; 0 if that was not read.
+    """
+
+    def __cinit__(self, BlockMemory memory not None, int64_t pos, Py_ssize_t capacity):
+        """Memory for `capacity` bytes of the log from `pos` on; any thread may make one."""
+        assert capacity > 0
+        self.capacity = _rounded(capacity)
+        self.data = memory.take(self.capacity)
+        self.memory = memory
+        self.pos = pos
+        self.room_size = capacity
+
+    def __dealloc__(self):
+        free(self.starts)
+        if self.data != NULL:
+            self.memory.give_back(self.data, self.capacity)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data, self.size, 1, flags)
+
+    @property
+    def room(self):
+        """Where bytes of the log are to be read to; of no use when the block is gone."""
+        return PyMemoryView_FromMemory(<char*>self.data, self.room_size, PyBUF_WRITE)
+
+    def check(self, Py_ssize_t size):
+        """Check the frames that lie whole in the first `size` bytes; any thread may call it.
+
+        Args:
+            size: bytes that were read.
+        """
+        cdef int fault
+        assert 0 <= size <= self.capacity
+        with nogil:
+            fault = self._take(size)
+        self.fault = None if fault == FRAME_OK else FAULTS[fault]
+
+    cdef int _take(self, Py_ssize_t size) except -1 nogil:
+        """Take the whole frames in; what is wrong with the one behind, FRAME_OK if it goes on."""
+        cdef FrameHeader h
+        cdef int32_t* grown
+        cdef int fault
+        self.size = self.count = self.last = 0
+        self.wanted = 0
+        while size - self.size >= FRAME_HEADER_SIZE:
+            fault = check_frame(
+                self.data + self.size, size - self.size, self.pos + self.size, &h, True
+            )
+            if fault == FRAME_BAD_SIZE and h.size > size - self.size:
+                self.wanted = h.size
+                return FRAME_OK
+            if fault != FRAME_OK:
+                return fault
+            if self.count == self.start_capacity:
+                grown = <int32_t*>realloc(
+                    self.starts, (self.start_capacity * 2 + STARTS_MIN) * sizeof(int32_t)
+                )
+                if grown == NULL:
+                    with gil:
+                        raise MemoryError("no memory for the places of frames")
+                self.starts = grown
+                self.start_capacity = self.start_capacity * 2 + STARTS_MIN
+            self.starts[self.count] = <int32_t>self.size
+            self.count += 1
+            self.size += h.size
+        return FRAME_OK
+
+    cdef void _cut(self, int64_t end) noexcept nogil:
+        """Forget frames that do not end up to log position `end`."""
+        while self.count and self.pos + self.size > end:
+            self.count -= 1
+            self.size = self.starts[self.count]
+        self.last = 0
+
+    cdef const uint8_t* frame_at(self, int64_t pos, int32_t* size) noexcept nogil:
+        cdef int64_t at = pos - self.pos
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        if at < 0 or at >= self.size:
+            return NULL
+        # Mostly it is the one that was found before, or the next one.
+        if self.starts[self.last] <= at:
+            low = self.last
+            if low + 2 >= high or at < self.starts[low + 2]:
+                high = min(low + 2, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.starts[middle] <= at:
+                low = middle
+            else:
+                high = middle
+        if self.starts[low] != at:
+            return NULL
+        self.last = low
+        size[0] = <int32_t>(
+            (self.starts[low + 1] if low + 1 < self.count else self.size) - at
+        )
+        return self.data + at
+
+    cdef bint note_user(self, int64_t user, list blocks) except -1:
+        """Append this block to the list of a user, unless it is there; whether it was not."""
+        if self.user == user:
+            return False
+        self.user = user
+        self.user_index = len(blocks)
+        blocks.append(self)
+        return True
+
+    cdef object slice(self, const uint8_t* data, Py_ssize_t size):
+        """A memoryview of bytes in this block, which keeps it alive."""
+        cdef Py_ssize_t at = data - self.data
+        return memoryview(self)[at:at + size]
 
 
 cdef class LogView:
-    """All mapped segments, ascending by base position."""
+    """All blocks that are held, by position and by when they were used.
 
-    def __cinit__(self):
-        self.buffers = []
+    Attributes:
+        memory: of all blocks, also of those that only slices keep.
+        size_max: bytes that may be held; the newest block stays however large it is.
+        cached_bytes: memory of what is held.
+        reads, read_bytes: blocks taken in since the start, and their frames.
+        fill: function of a log position and of the bytes wanted there at least, 0 if not known:
+            reads what is there if the disk need not be waited for, and calls `put`.
+    """
+
+    def __cinit__(self, *, int64_t size_max):
+        """Begin empty."""
+        self.memory = BlockMemory()
         self.damaged = set()
-        self.hot_from = 0
-        self.verified_starts = []
-        self.verified_ends = []
+        self.size_max = size_max
 
     def __dealloc__(self):
         cdef Py_ssize_t i
         for i in range(self.count):
-            free(self.segments[i].resident)
-        free(self.segments)
+            Py_XDECREF(<PyObject*>self.slots[i].block)
+        free(self.slots)
 
-    def attach(self, int64_t base, memory not None):
-        """Add the segment that begins at log position `base`.
+    # Look up
 
-        Args:
-            base: log position of the segment's first byte; above every attached one.
-            memory: read-only buffer of the whole segment, kept alive until `detach`.
+    cdef const uint8_t* frame_at(self, int64_t pos, int32_t* size) except? NULL:
+        """The whole frame that begins at log position `pos`, and its size; NULL if not at hand.
 
-        Raises:
-            ValueError: the segment does not follow the attached ones.
+        The frame stays where it is as long as `block` is referred to, or the next call is not made.
         """
-        cdef Py_buffer view
-        cdef MappedSegment* moved
-        cdef MappedSegment* last
-        cdef uint8_t* flags
-        if self.count:
-            last = &self.segments[self.count - 1]
-            if base < last.base + last.size:
-                raise ValueError(
-                    f"segment {base} overlaps the one at {last.base}, size {last.size}"
-                )
-        if self.count == self.capacity:
-            moved = <MappedSegment*>realloc(
-                self.segments, (self.capacity * 2 + 8) * sizeof(MappedSegment)
-            )
-            if moved == NULL:
-                raise MemoryError("no memory for the segment table")
-            self.segments = moved
-            self.capacity = self.capacity * 2 + 8
-        PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
-        flags = <uint8_t*>calloc(view.len // GRANULE + 1, 1)
-        if flags == NULL:
-            PyBuffer_Release(&view)
-            raise MemoryError("no memory for the residency flags of a segment")
-        self.segments[self.count].resident = flags
-        self.segments[self.count].base = base
-        self.segments[self.count].size = view.len
-        self.segments[self.count].data = <const uint8_t*>view.buf
-        # The object kept here holds the export; the address does not change while it lives.
-        PyBuffer_Release(&view)
-        self.buffers.append(memory)
-        self.count += 1
+        cdef const uint8_t* found = self._find(pos, size)
+        if found == NULL and self.fill is not None and not self.is_damaged(pos):
+            self.fill(pos, size[0])
+            found = self._find(pos, size)
+        return found
 
-    cdef MappedSegment* segment_of(self, int64_t pos, int64_t size) noexcept nogil:
-        """The segment that holds all `size` bytes at `pos`, or NULL."""
+    cdef const uint8_t* _find(self, int64_t pos, int32_t* size) noexcept:
+        cdef Py_ssize_t i = self.last_slot
+        cdef const uint8_t* found
+        cdef Block block
+        if i >= self.count or not self.slots[i].pos <= pos < self.slots[i].end:
+            i = self._slot_behind(pos) - 1
+            if i < 0 or pos >= self.slots[i].end:
+                return NULL
+            self.last_slot = i
+        self._use(self.slots[i].block)
+        block = <Block>self.slots[i].block
+        found = block.frame_at(pos, size)
+        if found != NULL:
+            self.block = block
+        return found
+
+    cdef Py_ssize_t _slot_behind(self, int64_t pos) noexcept nogil:
+        """The first slot that begins behind `pos`."""
         cdef Py_ssize_t low = 0, high = self.count, middle
-        cdef MappedSegment* s
         while low < high:
             middle = (low + high) // 2
-            s = &self.segments[middle]
-            if pos < s.base:
-                high = middle
-            elif pos >= s.base + s.size:
+            if self.slots[middle].pos <= pos:
                 low = middle + 1
-            elif size < 0 or pos + size > s.base + s.size:
-                return NULL
             else:
-                return s
-        return NULL
+                high = middle
+        return low
 
-    cdef const uint8_t* at(self, int64_t pos, int64_t size) noexcept nogil:
-        """The `size` bytes at log position `pos`, or NULL if not inside one attached segment."""
-        cdef MappedSegment* s = self.segment_of(pos, size)
-        return NULL if s == NULL else s.data + (pos - s.base)
+    def window(self, int64_t pos):
+        """How many bytes to read from `pos` on: 0 if what is there is held, whole or not.
 
-    cdef bint is_resident(self, int64_t pos, int64_t size) except -1:
-        """Whether those bytes can be touched without waiting for the disk."""
-        cdef MappedSegment* s
-        cdef int64_t granule, last
-        if pos >= self.hot_from:
-            return True
-        s = self.segment_of(pos, size)
-        if s == NULL or self._is_verified(pos, size):
-            return True
-        granule = (pos - s.base) // GRANULE
-        last = (pos - s.base + size - 1) // GRANULE
-        while granule <= last:
-            if s.resident[granule] == MUST_BE_VERIFIED:
-                return False
-            if s.resident[granule] == NOT_KNOWN:
-                if self.probe is not None and not self.probe(s.base + granule * GRANULE, GRANULE):
-                    return False
-                s.resident[granule] = RESIDENT
-            granule += 1
-        return True
+        A frame close behind one that is held is one of many, with others behind it.
+        """
+        cdef Py_ssize_t i = self._slot_behind(pos)
+        cdef int64_t size = LONE_BYTES
+        if i:
+            if self.slots[i - 1].end > pos:
+                return 0
+            if self.slots[i - 1].end + NEAR_BYTES >= pos:
+                size = WINDOW_BYTES
+        return min(size, self.slots[i].pos - pos) if i < self.count else size
 
-    cdef bint _is_verified(self, int64_t pos, int64_t size) except -1:
-        cdef Py_ssize_t i
-        if not self.verified_starts:
-            return False
-        i = bisect_right(self.verified_starts, pos) - 1
-        return i >= 0 and pos + size <= <int64_t>self.verified_ends[i]
+    def holds(self, int64_t pos):
+        """Whether the frame that begins at log position `pos` is in memory."""
+        cdef int32_t size
+        return self._find(pos, &size) != NULL
 
-    def mark_resident(self, int64_t pos, int64_t size):
-        """Those bytes, a whole frame, were read and verified a moment ago."""
-        cdef MappedSegment* s = self.segment_of(pos, size)
-        cdef int64_t end = pos + size
-        cdef Py_ssize_t first, behind
-        if s == NULL or size <= 0:
+    def read_hot(self, int64_t frame_pos, int64_t pos, int64_t size):
+        """A copy of bytes of a whole frame, or None if the disk would have to be waited for.
+
+        Args:
+            frame_pos: where the frame begins.
+            pos, size: the bytes, all inside of it.
+        """
+        cdef int32_t frame_size = 0
+        cdef const uint8_t* frame = self.frame_at(frame_pos, &frame_size)
+        if frame == NULL:
+            return None
+        assert frame_pos <= pos and 0 <= size and pos + size <= frame_pos + frame_size
+        return (<const char*>frame + (pos - frame_pos))[:size]
+
+    # Take in
+
+    def put(self, Block block not None):
+        """Take in what `Block.check` found whole; the loop's alone. What is held stays."""
+        cdef int64_t pos = block.pos
+        cdef Py_ssize_t i = self._slot_behind(pos)
+        if i < self.count:
+            block._cut(self.slots[i].pos)
+        if i:
+            pos = max(pos, self.slots[i - 1].end)
+        if pos >= block.pos + block.size:
             return
-        memset(s.resident + (pos - s.base) // GRANULE, MUST_BE_VERIFIED,
-               (pos - s.base + size - 1) // GRANULE - (pos - s.base) // GRANULE + 1)
-        first = bisect_left(self.verified_ends, pos)
-        behind = bisect_right(self.verified_starts, end)
-        if first < behind:
-            pos = min(pos, <int64_t>self.verified_starts[first])
-            end = max(end, <int64_t>self.verified_ends[behind - 1])
-        self.verified_starts[first:behind] = [pos]
-        self.verified_ends[first:behind] = [end]
+        self._insert(i, pos, block.pos + block.size, block)
+        self.reads += 1
+        self.read_bytes += block.size
+        while self.cached_bytes > self.size_max and self.oldest != <void*>block:
+            self._remove(self._slot_behind((<Block>self.oldest).held_from) - 1)
 
-    def forget_residency(self):
-        """Ask again from now on: the kernel may have dropped pages since."""
-        cdef Py_ssize_t i, granule
-        self.verified_starts.clear()
-        self.verified_ends.clear()
-        for i in range(self.count):
-            for granule in range(self.segments[i].size // GRANULE + 1):
-                if self.segments[i].resident[granule] == RESIDENT:
-                    self.segments[i].resident[granule] = NOT_KNOWN
+    cdef int _insert(self, Py_ssize_t i, int64_t pos, int64_t end, Block block) except -1:
+        cdef Slot* grown
+        if self.count == self.slot_capacity:
+            grown = <Slot*>realloc(self.slots, (self.slot_capacity * 2 + 64) * sizeof(Slot))
+            if grown == NULL:
+                raise MemoryError("no memory for the index of frames in memory")
+            self.slots = grown
+            self.slot_capacity = self.slot_capacity * 2 + 64
+        memmove(&self.slots[i + 1], &self.slots[i], (self.count - i) * sizeof(Slot))
+        self.slots[i] = Slot(pos, end, <void*>block)
+        Py_INCREF(block)
+        block.held_from = pos
+        self.count += 1
+        self.cached_bytes += block.capacity
+        self._link(<void*>block)
+        return 0
 
-    def verify_before(self, int64_t pos):
-        """Nobody has read what lies below `pos` since the start, whatever the kernel has of it."""
-        cdef MappedSegment* s
-        cdef Py_ssize_t i
-        cdef int64_t size
-        for i in range(self.count):
-            s = &self.segments[i]
-            size = min(s.size, pos - s.base)
-            if size > 0:
-                memset(s.resident, MUST_BE_VERIFIED, (size + GRANULE - 1) // GRANULE)
+    cdef int _remove(self, Py_ssize_t i) except -1:
+        cdef void* block = self.slots[i].block
+        self._unlink(block)
+        self.cached_bytes -= (<Block>block).capacity
+        self.count -= 1
+        memmove(&self.slots[i], &self.slots[i + 1], (self.count - i) * sizeof(Slot))
+        Py_XDECREF(<PyObject*>block)
+        return 0
+
+    def clear(self):
+        """Forget all that is held; what it says of damage stays."""
+        self.block = None
+        while self.count:
+            self._remove(self.count - 1)
+
+    cdef void _use(self, void* block) noexcept:
+        if block != self.newest:
+            self._unlink(block)
+            self._link(block)
+
+    cdef void _link(self, void* block) noexcept:
+        (<Block>block).newer = NULL
+        (<Block>block).older = self.newest
+        if self.newest != NULL:
+            (<Block>self.newest).newer = block
+        else:
+            self.oldest = block
+        self.newest = block
+
+    cdef void _unlink(self, void* block) noexcept:
+        cdef void* newer = (<Block>block).newer
+        cdef void* older = (<Block>block).older
+        if newer != NULL:
+            (<Block>newer).older = older
+        else:
+            self.newest = older
+        if older != NULL:
+            (<Block>older).newer = newer
+        else:
+            self.oldest = newer
+
+    # Damage
 
     def mark_damaged(self, int64_t pos):
-        """The frame at `pos` was read and failed its check: it is never served."""
-        cdef MappedSegment* s = self.segment_of(pos, 1)
-        if s != NULL:
-            s.resident[(pos - s.base) // GRANULE] = MUST_BE_VERIFIED
+        """The frame at `pos` was read and failed its check: it is not asked for any more."""
         self.damaged.add(pos)
+
+    def forget_damaged(self, int64_t pos):
+        """The frame at `pos` may be read again: the disk may have healed."""
+        self.damaged.discard(pos)
 
     cdef bint is_damaged(self, int64_t pos) except -1:
         return bool(self.damaged) and pos in self.damaged
 
-    cdef object slice(self, int64_t pos, int64_t size):
-        """A memoryview of those bytes, without a copy. REQUIRES: `at` is not NULL for them."""
-        cdef Py_ssize_t i = 0
-        while pos >= self.segments[i].base + self.segments[i].size:
-            i += 1
-        return self.buffers[i][pos - self.segments[i].base:pos - self.segments[i].base + size]
-
     def is_whole(self, int64_t pos):
         """False if the frame at `pos` was read and failed its check."""
         return not self.is_damaged(pos)
-
-    def read_hot(self, int64_t pos, int64_t size):
-        """A copy of bytes, or None if the disk would have to be waited for.
-
-        Args:
-            pos, size: where they are; a frame that fails its check is the caller's to avoid.
-
-        Raises:
-            IndexError: they are not inside one attached segment.
-        """
-        return self.read(pos, size) if self.is_resident(pos, size) else None
-
-    def read(self, int64_t pos, int64_t size):
-        """A copy of the `size` bytes at log position `pos`.
-
-        Raises:
-            IndexError: they are not inside one attached segment.
-        """
-        cdef const uint8_t* p = self.at(pos, size)
-        if p == NULL:
-            raise IndexError(f"log positions {pos} .. {pos + size} are not mapped")
-        return (<const char*>p)[:size]

@@ -41,7 +41,7 @@ cdef class Session:
     cdef object answers          # deque of Answer
     cdef int64_t request_size_max
     cdef int64_t queued_bytes    # of answers that wait
-    cdef int64_t own_bytes       # of these, and of fetches that wait: what are no slices of the log
+    cdef int64_t parked_bytes    # of the requests of fetches that wait
     cdef int64_t work_left       # of this turn
     cdef public int64_t queued_max_bytes
     cdef int parked_count

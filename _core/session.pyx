@@ -113,7 +113,7 @@ cdef class Session:
         yielded: True while input is left for the next turn, because this one did enough: call
             `resume` then, whatever waits.
         has_more: the last `output` left answers that may leave as well.
-        taken_bytes: bytes of the last `output` that are memory of their own, not slices of the log.
+        taken_bytes: bytes of the last `output`.
         new_parked: fetches parked by the last `received`, to be timed by the owner.
         requests: requests seen.
         silent_pos: up to where the log holds what nobody waits for any more: it came without a wish
@@ -244,8 +244,9 @@ cdef class Session:
 
     @property
     def held_bytes(self):
-        """Memory that this connection takes: its buffers, and answers that are no slices."""
-        return self.input.capacity + self.merged.capacity + self.out.capacity + self.own_bytes
+        """Memory that this connection takes; a slice counts in full, though others may hold it."""
+        buffers = self.input.capacity + self.merged.capacity + self.out.capacity
+        return buffers + self.queued_bytes + self.parked_bytes
 
     @property
     def partial_bytes(self):
@@ -259,8 +260,6 @@ cdef class Session:
         answer.pieces = pieces
         for piece in pieces:
             self.queued_bytes += len(piece)
-            if type(piece) is bytes:
-                self.own_bytes += len(piece)
         return 0
 
     cdef int _close(self, str reason) except -1:
@@ -342,7 +341,7 @@ cdef class Session:
         parked.session = self
         parked.answer = answer
         parked.request = PyBytes_FromStringAndSize(<const char*>body, size)
-        self.own_bytes += size
+        self.parked_bytes += size
         parked.version = version
         parked.correlation = correlation
         parked.wait_ms = ask.max_wait_ms
@@ -386,7 +385,7 @@ cdef class Session:
             return False
         self._fill(parked.answer, self.fetch.pieces(&self.out, 0))
         shrink(&self.out, KEEP_BYTES)
-        self.own_bytes -= len(parked.request)
+        self.parked_bytes -= len(parked.request)
         parked.answer.parked = False
         self.parked_count -= 1
         parked.answered = True
@@ -457,11 +456,11 @@ cdef class Session:
             if room <= 0:
                 self.has_more = True
                 break
-            room -= answer.take(room, result, &self.taken_bytes)
+            room -= answer.take(room, result)
             if not answer.pieces:
                 self.answers.popleft()
-        self.queued_bytes -= size_max - room
-        self.own_bytes -= self.taken_bytes
+        self.taken_bytes = size_max - room
+        self.queued_bytes -= self.taken_bytes
         return result
 
     def time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
@@ -495,6 +494,6 @@ cdef class Session:
         """The connection is gone. Its owner unparks its fetches."""
         self.close_reason = self.close_reason or "closed"
         self.answers.clear()
-        self.queued_bytes = self.own_bytes = 0
+        self.queued_bytes = self.parked_bytes = 0
         release(&self.input)
         self.consumed = 0

@@ -40,7 +40,6 @@ from appliance.store.message_store import KAFKA_STORAGE_ERROR, MessageStore
 from appliance.store.recovery import Damage, Progress, RecoveryReport
 from appliance.store.segment import SpareJob
 from appliance.topic_admin import TopicAdmin
-from appliance.units import NS_PER_MS
 
 NODE_ID: Final = 1
 
@@ -49,9 +48,6 @@ FETCH_KEY: Final = 1
 
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions looked at in one turn of the housekeeping."""
-
-RESIDENCY_TRUSTED_NS: Final = 1000 * NS_PER_MS
-"""For so long a page that was in memory is taken to be there still."""
 
 HOUSEKEEPING_IDS: Final = 65_536
 """Remembered timer ids looked at in one turn."""
@@ -93,7 +89,6 @@ class Broker:
         )
         self._progress = Progress("starting", 0, 0)
         self.is_ready = False
-        self._residency_asked_ns = clock.monotonic_ns()
         self.control_pos = 0
         """What is told of topics and producer ids rests on the log up to here: answers wait."""
 
@@ -238,7 +233,7 @@ class Broker:
 
     def deliver_due(self) -> Delivery:
         """Append the next chunk of due timers; commit and flush follow as for produced records."""
-        # What is delivered is read through the mapping, so it must have been written.
+        # What is delivered is read from the file, so it must have been written.
         self._store.commit()
         return self._scheduler.deliver_due(self.clock.wall_ms())
 
@@ -302,10 +297,7 @@ class Broker:
         """A slice of background work; call about ten times a second."""
         store = self._store
         store.save_units(partitions_max=HOUSEKEEPING_PARTITIONS)
-        now_ns = self.clock.monotonic_ns()
-        if now_ns - self._residency_asked_ns >= RESIDENCY_TRUSTED_NS:
-            self._residency_asked_ns = now_ns
-            store.view.forget_residency()
+        store.retry_damaged()
         store.projections.ids.expire_some(self.clock.wall_ms(), HOUSEKEEPING_IDS)
         store.forget_producers(
             self.clock.wall_ms() - self.config.producer_id_expiry_ms,

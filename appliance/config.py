@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from appliance import network_settings
+from appliance import network_settings, store_settings
 from appliance.errors import ConfigError
 from appliance.setting import (
     LEVEL_COUNT_MAX,
@@ -178,12 +178,8 @@ class Config:
         "With sync flush: writes the zeros of the next segment in the background. Flushes cost "
         "less where the file system has a journal; each byte of the log is written twice. Measure.",
     )
-    checkpoint_interval_bytes: int = number(
-        GIB,
-        "store.checkpoint_interval_bytes",
-        (64 * KIB, 64 * GIB),
-        "The log's growth between two checkpoints; after a crash it is replayed, at 1 GB/s.",
-    )
+    checkpoint_interval_bytes: int = store_settings.CHECKPOINT_INTERVAL_BYTES
+    cache_size_bytes: int = store_settings.CACHE_SIZE_BYTES
     default_partition_count: int = number(
         4,
         "topics.default_partition_count",

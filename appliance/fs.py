@@ -1,5 +1,4 @@
-"""Files: the only module that touches the operating system's files, with `file_mapping`
-and `file_lock`.
+"""Files: the only module that touches the operating system's files, with `file_lock`.
 
 All others are handed a `FileSystem`, so that a test can count the calls, fail any of them and drop
 what was not synced (`tests.support.sim_fs`). What is durable when:
@@ -13,6 +12,7 @@ Every failure of the operating system is a `StorageError`. Layer 1.
 
 import ctypes
 import errno
+import mmap
 import os
 import shutil
 import stat
@@ -22,7 +22,6 @@ from typing import Final, NoReturn, Protocol
 
 from appliance import file_lock
 from appliance.errors import StorageError
-from appliance.file_mapping import FileMapping
 
 Buffer = bytes | bytearray | memoryview
 """What can be written. A memoryview has one-byte items."""
@@ -36,9 +35,8 @@ IOV_COUNT_MAX: Final = 1024
 _FILE_MODE: Final = 0o640
 _DIR_MODE: Final = 0o750
 
-
-# No process can have this descriptor, so the kernel answers EBADF; Python refuses -1 by itself.
-_CLOSED: Final = 2**31 - 1
+_CLOSED: Final = 2**31 - 1  # no process has this descriptor: EBADF; Python refuses -1 by itself
+_WAITS: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL)
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 
 
@@ -65,8 +63,8 @@ class File(Protocol):
         is raised if nothing was read before it. What lies behind them in the buffer may change.
         """
 
-    def pread_hot(self, size: int, offset: int) -> bytes | None:
-        """Return what `pread` would if it need not wait; a part, or None, where it must or may."""
+    def pread_hot_into(self, buffer: memoryview, offset: int) -> int:
+        """Do as `pread_into` as far as it need not wait; 0 where it must or may."""
 
     def fdatasync(self) -> None:
         """Make all that was written durable, with the size. A failure is fatal: never retry it."""
@@ -90,14 +88,11 @@ class File(Protocol):
         beyond where the file is cut later (SIGBUS). To read cold pages through it blocks.
         """
 
-    def is_resident(self, offset: int, size: int) -> bool:
-        """Say whether all pages of the range are in memory, so that reading the map cannot block.
+    def drop_cache(self, offset: int = 0, size: int = 0) -> None:
+        """Forget clean cached pages, so that the next pread comes from the disk; advice only.
 
-        A range that passes the end of the file is not. Costs one system call.
+        Those that lie whole in a range; a size of 0 means all behind it.
         """
-
-    def drop_cache(self) -> None:
-        """Forget clean cached pages, so that the next pread comes from the disk; advice only."""
 
     def will_need(self, offset: int, size: int) -> None:
         """Start to read a range into memory; advice only."""
@@ -172,7 +167,7 @@ class FileSystem(Protocol):
 class OsFile:
     """A `File` of Linux. A file that was mapped takes two descriptors.
 
-    Any thread may call it, but `map` and `is_resident` belong to one thread.
+    Any thread may call it, but `map` belongs to one thread.
     """
 
     __slots__ = ("_fd", "_mapping", "_path")
@@ -180,7 +175,7 @@ class OsFile:
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
         self._fd = fd
-        self._mapping: FileMapping | None = None
+        self._mapping: memoryview | None = None
 
     @property
     def path(self) -> Path:
@@ -241,16 +236,14 @@ class OsFile:
                 self._fail("preadv", error)
         return done
 
-    def pread_hot(self, size: int, offset: int) -> bytes | None:
-        found = bytearray(size)
+    def pread_hot_into(self, buffer: memoryview, offset: int) -> int:
         try:
-            count = os.preadv(self._fd, [found], offset, os.RWF_NOWAIT)
+            return os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
         except OSError as error:
             # A bad sector is the thread's to meet, which waits.
-            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL):
-                return None
+            if error.errno in _WAITS:
+                return 0
             self._fail("preadv", error)
-        return bytes(memoryview(found)[:count])
 
     def _read_rest(self, found: bytes, size: int, offset: int) -> bytes:
         """Read on after a short read, which is the end of the file or Linux' limit of 2 GiB."""
@@ -268,8 +261,7 @@ class OsFile:
             self._fail("fdatasync", error)
 
     def truncate(self, size: int) -> None:
-        # A later map must not hand out a view that is longer than the file: reading it is SIGBUS.
-        self._mapping = None
+        self._mapping = None  # to read a view beyond the end of its file is SIGBUS
         try:
             os.ftruncate(self._fd, size)
         except OSError as error:
@@ -297,32 +289,20 @@ class OsFile:
             self._fail("fstat", error)
 
     def map(self) -> memoryview:
-        mapping = self._whole_mapping(self.size())
-        return memoryview(b"") if mapping is None else mapping.view
-
-    def is_resident(self, offset: int, size: int) -> bool:
-        mapping = self._mapping
-        if mapping is None or offset + size > len(mapping.view):
-            mapping = self._whole_mapping(self.size())
-            if mapping is None or offset + size > len(mapping.view):
-                return False
-        return mapping.is_resident(offset, size)
-
-    def _whole_mapping(self, size: int) -> FileMapping | None:
-        """Return the mapping of the first `size` bytes, which is kept until the size changes."""
+        size = self.size()
         if size == 0:
-            return None
-        mapping = self._mapping
-        if mapping is None or len(mapping.view) != size:
+            return memoryview(b"")
+        if self._mapping is None or len(self._mapping) != size:
             try:
-                mapping = self._mapping = FileMapping(self._fd, size)
+                mapped = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
             except OSError as error:
                 self._fail("mmap", error)
-        return mapping
+            self._mapping = memoryview(mapped)
+        return self._mapping
 
-    def drop_cache(self) -> None:
+    def drop_cache(self, offset: int = 0, size: int = 0) -> None:
         try:
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             self._fail("posix_fadvise", error)
 

@@ -173,7 +173,7 @@ class OffsetSearch:
 
     def _read(self, frame_pos: int, pos: int, size: int) -> bytes:
         """Bytes of a frame; never waits for the disk, and a bad sector cannot end the process."""
-        data = self._view.read_hot(pos, size)
+        data = self._view.read_hot(frame_pos, pos, size)
         if data is None:
             raise ColdFrameError(frame_pos)
         return data

@@ -49,11 +49,11 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.clock": 1,
     "appliance.fs": 1,
     "appliance.file_lock": 1,
-    "appliance.file_mapping": 1,
     "appliance.setting": 1,
     "appliance.config": 1,
     "appliance.config_file": 1,
     "appliance.network_settings": 1,
+    "appliance.store_settings": 1,
     "appliance.metrics": 1,
     # 0: compiled; no I/O, no clock, nothing of ours
     "_core": 0,

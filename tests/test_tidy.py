@@ -56,7 +56,6 @@ OS_ALLOWED: Final = {
     "appliance/clock.py": "it is the clock",
     "appliance/fs.py": "it is the file system",
     "appliance/file_lock.py": "it is a part of the file system",
-    "appliance/file_mapping.py": "it is a part of the file system",
     "appliance/sd_notify.py": "systemd speaks through the environment",
 }
 

@@ -1,26 +1,32 @@
 """What is not in memory, read and checked on a thread: frames, and ConsumeQueue units.
 
 `read` runs on a thread, `take_up` on the loop. A place is the log position of a frame, or
-(partition handle, offset) where the unit that names the frame must be read first. Layer 2.
+(partition handle, offset) where the unit that names the frame must be read first.
+
+What is damaged may heal: a sector that could not be read is read again, and a frame that failed its
+CRCs is read again past the kernel's cache, when somebody asks for it and some time has passed: one
+second, then twice as long each time, up to a minute. Layer 2.
 """
 
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final
 
-from _core.frames import check, read_header
 from _core.layout import FRAME_HEADER_SIZE
+from _core.log_view import WINDOW_BYTES, Block
 from _core.projections import Projections
-from appliance.errors import StorageError
+from appliance.clock import Clock
 from appliance.fs import FileSystem
 from appliance.model import ColdPlace
 from appliance.store.commit_log import CommitLog
 from appliance.store.consume_queue import ConsumeQueues
+from appliance.store.frame_reads import FrameReader
 from appliance.store.recovery import Damage
 from appliance.store.unit_reader import WHOLE, UnitReader, UnitsFound
-from appliance.units import KIB
+from appliance.units import NS_PER_MS
 
-READ_AHEAD_BYTES: Final = 256 * KIB
-"""Read and checked behind a cold frame that is wanted: what LogView asks the kernel about."""
+RETRY_MIN_NS: Final = 1_000 * NS_PER_MS
+RETRY_MAX_NS: Final = 60_000 * NS_PER_MS
 
 
 @dataclass(slots=True)
@@ -28,12 +34,15 @@ class ColdRead:
     """What a thread found.
 
     Attributes:
-        frames: bytes, and what is wrong or "whole", of each frame by its log position; also of
-            whole ones that follow what was asked for.
+        asked: positions of the frames that were read.
+        blocks: whole frames, also some that follow what was asked for.
+        faults: bytes, and what is wrong, of damaged frames by their log position.
         units: of the partitions whose units were asked for.
     """
 
-    frames: dict[int, tuple[int, str]] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    faults: dict[int, tuple[int, str]] = field(default_factory=dict)
     units: list[UnitsFound] = field(default_factory=list)
 
 
@@ -41,19 +50,35 @@ class ColdReader:
     """Reads what the paths of the loop found to be cold."""
 
     def __init__(
-        self, fs: FileSystem, log: CommitLog, queues: ConsumeQueues, projections: Projections
+        self,
+        clock: Clock,
+        fs: FileSystem,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        projections: Projections,
     ) -> None:
+        self._clock = clock
         self._log = log
         self._queues = queues
         self._projections = projections
         self._units = UnitReader(fs, queues, log)
+        self._frames = FrameReader(log)
+        self._waits_ns: dict[int, int] = {}
+        """Damaged frames by position, and how long to wait before the next try."""
+        self._retries: list[tuple[int, int]] = []
+        """When a frame may be asked for again (monotonic ns), and its position: a heap."""
+        log.view.fill = self._frames.read_hot
 
     def read(self, places: list[ColdPlace]) -> ColdRead:
-        """Read and check; may run on any thread."""
+        """Read and check; may run on any thread.
+
+        Not all of them, if they take half of the memory for frames: ask again for the others.
+        """
         read = ColdRead()
+        positions: list[int] = []
         for place in places:
             if isinstance(place, int):
-                self._read_frame(read, place)
+                positions.append(place)
                 continue
             handle, offset = place
             partition = self._projections.partitions[handle]
@@ -62,40 +87,33 @@ class ColdReader:
             found = self._units.read(partition, offset)
             read.units.append(found)
             for pos, size, fault in found.frames:
-                read.frames[pos] = size, fault
                 if fault == WHOLE:
-                    self._read_ahead(read, pos + size)
+                    positions.append(pos)
+                else:
+                    read.faults[pos] = size, fault
+        room = self._log.view.size_max // 2
+        end = -1
+        for pos in sorted(positions):
+            if pos < end or pos in read.faults:
+                continue
+            if read.blocks and room < WINDOW_BYTES:
+                break
+            read.asked.append(pos)
+            block = self._frames.read(pos)
+            if isinstance(block, str):
+                read.faults[pos] = FRAME_HEADER_SIZE, block
+                continue
+            read.blocks.append(block)
+            room -= block.size
+            end = pos + block.size
         return read
-
-    def _read_frame(self, read: ColdRead, pos: int) -> None:
-        if pos in read.frames:
-            return
-        try:
-            frame = self._log.read_frame(pos, FRAME_HEADER_SIZE)
-            read.frames[pos] = len(frame), check(frame, pos)
-            if read.frames[pos][1] == WHOLE:
-                self._read_ahead(read, pos + len(frame))
-        except StorageError as error:
-            read.frames.setdefault(pos, (FRAME_HEADER_SIZE, str(error)))
-
-    def _read_ahead(self, read: ColdRead, pos: int) -> None:
-        """Who reads a frame will read the next ones too."""
-        try:
-            data = memoryview(self._log.read(pos, READ_AHEAD_BYTES))
-        except StorageError:
-            return  # whoever wants what is there will be told
-        while data and check(data, pos) == WHOLE:
-            size = read_header(data)["size"]
-            read.frames[pos] = size, WHOLE
-            data = data[size:]
-            pos += size
 
     def take_up(self, read: ColdRead, known: list[Damage]) -> list[Damage]:
         """Let the loop have what `read` found; on the loop.
 
         Args:
             read: what it returned.
-            known: damage that was told of before.
+            known: damage that was told of before; what healed is taken out.
 
         Returns:
             What is damaged and was not known.
@@ -104,13 +122,17 @@ class ColdReader:
             StorageError: a file of units could not be mended, though there was room.
         """
         damage = []
-        for pos, (size, fault) in read.frames.items():
-            if fault == WHOLE:
-                self._log.view.mark_resident(pos, size)
-                continue
+        for block in read.blocks:
+            self._log.view.put(block)
+        for pos in read.asked:
+            if pos in self._waits_ns and pos not in read.faults:
+                self._heal(pos, known)
+        for pos, (size, fault) in read.faults.items():
+            self._log.view.mark_damaged(pos)
+            wait_ns = min(self._waits_ns.get(pos, RETRY_MIN_NS // 2) * 2, RETRY_MAX_NS)
+            self._waits_ns[pos] = wait_ns
+            heappush(self._retries, (self._clock.monotonic_ns() + wait_ns, pos))
             path, offset = self._log.path_of(pos)
-            if self._log.view.is_whole(pos):
-                self._log.view.mark_damaged(pos)
             if not any(each.path == path and each.offset == offset for each in known):
                 damage.append(Damage(path, offset, size, fault))
         for found in read.units:
@@ -121,3 +143,17 @@ class ColdReader:
             if found.damage is not None and not is_deleted:
                 damage.append(found.damage)
         return damage
+
+    def _heal(self, pos: int, known: list[Damage]) -> None:
+        """A frame that was damaged is whole now."""
+        del self._waits_ns[pos]
+        path, offset = self._log.path_of(pos)
+        known[:] = [each for each in known if each.path != path or each.offset != offset]
+
+    def retry_damaged(self) -> None:
+        """Let damaged frames be asked for again that have waited long enough; on the loop."""
+        now_ns = self._clock.monotonic_ns()
+        while self._retries and self._retries[0][0] <= now_ns:
+            _, pos = heappop(self._retries)
+            self._log.drop_cache(pos)
+            self._log.view.forget_damaged(pos)

@@ -4,8 +4,8 @@
 
 Frames are encoded by `_core.log_tail`; this module writes them (`commit`: one pwritev), makes them
 durable (`begin_flush` on the loop, `FlushJob.run` on a thread, `end_flush` on the loop again),
-opens the next segment when one is full, reads it for a start (`read_into`), and maps all segments
-read-only for `_core.log_view`.
+opens the next segment when one is full, and reads the log for a start (`read_into`). `view` is what
+of it is in our own memory.
 
 Durable order: a segment is allocated, synced and its name synced before the first frame goes into
 it; a segment that was left is synced before, or together with, what follows it. Layer 2: files
@@ -30,11 +30,14 @@ from appliance.store.paths import SPARE_NAME, parse_segment_name
 from appliance.store.segment import Segment, SpareJob, put_aside
 from appliance.units import KIB, MIB, NS_PER_MS
 
-HOT_BYTES: Final = 16 * MIB
-"""What was written last is taken to be in the page cache without asking the kernel."""
-
 RESERVE_FRACTION: Final = 16
 """1/16 of a segment is kept for deliveries while no further segment can be allocated."""
+
+PAGES_KEPT_BYTES: Final = 4 * MIB
+"""In pieces of up to so much the kernel keeps a file in memory; it drops whole ones."""
+
+FRAME_DROPPED_BYTES: Final = 32 * MIB
+"""So much is dropped to read a frame anew; larger ones are very rare."""
 
 WRITTEN_STEP_BYTES: Final = 64 * KIB
 """In such steps a start asks what was ever written behind the end of the log."""
@@ -77,7 +80,7 @@ class CommitLog:
     """The log's files. `open_segments`, then `recover_to`, come before the first append.
 
     Attributes:
-        view: every segment, mapped.
+        view: what of the log is in memory.
         pointers, tail: set once the end of the log is known.
     """
 
@@ -91,6 +94,7 @@ class CommitLog:
         is_sync_flush: bool,
         is_prewritten: bool,
         checkpoint: CheckpointFile,
+        cache_size_bytes: int,
     ) -> None:
         self._clock = clock
         self._fs = fs
@@ -105,8 +109,7 @@ class CommitLog:
         self._unsynced: list[File] = []
         self._spare_failed_ns: int | None = None
         self._position = 0
-        self.view = LogView()
-        self.view.probe = self._is_resident
+        self.view = LogView(size_max=cache_size_bytes)
         self.pointers = Pointers(0, sync_flush=is_sync_flush)
         self.tail = LogTail(self.pointers, reserve_bytes=0)
 
@@ -188,15 +191,12 @@ class CommitLog:
             first.run()
             self._segments.append(first.segment())
         self._fill_up(self._segments[-1])
-        self.view.hot_from = end
         self.pointers = Pointers(end, sync_flush=self._is_sync_flush)
         self.tail = LogTail(
             self.pointers, reserve_bytes=self._segment_size_bytes // RESERVE_FRACTION
         )
         self.tail.roll = self._roll
         self.tail.prepare_spare = self._prepare_spare
-        for segment in self._segments[:-1]:
-            self.view.attach(segment.base, segment.file.map())
         self._enter(self._segments[-1])
         self._raise_reach()
 
@@ -219,7 +219,6 @@ class CommitLog:
             segment.size = self._segment_size_bytes
 
     def _enter(self, segment: Segment) -> None:
-        self.view.attach(segment.base, segment.file.map())
         self.tail.enter_segment(segment.end)
         self._unsynced.append(segment.file)
 
@@ -332,7 +331,6 @@ class CommitLog:
         segment = self._segments[-1]
         segment.file.pwritev(self.tail.take(), self.pointers.committed - segment.base)
         self.tail.taken()
-        self.view.hot_from = max(self.view.hot_from, self.pointers.committed - HOT_BYTES)
 
     def begin_flush(self) -> FlushJob | None:
         """What must be synced so that all that is committed becomes durable; None if nothing."""
@@ -370,12 +368,6 @@ class CommitLog:
             if segment.base <= pos:
                 return segment
         raise IndexError(f"log position {pos} is before the first segment")
-
-    def _is_resident(self, pos: int, size: int) -> bool:
-        segment = self._segment_at(pos)
-        # What was never written has no pages to be resident.
-        size = min(size, segment.end - pos, self.pointers.committed - pos)
-        return segment.file.is_resident(pos - segment.base, size)
 
     def written_ranges(self, pos: int) -> list[tuple[int, int]]:
         """Where in its segment, from `pos` on, something may be written: (from, to) positions.
@@ -446,6 +438,28 @@ class CommitLog:
         segment = self._segment_at(pos)
         end = min(pos + size, segment.end, self.pointers.committed)
         return segment.file.pread(max(end - pos, 0), pos - segment.base)
+
+    def readable_from(self, pos: int) -> int:
+        """How many bytes from a log position on are committed, and in its segment; may be 0."""
+        if not self._segments or pos < self._segments[0].base:
+            return 0
+        return max(min(self._segment_at(pos).end, self.pointers.committed) - pos, 0)
+
+    def read_some(self, pos: int, memory: memoryview) -> int:
+        """See `File.pread_into`; may run on any thread. All of it must be in one segment."""
+        segment = self._segment_at(pos)
+        return segment.file.pread_into(memory, pos - segment.base)
+
+    def read_hot(self, pos: int, memory: memoryview) -> int:
+        """See `File.pread_hot_into`. All of it must be in one segment."""
+        segment = self._segment_at(pos)
+        return segment.file.pread_hot_into(memory, pos - segment.base)
+
+    def drop_cache(self, pos: int) -> None:
+        """Have the frame at a log position read from the disk itself the next time."""
+        segment = self._segment_at(pos)
+        start = (pos - segment.base) // PAGES_KEPT_BYTES * PAGES_KEPT_BYTES
+        segment.file.drop_cache(start, FRAME_DROPPED_BYTES + PAGES_KEPT_BYTES)
 
     def path_of(self, pos: int) -> tuple[Path, int]:
         """The file that holds a log position, and the offset in it."""

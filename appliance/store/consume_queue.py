@@ -312,7 +312,9 @@ class ConsumeQueues:
         if file is None:
             return None
         self._files[key] = file
-        return file.pread_hot(count * UNIT_SIZE, (first - start) * UNIT_SIZE)
+        units = bytearray(count * UNIT_SIZE)
+        size = file.pread_hot_into(memoryview(units), (first - start) * UNIT_SIZE)
+        return bytes(units[:size]) if size else None
 
     def take_up(self, read: UnitsRead) -> None:
         """Hand what a thread read to the consumers, and mend the file where it was wrong.

@@ -92,6 +92,7 @@ class MessageStore:
             # With async flush nobody waits for the disk.
             is_prewritten=config.prewrite_segments and config.flush == "sync",
             checkpoint=self._checkpoint,
+            cache_size_bytes=config.cache_size_bytes,
         )
         self._lock: Lock | None = None
         self._unsaved: Iterator[Partition] = iter(())
@@ -222,7 +223,6 @@ class MessageStore:
         durable = max(start.applied, min(start.flushed, scan.pos))
         self._checkpoint.lower_flushed(scan.pos)
         self._log.recover_to(scan.pos, durable=durable, is_cut=not is_clean)
-        self._log.view.verify_before(start.applied)
         self.tail.epoch = scan.epoch
         self.tail.last_pos, self.tail.last_crc = start.last_frame
         self.writer = LogWriter(
@@ -240,7 +240,7 @@ class MessageStore:
         for partition in self.projections.partitions:
             if partition is not None and partition.units_dirty:
                 self._queues.save(partition)
-        self._cold = ColdReader(self._fs, self._log, self._queues, self.projections)
+        self._cold = ColdReader(self._clock, self._fs, self._log, self._queues, self.projections)
         self.checkpoints = Checkpointer(
             clock=self._clock,
             fs=self._fs,
@@ -394,6 +394,10 @@ class MessageStore:
                 known = KnownDamage(base + each.offset, each.size, each.fault)
                 self._state.damage.append(known)
         return damage
+
+    def retry_damaged(self) -> None:
+        """See `ColdReader.retry_damaged`."""
+        self._cold.retry_damaged()
 
     def space(self) -> tuple[int, int]:
         """See `FileSystem.space`."""

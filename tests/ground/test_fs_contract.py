@@ -130,7 +130,6 @@ def test_a_map_outlives_the_file_it_is_of(place: Place) -> None:
 def test_the_map_of_an_empty_file_is_empty(place: Place) -> None:
     file = place.fs.open(place.root / "log", create=True)
     assert file.map() == b""
-    assert not file.is_resident(0, 1)
 
 
 def test_a_map_made_after_a_cut_has_the_new_size(place: Place) -> None:
@@ -139,23 +138,6 @@ def test_a_map_made_after_a_cut_has_the_new_size(place: Place) -> None:
     file.map().release()
     file.truncate(100)
     assert len(file.map()) == 100
-
-
-def test_what_was_just_written_is_resident(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
-    file.pwritev([b"x" * (5 * PAGE_SIZE_BYTES + 1)], 0)
-    for offset, size in ((0, 1), (4095, 2), (4096, 4096), (1, 5 * 4096), (5 * 4096, 1), (7, 0)):
-        assert file.is_resident(offset, size), (offset, size)
-
-
-def test_a_range_beyond_the_end_is_not_resident(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
-    file.pwritev([b"x" * 5_000], 0)
-    assert file.is_resident(4_999, 1)
-    assert not file.is_resident(4_999, 2)
-    assert not file.is_resident(50_000, 1)
-    file.pwritev([b"x"], 5_000)
-    assert file.is_resident(4_999, 2)
 
 
 def test_next_data_skips_what_was_never_written(place: Place) -> None:
@@ -186,7 +168,8 @@ def test_dropped_cache_and_prefetch_change_no_bytes(place: Place) -> None:
     file.drop_cache()
     file.will_need(0, 10_000)
     assert file.pread(20_000, 0) == b"x" * 10_000
-    assert file.is_resident(0, 10_000)
+    file.drop_cache(PAGE_SIZE_BYTES, 5_000)
+    assert file.pread(20_000, 0) == b"x" * 10_000
 
 
 def test_a_file_that_is_missing_is_reported_with_its_path(place: Place) -> None:
@@ -325,11 +308,22 @@ def test_sync_dir_needs_a_directory(place: Place) -> None:
 
 
 def test_hot_bytes_are_read_without_waiting(place: Place) -> None:
-    """A file system that cannot tell says None; a read behind the end finds nothing."""
+    """A file system that cannot tell reads nothing; so does a read behind the end."""
     file = place.fs.open(place.root / "log", create=True)
     file.pwritev([b"0123456789"], 0)
     for size, offset, expected in ((4, 2, b"2345"), (100, 8, b"89"), (4, 100, b"")):
-        assert file.pread_hot(size, offset) in (expected, None)
+        memory = bytearray(size)
+        count = file.pread_hot_into(memoryview(memory), offset)
+        assert bytes(memory[:count]) in (expected, b"")
+
+
+def test_bytes_are_read_into_memory(place: Place) -> None:
+    file = place.fs.open(place.root / "log", create=True)
+    file.pwritev([b"0123456789"], 0)
+    for size, offset, expected in ((4, 2, b"2345"), (100, 8, b"89"), (4, 100, b"")):
+        memory = bytearray(size)
+        count = file.pread_into(memoryview(memory), offset)
+        assert bytes(memory[:count]) == expected
 
 
 def test_a_tree_is_synced_with_its_names(place: Place) -> None:

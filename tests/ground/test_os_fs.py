@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance import file_mapping
+from appliance import fs as fs_module
 from appliance.errors import DataDirectoryLockedError, StorageError
 from appliance.fs import IOV_COUNT_MAX, Buffer, OsFileSystem
 from appliance.units import MIB
@@ -77,7 +77,7 @@ def test_another_process_is_named_as_the_holder_until_it_is_killed(tmp_path: Pat
         [sys.executable, "-c", code, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=Path(file_mapping.__file__).parents[1],
+        cwd=Path(fs_module.__file__).parents[1],
     )
     with holder:
         assert holder.stdout is not None
@@ -138,31 +138,19 @@ def test_files_and_directories_are_closed_to_others(tmp_path: Path) -> None:
 def test_what_left_the_cache_is_cold_and_a_read_warms_it(tmp_path: Path) -> None:
     file = OsFileSystem().open(tmp_path / "log", create=True)
     file.pwritev([b"x" * (16 * MIB)], 0)
+    memory = memoryview(bytearray(16 * MIB))
+    if file.pread_hot_into(memory, 0) == 0:
+        pytest.skip("this file system cannot tell what it has in memory")
     file.fdatasync()
+    # The kernel keeps files in pieces of up to some MiB, and drops whole ones.
+    file.drop_cache(0, 8 * MIB)
+    assert file.pread_hot_into(memory[:4096], 0) == 0
+    assert file.pread_hot_into(memory[8 * MIB :], 8 * MIB) == 8 * MIB
     file.drop_cache()
-    if file.is_resident(0, 1):
-        pytest.skip("this file system does not drop cached pages")
-    file.pread(1, 0)
-    assert file.is_resident(0, 1)
-    # Read-ahead reaches over less than a MiB.
-    assert not file.is_resident(12 * MIB + 5, 1)
-    assert not file.is_resident(0, 16 * MIB)
-    file.pread(16 * MIB, 0)
-    assert file.is_resident(0, 16 * MIB)
-
-
-def test_residence_of_a_range_larger_than_one_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_mapping, "_RESIDENCE_CHUNK_BYTES", 8 * 4096)
-    file = OsFileSystem().open(tmp_path / "log", create=True)
-    # Holes are not in the cache until somebody reads them.
-    file.truncate(20 * 4096)
-    file.pwritev([b"x" * 4096 * 12], 0)
-    assert file.is_resident(100, 12 * 4096 - 100)
-    assert not file.is_resident(100, 12 * 4096)
-    file.pwritev([b"x" * 4096 * 8], 12 * 4096)
-    assert file.is_resident(0, 20 * 4096)
+    assert file.pread_hot_into(memory, 12 * MIB) == 0
+    assert file.pread_into(memory, 0) == 16 * MIB
+    assert file.pread_hot_into(memory, 0) == 16 * MIB
+    assert memory == b"x" * (16 * MIB)
 
 
 def test_a_file_takes_one_descriptor_and_one_more_while_it_is_mapped(tmp_path: Path) -> None:

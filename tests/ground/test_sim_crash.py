@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import StorageError
-from appliance.fs import IOV_COUNT_MAX, FileSystem
+from appliance.fs import IOV_COUNT_MAX, File, FileSystem
 from appliance.units import PAGE_SIZE_BYTES
 from tests.support.sim_fs import CrashMode, SimCrash, SimFileSystem
 
@@ -320,25 +320,26 @@ def test_a_full_disk_takes_what_fits_and_gets_room_back(disk: SimFileSystem) -> 
     assert disk.space(ROOT)[1] == 10_000
 
 
+def is_hot(file: File, offset: int, size: int) -> bool:
+    return file.pread_hot_into(memoryview(bytearray(size)), offset) == size
+
+
 def test_an_evicted_file_is_cold_until_it_is_read(disk: SimFileSystem) -> None:
     put(disk, "a", b"x" * (3 * PAGE_SIZE_BYTES))
     file = disk.open(ROOT / "a")
     disk.evict(ROOT / "a")
-    assert not file.is_resident(0, 1)
     file.pread(1, PAGE_SIZE_BYTES)
-    assert file.is_resident(PAGE_SIZE_BYTES, PAGE_SIZE_BYTES)
-    assert not file.is_resident(PAGE_SIZE_BYTES, PAGE_SIZE_BYTES + 1)
+    assert [is_hot(file, page * PAGE_SIZE_BYTES, 1) for page in range(3)] == [False, True, False]
     file.will_need(0, 3 * PAGE_SIZE_BYTES)
-    assert file.is_resident(0, 3 * PAGE_SIZE_BYTES)
-    file.drop_cache()
-    assert not file.is_resident(0, 1)
+    file.drop_cache(PAGE_SIZE_BYTES, PAGE_SIZE_BYTES)
+    assert [is_hot(file, page * PAGE_SIZE_BYTES, 1) for page in range(3)] == [True, False, True]
 
 
 def test_dirty_pages_stay_in_memory(disk: SimFileSystem) -> None:
     file = disk.open(ROOT / "a", create=True)
     file.pwritev([b"x"], 0)
     file.drop_cache()
-    assert file.is_resident(0, 1)
+    assert is_hot(file, 0, 1)
 
 
 def test_flipped_bits_are_seen_by_reads_maps_and_after_a_crash(disk: SimFileSystem) -> None:
@@ -358,7 +359,7 @@ def test_an_unreadable_range_fails_only_reads_that_touch_it(disk: SimFileSystem)
     for offset, size in ((0, 5), (5, 1), (3, 10)):
         with pytest.raises(StorageError, match="EIO"):
             file.pread(size, offset)
-        assert file.pread_hot(size, offset) is None
+        assert not is_hot(file, offset, size)
 
 
 def test_unreadable_pages_stop_a_read_into_memory_and_are_never_resident(
@@ -376,8 +377,8 @@ def test_unreadable_pages_stop_a_read_into_memory_and_are_never_resident(
         assert file.pread_into(memory, 2 * PAGE_SIZE_BYTES) == 2 * PAGE_SIZE_BYTES
         assert memory[: 2 * PAGE_SIZE_BYTES] == content[2 * PAGE_SIZE_BYTES :]
         file.will_need(0, len(content))
-        assert not file.is_resident(0, PAGE_SIZE_BYTES + 1)
-        assert file.is_resident(0, PAGE_SIZE_BYTES)
+        assert not is_hot(file, 0, PAGE_SIZE_BYTES + 1)
+        assert is_hot(file, 0, PAGE_SIZE_BYTES)
     disk.mend(ROOT / "a")
     assert disk.open(ROOT / "a").pread(20_000, 0) == content
 

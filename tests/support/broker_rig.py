@@ -304,9 +304,10 @@ class BrokerRig:
         return sorted(path for path in paths if path.name != SPARE_NAME)
 
     def make_cold(self) -> None:
-        """Let the kernel drop the log's pages, and the broker forget that it saw them."""
+        """Let the kernel drop the log's pages, and the broker what it read."""
         for path in self.segment_paths():
             self.disk.evict(path)
+        self.broker._store.view.clear()
         self.clock.advance_ms(2_000)
         self.broker.housekeep()
 

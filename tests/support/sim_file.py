@@ -149,7 +149,7 @@ class SimNode:
 
     __slots__ = (
         *("_base", "_pending", "_synced", "_synced_bytes"),
-        *("bad", "cold", "content", "link_count", "lost"),
+        *("bad", "cold", "content", "link_count", "lost", "rotten"),
     )
 
     def __init__(self, base: Image = EMPTY) -> None:
@@ -160,6 +160,8 @@ class SimNode:
         self.bad: list[tuple[int, int]] = []
         """Ranges (offset, size) that the disk cannot read; see `set_bad`."""
         self.lost = False
+        self.rotten: dict[int, int] = {}
+        """Bytes of pages in memory that differ from the disk by these bits."""
         # Durable is `base` changed by `synced`, which are put together when somebody asks for it;
         # `pending` is what was done since.
         self._base = base
@@ -185,8 +187,8 @@ class SimNode:
         self._pending.clear()
         self.lost = True
 
-    def drop_cache(self) -> None:
-        """Make all pages cold that do not have to be written first.
+    def drop_cache(self, offset: int = 0, length: int = 1 << 62) -> None:
+        """Make all pages of a range cold that do not have to be written first.
 
         What a failed sync took for written is gone then: the disk never had it.
         """
@@ -195,8 +197,10 @@ class SimNode:
             if isinstance(change, Write):
                 dirty.update(pages(change.offset, len(change.data)))
         size = len(self.content.data)
-        clean = set(pages(0, size)) - dirty
+        clean = set(pages(offset, max(min(length, size - offset), 0))) - dirty
         self.cold.update(clean)
+        for place in [each for each in self.rotten if each // PAGE_SIZE_BYTES in clean]:
+            self.content.write(place, bytes([self.content.data[place] ^ self.rotten.pop(place)]))
         if self.lost:
             durable = self._durable()[0].ljust(size, b"\0")
             for page in sorted(clean):
@@ -222,12 +226,10 @@ class SimNode:
         """A byte of a range cannot be read."""
         return any(offset < start + length and start < offset + size for start, length in self.bad)
 
-    def is_hot(self, offset: int, size: int) -> bool:
-        """All pages of a range are in memory; one that cannot be read never is."""
-        touched = pages(offset, size)
-        if self.bad and not self._wholly_bad_pages().isdisjoint(touched):
-            return False
-        return self.cold.isdisjoint(touched)
+    def rot(self, offset: int, mask: int) -> None:
+        """Change bits in memory alone, until the page is dropped; not to be followed by a crash."""
+        self.rotten[offset] = mask
+        self.content.write(offset, bytes([self.content.data[offset] ^ mask]))
 
     def flip(self, offset: int, mask: int) -> None:
         """Change bits in memory and on the disk."""

@@ -86,6 +86,7 @@ class SimFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         self._check("pread")
+        self._disk.reads += 1
         if self._node.is_bad(offset, size):
             _refuse(self._path, "pread", errno.EIO)
         self._node.cold.difference_update(pages(offset, size))
@@ -93,6 +94,7 @@ class SimFile:
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
         self._check("preadv")
+        self._disk.reads += 1
         size = min(len(buffer), max(self.size() - offset, 0))
         bad = next((page for page in pages(offset, size) if page in self._node.bad_pages()), None)
         if bad is not None:
@@ -103,11 +105,15 @@ class SimFile:
         buffer[:size] = self._node.content.data[offset : offset + size]
         return size
 
-    def pread_hot(self, size: int, offset: int) -> bytes | None:
+    def pread_hot_into(self, buffer: memoryview, offset: int) -> int:
         self._check("preadv")
-        if self._node.is_bad(offset, size) or not self._node.is_hot(offset, size):
-            return None
-        return bytes(self._node.content.data[offset : offset + size])
+        size = min(len(buffer), max(self.size() - offset, 0))
+        away = self._node.cold | self._node.bad_pages()
+        cold = next((page for page in pages(offset, size) if page in away), None)
+        if cold is not None:
+            size = max(cold * PAGE_SIZE_BYTES - offset, 0)
+        buffer[:size] = self._node.content.data[offset : offset + size]
+        return size
 
     def fdatasync(self) -> None:
         self._check("fdatasync")
@@ -143,12 +149,9 @@ class SimFile:
         self._check("mmap")
         return self._node.content.map()
 
-    def is_resident(self, offset: int, size: int) -> bool:
-        return offset + size <= self.size() and self._node.is_hot(offset, size)
-
-    def drop_cache(self) -> None:
+    def drop_cache(self, offset: int = 0, size: int = 0) -> None:
         self._check("posix_fadvise")
-        self._node.drop_cache()
+        self._node.drop_cache(offset, size or len(self._node.content.data))
 
     def will_need(self, offset: int, size: int) -> None:
         self._check("posix_fadvise")
@@ -178,6 +181,8 @@ class SimFileSystem:
         """How many calls reached the disk so far."""
         self.free = DISK_SIZE_BYTES
         """Bytes by which files can still grow."""
+        self.reads = 0
+        """How often somebody read who was willing to wait for the disk."""
         self.is_dead = False
         """A SimCrash was raised: from then on every call raises it."""
         self._trace: deque[tuple[int, str, Path, str]] = deque(maxlen=TRACE_LENGTH_MAX)
@@ -372,6 +377,10 @@ class SimFileSystem:
     def flip(self, path: Path, offset: int, mask: int) -> None:
         """Let bits rot: those of `mask` (1 to 255) in one byte, in memory and on the disk."""
         self._node(path).flip(offset, mask)
+
+    def rot_in_memory(self, path: Path, offset: int, mask: int) -> None:
+        """Let bits of one byte rot in the page cache alone: a read past it finds them right."""
+        self._node(path).rot(offset, mask)
 
     def spoil(self, path: Path, offset: int, size: int) -> None:
         """Make a range unreadable: a pread that touches it fails with EIO.

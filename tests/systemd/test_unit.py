@@ -83,7 +83,7 @@ def test_the_system_calls_of_the_broker_pass_the_filter() -> None:
         elif line.startswith("SystemCallFilter="):
             for name in line.removeprefix("SystemCallFilter=").split():
                 allowed |= expand(name)
-    files = "openat pread64 pwritev fdatasync fsync ftruncate fallocate lseek mmap mincore "
+    files = "openat pread64 pwritev fdatasync fsync ftruncate fallocate lseek mmap preadv2 "
     files += "fadvise64 flock rename unlink mkdir rmdir getdents64 statfs fcntl"
     loop = "epoll_wait eventfd2 timerfd_create timerfd_settime futex clone3 signalfd4 socketpair"
     network = "socket bind listen accept4 sendto sendmsg recvfrom setsockopt shutdown"

@@ -1,0 +1,70 @@
+"""Reads frames of the log into blocks of `LogView`, and checks them: the one way to its bytes.
+
+`read_hot` runs on the loop and takes what the kernel has in memory; `read` may run on any thread,
+and waits for the disk. Neither can be hurt by what it meets: a bad sector is an error of a system
+call, rot is found by the CRCs. Layer 2.
+"""
+
+from typing import Final
+
+from _core.layout import FRAME_HEADER_SIZE
+from _core.log_view import WINDOW_BYTES, Block
+from appliance.errors import StorageError
+from appliance.store.commit_log import CommitLog
+from appliance.units import MIB
+
+HOT_FRAME_MAX_BYTES: Final = 4 * MIB
+"""The loop copies no larger frame; about a millisecond."""
+
+
+class FrameReader:
+    """Reads frames of one log."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+
+    def read_hot(self, pos: int, size: int) -> None:
+        """Put the frame at a log position into the view, if the disk need not be waited for.
+
+        Args:
+            pos: where it begins.
+            size: of the frame, or 0. What follows is read along, if it is one of many.
+        """
+        log = self._log
+        room = min(log.readable_from(pos), HOT_FRAME_MAX_BYTES)
+        want = min(max(log.view.window(pos), size), room)
+        while want >= FRAME_HEADER_SIZE:
+            block = Block(log.view.memory, pos, want)
+            block.check(log.read_hot(pos, block.room))
+            if block.size:
+                log.view.put(block)
+            if block.size or block.fault or not want < block.wanted <= room:
+                return
+            want = block.wanted
+
+    def read(self, pos: int) -> Block | str:
+        """Read the frame at a log position, and what follows it; or what is wrong with it.
+
+        Waits for the disk; may run on any thread.
+        """
+        log = self._log
+        room = log.readable_from(pos)
+        want = min(WINDOW_BYTES, room)
+        while want >= FRAME_HEADER_SIZE:
+            block = Block(log.view.memory, pos, want)
+            try:
+                count = log.read_some(pos, block.room)
+                block.check(count)
+                if block.size:
+                    return block
+                if block.fault is not None:
+                    return block.fault
+                if count < min(block.wanted, want):
+                    # The disk refuses a part of it: let it say why.
+                    log.read_some(pos + count, block.room[: want - count])
+            except StorageError as error:
+                return str(error)
+            if not want < block.wanted <= room:
+                break
+            want = block.wanted
+        return "it goes on behind the end of its segment, or of the log"
