@@ -31,6 +31,7 @@ cdef struct FrameHeader:
     uint16_t flags
     int32_t last_delta
     int64_t tags
+    uint32_t salt
 
 cdef enum FrameFault:
     FRAME_OK = 0

@@ -77,7 +77,8 @@ cdef void encode_header(const FrameHeader* h, uint8_t* out) noexcept nogil:
     store_u16(out + AT_FLAGS, h.flags)
     store_u32(out + AT_LAST_DELTA, h.last_delta)
     store_u64(out + AT_TAGS, h.tags)
-    store_u64(out + AT_TAGS + 8, 0)
+    store_u32(out + AT_SALT, h.salt)
+    store_u32(out + AT_SALT + 4, 0)
     store_u32(out + AT_CRC, 0)
 
 
@@ -110,6 +111,7 @@ cdef void decode_header(const uint8_t* p, FrameHeader* h) noexcept nogil:
     h.flags = load_u16(p + AT_FLAGS)
     h.last_delta = load_i32(p + AT_LAST_DELTA)
     h.tags = load_i64(p + AT_TAGS)
+    h.salt = load_u32(p + AT_SALT)
 
 
 cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:

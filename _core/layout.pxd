@@ -51,7 +51,8 @@ cpdef enum:
     AT_PRODUCER_EPOCH = 132       # i16
     AT_FLAGS = 134                # u16, FRAME_FLAG_*
     AT_LAST_DELTA = 136           # i32, last offset of the visible batch minus base, -1 = none
-    AT_TAGS = 140                 # i64, tags code of the visible records, or a mask; 8 zeros follow
+    AT_TAGS = 140                 # i64, tags code of the visible records, or a mask
+    AT_SALT = 148                 # u32, the log's, see LogTail; four zero bytes follow
     AT_CRC = 156                  # u32, CRC32C of header[0:156], tables, 21 bytes of each batch
 
 cpdef enum:
@@ -80,6 +81,7 @@ cpdef enum:
 cpdef enum:
     KINDS_READ = (
         1 << 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11
+        | 1 << 12 | 1 << 13
     )
 
 # A reader must know every bit of the low byte, and may ignore those of the high byte.

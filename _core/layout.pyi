@@ -31,6 +31,7 @@ AT_PRODUCER_EPOCH: int
 AT_FLAGS: int
 AT_LAST_DELTA: int
 AT_TAGS: int
+AT_SALT: int
 AT_CRC: int
 KIND_ACCEPT: int
 KIND_DELIVER: int

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from _core.frames cimport FrameHeader
 from _core.log_window cimport LogWindow
+from _core.partition cimport Topic
 from _core.projections cimport Projections
 
 cdef class LogScan:
@@ -17,6 +18,10 @@ cdef class LogScan:
     cdef readonly bint has_leftovers
     cdef readonly bint newer_version
     cdef readonly list lost_ranges               # (from, to), shared with the projections
+    cdef readonly dict unknown                   # topic id -> highest partition
+    cdef readonly uint32_t salt         # 0 = not known yet
+    cdef list verdicts                  # (from, to) that are yet to come
+    cdef dict topics                    # topic id -> payload for topics whose frame was lost
     cdef object control
     cdef object written
     cdef dict ranges                    # by segment: where something may be written
@@ -32,6 +37,10 @@ cdef class LogScan:
     cdef int64_t size
     cdef int _enter(self, Py_ssize_t segment) except -1
     cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1
+    cdef bint _is_own(self, const FrameHeader* h) noexcept nogil
+    cdef int _pass_over(self, int64_t start, int64_t end) except -1
+    cdef int64_t _behind_verdicts(self, int64_t pos)
+    cdef Topic _topic_of(self, const FrameHeader* h)
     cdef int _at_fault(self, str fault) except -1
     cdef int _add_damage(self, int64_t start, int64_t end, str fault) except -1
     cdef int _check_at(self, int64_t pos, int64_t base, int64_t end, FrameHeader* h) except -1

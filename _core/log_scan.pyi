@@ -5,6 +5,10 @@ from _core.frames import FAULTS as FAULTS
 from _core.projections import Projections
 
 EPOCH_FELL: str
+JUDGED: str
+OFFSETS_GIVEN: str
+OTHER_SALT: str
+MISPLACED_HEAD: str
 
 class LogScan:
     projections: Projections
@@ -17,6 +21,8 @@ class LogScan:
     damage: list[tuple[int, int, str]]
     tail_fault: str | None
     done: bool
+    salt: int
+    unknown: dict[int, int]
     has_leftovers: bool
     newer_version: bool
     garbage_end: int
@@ -35,6 +41,9 @@ class LogScan:
         known_flushed: int = -1,
         reach: int = -1,
         written: Callable[[int], list[tuple[int, int]]] | None = None,
+        verdicts: Sequence[tuple[int, int]] = (),
+        topics: dict[int, bytes | None] | None = None,
+        salt: int = 0,
     ) -> Self: ...
     def take_unreadable(self) -> list[tuple[int, int, str]]: ...
     def step(self, budget: int) -> bool: ...

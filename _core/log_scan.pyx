@@ -29,6 +29,10 @@ from _core.partition cimport Partition, Topic
 from _core.projections cimport Projections
 
 EPOCH_FELL = "frame of an earlier epoch"
+MISPLACED_HEAD = "a head that is not the first frame of its segment"
+OTHER_SALT = "frame of another log"
+OFFSETS_GIVEN = "frame of offsets that were given before"
+JUDGED = "an earlier start judged it lost"
 
 
 cdef enum:
@@ -86,6 +90,9 @@ cdef class LogScan:
         tail_fault: when done, what was wrong at `pos`; None at a segment's very end.
         garbage_end: when done, about where bytes that are not zero end; at most `pos` if nothing
             but zeros follows.
+        unknown: topics whose frames were met and of which nothing was told, or not of so many
+            partitions: topic id -> highest partition. What was met of them counts as lost.
+        salt: of the frames, 0 if none was met.
         has_leftovers: valid frames lie behind the end of the log; they must not come back.
         newer_version: a newer latermq wrote what this one does not know: it must not be opened.
     """
@@ -93,7 +100,7 @@ cdef class LogScan:
     def __cinit__(
         self, Projections projections not None, list segments not None, read not None,
         control not None, *, int64_t start=-1, int32_t epoch=0, lost=(), int64_t known_flushed=-1,
-        int64_t reach=-1, written=None
+        int64_t reach=-1, written=None, verdicts=(), topics=None, uint32_t salt=0
     ):
         """Begin at the first segment, or in it.
 
@@ -111,6 +118,12 @@ cdef class LogScan:
             written: function of a log position -> the ranges from there to the end of its segment
                 that may hold written bytes, as (from, to) positions; None if that is not known.
                 What was allocated and never written is not read then.
+            verdicts: (from, to) of what an earlier start judged lost, ascending: it is passed over,
+                whatever can be read there now.
+            topics: topic id -> payload of a topic frame, for topics whose own was lost; None for
+                one that was deleted later, whose frames say nothing. Taken out when it is used.
+            salt: that every frame of the log has; 0 for unknown: the first frame tells. Bytes of a
+                client that look like a frame have another one.
         """
         self.projections = projections
         self.segments = segments
@@ -121,6 +134,10 @@ cdef class LogScan:
         self.written = written
         self.ranges = {}
         self.damage = []
+        self.salt = salt
+        self.verdicts = [each for each in verdicts if each[1] > max(start, 0)]
+        self.topics = {} if topics is None else topics
+        self.unknown = {}
         self.lost_ranges = list(lost)
         projections.set_lost_ranges(self.lost_ranges)
         self.epoch = epoch
@@ -158,6 +175,10 @@ cdef class LogScan:
         cdef const uint8_t* p
         cdef int fault
         while not self.done and self.pos < stop:
+            if self.verdicts and self.verdicts[0][0] <= self.pos:
+                judged = self.verdicts.pop(0)
+                self._pass_over(judged[0], judged[1])
+                continue
             if self.pos == self.base + self.size:
                 if self.segment + 1 == len(self.segments):
                     self.done = True
@@ -176,15 +197,45 @@ cdef class LogScan:
                 self._at_fault(FAULTS[fault])
             elif h.epoch < self.epoch:
                 self._at_fault(EPOCH_FELL)
+            elif not self._is_own(&h):
+                self._at_fault(OTHER_SALT)
+            elif h.kind == KIND_HEAD and self.pos != self.base:
+                self._at_fault(MISPLACED_HEAD)
             else:
                 p = self.window.data + (self.pos - self.window.start)
                 self.epoch = h.epoch
+                self.salt = h.salt
                 self.frames += 1
                 self.last_pos = h.phys_offset
                 self.last_crc = load_u32(p + AT_CRC)
                 self._apply(&h, p)
                 self.pos += h.size
         return self.done
+
+    cdef bint _is_own(self, const FrameHeader* h) noexcept nogil:
+        """Whether a frame has the salt of this log, as far as that is known."""
+        return self.salt == 0 or h.salt == self.salt
+
+    cdef int _pass_over(self, int64_t start, int64_t end) except -1:
+        """What was judged lost stays so, also when it can be read again."""
+        if end <= self.pos:
+            return 0
+        self._add_damage(max(start, self.pos), end, JUDGED)
+        while end > self.base + self.size and self.segment + 1 < len(self.segments):
+            self._enter(self.segment + 1)
+        self.pos = end
+        if end > self.base + self.size:
+            self.pos = self.base + self.size
+        elif end < self.base:
+            self.pos = self.base
+        return 0
+
+    cdef int64_t _behind_verdicts(self, int64_t pos):
+        """`pos`, or the end of what was judged lost around it."""
+        for start, end in self.verdicts:
+            if start <= pos < end:
+                return end
+        return pos
 
     cdef int _check_at(
         self, int64_t pos, int64_t base, int64_t end, FrameHeader* h
@@ -255,14 +306,19 @@ cdef class LogScan:
 
     cdef bint _seek_valid(self, FrameHeader* h) except -1:
         """Move to the next valid frame of this epoch or a later one behind `pos`."""
-        cdef int64_t pos = self.pos + FRAME_ALIGNMENT
+        cdef int64_t pos = self.pos + FRAME_ALIGNMENT, behind
         self._note_garbage()
         while True:
             pos = self._find_valid(self.segment, pos, h)
-            if pos >= 0 and h.epoch >= self.epoch:
-                self.pos = pos
-                return True
             if pos >= 0:
+                behind = self._behind_verdicts(pos)
+                if behind > pos:
+                    pos = behind
+                    continue
+                is_misplaced = h.kind == KIND_HEAD and pos != self.base
+                if h.epoch >= self.epoch and self._is_own(h) and not is_misplaced:
+                    self.pos = pos
+                    return True
                 pos += FRAME_ALIGNMENT
                 continue
             if self.segment + 1 == len(self.segments):
@@ -350,7 +406,7 @@ cdef class LogScan:
                 pos = self._find_valid(i, pos, &h)
                 if pos < 0:
                     break
-                if h.epoch >= self.epoch and h.flushed > mark:
+                if h.epoch >= self.epoch and self._is_own(&h) and h.flushed > mark:
                     mark = h.flushed
                 pos += h.size
         return mark
@@ -360,14 +416,34 @@ cdef class LogScan:
         if h.kind == KIND_BLANK or not is_read(h.kind):
             return 0  # an optional frame of a kind that is not known says nothing here
         if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
-            topic = <Topic>self.projections.topics_by_id.get(h.topic_id)
-            if topic is None or not 0 <= h.partition < len(topic.partitions):
-                # Its topic frame lies in a damaged part: the records cannot be told apart.
-                self._add_damage(
-                    h.phys_offset, h.phys_offset + h.size, "frame of an unknown topic"
-                )
+            topic = self._topic_of(h)
+            if topic is None:
+                return 0
+            if h.visible_size and h.base_offset < topic.partitions[h.partition].next_offset:
+                # A verdict behind it tells that it was lost and its offsets went to others; or
+                # nobody knows why, and it must not be served.
+                self._add_damage(h.phys_offset, h.phys_offset + h.size, OFFSETS_GIVEN)
                 return 0
             return self.projections.apply(<Partition>topic.partitions[h.partition], h, p, False)
         payload = PyBytes_FromStringAndSize(<const char*>p + FRAME_HEADER_SIZE, h.tables_size)
+        self.projections.applied_pos = h.phys_offset
         self.control(h.kind, h.topic_id, payload, h.epoch)
         return 0
+
+    cdef Topic _topic_of(self, const FrameHeader* h):
+        """The topic of a frame; None if its frames say nothing or nobody knows it."""
+        cdef Topic topic = <Topic>self.projections.topics_by_id.get(h.topic_id)
+        if topic is not None and 0 <= h.partition < len(topic.partitions):
+            return topic
+        if h.topic_id in self.topics:
+            payload = self.topics[h.topic_id]
+            if payload is None:
+                return None
+            del self.topics[h.topic_id]
+            self.projections.applied_pos = h.phys_offset
+            self.control(KIND_TOPIC, h.topic_id, payload, h.epoch)
+            return self._topic_of(h)
+        # Its topic frame lies in a damaged part: the records cannot be told apart.
+        self._add_damage(h.phys_offset, h.phys_offset + h.size, "frame of an unknown topic")
+        self.unknown[h.topic_id] = max(h.partition, self.unknown.get(h.topic_id, 0))
+        return None

@@ -8,6 +8,7 @@ class LogTail:
     segment_end: int
     reserve_bytes: int
     epoch: int
+    salt: int
     roll: Callable[[int], bool]
     prepare_spare: Callable[[], bool]
     has_spare: bool

@@ -36,6 +36,8 @@ cdef class LogTail:
         pointers: wrote, committed, flushed.
         segment_end: log position at which the present segment ends.
         epoch: epoch that new frames carry.
+        salt: likewise; a random number that clients never see, so that no record of theirs can look
+            like a frame of this log.
         roll: function of a frame size: opens the next segment; False if there is none to be had.
         prepare_spare: has the next segment at hand; False if the disk is full.
         has_spare: the next segment is at hand.
@@ -149,6 +151,7 @@ cdef class LogTail:
         h.epoch = self.epoch
         h.phys_offset = self.pointers.wrote
         h.flushed = self.pointers.flushed
+        h.salt = self.salt
         h.tables_size = body.tables_size
         h.visible_size = body.visible_size
         h.held_size = body.held_size
@@ -225,6 +228,7 @@ cdef class LogTail:
         h.epoch = self.epoch
         h.phys_offset = self.pointers.wrote
         h.flushed = self.pointers.flushed
+        h.salt = self.salt
         self._reserve(FRAME_HEADER_SIZE)
         p = self.staging.data + self.staging.size
         encode_header(&h, p)

@@ -64,6 +64,8 @@ cdef class Partition:
     cdef readonly int64_t visible_offset
     cdef readonly int64_t running_max
     cdef readonly int64_t log_bytes   # of its frames in the log
+    cdef readonly int64_t confirmed_pos     # of the last frame that told its next offset
+    cdef readonly int64_t offset_floor      # a topic frame told that offsets below it were given
     cdef public list waiters
     cdef readonly dict producers
     cdef readonly bint units_dirty
@@ -75,6 +77,7 @@ cdef class Partition:
     cdef int64_t mentioned_in     # serial of the last request that named it among others
     cdef bint mentioned_again     # and more than once
     cdef int64_t captured_in      # serial of the last capture that has its producers
+    cdef void confirm(self, int64_t pos, int64_t next_offset, int64_t running_max) noexcept
     cdef void mention(self, int64_t serial) noexcept
     cdef bint is_mentioned_again(self, int64_t serial) noexcept
     cdef int add_units(

@@ -42,6 +42,8 @@ class Partition:
     visible_offset: int
     running_max: int
     log_bytes: int
+    confirmed_pos: int
+    offset_floor: int
     waiters: list[ParkedFetch]
     producers: dict[int, ProducerState]
     units_dirty: bool
@@ -58,6 +60,7 @@ class Partition:
         next_offset: int,
         running_max: int,
         log_bytes: int,
+        applied: int,
         runs: Iterable[tuple[int, int, int, int, int]] = (),
     ) -> None: ...
     def unit(self, offset: int) -> tuple[int, int, int] | None: ...

@@ -108,6 +108,8 @@ cdef class Partition:
         running_max: highest timestamp so far, -1 while there is none.
         log_bytes: size of its frames in the log.
         runs: offsets that have one entry instead of a unit each.
+        confirmed_pos: log position of the last frame that told its next offset.
+        offset_floor: offsets below it were given, as a topic frame told.
         blocks: units that were read from files; None where there are no files.
         waiters: parked fetches to look at again when `visible_offset` grows.
     """
@@ -133,12 +135,13 @@ cdef class Partition:
 
     def restore(
         self, *, int64_t start_offset, int64_t next_offset, int64_t running_max,
-        int64_t log_bytes, runs=()
+        int64_t log_bytes, int64_t applied, runs=()
     ):
         """Become what a checkpoint says of it; its units are in files. Before any frame of it.
 
         Args:
             start_offset, next_offset, running_max, log_bytes: see the attributes.
+            applied: log position of the checkpoint.
             runs: as `UnitRuns.overlapping` tells them.
 
         Raises:
@@ -158,6 +161,13 @@ cdef class Partition:
         self.units_base = self.runs.place_of(next_offset)
         self.running_max = running_max
         self.log_bytes = log_bytes
+        self.confirmed_pos = applied
+
+    cdef void confirm(self, int64_t pos, int64_t next_offset, int64_t running_max) noexcept:
+        """A topic frame at log position `pos` tells of it; its own frames may have been lost."""
+        self.confirmed_pos = max(self.confirmed_pos, pos)
+        self.offset_floor = max(self.offset_floor, next_offset)
+        self.running_max = max(self.running_max, running_max)
 
     cdef void mention(self, int64_t serial) noexcept:
         """Request `serial` (1 or more) names this partition."""

@@ -28,6 +28,9 @@ cdef class Projections:
     cdef readonly int64_t timers_replaced
     cdef readonly int64_t timers_delivered
     cdef public TimerDeltas deltas
+    cdef public int64_t applied_pos
+    cdef readonly int64_t settled_twice
+    cdef readonly int64_t producer_id_seen
     cdef readonly bytes id_key
     cdef int64_t fired_id_memory_ms
     cdef int64_t capture_serial

@@ -24,6 +24,9 @@ class Projections:
     timers_cancelled: int
     timers_replaced: int
     timers_delivered: int
+    applied_pos: int
+    settled_twice: int
+    producer_id_seen: int
     deltas: TimerDeltas | None
     id_key: bytes
     def __new__(cls, *, level_count: int, id_key: bytes, fired_id_memory_ms: int) -> Self: ...

@@ -44,6 +44,9 @@ cdef class Projections:
             deleted.
         accepted_records, timers_accepted, ...: totals since the start of the replay.
         id_key: what keys the hash of the id index.
+        settled_twice: timers that a frame settled and that were settled before: damage healed.
+        applied_pos: log position of the control frame that is replayed now.
+        producer_id_seen: highest producer id of any batch, -1 for none.
         deltas: is told each change of timers and ids for the next checkpoint; None: nobody asks.
     """
 
@@ -59,12 +62,10 @@ cdef class Projections:
         self.ids = IdIndex(id_key)
         self.id_key = id_key
         self.fired_id_memory_ms = fired_id_memory_ms
-        self.topics_by_name = {}
-        self.topics_by_id = {}
-        self.topics_by_uuid = {}
+        self.topics_by_name, self.topics_by_id, self.topics_by_uuid = {}, {}, {}
         self.partitions = []
-        self.lost_ranges = []
-        self.dropped = set()
+        self.lost_ranges, self.dropped = [], set()
+        self.producer_id_seen = -1
         self.blocks = UnitBlocks(size_max=UNIT_BLOCKS_MAX_BYTES)
 
     def __dealloc__(self):
@@ -87,11 +88,13 @@ cdef class Projections:
             if index < len(topic.partitions):
                 partition = <Partition>topic.partitions[index]
                 partition.raise_start(start)
+                partition.confirm(self.applied_pos, following, running_max)
                 continue
             # What this frame is the first to tell of has no records in the log before it.
             partition = Partition(topic, index, len(self.partitions), following, following)
             partition.blocks = self.blocks
             partition.running_max = running_max
+            partition.confirmed_pos = self.applied_pos
             topic.partitions.append(partition)
             self.partitions.append(partition)
 
@@ -170,23 +173,15 @@ cdef class Projections:
     def totals(self):
         """The totals, in the order in which `restore_totals` takes them."""
         return (
-            self.accepted_records,
-            self.accepted_frames,
-            self.timers_accepted,
-            self.timers_cancelled,
-            self.timers_replaced,
-            self.timers_delivered,
+            self.accepted_records, self.accepted_frames, self.timers_accepted,
+            self.timers_cancelled, self.timers_replaced, self.timers_delivered,
         )
 
     def restore_totals(self, totals not None):
         """Go on counting from there."""
         (
-            self.accepted_records,
-            self.accepted_frames,
-            self.timers_accepted,
-            self.timers_cancelled,
-            self.timers_replaced,
-            self.timers_delivered,
+            self.accepted_records, self.accepted_frames, self.timers_accepted,
+            self.timers_cancelled, self.timers_replaced, self.timers_delivered,
         ) = totals
 
     # What a checkpoint tells
@@ -336,6 +331,7 @@ cdef class Projections:
         else:
             partition.add_units(end - h.base_offset, h.phys_offset, h.size, h.tags)
         partition.running_max = h.running_max
+        partition.confirmed_pos = h.phys_offset
         self._add_mark(h.phys_offset + h.size, partition.next_offset, partition.handle)
         return 0
 
@@ -344,6 +340,7 @@ cdef class Projections:
         cdef int64_t received = ((<int64_t>h.last_sequence - h.first_sequence) & 0x7FFFFFFF) + 1
         if partition.captured_in != self.capture_serial:
             self.capture(partition)
+        self.producer_id_seen = max(self.producer_id_seen, h.producer_id)
         batch.first = h.first_sequence
         batch.last = h.last_sequence
         batch.answer = h.base_offset if h.record_count == received else -1
@@ -460,7 +457,10 @@ cdef class Projections:
             size = entry[SETTLED_AT_ID_SIZE]
             # What is delivered live was popped just now; what is cancelled waits in the queue.
             if (not live or state == CANCELLED) and not self._is_gone(accept_pos, index):
-                self.due.cancel(accept_pos, index, partition.handle)
+                if self.due.pending_of(partition.handle) > 0:
+                    self.due.cancel(accept_pos, index, partition.handle)
+                else:
+                    self.settled_twice += 1
             if self.deltas is not None:
                 self.deltas.settle(accept_pos, index)
             if size and self.ids.settle(

@@ -78,15 +78,25 @@ class Broker:
 
     node_id = NODE_ID
 
-    def __init__(self, clock: Clock, fs: FileSystem, config: Config, facade: Facade) -> None:
-        """Touches no file yet."""
+    def __init__(
+        self,
+        clock: Clock,
+        fs: FileSystem,
+        config: Config,
+        facade: Facade,
+        *,
+        accepts_loss: bool = False,
+    ) -> None:
+        """Touches no file yet; `accepts_loss`: a start goes on without what its log lacks."""
         self.clock = clock
         self.config = config
         self.metrics = Metrics()
         self._facade = facade
-        self._store = MessageStore(
-            clock, fs, config, lambda topic: facade.configure_topic(topic, config)
-        )
+
+        def configure(topic: Topic) -> None:
+            facade.configure_topic(topic, config)
+
+        self._store = MessageStore(clock, fs, config, configure, accepts_loss=accepts_loss)
         self._progress = Progress("starting", 0, 0)
         self.is_ready = False
         self.control_pos = 0
@@ -379,6 +389,11 @@ class Broker:
         return producer_id
 
     # Groups
+
+    @property
+    def generation_floor(self) -> int:
+        """A group that is not known begins its generations above it."""
+        return self._store.groups.generation_floor
 
     def groups(self) -> Mapping[str, GroupFrame]:
         """Consumer groups by name, as they were last told."""

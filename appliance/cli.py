@@ -21,6 +21,7 @@ from appliance.errors import (
     DataDirectoryLockedError,
     FormatVersionError,
     LatermqError,
+    LogRefusedError,
     StorageError,
     UnreachableError,
 )
@@ -80,6 +81,14 @@ def serve(  # noqa: PLR0917 (these are flags: typer passes them by name)
         bool,
         typer.Option("--allow-insecure", help=settings()["allow_insecure"].reason),
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Go on without what is missing or damaged of the log, for good. Give it once, "
+            "after a start was refused and said so.",
+        ),
+    ] = False,
 ) -> None:
     """Run the broker in the foreground."""
     overrides = {
@@ -95,7 +104,7 @@ def serve(  # noqa: PLR0917 (these are flags: typer passes them by name)
     # Here and not above, so that help and errors do not wait for all of the broker to load.
     from appliance.main import run
 
-    raise typer.Exit(run(settled))
+    raise typer.Exit(run(settled, accepts_loss=accept_loss))
 
 
 _app.command("send", epilog=send.EXAMPLES)(send.send)
@@ -144,7 +153,7 @@ def exit_status(error: LatermqError) -> int:
             return EXIT_UNAVAILABLE
         case DataDirectoryLockedError() | StorageError(operation="mkdir"):
             return EXIT_CANNOT_CREATE
-        case StorageError() | CorruptionError() | FormatVersionError():
+        case StorageError() | CorruptionError() | FormatVersionError() | LogRefusedError():
             return EXIT_STORAGE
         case _:
             return EXIT_OTHER

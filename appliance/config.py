@@ -178,6 +178,8 @@ class Config:
         "With sync flush: writes the zeros of the next segment in the background. Flushes cost "
         "less where the file system has a journal; each byte of the log is written twice. Measure.",
     )
+    must_exist: bool = store_settings.MUST_EXIST
+    loss_max_bytes: int = store_settings.LOSS_MAX_BYTES
     checkpoint_interval_bytes: int = store_settings.CHECKPOINT_INTERVAL_BYTES
     cache_size_bytes: int = store_settings.CACHE_SIZE_BYTES
     default_partition_count: int = number(

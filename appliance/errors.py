@@ -1,9 +1,9 @@
 """Every error that latermq raises on purpose, split by who must act.
 
 The operator acts on ConfigError, DataDirectoryLockedError and StorageError, the caller on
-RequestError, the peer's author on RemoteProtocolError, whoever owns the disk on CorruptionError
-and FormatVersionError, and whoever typed a command on UnreachableError; for NotReadyError one
-waits. An exception of any other type that leaves the broker is a bug.
+RequestError, the peer's author on RemoteProtocolError, whoever owns the disk on CorruptionError,
+FormatVersionError and LogRefusedError, and whoever typed a command on UnreachableError; for
+NotReadyError one waits. An exception of any other type that leaves the broker is a bug.
 Layer 1; does no I/O.
 """
 
@@ -133,6 +133,34 @@ class FormatVersionError(LatermqError):
         self.offset = offset
         self.found = found
         self.known = known
+
+
+class LogRefusedError(LatermqError):
+    """The log that is here is not the one that was served from here before, or lacks much of it.
+
+    Nothing was changed. Args:
+        path: the directory of the log.
+        fault: what is wrong, in a few words.
+        expected: the log that the checkpoint knows.
+        found: what is here.
+        advice: what the operator can do.
+    """
+
+    default_advice: ClassVar[str] = (
+        "Mount or restore what is missing and start again; to go on without it for good, start "
+        "once with --accept-loss"
+    )
+
+    def __init__(
+        self, path: Path, fault: str, expected: str, found: str, *, advice: str = default_advice
+    ) -> None:
+        super().__init__(
+            f"{path}: {fault}: expected {expected}; found {found}. Nothing was changed. {advice}"
+        )
+        self.path = path
+        self.fault = fault
+        self.expected = expected
+        self.found = found
 
 
 class StorageError(LatermqError):

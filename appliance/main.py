@@ -46,9 +46,11 @@ KAFKA_FACADE = Facade(decompress=decompress, configure_topic=configure_topic)
 class Service:
     """One broker with its servers."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self._config = config
-        self._broker = Broker(SystemClock(), OsFileSystem(), config, KAFKA_FACADE)
+        self._broker = Broker(
+            SystemClock(), OsFileSystem(), config, KAFKA_FACADE, accepts_loss=accepts_loss
+        )
         self._status = LiveStatus(self._broker)
         self._notifier = Notifier()
         self._stop = asyncio.Event()
@@ -102,6 +104,8 @@ class Service:
             _log.warning("%s", rejected)
         for damage in self._broker.report.damage:
             _log.error("%s", damage)
+        for skip in self._broker.report.skips:
+            _log.warning("%s", skip)
         _log.info("%s", self._broker.report)
         if self._config.flush == "async":
             _log.warning(
@@ -155,11 +159,12 @@ def _set_priority(nice: int) -> None:
         _log.info("process.priority = %d is not permitted here", nice)
 
 
-def run(config: Config) -> int:
+def run(config: Config, *, accepts_loss: bool = False) -> int:
     """Run the broker in the foreground.
 
     Args:
         config: valid settings.
+        accepts_loss: go on without what is missing of the log.
 
     Returns:
         The exit status 0 after a clean stop.
@@ -174,12 +179,12 @@ def run(config: Config) -> int:
     )
     _raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
-        runner.run(_serve(config))
+        runner.run(_serve(config, accepts_loss=accepts_loss))
     return 0
 
 
-async def _serve(config: Config) -> None:
-    await Service(config).run()
+async def _serve(config: Config, *, accepts_loss: bool) -> None:
+    await Service(config, accepts_loss=accepts_loss).run()
 
 
 def _loop_factory(name: str) -> type[asyncio.AbstractEventLoop] | None:

@@ -2,9 +2,21 @@
 
 from typing import Any, Final
 
-from appliance.setting import number
+from appliance.setting import number, switch
 from appliance.units import GIB, KIB, MIB
 
+MUST_EXIST: Final[Any] = switch(
+    False,
+    "store.must_exist",
+    "Refuses to start in a directory that holds no log: a mount that is missing is not taken for a "
+    "fresh broker. Set it after the first start.",
+)
+LOSS_MAX_BYTES: Final[Any] = number(
+    64 * MIB,
+    "store.loss_max_bytes",
+    (0, 64 * GIB),
+    "A start that would have to judge more of the log lost, or a whole segment, is refused.",
+)
 CHECKPOINT_INTERVAL_BYTES: Final[Any] = number(
     GIB,
     "store.checkpoint_interval_bytes",

@@ -32,6 +32,12 @@ def rebuild(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings of the broker, in TOML.")
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Go on without what is missing or damaged of the log, for good."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Remove every file that follows from the log, and make it anew from the log.
@@ -43,7 +49,8 @@ def rebuild(
     from appliance.offline.rebuild import Rebuild
 
     settled = load_config(config, {"data_dir": directory}, OsFileSystem())
-    run = Rebuild(OsFileSystem(), SystemClock(), settled, KAFKA_FACADE)
+    fs, clock = OsFileSystem(), SystemClock()
+    run = Rebuild(fs, clock, settled, KAFKA_FACADE, accepts_loss=accept_loss)
     meter = Meter()
     for progress in run.run():
         meter.show(progress.recovered_bytes, progress.total_bytes)

@@ -17,10 +17,11 @@ from appliance.offline.log_rows import LogRows
 from appliance.offline.log_state import LogState, config_for
 from appliance.offline.log_walk import SLICE_BYTES, LogWalk
 from appliance.offline.saved_states import SavedStates, WholeState
-from appliance.store.checkpoint import BODY, COPY_SIZE, is_of_other_version
+from appliance.store.checkpoint import COPY_SIZE, is_of_other_version
+from appliance.store.lost import cuts
 from appliance.store.paths import parse_segment_name
 
-CLUSTER_AT: Final = BODY.size - 16
+CLUSTER_AT: Final = 32
 """Where in a copy of the checkpoint the cluster stands."""
 
 
@@ -119,6 +120,7 @@ class Check:
         self._check_checkpoint(walk)
         self._check_positions(walk)
         self._note_unnamed()
+        self._note_cuts()
         queues.finish()
         self.report = CheckReport(
             start=start,
@@ -183,6 +185,16 @@ class Check:
 
     # The checkpoint itself
 
+    def _note_cuts(self) -> None:
+        """Tell of what starts have cut off the log and set aside."""
+        for cut in cuts(self._data.fs, self._data.paths):
+            self._findings.note(
+                self._data.paths.lost_file(cut.pos, cut.epoch),
+                0,
+                f"{cut.size} bytes that the start of epoch {cut.epoch} cut off the log at position "
+                f"{cut.pos}; nothing reads them, and they may be removed",
+            )
+
     def _check_checkpoint(self, walk: LogWalk) -> None:
         checkpoint = self._data.checkpoint
         for place, (raw, copy) in enumerate(zip(checkpoint.raw, checkpoint.copies, strict=True)):
@@ -209,7 +221,7 @@ class Check:
         place = newest.sequence % 2 * COPY_SIZE
         if not checkpoint.is_own:
             expected = f"the cluster of the log, {self._data.cluster}"
-            self._checkpoint_fault(place + CLUSTER_AT, expected, f"{newest.cluster}")
+            self._checkpoint_fault(place + CLUSTER_AT, expected, f"{newest.log.cluster}")
         elif newest.reach < walk.pos and not self._data.is_live:
             expected = f"a reach of {walk.pos} or more, where the log ends"
             self._checkpoint_fault(place, expected, f"{newest.reach}")

@@ -44,6 +44,9 @@ _HEAD_NAMES: Final = (
     "epoch",
     "next producer id",
     "next topic id",
+    "generation floor",
+    "salt",
+    "cluster",
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from _core.frames import check, read_header
-from _core.layout import FRAME_HEADER_SIZE, KIND_BLANK, KIND_EPOCH
+from _core.layout import FRAME_HEADER_SIZE, KIND_BLANK, KIND_HEAD
 from appliance.errors import (
     ConfigError,
     CorruptionError,
@@ -21,7 +21,7 @@ from appliance.fs import FileSystem, Lock
 from appliance.offline.findings import Findings
 from appliance.offline.log_files import LogFiles
 from appliance.store.checkpoint import COPY_SIZE, NO_CLUSTER, Checkpoint, SavedState, decode
-from appliance.store.control_frames import decode_epoch
+from appliance.store.control_frames import decode_head
 from appliance.store.paths import DataPaths
 from appliance.units import PAGE_SIZE_BYTES
 
@@ -116,7 +116,7 @@ class DataDir:
         self.cluster = self._first_cluster()
         newest = self.checkpoint.newest
         if newest is not None and self.cluster is not None:
-            self.checkpoint.is_own = newest.cluster in (NO_CLUSTER, self.cluster)
+            self.checkpoint.is_own = newest.log.cluster in (NO_CLUSTER, self.cluster)
         if self.is_live:
             self.log.end_at(self._last_whole())
 
@@ -151,11 +151,11 @@ class DataDir:
         if len(frame) < FRAME_HEADER_SIZE or check(frame, start) != WHOLE:
             return None
         header = read_header(frame)
-        if header["kind"] != KIND_EPOCH:
+        if header["kind"] != KIND_HEAD:
             return None
         payload = frame[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + header["tables_size"]]
         try:
-            return decode_epoch(bytes(payload)).cluster
+            return decode_head(bytes(payload)).cluster
         except CorruptionError:
             return None
 

@@ -268,7 +268,7 @@ class Dump:
                 "sequence": copy.sequence,
                 "flushed": copy.flushed,
                 "reach": copy.reach,
-                "cluster": str(copy.cluster),
+                "cluster": str(copy.log.cluster),
                 "states": [plain(state) for state in copy.states],
             }
         states = SavedStates(self._data, self._findings)

@@ -23,9 +23,11 @@ from _core.layout import (
     KIND_DELIVER,
     KIND_EPOCH,
     KIND_GROUP,
+    KIND_HEAD,
     KIND_OFFSET,
     KIND_PRODUCER,
     KIND_TOPIC,
+    KIND_VERDICT,
     SETTLED_ENTRY_SIZE,
     TIMER_ENTRY_SIZE,
 )
@@ -35,8 +37,10 @@ from appliance.store.control_frames import (
     TOPIC_DECLARED,
     TopicFrame,
     decode_epoch,
+    decode_head,
     decode_producer,
     decode_topic,
+    decode_verdict,
 )
 from appliance.store.frame_kinds import kind_name
 from appliance.store.group_frames import decode_group, decode_offsets
@@ -296,6 +300,8 @@ _DECODERS: Final[dict[int, Callable[[bytes], Item]]] = {
     KIND_OFFSET: lambda data: {"entries": plain(decode_offsets(data))},
     KIND_PRODUCER: lambda data: {"next_producer_id": decode_producer(data)},
     KIND_GROUP: lambda data: cast(Item, plain(decode_group(data))),
+    KIND_HEAD: lambda data: cast(Item, plain(decode_head(data))),
+    KIND_VERDICT: lambda data: cast(Item, plain(decode_verdict(data))),
     KIND_EPOCH: lambda data: cast(Item, plain(decode_epoch(data))),
 }
 

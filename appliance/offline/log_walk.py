@@ -11,6 +11,7 @@ from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
 from appliance.offline.frame_faults import explain
 from appliance.offline.log_state import LogState
+from appliance.offline.verdicts import find_verdicts
 from appliance.store.frame_kinds import newer_frame_error
 from appliance.units import MIB
 
@@ -54,6 +55,7 @@ class LogWalk:
             known_flushed=data.checkpoint.flushed,
             reach=data.checkpoint.reach,
             written=data.log.written_ranges,
+            verdicts=find_verdicts(data),
         )
         self._scan.keeps_positions = wants_positions
 

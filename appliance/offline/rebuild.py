@@ -13,6 +13,8 @@ from appliance.config import Config
 from appliance.fs import FileSystem
 from appliance.offline.data_dir import not_a_data_dir
 from appliance.store.checkpoint import CheckpointFile
+from appliance.store.commit_log import CommitLog
+from appliance.store.log_presence import LogPresence, read_heads
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Progress, RecoveryReport
 
@@ -22,7 +24,15 @@ class Rebuild:
 
     report: RecoveryReport
 
-    def __init__(self, fs: FileSystem, clock: Clock, config: Config, facade: Facade) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        clock: Clock,
+        config: Config,
+        facade: Facade,
+        *,
+        accepts_loss: bool = False,
+    ) -> None:
         """Touches no file yet.
 
         Args:
@@ -30,7 +40,9 @@ class Rebuild:
             clock: of a frame that begins an epoch.
             config: that of the broker; what follows from the log depends on a few settings.
             facade: what topic settings mean.
+            accepts_loss: go on without what is missing of the log.
         """
+        self._accepts_loss = accepts_loss
         self._fs = fs
         self._clock = clock
         self._config = config
@@ -42,17 +54,22 @@ class Rebuild:
 
         Raises:
             ConfigError: it is no data directory.
+            LogRefusedError: the log is not the one that the checkpoint knows, or lacks much.
             LatermqError: what `Broker.recover` raises.
         """
         if not self._fs.exists(self._paths.commit_log):
             raise not_a_data_dir(self._paths)
         lock = self._fs.lock(self._paths.root)
         try:
+            if not self._accepts_loss:
+                self._check_log()
             self._forget()
         finally:
             lock.release()
         # Should a broker take the lock now, it does the rest.
-        broker = Broker(self._clock, self._fs, self._config, self._facade)
+        broker = Broker(
+            self._clock, self._fs, self._config, self._facade, accepts_loss=self._accepts_loss
+        )
         try:
             yield from broker.recover()
         except BaseException:
@@ -60,6 +77,31 @@ class Rebuild:
             raise
         self.report = broker.report
         broker.close()
+
+    def _check_log(self) -> None:
+        """Refuse as a start does, while nothing is removed yet.
+
+        Raises:
+            LogRefusedError: the log is not the one that the checkpoint knows.
+        """
+        checkpoint = CheckpointFile(self._fs, self._paths.checkpoint)
+        log = CommitLog(
+            self._clock,
+            self._fs,
+            self._paths.commit_log,
+            segment_size_bytes=self._config.segment_size_bytes,
+            is_sync_flush=True,
+            is_prewritten=False,
+            cache_size_bytes=self._config.cache_size_bytes,
+            checkpoint=checkpoint,
+        )
+        try:
+            checkpoint.open()
+            log.open_segments()
+            LogPresence(self._paths, checkpoint.last, log, read_heads(log)).check()
+        finally:
+            checkpoint.close()
+            log.close()
 
     def _forget(self) -> None:
         """Remove what follows from the log, once nothing names it any more."""

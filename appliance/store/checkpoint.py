@@ -26,7 +26,7 @@ COPY_SIZE: Final = 4096
 STATES_KEPT: Final = 2
 """The newest state, and the one that serves if its files are damaged."""
 
-BODY: Final = struct.Struct(">IHxxqqq16s")
+BODY: Final = struct.Struct(">IHxxqqq16sqqIi")
 STATE: Final = struct.Struct(">qqII")
 CRC: Final = struct.Struct(">I")
 VERSIONED: Final = struct.Struct(">IH")
@@ -34,6 +34,27 @@ VERSIONED: Final = struct.Struct(">IH")
 COPY: Final = struct.Struct(f"{BODY.format}{STATE.format[1:] * STATES_KEPT}I")
 
 NO_CLUSTER: Final = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """Which log it is, and what a start must know of it although the log is not there.
+
+    Attributes:
+        cluster: that the log belongs to.
+        start: log position of the first byte that is kept.
+        own_from: flushed marks of frames from this log position on are about this disk; a slave
+            has the frames below it from its master, whose disk their marks are about.
+        salt: begins the CRC of every frame but heads.
+        epoch: the newest one.
+    """
+
+    cluster: UUID = NO_CLUSTER
+    start: int = 0
+    own_from: int = 0
+    salt: int = 0
+    epoch: int = -1
+
 
 _NO_STATE: Final = (-1, 0, 0, 0)
 
@@ -60,8 +81,12 @@ class Checkpoint:
     flushed: int
     reach: int
     states: tuple[SavedState, ...] = ()
-    cluster: UUID = NO_CLUSTER
-    """That the log belongs to."""
+    log: LogIdentity = LogIdentity()
+
+    @property
+    def knows_log(self) -> bool:
+        """It tells of a log that had frames."""
+        return self.log.cluster != NO_CLUSTER and (self.flushed > 0 or bool(self.states))
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -73,7 +98,11 @@ def encode(checkpoint: Checkpoint) -> bytes:
         checkpoint.sequence,
         checkpoint.flushed,
         checkpoint.reach,
-        checkpoint.cluster.bytes,
+        checkpoint.log.cluster.bytes,
+        checkpoint.log.start,
+        checkpoint.log.own_from,
+        checkpoint.log.salt,
+        checkpoint.log.epoch,
     )
     for state in checkpoint.states:
         body += STATE.pack(state.applied, state.number, state.size, state.crc)
@@ -93,21 +122,25 @@ def decode(copy: bytes) -> Checkpoint | None:
     """Read one copy; None if it is not whole, or of another version."""
     if len(copy) < COPY.size:
         return None
-    magic, version, sequence, flushed, reach, cluster, *fields, crc = COPY.unpack_from(copy)
+    magic, version, sequence, flushed, reach, cluster, start, own_from, salt, epoch, *rest = (
+        COPY.unpack_from(copy)
+    )
+    *fields, crc = rest
     if crc32c(copy[: COPY.size - CRC.size]) != crc:
         return None
     if magic != MAGIC or version != VERSION or not 0 <= flushed <= reach:
         return None
     found = [tuple(fields[at : at + 4]) for at in range(0, len(fields), 4)]
     states = tuple(SavedState(*state) for state in found if state[0] >= 0)
-    return Checkpoint(sequence, flushed, reach, states, UUID(bytes=cluster))
+    log = LogIdentity(UUID(bytes=cluster), start, own_from, salt, epoch)
+    return Checkpoint(sequence, flushed, reach, states, log)
 
 
 class CheckpointFile:
     """The file of both copies. `open` comes first; all others may be on any thread.
 
     Attributes:
-        cluster: written into every copy.
+        log: which log it is about; written into every copy.
         last: what the next copy goes out from: the newest whole one, None if there is none.
         copies: what each place in the file holds, as far as it is whole.
     """
@@ -120,27 +153,36 @@ class CheckpointFile:
         self._sequence = 0
         self._other_versions: list[int] = []
         """Places in the file, bytes, of copies in a form that this latermq does not read."""
-        self.cluster = NO_CLUSTER
+        self.log = LogIdentity()
         self.last: Checkpoint | None = None
         self.copies: list[Checkpoint | None] = [None, None]
 
     def open(self) -> None:
-        """Read what is there. A place that cannot be read holds nothing.
+        """Read what is there; changes nothing. A place that cannot be read holds nothing.
 
         Raises:
-            StorageError: the file cannot be made or opened.
+            StorageError: the file cannot be opened.
         """
-        is_new = not self._fs.exists(self._path)
-        self._file = self._fs.open(self._path, create=True)
-        if is_new:
-            self._file.allocate(2 * COPY_SIZE)
-            self._file.fdatasync()
-            self._fs.sync_dir(self._path.parent)
+        if not self._fs.exists(self._path):
+            return
+        self._file = self._fs.open(self._path)
         self.copies = [self._read(self._file, at) for at in (0, COPY_SIZE)]
         self._other_versions = [at for at in (0, COPY_SIZE) if self._has_other_version(at)]
         whole = [copy for copy in self.copies if copy is not None]
         self.last = max(whole, key=lambda copy: copy.sequence, default=None)
         self._sequence = 0 if self.last is None else self.last.sequence
+
+    def ensure(self) -> None:
+        """Make the file if it is missing; comes before anything is written.
+
+        Raises:
+            StorageError: it cannot be made.
+        """
+        if self._file is None:
+            self._file = self._fs.open(self._path, create=True)
+            self._file.allocate(2 * COPY_SIZE)
+            self._file.fdatasync()
+            self._fs.sync_dir(self._path.parent)
 
     @staticmethod
     def _read(file: File, at: int) -> Checkpoint | None:
@@ -174,7 +216,8 @@ class CheckpointFile:
         """
         if self.last is not None:
             flushed, reach = (self.last.flushed, self.last.reach) if is_own else (0, 0)
-            self.last = Checkpoint(self.last.sequence, flushed, reach, tuple(states)[:STATES_KEPT])
+            kept = tuple(states)[:STATES_KEPT]
+            self.last = replace(self.last, flushed=flushed, reach=reach, states=kept)
 
     def write(self, flushed: int, reach: int) -> None:
         """Say durably how far the log goes; what was said of a greater reach holds on.
@@ -198,6 +241,15 @@ class CheckpointFile:
         """
         with self._lock:
             self._write(flushed, 0 if self.last is None else self.last.reach, ())
+
+    def rewrite(self, flushed: int) -> None:
+        """Write both copies anew: neither may go on saying what is not true of this log.
+
+        Raises:
+            StorageError: it could not be written or synced; the process must stop.
+        """
+        for _ in self.copies:
+            self.note_flushed(flushed)
 
     def save(self, state: SavedState, flushed: int) -> None:
         """Name a state whose every file is durable; `flushed` as with `write`.
@@ -227,7 +279,7 @@ class CheckpointFile:
         """
         with self._lock:
             if self.last is not None:
-                self.cluster = self.last.cluster
+                self.log = self.last.log
                 self.last = replace(self.last, states=())
                 for _ in self.copies:
                     self._write(self.last.flushed, self.last.reach, ())
@@ -252,7 +304,7 @@ class CheckpointFile:
         # place, which may be torn now, and not over the only copy that is whole.
         sequence = self._sequence + 1
         reach = max(flushed, reach)
-        checkpoint = Checkpoint(sequence, flushed, reach, states, self.cluster)
+        checkpoint = Checkpoint(sequence, flushed, reach, states, self.log)
         # Else a later change of versions would find it and believe what was true long ago.
         for at in self._other_versions:
             self._file.pwritev([bytes(COPY_SIZE)], at)

@@ -13,11 +13,12 @@ through FileSystem only.
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from _core.layout import FRAME_HEADER_SIZE
+from _core.layout import FRAME_HEADER_SIZE, KIND_HEAD
 from _core.log_tail import LogTail
 from _core.log_view import LogView
 from _core.pointers import Pointers
@@ -28,6 +29,7 @@ from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log_reads import Unreadable, read_around
 from appliance.store.paths import SPARE_NAME, parse_segment_name
 from appliance.store.segment import Segment, SpareJob, put_aside
+from appliance.store.segment_files import SegmentFiles
 from appliance.units import KIB, MIB, NS_PER_MS
 
 RESERVE_FRACTION: Final = 16
@@ -81,6 +83,8 @@ class CommitLog:
 
     Attributes:
         view: what of the log is in memory.
+        files: the segments as files, before the first append.
+        head: makes the payload of the head frame with which a segment begins.
         pointers, tail: set once the end of the log is known.
     """
 
@@ -105,10 +109,13 @@ class CommitLog:
         self._checkpoint = checkpoint
         self._reach = 0
         self._segments: list[Segment] = []
+        self.files = SegmentFiles(fs, directory, self._segments, segment_size_bytes)
+        self._empty: list[Path] = []
+        """Files without a byte, to be removed once the log is served."""
         self._spare_job: SpareJob | None = None
         self._unsynced: list[File] = []
         self._spare_failed_ns: int | None = None
-        self._position = 0
+        self.head: Callable[[], bytes] = bytes
         self.view = LogView(size_max=cache_size_bytes)
         self.pointers = Pointers(0, sync_flush=is_sync_flush)
         self.tail = LogTail(self.pointers, reserve_bytes=0)
@@ -116,7 +123,9 @@ class CommitLog:
     # Start
 
     def open_segments(self) -> None:
-        """Open all segments that exist."""
+        """Open all segments that exist; changes nothing."""
+        if not self._fs.exists(self._directory):
+            return
         for name in self._fs.list_dir(self._directory):
             if name == SPARE_NAME:
                 continue
@@ -129,7 +138,7 @@ class CommitLog:
             size = file.size()
             if size == 0:  # a crash came between its creation and its allocation
                 file.close()
-                self._fs.unlink(self._directory / name)
+                self._empty.append(self._directory / name)
                 continue
             end = self._segments[-1].end if self._segments else 0
             if not end <= base < (1 << 63) - size:
@@ -138,19 +147,6 @@ class CommitLog:
                     self._directory / name, 0, f"a segment from {end} on", f"the name {name!r}"
                 )
             self._segments.append(Segment(base, size, file))
-
-    def reaches(self, pos: int) -> bool:
-        """Whether there is a file for everything up to a log position, above the first byte."""
-        if not self._segments or self._segments[0].base >= pos:
-            return False
-        end = self._segments[0].base
-        for segment in self._segments:
-            if segment.base >= pos:
-                break
-            if segment.base != end:
-                return False
-            end = segment.end
-        return pos <= end
 
     def segments_from(self, pos: int, *, drop_cache: bool) -> list[tuple[int, int]]:
         """The segment that holds the byte before a log position, and all that follow.
@@ -181,6 +177,8 @@ class CommitLog:
         Raises:
             StorageError: also when the disk has no room for the first segment.
         """
+        for path in self._empty:
+            self._fs.unlink(path)
         while self._segments and self._segments[-1].base >= end:
             # It was made in time and not needed yet, or is left over from before a cut.
             put_aside(self._fs, self._segments.pop(), self._segment_size_bytes)
@@ -291,8 +289,18 @@ class CommitLog:
         self.tail.has_spare = False
         self._segments.append(segment)
         self._enter(segment)
+        self.append_head()
         self.tail.end_change()
         return True
+
+    def append_head(self) -> None:
+        """Begin a segment with its head, if nothing is in it yet."""
+        if self.pointers.wrote == self._segments[-1].base:
+            pos = self.tail.append_control(
+                KIND_HEAD, topic_id=0, store_time_ms=self._clock.wall_ms(), payload=self.head()
+            )
+            assert pos == self._segments[-1].base
+            self.tail.end_change()
 
     # Write and flush
 

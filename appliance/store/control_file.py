@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
+from uuid import UUID
 
 from _core.crc32c import crc32c
 from _core.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_TOPIC
 from appliance.errors import CorruptionError
 from appliance.fs import FileSystem
-from appliance.store.checkpoint import SavedState
+from appliance.store.checkpoint import NO_CLUSTER, SavedState
 from appliance.store.payload import PayloadReader, pack_text
 from appliance.store.run_files import ENTRY, RunEntry, decode_entry, encode_entry
 
@@ -26,9 +27,9 @@ MAGIC: Final = 0x4C4D4353
 """LMCS."""
 VERSION: Final = 1
 
-HEAD: Final = struct.Struct(">IHxxqqqqIiqixxxx")
+HEAD: Final = struct.Struct(">IHxxqqqqIiqiiI16sxxxx")
 """Magic, version, number, start, applied, position and CRC of the last frame, epoch, next producer
-id, next topic id."""
+id, next topic id, generation floor, salt, cluster."""
 
 VALUE_HEAD: Final = struct.Struct(">BxxxiI")
 """Kind, topic id, size; then the payload. Those of a carry frame begin likewise."""
@@ -91,6 +92,9 @@ class ControlState:
     epoch: int
     next_producer_id: int = 0
     next_topic_id: int = 1
+    generation_floor: int = 0
+    salt: int = 0
+    cluster: UUID = NO_CLUSTER
     settings: str = ""
     """Of the configuration, what the state depends on."""
     id_key: bytes = b""
@@ -125,6 +129,9 @@ def encode_head(state: ControlState) -> bytes:
         state.epoch,
         state.next_producer_id,
         state.next_topic_id,
+        state.generation_floor,
+        state.salt,
+        state.cluster.bytes,
     )
 
 
@@ -240,8 +247,11 @@ def decode(path: Path, data: bytes) -> ControlState:
         "epoch",
         "next_producer_id",
         "next_topic_id",
+        "generation_floor",
+        "salt",
     )
-    state = ControlState(**dict(zip(names, fields, strict=True)))
+    *numbers, cluster = fields
+    state = ControlState(**dict(zip(names, numbers, strict=True)), cluster=UUID(bytes=cluster))
     for at, value in _walk(path, data):
         if value.kind in _BULK:
             state.values.append(value)

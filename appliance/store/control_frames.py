@@ -1,4 +1,4 @@
-"""The payloads of topic, producer and epoch frames.
+"""The payloads of topic, producer, epoch, head and verdict frames.
 
 docs/FORMAT.md draws them. The payloads of offset and group frames are in `group_frames`. Layer 2;
 pure functions of bytes.
@@ -19,7 +19,19 @@ TOPIC_HEAD: Final = struct.Struct(">BxH16sIHxx")
 TOPIC_PARTITION: Final = struct.Struct(">qqq")
 """Start offset, next offset, highest timestamp."""
 PRODUCER: Final = struct.Struct(">q")
-EPOCH: Final = struct.Struct(">ixxxxq16s")
+EPOCH: Final = struct.Struct(">iBxxxq16s")
+HEAD: Final = struct.Struct(">16sIiqiBxxxIxxxx")
+"""Cluster, salt, next topic id, next producer id, generation floor, node, range count."""
+VERDICT: Final = struct.Struct(">qiiiI")
+"""Next producer id, next topic id, generation floor, generation jump, range count."""
+RANGE: Final = struct.Struct(">qq")
+"""From, to."""
+
+PRODUCER_ID_BLOCK: Final = 1000
+"""Producer ids that one producer frame hands out, so that not every new producer costs a frame."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""(from, to) log positions of parts of the log that count as lost for good, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,48 @@ class EpochFrame:
     epoch: int
     start_pos: int
     cluster: UUID
+    node: int = 0
+    """Of the writer: 0 alone; 1 and 2 of a pair, whose epochs are odd and even."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """Where allocators go on from: what is below may have been given.
+
+    Attributes:
+        producer_id, topic_id: the next ones.
+        generation: a group that is not known begins its generations above it.
+    """
+
+    producer_id: int = 0
+    topic_id: int = 1
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFrame:
+    """The first frame of a segment: what must survive the loss of all others."""
+
+    cluster: UUID
+    salt: int = 0
+    node: int = 0
+    floors: Floors = Floors()
+    lost: Ranges = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictFrame:
+    """What a start judged lost for good, and where the allocators go on after it.
+
+    Attributes:
+        floors: of this moment.
+        generation_jump: added to the generation of every group that is known here.
+        lost: what it judged; what earlier starts judged is in their frames and in heads.
+    """
+
+    floors: Floors
+    generation_jump: int
+    lost: Ranges
 
 
 def encode_topic(frame: TopicFrame) -> bytes:
@@ -97,7 +151,7 @@ def decode_producer(payload: bytes) -> int:
 
 def encode_epoch(frame: EpochFrame) -> bytes:
     """The payload of an epoch frame."""
-    return EPOCH.pack(frame.epoch, frame.start_pos, frame.cluster.bytes)
+    return EPOCH.pack(frame.epoch, frame.node, frame.start_pos, frame.cluster.bytes)
 
 
 def decode_epoch(payload: bytes) -> EpochFrame:
@@ -107,6 +161,81 @@ def decode_epoch(payload: bytes) -> EpochFrame:
         CorruptionError: it is shorter or longer.
     """
     reader = PayloadReader(payload, "an epoch frame")
-    epoch, start_pos, cluster = reader.fields(EPOCH)
+    epoch, node, start_pos, cluster = reader.fields(EPOCH)
     reader.finish()
-    return EpochFrame(epoch, start_pos, UUID(bytes=cluster))
+    return EpochFrame(epoch, start_pos, UUID(bytes=cluster), node)
+
+
+def encode_head(frame: HeadFrame) -> bytes:
+    """The payload of a head frame."""
+    floors = frame.floors
+    head = HEAD.pack(
+        frame.cluster.bytes,
+        frame.salt,
+        floors.topic_id,
+        floors.producer_id,
+        floors.generation,
+        frame.node,
+        len(frame.lost),
+    )
+    return head + _encode_ranges(frame.lost)
+
+
+def decode_head(payload: bytes) -> HeadFrame:
+    """Read the payload of a head frame.
+
+    Raises:
+        CorruptionError: it is shorter or longer than its count says.
+    """
+    reader = PayloadReader(payload, "a head frame")
+    cluster, salt, topic_id, producer_id, generation, node, count = reader.fields(HEAD)
+    lost = _read_ranges(reader, count)
+    return HeadFrame(
+        cluster=UUID(bytes=cluster),
+        salt=salt,
+        node=node,
+        floors=Floors(producer_id=producer_id, topic_id=topic_id, generation=generation),
+        lost=lost,
+    )
+
+
+def encode_verdict(frame: VerdictFrame) -> bytes:
+    """The payload of a verdict frame."""
+    floors = frame.floors
+    head = VERDICT.pack(
+        floors.producer_id,
+        floors.topic_id,
+        floors.generation,
+        frame.generation_jump,
+        len(frame.lost),
+    )
+    return head + _encode_ranges(frame.lost)
+
+
+def decode_verdict(payload: bytes) -> VerdictFrame:
+    """Read the payload of a verdict frame.
+
+    Raises:
+        CorruptionError: it is shorter or longer than its count says.
+    """
+    reader = PayloadReader(payload, "a verdict frame")
+    producer_id, topic_id, generation, jump, count = reader.fields(VERDICT)
+    return VerdictFrame(
+        floors=Floors(producer_id=producer_id, topic_id=topic_id, generation=generation),
+        generation_jump=jump,
+        lost=_read_ranges(reader, count),
+    )
+
+
+def _encode_ranges(ranges: Ranges) -> bytes:
+    return b"".join(RANGE.pack(*each) for each in ranges)
+
+
+def _read_ranges(reader: PayloadReader, count: int) -> Ranges:
+    reader.check_count(count, RANGE.size)
+    ranges = []
+    for _ in range(count):
+        start, end = reader.fields(RANGE)
+        ranges.append((start, end))
+    reader.finish()
+    return tuple(ranges)

@@ -1,6 +1,27 @@
 """Where in the log each epoch starts. Layer 2; does no I/O."""
 
 from bisect import bisect_right
+from typing import Final
+
+from appliance.units import MS_PER_SECOND
+
+YEAR_2020_MS: Final = 1_577_836_800_000
+"""Epochs count seconds from here on, so that 31 bits last until 2088."""
+EPOCH_MAX: Final = (1 << 31) - 1
+
+
+def next_epoch(last: int, wall_ms: int) -> int:
+    """The epoch of a start: two starts of copies of one log do not share it.
+
+    Args:
+        last: the newest epoch that is known, -1 for none.
+        wall_ms: now, epoch ms.
+
+    Returns:
+        The greater of the one after `last` and the seconds since 2020.
+    """
+    seconds = (wall_ms - YEAR_2020_MS) // MS_PER_SECOND
+    return min(max(last + 1, seconds, 0), EPOCH_MAX)
 
 
 class EpochStarts:

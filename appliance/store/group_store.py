@@ -6,6 +6,7 @@ before any other frame of control state, so that replay meets all of them in the
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ GATHERED_MAX_BYTES: Final = 32 * KIB
 FRAME_OVERHEAD_BYTES: Final = FRAME_HEADER_SIZE + COUNT.size + FRAME_ALIGNMENT
 """What an offset frame has beside its entries, at most."""
 
+GENERATION_MAX: Final = (1 << 31) - 1
+
 MESSAGE_TOO_LARGE: Final = 10
 INVALID_COMMIT_OFFSET_SIZE: Final = 28
 KAFKA_STORAGE_ERROR: Final = 56
@@ -42,6 +45,7 @@ class GroupStore:
 
     Attributes:
         offsets_size: what all committed offsets together take; see `offset_size`.
+        generation_floor: a group that is not known here begins its generations above it.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class GroupStore:
         self._gathered_size_max = min(GATHERED_MAX_BYTES, reserve_bytes - 2 * FRAME_HEADER_SIZE)
         self._offsets_size_max = offsets_size_max
         self.offsets_size = 0
+        self.generation_floor = 0
         self._gathered: list[bytes] = []
         self._gathered_size = 0
         self._groups: dict[str, GroupFrame] = {}
@@ -87,6 +92,11 @@ class GroupStore:
     def groups(self) -> Mapping[str, GroupFrame]:
         """By name; a group that only ever committed offsets is not among them."""
         return MappingProxyType(self._groups)
+
+    @property
+    def topic_id_seen(self) -> int:
+        """The highest topic id of any committed offset, 0 for none."""
+        return max(self._counts, default=0)
 
     @property
     def names(self) -> list[str]:
@@ -247,6 +257,13 @@ class GroupStore:
                 self._forget_offset(frame.group, key)
         else:
             self._groups[frame.group] = frame
+
+    def raise_generations(self, jump: int) -> None:
+        """Add to the generation of every group: lost frames may have told of so many later ones."""
+        if jump:
+            for name, frame in self._groups.items():
+                generation = min(max(frame.generation, 0) + jump, GENERATION_MAX)
+                self._groups[name] = replace(frame, generation=generation)
 
     def forget_topic(self, topic_id: int, partition_count: int) -> None:
         """A topic is deleted: nobody's offset in it counts any more.

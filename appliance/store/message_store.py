@@ -9,6 +9,7 @@ Order of a write: `commit` (page cache), `begin_flush` .. `end_flush` (disk), an
 visible. Layer 2.
 """
 
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
@@ -22,18 +23,22 @@ from _core.pointers import Pointers
 from _core.projections import Projections
 from appliance.clock import Clock
 from appliance.config import Config
-from appliance.errors import CorruptionError, RequestError, StorageError
+from appliance.errors import CorruptionError, LogRefusedError, RequestError, StorageError
 from appliance.fs import FileSystem, Lock
 from appliance.model import ColdPlace
-from appliance.store import control_frames
-from appliance.store.checkpoint import CheckpointFile
+from appliance.store import admission, control_frames
+from appliance.store.checkpoint import CheckpointFile, LogIdentity
 from appliance.store.checkpointer import Checkpointer
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.commit_log import CommitLog, FlushJob
 from appliance.store.consume_queue import UNITS_SAVED_AT, ConsumeQueues
 from appliance.store.control_file import KnownDamage
-from appliance.store.epoch_starts import EpochStarts
+from appliance.store.control_frames import PRODUCER_ID_BLOCK
+from appliance.store.decisions import TAILS, End, Stop
+from appliance.store.epoch_starts import EpochStarts, next_epoch
 from appliance.store.group_store import GroupStore
+from appliance.store.log_presence import LogPresence, read_heads
+from appliance.store.lost import set_aside
 from appliance.store.offset_expiry import OffsetExpiry
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.recovery import Damage, Progress, RecoveryReport
@@ -41,15 +46,14 @@ from appliance.store.segment import SpareJob
 from appliance.store.start import Start
 from appliance.store.state import LogCalls, State
 from appliance.store.topic_store import TopicStore
+from appliance.store.verdict import Verdict, find_end, make_report
+from appliance.store.verdict_log import append_verdict
 from appliance.units import NS_PER_MS
 
-PRODUCER_ID_BLOCK: Final = 1000
-"""Producer ids that one producer frame hands out, so that not every new producer costs a frame."""
+SALT_SIZE: Final = 4
 
 KAFKA_STORAGE_ERROR: Final = 56
 """Kafka's code for a disk that cannot take more: clients try again."""
-
-ConfigureTopic = Callable[[Topic], None]
 
 
 class MessageStore:
@@ -67,7 +71,13 @@ class MessageStore:
     _cold: ColdReader
 
     def __init__(
-        self, clock: Clock, fs: FileSystem, config: Config, configure_topic: ConfigureTopic
+        self,
+        clock: Clock,
+        fs: FileSystem,
+        config: Config,
+        configure_topic: Callable[[Topic], None],
+        *,
+        accepts_loss: bool = False,
     ) -> None:
         """Touches no file yet.
 
@@ -76,7 +86,9 @@ class MessageStore:
             fs: all files.
             config: settings.
             configure_topic: sets on a new or replayed topic what its settings mean.
+            accepts_loss: the start goes on without what is missing of the log.
         """
+        self._accepts_loss = accepts_loss
         self._clock = clock
         self._fs = fs
         self._config = config
@@ -166,20 +178,17 @@ class MessageStore:
             FormatVersionError: a newer latermq wrote to the log.
         """
         started_ns = self._clock.monotonic_ns()
+        try:
+            yield from self._recover(started_ns)
+        except LogRefusedError:
+            self.abandon()
+            raise
+
+    def _recover(self, started_ns: int) -> Iterator[Progress]:
+        presence, stop = self._look()
+        yield Progress("opening", 0, 0)
         for directory in self._paths.directories():
             self._fs.make_dirs(directory)
-        # A start that was killed may have made them, and not synced their names.
-        self._fs.sync_dir(self._paths.root.parent)
-        self._fs.sync_dir(self._paths.root)
-        self._lock = self._fs.lock(self._paths.root)
-        is_clean = not self._fs.exists(self._paths.abort)
-        if is_clean:
-            self._fs.open(self._paths.abort, create=True).close()
-        # Also what is there already: who made it may have been killed before it was durable.
-        self._fs.sync_dir(self._paths.root)
-        self._checkpoint.open()
-        yield Progress("opening", 0, 0)
-        self._log.open_segments()
         if not self._log.has_segments:
             self._sync_way()
         start = Start(
@@ -188,13 +197,51 @@ class MessageStore:
             paths=self._paths,
             log=self._log,
             checkpoint=self._checkpoint,
+            presence=presence,
             new_state=self._new_state,
         )
-        for progress in start.run(is_clean=is_clean):
+        for progress in start.run(stop):
             self._state, self._queues = start.state, start.queues
             yield progress
         self._state, self._queues = start.state, start.queues
-        self._finish_recovery(start, is_clean=is_clean, started_ns=started_ns)
+        verdict = Verdict(start.scan, start.state, flushed=start.flushed)
+        if not self._accepts_loss:
+            limit_bytes = self._config.loss_max_bytes
+            admission.check_loss(self._paths, self._log, verdict, limit_bytes=limit_bytes)
+        self._enter_directory()
+        start.finish()
+        yield Progress("finishing", start.scan.pos, start.scan.pos)
+        self._finish_recovery(start, stop, verdict, started_ns=started_ns)
+
+    def _look(self) -> tuple[LogPresence, Stop]:
+        """Take the lock, and see whether the log that is here may be served; changes nothing else.
+
+        Raises:
+            LogRefusedError: it may not.
+        """
+        admission.check_exists(self._fs, self._paths, must_exist=self._config.must_exist)
+        self._fs.make_dirs(self._paths.root)
+        self._lock = self._fs.lock(self._paths.root)
+        self._checkpoint.open()
+        self._log.open_segments()
+        known = self._checkpoint.last
+        presence = LogPresence(self._paths, known, self._log, read_heads(self._log))
+        if not self._accepts_loss:
+            presence.check()
+        if self._config.must_exist:
+            admission.check_holds_log(self._paths, self._log, known)
+        has_abort = self._fs.exists(self._paths.abort)
+        return presence, admission.find_stop(presence, self._log, known, has_abort=has_abort)
+
+    def _enter_directory(self) -> None:
+        """From here on things change: the abort file tells the next start if this one is killed."""
+        fs, paths = self._fs, self._paths
+        # A start that was killed may have made them, and not synced their names.
+        fs.sync_dir(paths.root.parent)
+        if not fs.exists(paths.abort):
+            fs.open(paths.abort, create=True).close()
+        fs.sync_dir(paths.root)
+        self._checkpoint.ensure()
 
     def _sync_way(self) -> None:
         """Make the way to the data directory durable, as far as this process may."""
@@ -205,25 +252,35 @@ class MessageStore:
                 if error.is_fatal:
                     raise
 
-    def _finish_recovery(self, start: Start, *, is_clean: bool, started_ns: int) -> None:
+    def _finish_recovery(
+        self, start: Start, stop: Stop, verdict: Verdict, *, started_ns: int
+    ) -> None:
         scan, state = start.scan, self._state
-        # After a clean stop nothing is cut; if the last frames rotted all the same, others follow,
-        # or the checkpoint knows of more.
-        is_clean = is_clean and not scan.has_leftovers and scan.pos >= start.flushed
-        found = [KnownDamage(begin, end - begin, why) for begin, end, why in scan.damage]
-        if scan.pos < start.flushed and not any(each.pos == scan.pos for each in found):
-            # Nothing is wrong up to there: whole segments are gone.
-            found.append(KnownDamage(scan.pos, start.flushed - scan.pos, "it is missing"))
-        state.damage = [*start.damage, *found]
-        state.lost = scan.lost_ranges
-        for each in state.damage:
-            path, offset = self._log.path_of(each.pos)
-            self.damage.append(Damage(path, offset, each.size, each.fault))
-        self._checkpoint.cluster = state.cluster
+        end = find_end(scan, start.flushed)
+        tail = TAILS[stop, end]
+        self._note_damage(start, verdict)
+        is_fresh = start.last_frame[0] < 0 and not self._log.has_segments
+        epoch = next_epoch(max(scan.epoch, start.knowledge.epoch), self._clock.wall_ms())
+        state.salt = state.salt or scan.salt
+        if is_fresh:
+            state.salt = int.from_bytes(secrets.token_bytes(SALT_SIZE)) or 1
+        self._checkpoint.log = LogIdentity(
+            cluster=state.cluster, start=self._log.start_pos, salt=state.salt, epoch=epoch
+        )
+        if tail.is_cut:
+            set_aside(
+                self._fs,
+                self._paths,
+                self._log,
+                start=scan.pos,
+                end=max(scan.garbage_end, scan.pos),
+                epoch=epoch,
+            )
         durable = max(start.applied, min(start.flushed, scan.pos))
         self._checkpoint.lower_flushed(scan.pos)
-        self._log.recover_to(scan.pos, durable=durable, is_cut=not is_clean)
-        self.tail.epoch = scan.epoch
+        self._log.head = lambda: control_frames.encode_head(state.head())
+        self._log.files.fill_gaps()
+        self._log.recover_to(scan.pos, durable=durable, is_cut=tail.is_cut)
         self.tail.last_pos, self.tail.last_crc = start.last_frame
         self.writer = LogWriter(
             self.tail,
@@ -231,15 +288,30 @@ class MessageStore:
             frame_size_max=self._config.segment_size_bytes // 2,
             topic_payload=self.topics.payload,
         )
-        is_empty = start.last_frame[0] < 0
-        if not is_clean or is_empty:
-            self._begin_epoch(0 if is_empty else scan.epoch + 1)
+        self._begin_epoch(epoch)
+        now_ms, recovered = self._clock.wall_ms(), start.knowledge.recovered
+        skips = append_verdict(verdict, recovered, state, self.writer, epoch=epoch, now_ms=now_ms)
         self.commit()
         self.flush()
+        if end is End.SHORT or not start.is_own:
+            self._checkpoint.rewrite(self.pointers.flushed)
         self.projections.advance_visible(self.pointers.visible)
         for partition in self.projections.partitions:
             if partition is not None and partition.units_dirty:
                 self._queues.save(partition)
+        self._make_parts(start)
+        self.report = make_report(
+            start,
+            verdict,
+            is_clean=tail.is_clean,
+            end_pos=self.pointers.wrote,
+            damage=self.damage,
+            epoch=epoch,
+            skips=skips,
+            duration_ms=(self._clock.monotonic_ns() - started_ns) // NS_PER_MS,
+        )
+
+    def _make_parts(self, start: Start) -> None:
         self._cold = ColdReader(self._clock, self._fs, self._log, self._queues, self.projections)
         self.checkpoints = Checkpointer(
             clock=self._clock,
@@ -248,28 +320,23 @@ class MessageStore:
             log=self._log,
             checkpoint=self._checkpoint,
             queues=self._queues,
-            state=state,
+            state=self._state,
             runs=start.runs,
             interval_bytes=self._config.checkpoint_interval_bytes,
             kept=start.kept,
         )
-        self.report = RecoveryReport(
-            is_clean=is_clean,
-            frames=scan.frames,
-            end_pos=self.pointers.wrote,
-            cut_bytes=max(0, scan.garbage_end - scan.pos),
-            damage=tuple(self.damage),
-            epoch=self.tail.epoch,
-            checkpoint=0 if start.loaded is None else start.loaded.number,
-            applied=start.applied,
-            replayed_bytes=scan.pos - start.applied,
-            duration_ms=(self._clock.monotonic_ns() - started_ns) // NS_PER_MS,
-            rejected=tuple(start.rejected),
-        )
+
+    def _note_damage(self, start: Start, verdict: Verdict) -> None:
+        self._state.damage = [*start.damage, *verdict.damage]
+        self._state.lost = start.scan.lost_ranges
+        for each in self._state.damage:
+            path, offset = self._log.path_of(each.pos)
+            self.damage.append(Damage(path, offset, each.size, each.fault))
 
     def _begin_epoch(self, epoch: int) -> None:
+        self.tail.epoch, self.tail.salt = epoch, self._state.salt
+        self._log.append_head()
         start = self.pointers.wrote
-        self.tail.epoch = epoch
         self.epochs.add(epoch, start)
         self._append_control(
             KIND_EPOCH,

@@ -6,6 +6,7 @@
     timer/ index/                           pending timers and users' ids as of a checkpoint
     control/                                the rest of what is known at a checkpoint
     checkpoint                              which of these belong together; how far the log goes
+    lost/POSITION-EPOCH                     what a start has cut off the log at that position
     abort                                   exists while a broker runs
     lock                                    held while a broker runs
 
@@ -35,6 +36,15 @@ def parse_segment_name(name: str) -> int | None:
     return int(name)
 
 
+def parse_lost_name(name: str) -> tuple[int, int] | None:
+    """The log position and the epoch that a name below `lost/` stands for; None if it is none."""
+    pos, dash, epoch = name.partition("-")
+    base = parse_segment_name(pos)
+    if base is None or not dash or not (epoch.isascii() and epoch.isdigit()):
+        return None
+    return base, int(epoch)
+
+
 class DataPaths:
     """Where things are in one data directory."""
 
@@ -47,6 +57,7 @@ class DataPaths:
         self.control = root / "control"
         self.abort = root / "abort"
         self.checkpoint = root / "checkpoint"
+        self.lost = root / "lost"
 
     def directories(self) -> tuple[Path, ...]:
         """Every directory that a store has, parents first."""
@@ -62,6 +73,10 @@ class DataPaths:
     def control_file(self, number: int) -> Path:
         """The control file of one saved state."""
         return self.control / segment_name(number)
+
+    def lost_file(self, pos: int, epoch: int) -> Path:
+        """What the start of an epoch has cut off the log at a position."""
+        return self.lost / f"{segment_name(pos)}-{epoch}"
 
     def queue(self, topic: str, partition: int) -> Path:
         """The directory of one partition's ConsumeQueue."""

@@ -68,6 +68,8 @@ class RecoveryReport:
         replayed_bytes: of the log, from there to its end.
         duration_ms: how long all of it took.
         rejected: saved states that could not be used.
+        skips: what allocators skip, since lost frames may have given it.
+        lost_bytes: that this start judged lost for good.
     """
 
     is_clean: bool
@@ -81,6 +83,8 @@ class RecoveryReport:
     replayed_bytes: int = 0
     duration_ms: int = 0
     rejected: tuple[Rejected, ...] = ()
+    skips: tuple[str, ...] = ()
+    lost_bytes: int = 0
 
     def __str__(self) -> str:
         stop = "a clean" if self.is_clean else "an unclean"

@@ -4,32 +4,30 @@
  load       control state, then timers and ids; or nothing, if no state will do
  replay     every frame behind it
 
-What is found decides by the table in `decisions`. Nothing is changed on the disk but what cannot be
-used; nothing of a state is taken up before all of it was checked. Layer 2.
+What is found decides by the tables in `decisions`. Nothing of a state is taken up before all of it
+was checked. Nothing of the log is changed here, and of what follows from it only what a long replay
+would pile up in memory: a start that is refused leaves the directory as it was. Layer 2.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from _core.frames import check, read_header
-from _core.layout import (
-    AT_CRC,
-    FRAME_HEADER_SIZE,
-    KIND_EPOCH,
-    KIND_TOPIC,
-)
+from _core.frames import read_header
+from _core.layout import AT_CRC, FRAME_HEADER_SIZE, KIND_TOPIC
 from _core.log_scan import LogScan
 from appliance.clock import Clock
 from appliance.errors import CorruptionError, StorageError
 from appliance.fs import FileSystem
 from appliance.store import control_file, control_frames
-from appliance.store.checkpoint import NO_CLUSTER, CheckpointFile, SavedState
+from appliance.store.checkpoint import CheckpointFile, SavedState
 from appliance.store.commit_log import CommitLog
 from appliance.store.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
 from appliance.store.control_file import PARTITION, ControlState, KnownDamage
-from appliance.store.decisions import DECISIONS, Abort, Decision, Fault, Found
+from appliance.store.decisions import DECISIONS, Decision, Fault, Found, Stop
 from appliance.store.frame_kinds import newer_frame_error
+from appliance.store.log_knowledge import LogKnowledge, is_covered
+from appliance.store.log_presence import LogPresence
 from appliance.store.paths import DataPaths
 from appliance.store.recovery import Progress, Rejected
 from appliance.store.run_files import RunEntry
@@ -43,14 +41,13 @@ SCAN_SLICE_BYTES: Final = 16 * MIB
 READ_AHEAD_BYTES: Final = 64 * MIB
 """The kernel is asked so early for what is replayed next, and reads it meanwhile."""
 
-WHOLE: Final = "whole"
-"""What `check` says of a frame that is as it was written."""
-
 
 class Start:
     """One start; `run` it to its end, then everything is in the attributes.
 
     Attributes:
+        is_own: the checkpoint is about this log.
+        knowledge: what the replay learned late.
         state, runs, queues: what follows from the log, and the files of timers, ids and units.
         decision: what was done with what was found.
         loaded: the state that was begun from, None if there was none.
@@ -66,6 +63,7 @@ class Start:
     queues: ConsumeQueues
     scan: LogScan
     decision: Decision
+    knowledge: LogKnowledge
 
     def __init__(
         self,
@@ -75,6 +73,7 @@ class Start:
         paths: DataPaths,
         log: CommitLog,
         checkpoint: CheckpointFile,
+        presence: LogPresence,
         new_state: Callable[[], State],
     ) -> None:
         """Touches nothing yet.
@@ -85,6 +84,7 @@ class Start:
             paths: where they are.
             log: its segments are open.
             checkpoint: is open.
+            presence: says whether the checkpoint is about this log.
             new_state: makes an empty state.
         """
         self._clock = clock
@@ -93,30 +93,33 @@ class Start:
         self._log = log
         self._checkpoint = checkpoint
         self._new_state = new_state
+        self.is_own = presence.is_own
+        self._salt = presence.salt
         self.loaded: SavedState | None = None
         self.rejected: list[Rejected] = []
         self.kept: dict[int, ControlState] = {}
         self.applied = 0
         self.flushed = -1
         self._control: ControlState | None = None
-        self._is_own = True
         self._named_runs: list[RunEntry] = []
         self._knows_runs = True
         self._retried_at_bytes = 0
         """Runs that did not fit on the disk are tried again when more than that is unsaved."""
+        self._has_reset_units = False
 
-    def run(self, *, is_clean: bool) -> Iterator[Progress]:
+    def run(self, stop: Stop) -> Iterator[Progress]:
         """Find a state, load it, and replay the log; yields between slices.
 
+        Nothing is changed but files that follow from the log, and those only if the replay is long.
+
         Args:
-            is_clean: the last broker stopped as it should.
+            stop: how the last broker stopped.
 
         Raises:
             StorageError: the log could not be read.
             FormatVersionError: it was written by a newer latermq.
         """
         self._begin()
-        self._is_own = self._is_own_checkpoint()
         for saved in self._checkpoint.states:
             if self.loaded is None:
                 yield from self._try(saved)
@@ -125,14 +128,50 @@ class Start:
         found = Found.NONE
         if self.loaded is not None:
             found = Found.EARLIER if self.rejected else Found.NEWEST
-        self.decision = DECISIONS[Abort.ABSENT if is_clean else Abort.PRESENT, found]
-        if not self.decision.loads_state:
-            self.runs.begin(self._log.start_pos)
-        if self.decision.resets_units:
-            self.queues.reset()
+        self.decision = DECISIONS[stop, found]
+        told = self._checkpoint.last
+        if told is not None and self.is_own:
+            self.flushed = told.flushed
+        knowledge = LogKnowledge(told.log.epoch if told is not None else -1)
+        yield from self._replay(knowledge)
+        while knowledge.learn(self.scan, self.state):
+            # What came late in the log changes what was read before it.
+            if self._rests_on_lost(knowledge):
+                assert self.loaded is not None
+                why = "a start after it judged a part of the log lost that it rests on"
+                self._reject(self.loaded, Fault.OTHER_LOG, why)
+                self.loaded = self._control = None
+                self.decision = DECISIONS[stop, Found.NONE]
+            self._begin()
+            if self.loaded is not None and self._control is not None:
+                yield from self._load(self.loaded, self._control)
+            yield from self._replay(knowledge)
+        self.knowledge = knowledge
+
+    def _rests_on_lost(self, knowledge: LogKnowledge) -> bool:
+        """Whether the state that was loaded has taken up what was judged lost later."""
+        control = self._control
+        if control is None:
+            return False
+        return any(
+            start < control.applied and not is_covered((start, end), list(control.lost))
+            for start, end in knowledge.verdicts
+        )
+
+    def finish(self) -> None:
+        """Change what a start changes of the files that follow from the log.
+
+        Raises:
+            StorageError: files of ConsumeQueues could not be removed.
+        """
+        self._reset_units()
         self._believe()
         self._remove_orphans()
-        yield from self._replay()
+
+    def _reset_units(self) -> None:
+        if self.decision.resets_units and not self._has_reset_units:
+            self._has_reset_units = True
+            self.queues.reset()
 
     def _begin(self) -> None:
         """An empty state, also after one that could not be loaded to its end."""
@@ -142,25 +181,6 @@ class Start:
         self.queues = ConsumeQueues(self._fs, self._paths, self.state.projections.blocks)
 
     # Judge
-
-    def _is_own_checkpoint(self) -> bool:
-        """Whether the checkpoint is about the log that is here, as far as can be seen."""
-        told = self._checkpoint.last
-        if not self._log.has_segments:
-            return False
-        if told is None or told.cluster == NO_CLUSTER:
-            return True
-        try:
-            frame = self._log.read_frame(self._log.start_pos, FRAME_HEADER_SIZE)
-        except StorageError:
-            return True  # the replay will meet it again
-        if check(frame, self._log.start_pos) != WHOLE:
-            return True
-        header = read_header(frame)
-        if header["kind"] != KIND_EPOCH:
-            return True
-        payload = frame[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + header["tables_size"]]
-        return control_frames.decode_epoch(payload).cluster == told.cluster
 
     def _read(self, saved: SavedState) -> ControlState:
         try:
@@ -218,9 +238,9 @@ class Start:
 
     def _find_misfit(self, control: ControlState) -> str | None:
         """Why the log that is here is not the one that a state follows from; None if it is."""
-        if not self._is_own:
+        if not self.is_own:
             return "it belongs to another cluster"
-        if not self._log.reaches(control.applied) or self._log.start_pos != control.start:
+        if not self._log.files.reaches(control.applied) or self._log.start_pos != control.start:
             return (
                 f"the log reaches from {control.start} to {control.applied} there, and begins at "
                 f"{self._log.start_pos} here or has a gap or an earlier end"
@@ -282,10 +302,7 @@ class Start:
     def _believe(self) -> None:
         """The next checkpoint goes on from what is true of this one."""
         states = [each for each in self._checkpoint.states if each.number in self.kept]
-        self._checkpoint.believe(states, is_own=self._is_own)
-        told = self._checkpoint.last
-        if told is not None and self._is_own:
-            self.flushed = told.flushed
+        self._checkpoint.believe(states, is_own=self.is_own)
 
     def _remove_orphans(self) -> None:
         """Remove runs that no state names: starts that were killed in a replay have left them."""
@@ -307,22 +324,27 @@ class Start:
 
     # Replay
 
-    def _replay(self) -> Iterator[Progress]:
+    def _replay(self, knowledge: LogKnowledge) -> Iterator[Progress]:
         log, control, told = self._log, self._control, self._checkpoint.last
         start = log.start_pos if control is None else control.applied
+        if control is None:
+            self.runs.begin(log.start_pos)
         self.applied = start
         segments = log.segments_from(start, drop_cache=self.decision.drops_cache)
         self.scan = scan = LogScan(
             self.state.projections,
             segments,
             log.read_into,
-            self.state.apply_control,
+            knowledge.listen(self.state.apply_control),
             start=start,
             epoch=0 if control is None else control.epoch,
             lost=() if control is None else control.lost,
             known_flushed=self.flushed,
-            reach=told.reach if told is not None and self._is_own else -1,
+            reach=told.reach if told is not None and self.is_own else -1,
             written=log.written_ranges,
+            verdicts=knowledge.verdicts,
+            topics=knowledge.topics(),
+            salt=self._salt,
         )
         total = sum(size for _, size in segments)
         log.read_ahead(scan.pos, READ_AHEAD_BYTES)
@@ -339,6 +361,7 @@ class Start:
         projections = self.state.projections
         for partition in projections.partitions:
             if partition is not None and partition.unsaved_count > UNITS_IN_MEMORY_MAX:
+                self._reset_units()
                 self.queues.save(partition)
         # Else a mark for each frame of the whole log would pile up.
         projections.advance_visible(self.scan.pos)

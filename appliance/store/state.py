@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
-from _core.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_PRODUCER, KIND_TOPIC
+from _core.layout import (
+    KIND_EPOCH,
+    KIND_GROUP,
+    KIND_HEAD,
+    KIND_OFFSET,
+    KIND_PRODUCER,
+    KIND_TOPIC,
+    KIND_VERDICT,
+)
 from _core.partition import Topic
 from _core.projections import Projections
 from appliance.config import Config
@@ -25,7 +33,13 @@ from appliance.store.control_file import (
     KnownDamage,
     encode_value,
 )
-from appliance.store.control_frames import TOPIC_DECLARED, EpochFrame, TopicFrame
+from appliance.store.control_frames import (
+    TOPIC_DECLARED,
+    EpochFrame,
+    Floors,
+    HeadFrame,
+    TopicFrame,
+)
 from appliance.store.epoch_starts import EpochStarts
 from appliance.store.group_store import GroupStore
 from appliance.store.offset_expiry import OffsetExpiry
@@ -70,7 +84,10 @@ class State:
     """Topics, offsets, groups, producers, timers, ids, epochs.
 
     Attributes:
+        log: what the parts append by.
         cluster: the id of the cluster that the log belongs to.
+        salt: begins the CRC of every frame but heads.
+        verdicts: what the log says is lost for good, as (from, to), ascending.
         next_producer_id, producer_id_limit: ids between them may be given; the log knows the limit.
         projections, topics, groups, epochs, offset_expiry: the parts.
     """
@@ -93,7 +110,10 @@ class State:
             removed: told of a topic that is gone.
             new_projections: makes what frames are applied to.
         """
+        self.log = log
         self.cluster = UUID(bytes=secrets.token_bytes(16), version=4)
+        self.salt = 0
+        self.verdicts: control_frames.Ranges = ()
         self.next_producer_id = 0
         self.producer_id_limit = 0
         self.settings = (
@@ -143,8 +163,17 @@ class State:
         if kind == KIND_TOPIC:
             self.topics.replay(topic_id, payload)
         elif kind == KIND_PRODUCER:
-            self.next_producer_id = control_frames.decode_producer(payload)
-            self.producer_id_limit = self.next_producer_id
+            self._raise_producer_id(control_frames.decode_producer(payload))
+        elif kind == KIND_HEAD:
+            head = control_frames.decode_head(payload)
+            self.cluster, self.salt = head.cluster, head.salt
+            self.raise_floors(head.floors)
+            self.add_verdicts(head.lost)
+        elif kind == KIND_VERDICT:
+            verdict = control_frames.decode_verdict(payload)
+            self.raise_floors(verdict.floors)
+            self.groups.raise_generations(verdict.generation_jump)
+            self.add_verdicts(verdict.lost)
         elif kind == KIND_EPOCH:
             frame = control_frames.decode_epoch(payload)
             self.epochs.add(frame.epoch, frame.start_pos)
@@ -156,6 +185,37 @@ class State:
         else:
             # What this version does not know ends the scan before it comes here.
             raise AssertionError(f"a control frame of kind {kind}")
+
+    # Floors and verdicts
+
+    @property
+    def floors(self) -> Floors:
+        """Where the allocators go on."""
+        return Floors(
+            producer_id=self.producer_id_limit,
+            topic_id=self.topics.next_topic_id,
+            generation=self.groups.generation_floor,
+        )
+
+    def raise_floors(self, floors: Floors) -> None:
+        """Let the allocators go on no lower than there."""
+        self._raise_producer_id(floors.producer_id)
+        self.topics.restore_next_topic_id(floors.topic_id)
+        self.groups.generation_floor = max(self.groups.generation_floor, floors.generation)
+
+    def _raise_producer_id(self, producer_id: int) -> None:
+        self.producer_id_limit = max(self.producer_id_limit, producer_id)
+        self.next_producer_id = self.producer_id_limit
+
+    def add_verdicts(self, ranges: control_frames.Ranges) -> None:
+        """Note parts of the log that count as lost for good."""
+        self.verdicts = tuple(sorted({*self.verdicts, *ranges}))
+
+    def head(self) -> HeadFrame:
+        """What the first frame of the next segment says."""
+        return HeadFrame(
+            cluster=self.cluster, salt=self.salt, floors=self.floors, lost=self.verdicts
+        )
 
     # Taking up a control file
 
@@ -175,7 +235,9 @@ class State:
         for number, value in enumerate(control.values, 1):
             if value.kind == KIND_TOPIC:
                 topic_rows = rows.get(value.topic_id, [])
-                self._restore_topic(value.topic_id, value.payload, topic_rows, runs)
+                self._restore_topic(
+                    value.topic_id, value.payload, topic_rows, runs, control.applied
+                )
             elif value.kind == VALUE_SEQUENCES:
                 self._restore_producers(value.topic_id, value.payload, control.applied)
             else:
@@ -184,12 +246,24 @@ class State:
                 yield
         for payload in control.epochs:
             self.apply_control(KIND_EPOCH, 0, payload, control.epoch)
-        self.next_producer_id = self.producer_id_limit = control.next_producer_id
-        self.topics.restore_next_topic_id(control.next_topic_id)
+        self.cluster, self.salt = control.cluster, control.salt
+        self.raise_floors(
+            Floors(
+                producer_id=control.next_producer_id,
+                topic_id=control.next_topic_id,
+                generation=control.generation_floor,
+            )
+        )
+        self.verdicts = control.lost
         self.projections.restore_totals(control.totals)
 
     def _restore_topic(
-        self, topic_id: int, payload: bytes, rows: list[tuple[int, ...]], runs: UnitRuns
+        self,
+        topic_id: int,
+        payload: bytes,
+        rows: list[tuple[int, ...]],
+        runs: UnitRuns,
+        applied: int,
     ) -> None:
         topic = self.topics.restore(topic_id, payload, len(rows))
         for partition, (start, following, running_max, log_bytes) in zip(
@@ -201,6 +275,7 @@ class State:
                 running_max=running_max,
                 log_bytes=log_bytes,
                 runs=runs.get((topic_id, partition.index), ()),
+                applied=applied,
             )
 
     def _restore_producers(self, topic_id: int, payload: bytes, applied: int) -> None:
@@ -228,6 +303,9 @@ class Capture:
             control,
             next_producer_id=state.producer_id_limit,
             next_topic_id=state.topics.next_topic_id,
+            generation_floor=state.groups.generation_floor,
+            cluster=state.cluster,
+            salt=state.salt,
             settings=state.settings,
             id_key=projections.id_key,
             totals=projections.totals,

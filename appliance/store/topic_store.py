@@ -210,6 +210,9 @@ class TopicStore:
             if known is not None:
                 self._remove(known)
             return
+        namesake = self.find(frame.name)
+        if namesake is not None and namesake is not known:
+            self._remove(namesake)  # the frame that deleted it was lost
         topic = known or Topic(frame.name, frame.uuid, topic_id, {})
         topic.settings.clear()
         topic.settings.update(frame.settings)

@@ -142,6 +142,9 @@ class ControlBroker(Protocol):
     @property
     def clock(self) -> Clock: ...
 
+    @property
+    def generation_floor(self) -> int: ...
+
     def groups(self) -> Mapping[str, GroupFrame]:
         """The groups that were told, by name, each as it was told last."""
 

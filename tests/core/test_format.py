@@ -27,6 +27,7 @@ from tests.support.format_doc import (
     number_tables,
     struct_format,
 )
+from tests.support.produce_rig import ProduceRig
 
 PAGE = PATH.read_text()
 FIELDS = field_tables(PAGE)
@@ -59,6 +60,8 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "topic partition": control.TOPIC_PARTITION,
     "producer": control.PRODUCER,
     "epoch": control.EPOCH,
+    "head": control.HEAD,
+    "verdict": control.VERDICT,
     "offset": payload.COUNT,
     "offset entry": group.OFFSET_ENTRY,
     "group": group.GROUP_HEAD,
@@ -191,8 +194,8 @@ def test_kinds_that_a_carry_frame_holds_are_those_of_the_page() -> None:
 
 
 WITHOUT_BYTES = {
-    *(layout.KIND_HEAD, layout.KIND_VERDICT, layout.KIND_ACCESS_CONTROL, layout.KIND_CREDENTIALS),
-    *(layout.KIND_QUOTAS, layout.KIND_SHARED_GROUP, layout.KIND_GROUP_DELTA),
+    *(layout.KIND_ACCESS_CONTROL, layout.KIND_CREDENTIALS, layout.KIND_QUOTAS),
+    *(layout.KIND_SHARED_GROUP, layout.KIND_GROUP_DELTA),
 }
 """Reserved kinds of which the page does not say yet what they hold."""
 
@@ -258,6 +261,8 @@ def accept(batch: model.Batch, **fields: Any) -> model.Frame:
     """What all golden accept frames have in common."""
     return model.Frame(
         kind=model.ACCEPT,
+        epoch=golden.EPOCH,
+        salt=golden.SALT,
         phys_offset=golden.FIRST_FRAME_POS,
         topic_id=golden.TOPIC_ID,
         flushed=golden.FLUSHED_POS,
@@ -268,7 +273,7 @@ def accept(batch: model.Batch, **fields: Any) -> model.Frame:
         min_timestamp=min(record.timestamp for record in batch.records),
         max_timestamp=max(record.timestamp for record in batch.records),
         running_max=max(record.timestamp for record in batch.records),
-        visible=batch.encode(),
+        visible=replace(batch, leader_epoch=golden.EPOCH).encode(),
         **fields,
     )
 
@@ -321,9 +326,11 @@ def test_model_makes_the_golden_frame_of_names_and_cancels() -> None:
 
 def test_model_makes_the_golden_deliver_frame() -> None:
     timer = named_held()
-    batch = model.Batch(records=(timer.record,), base_offset=1)
+    batch = model.Batch(records=(timer.record,), base_offset=1, leader_epoch=golden.EPOCH)
     frame = model.Frame(
         kind=model.DELIVER,
+        epoch=golden.EPOCH,
+        salt=golden.SALT,
         phys_offset=golden.SECOND_FRAME_POS,
         topic_id=golden.TOPIC_ID,
         flushed=golden.SECOND_FRAME_POS,
@@ -351,6 +358,8 @@ CONTROL_PAYLOADS = {
     "producer": (model.PRODUCER, 0, control.encode_producer(golden.NEXT_PRODUCER_ID)),
     "group": (model.GROUP, 0, group.encode_group(golden.GROUP_FRAME)),
     "txn": (model.TXN, 0, txn.encode_txn(golden.TXN_COMMIT)),
+    "head": (model.HEAD, 0, control.encode_head(golden.HEAD_FRAME)),
+    "verdict": (model.VERDICT, 0, control.encode_verdict(golden.VERDICT_FRAME)),
     "epoch": (model.EPOCH, 0, control.encode_epoch(golden.EPOCH_FRAME)),
 }
 
@@ -370,7 +379,7 @@ def test_model_makes_the_golden_blank_frame() -> None:
 
 
 def test_units_of_a_delivered_and_a_produced_record_are_as_the_page_says() -> None:
-    rig = golden.ProduceRig()
+    rig = ProduceRig()
     rig.broker.create_topic("jobs", 1, {})
     rig.produce("jobs", 0, golden.named_and_cancels().encode())
     rig.clock.advance_ms(golden.MINUTE_MS)
@@ -386,7 +395,7 @@ def test_units_of_a_delivered_and_a_produced_record_are_as_the_page_says() -> No
 
 def test_log_of_a_broker_is_explained_to_its_end_by_the_page() -> None:
     """Also the frames whose random ids keep them out of tests/golden."""
-    rig = golden.ProduceRig()
+    rig = ProduceRig()
     rig.broker.create_topic("jobs", 3, {"delay.headers": "on"})
     rig.produce("jobs", 2, golden.named_and_cancels().encode())
     rig.broker.allocate_producer_id()
@@ -399,4 +408,11 @@ def test_log_of_a_broker_is_explained_to_its_end_by_the_page() -> None:
         explainer = Explainer(PAGE, log[at : at + header["size"]])
         assert bytes_of(explainer.frame()) == log[at : at + header["size"]]
         at += header["size"]
-    assert kinds == [model.EPOCH, model.TOPIC, model.ACCEPT, model.PRODUCER, model.TOPIC]
+    assert kinds == [
+        model.HEAD,
+        model.EPOCH,
+        model.TOPIC,
+        model.ACCEPT,
+        model.PRODUCER,
+        model.TOPIC,
+    ]

@@ -67,12 +67,14 @@ class HallLog:
     Attributes:
         is_full: nothing can be written.
         told_count: frames that were written.
+        generation_floor: a group that nobody knows begins its generations above it.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.is_full = False
         self.told_count = 0
+        self.generation_floor = 0
         self._frames: dict[str, bytes] = {}
         self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
 

@@ -13,6 +13,7 @@ from tests.support.configs import small_config
 from tests.support.kafka_oracle import FetchResponse, decode_response
 from tests.support.kafka_records import read_batches
 from tests.support.raw_batch import Raw, make_batch, split_batches
+from tests.support.virtual_clock import FIRST_EPOCH
 from tests.support.wire_client import (
     FETCH_BY_ID_FROM,
     WireClient,
@@ -173,8 +174,11 @@ def test_leader_epoch_is_checked(client: WireClient, version: int) -> None:
     fill(client)
     client = WireClient(client.rig.crash("kept", random.Random(0)))
     for epoch, code in (
-        (-1, 0), (0, FENCED_LEADER_EPOCH), (1, 0), (2, UNKNOWN_LEADER_EPOCH)
-    ):  # fmt: skip
+        (-1, 0),
+        (FIRST_EPOCH, FENCED_LEADER_EPOCH),
+        (FIRST_EPOCH + 1, 0),
+        (FIRST_EPOCH + 2, UNKNOWN_LEADER_EPOCH),
+    ):
         part = client.fetch("t", 0, version=version, leader_epoch=epoch)
         assert part.error_code == code
         assert bool(part.records) == (code == 0)

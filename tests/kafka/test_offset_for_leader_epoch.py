@@ -11,10 +11,13 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.kafka_oracle import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from tests.support.raw_batch import Raw, make_batch
 from tests.support.topic_requests import delete_records
+from tests.support.virtual_clock import FIRST_EPOCH
 from tests.support.wire_client import WireClient
 
 VERSIONS = range(2, 5)
 NOTHING = (0, -1, -1)
+E0, E1, E2, E3, E4 = range(FIRST_EPOCH, FIRST_EPOCH + 5)
+"""The epochs of one start after another."""
 
 
 def ask_ends(
@@ -67,7 +70,7 @@ def crash(client: WireClient) -> WireClient:
 
 @pytest.fixture
 def epochs(client: WireClient) -> WireClient:
-    """Epochs 0 to 3, of which partition 0 got 3, 4, 0 and 5 records and partition 1 got 2 in 2."""
+    """Epochs E0 to E3: partition 0 got 3, 4, 0 and 5 records in them; partition 1 got 2 in E2."""
     fill(client, 3)
     client = crash(client)
     fill(client, 4)
@@ -80,38 +83,54 @@ def epochs(client: WireClient) -> WireClient:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_epoch_ends_where_the_next_one_begins(epochs: WireClient, version: int) -> None:
-    parts = [(index, epoch) for index in (0, 1) for epoch in range(5)]
+    parts = [(index, epoch) for index in (0, 1) for epoch in (E0, E1, E2, E3, E4)]
     assert ask_ends(epochs, "t", parts, version=version) == [
-        (0, 0, 3),
-        (0, 1, 7),
-        (0, 2, 7),
-        (0, 3, 12),
+        (0, E0, 3),
+        (0, E1, 7),
+        (0, E2, 7),
+        (0, E3, 12),
         NOTHING,
-        (0, 0, 0),
-        (0, 1, 0),
-        (0, 2, 2),
-        (0, 3, 2),
+        (0, E0, 0),
+        (0, E1, 0),
+        (0, E2, 2),
+        (0, E3, 2),
         NOTHING,
     ]
 
 
 def test_the_present_epoch_ends_with_the_partition(epochs: WireClient) -> None:
     fill(epochs, 1)
-    assert end_of(epochs, 3) == (0, 3, 13)
+    assert end_of(epochs, E3) == (0, E3, 13)
 
 
-def test_a_clean_restart_is_no_new_epoch(epochs: WireClient) -> None:
+def test_a_clean_restart_begins_an_epoch(epochs: WireClient) -> None:
+    """A restored copy looks like a clean stop."""
     again = WireClient(epochs.rig.restart())
-    assert end_of(again, 1) == (0, 1, 7)
-    assert end_of(again, 3) == (0, 3, 12)
-    assert end_of(again, 4) == NOTHING
+    assert end_of(again, E1) == (0, E1, 7)
+    assert end_of(again, E3) == (0, E3, 12)
+    assert end_of(again, E4) == (0, E4, 12)
+    fill(again, 1)
+    assert end_of(again, E3) == (0, E3, 12)
+    assert end_of(again, E4) == (0, E4, 13)
+    assert end_of(again, E4 + 1) == NOTHING
+
+
+def test_an_epoch_that_never_was_ends_where_the_one_before_it_ends(epochs: WireClient) -> None:
+    """Epochs that a start passes over, since time went on, belong to the one before."""
+    epochs.rig.clock.advance_ms(1_000_000)
+    again = WireClient(epochs.rig.restart())
+    assert again.rig.broker.epoch == FIRST_EPOCH + 1000
+    assert end_of(again, E3 + 10) == (0, E3, 12)
+    assert end_of(again, E0 - 1) == (0, E0 - 1, 0)
+    assert end_of(again, FIRST_EPOCH + 1000) == (0, FIRST_EPOCH + 1000, 12)
+    assert end_of(again, FIRST_EPOCH + 1001) == NOTHING
 
 
 def test_an_end_is_never_before_the_start(epochs: WireClient) -> None:
     """What was deleted cannot be asked for; epochs that lie before it end at the start."""
     assert delete_records(epochs, "t", (0, 5)) == {0: (0, 5)}
-    assert end_of(epochs, 0) == (0, 0, 5)
-    assert end_of(epochs, 1) == (0, 1, 7)
+    assert end_of(epochs, E0) == (0, E0, 5)
+    assert end_of(epochs, E1) == (0, E1, 7)
 
 
 def test_ends_lie_between_delivered_and_produced_records(client: WireClient) -> None:
@@ -120,8 +139,8 @@ def test_ends_lie_between_delivered_and_produced_records(client: WireClient) -> 
     fill(client, 1)
     client = crash(client)
     client.rig.tick(1000)  # the delivery belongs to the epoch in which it is written
-    assert end_of(client, 0) == (0, 0, 1)
-    assert end_of(client, 1) == (0, 1, 2)
+    assert end_of(client, E0) == (0, E0, 1)
+    assert end_of(client, E1) == (0, E1, 2)
 
 
 def test_many_batches_and_files_of_units_are_searched(
@@ -136,16 +155,16 @@ def test_many_batches_and_files_of_units_are_searched(
         client.rig.housekeep()
         ends.append(client.rig.broker.topics()[0].partitions[0].next_offset)
         client = crash(client)
-    assert [end_of(client, epoch)[2] for epoch in range(5)] == [*ends, ends[-1]]
+    assert [end_of(client, epoch)[2] for epoch in (E0, E1, E2, E3, E4)] == [*ends, ends[-1]]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_of_another_epoch_is_told(epochs: WireClient, version: int) -> None:
     fenced = (int(ErrorCode.FENCED_LEADER_EPOCH), -1, -1)
     unknown = (int(ErrorCode.UNKNOWN_LEADER_EPOCH), -1, -1)
-    assert end_of(epochs, 1, version=version, client_epoch=2) == fenced
-    assert end_of(epochs, 1, version=version, client_epoch=4) == unknown
-    assert end_of(epochs, 1, version=version, client_epoch=3) == (0, 1, 7)
+    assert end_of(epochs, E1, version=version, client_epoch=E2) == fenced
+    assert end_of(epochs, E1, version=version, client_epoch=E4) == unknown
+    assert end_of(epochs, E1, version=version, client_epoch=E3) == (0, E1, 7)
 
 
 def test_what_does_not_exist_is_refused(epochs: WireClient) -> None:
@@ -162,4 +181,4 @@ def test_a_new_topic_knows_the_epochs_before_it() -> None:
     client = crash(client)
     client.rig.delete_topic("t")
     client.rig.create_topic("t", 1)
-    assert end_of(client, 0) == (0, 0, 0)
+    assert end_of(client, E0) == (0, E0, 0)

@@ -38,7 +38,7 @@ from tests.support.raw_batch import (
     make_batch,
     split_batches,
 )
-from tests.support.virtual_clock import START_MS
+from tests.support.virtual_clock import FIRST_EPOCH, START_MS
 from tests.support.wire_client import (
     WireClient,
     framed,
@@ -221,7 +221,7 @@ def test_batch_is_stored_as_it_came(client: WireClient, codec: int, is_big: bool
     for _ in range(2):
         found = split_batches(client.fetch_records("t", 0))
         assert [header.base_offset for header, _ in found] == [0, len(records)]
-        assert {header.leader_epoch for header, _ in found} == {0}
+        assert {header.leader_epoch for header, _ in found} == {FIRST_EPOCH}
         assert [without_place(data) for _, data in found] == [without_place(batch)] * 2
         assert len(read_batches(found[1][1])) == len(records)
         client = WireClient(client.rig.restart())
@@ -232,7 +232,10 @@ def test_batches_after_an_unclean_stop_carry_the_next_epoch(client: WireClient) 
     client = WireClient(client.rig.crash("dropped", random.Random(0)))
     client.produce("t", 0, PAIR)
     found = split_batches(client.fetch_records("t", 0))
-    assert [(header.base_offset, header.leader_epoch) for header, _ in found] == [(0, 0), (2, 1)]
+    assert [(header.base_offset, header.leader_epoch) for header, _ in found] == [
+        (0, FIRST_EPOCH),
+        (2, FIRST_EPOCH + 1),
+    ]
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP, ZSTD])

@@ -121,7 +121,11 @@ WRONG: Final[dict[str, tuple[Callable[[ControlState], ControlState], str, str]]]
         "head next producer id: 1000",
         "head next producer id: 5",
     ),
-    "epoch": (lambda control: replace(control, epoch=3), "head epoch: 0", "head epoch: 3"),
+    "epoch": (
+        lambda control: replace(control, epoch=3),
+        f"head epoch: {scene.EPOCH}",
+        "head epoch: 3",
+    ),
     "last frame": (
         lambda control: replace(control, last_pos=8),
         f"head last position: {scene.LAST_FRAME_POS}",

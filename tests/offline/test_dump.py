@@ -123,7 +123,7 @@ def test_a_batch_that_cannot_be_unpacked_is_told(directory: Path, command: Comma
     covered = bytes(log[pos : pos + 156]) + bytes(log[start : start + 21])
     log[pos + 156 : pos + 160] = crc32c(covered).to_bytes(4, "big")
     path.write_bytes(log)
-    found = items(command, directory, "frames --content --to 1000")
+    found = items(command, directory, "frames --content --to 1200")
     (frame,) = [each for each in found if each["position"] == pos]
     assert frame["batch"] == {"codec": "zstd"}
     (record,) = frame["records"]

@@ -10,6 +10,7 @@ import pytest
 
 from _core import layout
 from _core.crc32c import crc32c
+from _core.frames import read_header
 from appliance import cli
 from appliance.errors import FormatVersionError
 from appliance.store import checkpoint, control_file
@@ -64,7 +65,14 @@ def add_newer_frame(disk: SimFileSystem, *, is_forgotten: bool, **changes: Any) 
     assert checked.report is not None
     end = checked.report.end
     path = scene.segments(disk)[-1]
-    fields = {"kind": model.OFFSET, "tables": bytes(16)} | changes
+    salt = read_header(disk.files()[path])["salt"]
+    fields: dict[str, Any] = {
+        "kind": model.OFFSET,
+        "tables": bytes(16),
+        "epoch": scene.EPOCH,
+        "salt": salt,
+    }
+    fields |= changes
     frame = model.Frame(phys_offset=end, flushed=end, **fields)
     offset = end - int(path.name)
     disk.open(path).pwritev([frame.encode()], offset)
@@ -81,7 +89,7 @@ def name_all(disk: SimFileSystem, *, reach: int) -> None:
     for at in (0, COPY_SIZE):
         copy = checkpoint.decode(raw[at : at + COPY_SIZE])
         assert copy is not None
-        told = checkpoint.Checkpoint(copy.sequence, copy.flushed, reach, copy.states, copy.cluster)
+        told = checkpoint.Checkpoint(copy.sequence, copy.flushed, reach, copy.states, copy.log)
         disk.open(PATHS.checkpoint).pwritev([checkpoint.encode(told)], at)
 
 
@@ -185,7 +193,7 @@ def make_newer_control_file(disk: SimFileSystem) -> None:
         copy = checkpoint.decode(raw[at : at + COPY_SIZE])
         assert copy is not None
         states = tuple(SavedState(s.applied, s.number, s.size, crc32c(data)) for s in copy.states)
-        told = checkpoint.Checkpoint(copy.sequence, copy.flushed, copy.reach, states, copy.cluster)
+        told = checkpoint.Checkpoint(copy.sequence, copy.flushed, copy.reach, states, copy.log)
         disk.open(PATHS.checkpoint).pwritev([checkpoint.encode(told)], at)
 
 

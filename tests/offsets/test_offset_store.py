@@ -261,7 +261,8 @@ def test_a_member_that_commits_on_a_full_disk_stays_a_member() -> None:
     member = join(offsets.rig, "g", ["t"])
     fill(offsets)
     refused = {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    assert offsets.commit("g", {("t", 0): Commit(1)}, **member.identity) == refused
+    large = {("t", 0): Commit(1, "x" * 2_000)}  # more than what `fill` may leave free
+    assert offsets.commit("g", large, **member.identity) == refused
     offsets.rig.disk.free = 1 << 30
     offsets.rig.pass_ms(1_000)
     assert offsets.commit("g", {("t", 0): Commit(1)}, **member.identity) == {("t", 0): 0}

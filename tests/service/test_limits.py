@@ -168,7 +168,7 @@ async def connect_slowly(live: LiveBroker) -> socket.socket:
 
 @pytest.mark.parametrize("size", [500, 20_000])
 def test_clients_that_take_no_answers_hold_little_memory(tmp_path: Path, size: int) -> None:
-    """Ten of them ask for a gigabyte; records below 8 KiB are copied, of larger ones slices wait."""
+    """Ten ask for a gigabyte; records below 8 KiB are copied, of larger ones slices wait."""
 
     async def test() -> None:
         clock = VirtualClock()

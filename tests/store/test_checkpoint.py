@@ -70,6 +70,7 @@ def test_the_newer_whole_copy_counts() -> None:
     disk.make_dirs(DATA_DIR)
     file = CheckpointFile(disk, CHECKPOINT)
     file.open()
+    file.ensure()
     assert checkpoint_of(disk) is None
     for flushed in range(1, 6):
         file.write(flushed, flushed + 10)
@@ -85,6 +86,7 @@ def test_a_reach_is_never_taken_back_but_by_a_clean_stop() -> None:
     disk.make_dirs(DATA_DIR)
     file = CheckpointFile(disk, CHECKPOINT)
     file.open()
+    file.ensure()
     file.write(10, 1000)
     file.write(20, 500)
     assert file.last == Checkpoint(2, 20, 1000)
@@ -97,6 +99,7 @@ def test_a_flushed_position_is_never_taken_back() -> None:
     disk.make_dirs(DATA_DIR)
     file = CheckpointFile(disk, CHECKPOINT)
     file.open()
+    file.ensure()
     file.write(20, 1000)
     file.note_flushed(10)
     assert checkpoint_of(disk) == Checkpoint(2, 20, 1000)

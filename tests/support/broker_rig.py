@@ -101,6 +101,8 @@ class BrokerRig:
         disk: SimFileSystem | None = None,
         clock: VirtualClock | None = None,
         config: Config | None = None,
+        *,
+        accepts_loss: bool = False,
     ) -> None:
         """Open the disk; an empty one, virtual time from its beginning and small limits if None.
 
@@ -109,7 +111,9 @@ class BrokerRig:
         self.disk = disk or SimFileSystem()
         self.clock = clock or VirtualClock()
         self.config = config or small_config()
-        self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
+        self.broker = Broker(
+            self.clock, self.disk, self.config, KAFKA_FACADE, accepts_loss=accepts_loss
+        )
         for _ in self.broker.recover():
             pass
         self.groups = GroupCoordinator(self.broker, self.config)

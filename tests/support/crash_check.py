@@ -78,7 +78,7 @@ class Spectator:
                 assert base_offset >= offset, f"{topic}/{partition}: {base_offset} at {offset}"
                 batch = self._batch(section[at : at + size])
                 yield from enumerate(batch, start=base_offset)
-                offset = base_offset + len(batch)
+                offset = base_offset + 1 + int.from_bytes(section[at + 23 : at + 27], "big")
                 at += size
             if not section or offset >= end:
                 return
@@ -87,7 +87,7 @@ class Spectator:
         known = self._batches.get(data)
         if known is None:
             records = read_batches(data)
-            first = records[0].offset
+            first = records[0].offset if records else 0
             assert [record.offset - first for record in records] == list(range(len(records)))
             known = tuple(shown(record) for record in records)
             self._batches[data] = known

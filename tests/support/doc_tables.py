@@ -9,7 +9,7 @@ from typing import Final
 
 from appliance.config import Config, settings
 from appliance.metrics import METRICS
-from appliance.store.decisions import DECISIONS, REASONS
+from appliance.store.decisions import DECISIONS, LOG_FAULTS, REASONS, TAILS, Unclean
 from appliance.units import format_duration_ms
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -61,27 +61,29 @@ def metrics_table() -> str:
 
 
 def recovery_tables() -> str:
-    """Return docs/RECOVERY.md's tables: faults of a saved state, and what a start does."""
+    """Return docs/RECOVERY.md's tables: each of `appliance.store.decisions`, in their order."""
+    refusals = [("a start is refused", "when")]
+    refusals += [(fault.value, reason) for fault, reason in LOG_FAULTS.items()]
+    stops = [("the last stop counts as unclean when",)]
+    stops += [(each.value,) for each in Unclean]
     faults = [("a saved state is not used", "when")]
     faults += [(fault.value, reason) for fault, reason in REASONS.items()]
-    rows: list[tuple[str, ...]] = [
-        ("abort file", "state without fault", "begins from", "units", "tail", "epoch")
-    ]
-    for (abort, found), decision in DECISIONS.items():
-        units = "removed, made anew" if decision.resets_units else "kept"
-        tail = "read past the kernel's cache; " if decision.drops_cache else ""
-        tail += "cut, all synced" if decision.cuts_tail else "as it is"
-        rows.append(
+    begins = [("stop", "state without fault", "begins from", "units", "the log is read")]
+    for (stop, found), decision in DECISIONS.items():
+        begins.append(
             (
-                abort.value,
+                stop.value,
                 found.value,
                 "that state" if decision.loads_state else "the log's beginning",
-                units,
-                tail,
-                "a new one" if decision.begins_epoch else "the same",
+                "removed, made anew" if decision.resets_units else "kept",
+                "past the kernel's cache" if decision.drops_cache else "as it comes",
             )
         )
-    return _table(faults) + "\n" + _table(rows)
+    ends = [("stop", "the log ends", "behind its end", "the report calls the stop")]
+    for (stop, end), tail in TAILS.items():
+        cut = "set aside and zeroed; all is synced" if tail.is_cut else "left as it is"
+        ends.append((stop.value, end.value, cut, "clean" if tail.is_clean else "unclean"))
+    return "\n".join(_table(rows) for rows in (refusals, stops, faults, begins, ends))
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

@@ -20,7 +20,7 @@ HEADER_SIZE: Final = 160
 BATCH_HEADER_SIZE: Final = 61
 BATCH_CRC_START: Final = 21
 
-_HEADER: Final = struct.Struct(">HBBiiiqqqqiiiiiiiqqqqqqiihHiqxxxxxxxxI")
+_HEADER: Final = struct.Struct(">HBBiiiqqqqiiiiiiiqqqqqqiihHiqIxxxxI")
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIiixxxxxxxx")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
 _SETTLED: Final = struct.Struct(">qiBBxxIiq")
@@ -161,6 +161,7 @@ class Frame:
     last_delta: int | None = None
     """None: that of the visible batch, -1 without one."""
     tags: int = 0
+    salt: int = 0
     tables: bytes = b""
     visible: bytes = b""
     held: bytes = b""
@@ -222,6 +223,7 @@ class Frame:
             self.flags,
             self._last_delta(),
             self.tags,
+            self.salt,
             crc,
         )
 

@@ -13,20 +13,15 @@ from uuid import UUID
 
 from _core.log_tail import LogTail
 from _core.pointers import Pointers
-from appliance.broker import Broker
-from appliance.config import Config
-from appliance.main import KAFKA_FACADE
 from appliance.store import control_file, sequences
 from appliance.store import control_frames as control
 from appliance.store import group_frames as group
-from appliance.store.paths import segment_name
 from tests.support import carry_payloads as carry
 from tests.support import frames_model as model
 from tests.support import txn_payloads as txn
-from tests.support.configs import DATA_DIR, small_config
 from tests.support.format_doc import PATH, explain
-from tests.support.sim_fs import SimFileSystem
-from tests.support.virtual_clock import START_MS, VirtualClock
+from tests.support.produce_rig import ProduceRig
+from tests.support.virtual_clock import FIRST_EPOCH, START_MS
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden"
 BEGIN: Final = "<!-- example: written by tests/support/golden_frames.py -->\n"
@@ -39,55 +34,14 @@ DAY_MS: Final = 86_400_000
 JOBS: Final = UUID("6a6f6273-0000-4000-8000-000000000001")
 CLUSTER: Final = UUID("6c6d7100-0000-4000-8000-00000000000c")
 SEGMENT_SIZE: Final = 65_536
-FLUSHED_POS: Final = 192
+EPOCH: Final = FIRST_EPOCH
+SALT: Final = 0x59D235D0
+FLUSHED_POS: Final = 400
 """The end of the epoch frame: the topic frame is not flushed when the first batch comes."""
-FIRST_FRAME_POS: Final = 408
-"""Behind the epoch frame and the topic frame of a log with the topic `jobs` alone."""
-SECOND_FRAME_POS: Final = 984
+FIRST_FRAME_POS: Final = 616
+"""Behind the head, the epoch frame and the topic frame of a log with the topic `jobs` alone."""
+SECOND_FRAME_POS: Final = 1192
 """Behind the frame that holds `named_and_cancels`."""
-
-
-class ProduceRig:
-    """A broker without sockets, on a simulated disk, whose clock stands still."""
-
-    def __init__(self, config: Config | None = None) -> None:
-        self.disk = SimFileSystem()
-        self.clock = VirtualClock()
-        self.config = small_config() if config is None else config
-        self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
-        for _ in self.broker.recover():
-            pass
-        self.session = self.broker.open_session(lambda _: "only Produce is served here")
-
-    def produce(self, topic: str, partition: int, batch: bytes) -> None:
-        """Send one batch as a client does, with acks=all, and flush."""
-        name = topic.encode()
-        body = struct.pack(">hhih", 0, 3, 1, -1)  # Produce v3 without client id
-        body += struct.pack(">hhii", -1, -1, 1000, 1)  # no transaction, acks=all, one topic
-        body += struct.pack(">h", len(name)) + name
-        body += struct.pack(">iii", 1, partition, len(batch)) + batch
-        self.send(struct.pack(">i", len(body)) + body)
-
-    def send(self, request: bytes) -> None:
-        sent = 0
-        while sent < len(request):
-            buffer = self.session.get_buffer()
-            count = min(len(buffer), len(request) - sent)
-            buffer[:count] = request[sent : sent + count]
-            self.session.received(count, self.clock.wall_ms())
-            self.broker.commit()
-            self.session.compact()
-            sent += count
-        self.broker.flush()
-
-    def answers(self) -> bytes:
-        """What the client has been answered since the last call."""
-        return b"".join(bytes(part) for part in self.session.output(self.broker.flushed_pos))
-
-    def log(self) -> bytes:
-        """The first segment, up to the end of the log."""
-        segment = self.disk.files()[DATA_DIR / "commitlog" / segment_name(0)]
-        return segment[: self.broker.committed_pos]
 
 
 def last_frame(log: bytes) -> bytes:
@@ -266,6 +220,13 @@ TOPIC_FRAME: Final = control.TopicFrame(
     JOBS,
     ((0, 17, START_MS), (5, 5, -1)),
     {"delay.headers": "on", "message.timestamp.type": "CreateTime"},
+)
+FLOORS: Final = control.Floors(producer_id=3000, topic_id=12, generation=7)
+HEAD_FRAME: Final = control.HeadFrame(
+    cluster=CLUSTER, salt=0x5A1F0C3D, node=1, floors=FLOORS, lost=((4096, 8192), (65_536, 65_800))
+)
+VERDICT_FRAME: Final = control.VerdictFrame(
+    floors=FLOORS, generation_jump=4, lost=((65_536, 65_800),)
 )
 EPOCH_FRAME: Final = control.EpochFrame(3, 4096, CLUSTER)
 NEXT_PRODUCER_ID: Final = 2000
@@ -449,6 +410,8 @@ FRAMES: Final[dict[str, Golden]] = {
         0, _control(model.TXN, txn.encode_txn(TXN_COMMIT)), is_model=True, is_reserved=True
     ),
     "carried_records": Golden(24_576, _carried_records, is_model=True, is_reserved=True),
+    "head": Golden(0, _control(model.HEAD, control.encode_head(HEAD_FRAME))),
+    "verdict": Golden(0, _control(model.VERDICT, control.encode_verdict(VERDICT_FRAME))),
     "epoch": Golden(0, _control(model.EPOCH, control.encode_epoch(EPOCH_FRAME))),
     "blank": Golden(0, _blank),
 }

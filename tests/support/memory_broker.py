@@ -68,6 +68,7 @@ class MemoryBroker:
 
     cluster_id = "memory-cluster"
     node_id = 1
+    generation_floor = 0
 
     def __init__(self, config: Config | None = None, *, epoch: int = 0) -> None:
         self.config = Config() if config is None else config

@@ -27,18 +27,20 @@ from tests.support.virtual_clock import VirtualClock
 
 LOG: Final = DATA_DIR / "commitlog"
 SEGMENT_SIZE: Final = 64 * 1024
-LOG_END: Final = 153_048
-LAST_FRAME_POS: Final = 145_816
-PENDING_POS: Final = 2176
+EPOCH: Final = 189_388_800
+"""Seconds since 2020 of the virtual clock."""
+LOG_END: Final = 160_488
+LAST_FRAME_POS: Final = 153_256
+PENDING_POS: Final = 2384
 """Of the accept frame of the one timer that is pending in the end."""
-DELIVER_POS: Final = 2848
+DELIVER_POS: Final = 3056
 DELIVER_SIZE: Final = 360
 """Of the frame that delivers to the second partition of orders."""
 QUEUE_BYTES: Final = 145_240
 """Of all frames of its first one."""
-FIRST_RECORDS_POS: Final = 856
+FIRST_RECORDS_POS: Final = 1064
 """Of the first accept frame, which has no timers."""
-FIRST_TIMERS_POS: Final = 1104
+FIRST_TIMERS_POS: Final = 1312
 FIRST_TIMERS_SIZE: Final = 648
 FIRST_TIMERS_TOLD: Final = f"{FIRST_TIMERS_POS}, {FIRST_TIMERS_SIZE} bytes"
 """Of the accept frame behind it, which holds two records back."""

@@ -7,6 +7,9 @@ from appliance.units import NS_PER_MS
 START_MS: Final = 1_767_225_600_000
 """2026-01-01T00:00:00Z, where virtual time begins unless a test says otherwise."""
 
+FIRST_EPOCH: Final = 189_388_800
+"""The leader epoch of a first start at START_MS: the seconds since 2020."""
+
 
 class VirtualClock:
     """A `Clock` that `advance_ms` moves; `step_ms` sets its wall time alone."""

@@ -406,6 +406,7 @@ class GroupCoordinator:
             usage=self._usage,
             state_ms=self._log.clock.wall_ms(),
         )
+        group.generation = self._log.generation_floor
         group.join_deadline.expired = partial(self._rebalancer.expire_join, group)
         group.sync_deadline.expired = partial(self._rebalancer.expire_sync, group)
         group.upkeep.expired = partial(self._keep_up, group)
@@ -426,7 +427,8 @@ class GroupCoordinator:
         """Let go of a group that nobody ever got into."""
         is_unused = group.state is GroupState.EMPTY and not group.pending
         # Those that had a generation are to go on counting for a while.
-        is_kept = group.generation > 0 or bool(self._log.committed_offsets(group.group_id))
+        has_begun = group.generation > self._log.generation_floor
+        is_kept = has_begun or bool(self._log.committed_offsets(group.group_id))
         if is_unused and not is_kept:
             self._drop(group)
 

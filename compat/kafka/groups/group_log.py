@@ -14,6 +14,10 @@ class GroupLog(Protocol):
     def clock(self) -> Clock:
         """Says since when a group is in its state."""
 
+    @property
+    def generation_floor(self) -> int:
+        """A group that nobody knows begins its generations above it."""
+
     def groups(self) -> Mapping[str, GroupFrame]:
         """The groups that were told, by name, each as it was told last."""
 

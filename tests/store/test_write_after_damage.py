@@ -1,0 +1,245 @@
+"""After damage to any frame: what is intact is served, and nothing is given a second time."""
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from _core.frames import read_header
+from _core.layout import FRAME_HEADER_SIZE, KIND_ACCEPT, KIND_BLANK
+from appliance.store.group_frames import GROUP_TOLD, OFFSET_COMMITTED, GroupFrame, OffsetEntry
+from appliance.units import KIB
+from tests.support.broker_rig import BrokerRig
+from tests.support.checkpoints import DERIVED, PATHS, take_checkpoint
+from tests.support.kafka_records import Producer, Record, delay
+from tests.support.sim_fs import SimFileSystem
+
+SEGMENT_SIZE_BYTES: Final = 64 * KIB
+TOPICS: Final = {"a": 2, "b": 1}
+GROUPS: Final = ("g", "h")
+
+
+@dataclass
+class Given:
+    """What a broker has given: nothing of it may come back.
+
+    Attributes:
+        records: value and log position of each acknowledged record, by topic, partition, offset.
+        producer_ids, topic_ids, generations: the highest ones.
+    """
+
+    records: dict[tuple[str, int], dict[int, tuple[bytes, int]]] = field(default_factory=dict)
+    producer_id: int = -1
+    topic_id: int = 0
+    generations: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Frame:
+    pos: int
+    size: int
+    kind: int
+    partition: int
+    topic_id: int
+    flushed: int
+
+    @property
+    def place(self) -> tuple[Path, int]:
+        offset = self.pos % SEGMENT_SIZE_BYTES
+        return PATHS.commit_log / f"{self.pos - offset:020d}", offset
+
+
+class Story:
+    """Topics, groups, producers and timers in a log of three segments; stopped cleanly."""
+
+    def __init__(self) -> None:
+        self.rig = rig = BrokerRig()
+        self.given = Given()
+        for name, count in TOPICS.items():
+            rig.create_topic(name, count)
+        for number in range(4):
+            self._play(number)
+            if number == 1:
+                take_checkpoint(rig)
+            while rig.broker.wrote_pos < (number + 1) * 40_000:
+                self._produce("a", 0, b"filler" * 400)
+        # Each allocator is used once more, behind all that could tell of it.
+        self._play(9)
+        self._note()
+        rig.broker.close()
+        self.frames = list(walk(rig))
+
+    def _produce(self, topic: str, partition: int, value: bytes) -> None:
+        self.rig.produce(topic, partition, [Record(value)])
+
+    def _play(self, number: int) -> None:
+        rig = self.rig
+        producer_id = rig.broker.allocate_producer_id()
+        self.given.producer_id = producer_id
+        for sequence in range(2):
+            batch = [Record(b"%d of %d" % (sequence, number))]
+            rig.produce("a", 1, batch, Producer(producer_id, 0, sequence))
+        self._produce("b", 0, b"b %d" % number)
+        rig.produce("b", 0, [Record(b"soon %d" % number, headers=delay(10, b"id-%d" % number))])
+        rig.produce("a", 0, [Record(b"later %d" % number, headers=delay(600_000))])
+        rig.tick(20)
+        for group in GROUPS:
+            generation = self.given.generations.get(group, 0) + 1
+            rig.broker.tell_group(GroupFrame(op=GROUP_TOLD, group=group, generation=generation))
+            self.given.generations[group] = generation
+            topic = rig.broker.find_topic("b")
+            assert topic is not None
+            rig.broker.commit_offsets(
+                [
+                    OffsetEntry(
+                        op=OFFSET_COMMITTED,
+                        group=group,
+                        topic_id=topic.topic_id,
+                        partition=0,
+                        offset=number,
+                    )
+                ]
+            )
+        rig.flush()
+
+    def _note(self) -> None:
+        for topic in self.rig.broker.topics():
+            self.given.topic_id = max(self.given.topic_id, topic.topic_id)
+            for partition in topic.partitions:
+                self.given.records[topic.name, partition.index] = {
+                    record.offset: (
+                        record.value,
+                        self.rig.position_of(partition, record.offset),
+                    )
+                    for record in self.rig.fetch(topic.name, partition.index)
+                }
+
+    def disk(self, *, has_derived: bool) -> SimFileSystem:
+        disk = self.rig.disk.crashed("kept", random.Random(0))
+        if not has_derived:
+            for path in DERIVED:
+                disk.remove_tree(path)
+            disk.unlink(PATHS.checkpoint)
+        return disk
+
+
+def walk(rig: BrokerRig) -> list[Frame]:
+    files = rig.disk.files()
+    log = b"".join(files[path] for path in rig.segment_paths())
+    pos, found = 0, []
+    while pos < rig.broker.wrote_pos:
+        header = read_header(log[pos : pos + FRAME_HEADER_SIZE])
+        fields = ("size", "kind", "partition", "topic_id", "flushed")
+        found.append(Frame(pos, *(header[name] for name in fields)))
+        pos += header["size"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return Story()
+
+
+def damage(disk: SimFileSystem, frame: Frame, how: str) -> None:
+    path, offset = frame.place
+    if how == "flip":
+        disk.flip(path, offset + 30, 1)
+    else:
+        size = FRAME_HEADER_SIZE if frame.kind == KIND_BLANK else frame.size
+        disk.open(path).pwritev([bytes(size)], offset)
+
+
+def check_served(story: Story, rig: BrokerRig, lost: set[int]) -> None:
+    """Every intact record is served at its offset, and nothing else but timers delivered again."""
+    names = {topic.topic_id: topic.name for topic in story.rig.broker.topics()}
+    places = {
+        (names[topic.topic_id], partition.index): (topic.name, partition)
+        for topic in rig.broker.topics()
+        for partition in topic.partitions
+        if topic.topic_id in names
+    }
+    for place, records in story.given.records.items():
+        intact = {n: value for n, (value, pos) in records.items() if pos not in lost}
+        if not intact:
+            continue
+        name, partition = places[place]
+        found = {record.offset: record.value for record in rig.fetch(name, partition.index)}
+        old_end = max(records) + 1
+        assert {n: value for n, value in found.items() if n < old_end} == intact, place
+
+
+def check_given(story: Story, rig: BrokerRig, *, has_cut: bool) -> None:
+    """Write on: nothing that was given before is given again.
+
+    Offsets of what was cut off as a torn tail may be, in the new epoch.
+    """
+    given = story.given
+    assert rig.broker.epoch > story.rig.broker.epoch
+    assert rig.broker.allocate_producer_id() > given.producer_id
+    for group, generation in given.generations.items():
+        frame = rig.broker.groups().get(group)
+        known = rig.broker.generation_floor if frame is None else frame.generation
+        assert known >= generation, group
+    rig.create_topic("new")
+    fresh = rig.broker.find_topic("new")
+    assert fresh is not None
+    assert fresh.topic_id > given.topic_id
+    names = {topic.topic_id: topic.name for topic in story.rig.broker.topics()}
+    for topic in rig.broker.topics():
+        if topic is fresh:
+            continue
+        for partition in topic.partitions:
+            end = max(given.records[names[topic.topic_id], partition.index]) + 1
+            offset = rig.produce(topic.name, partition.index, [Record(b"after")]).base_offset
+            assert has_cut or offset >= end, (topic.name, partition.index)
+            assert rig.fetch(topic.name, partition.index, offset)[-1].value == b"after"
+
+
+def check_all(story: Story, frame: Frame, how: str, *, has_derived: bool) -> None:
+    disk = story.disk(has_derived=has_derived)
+    damage(disk, frame, how)
+    rig = BrokerRig(disk, story.rig.clock, story.rig.config)
+    if has_derived and not rig.report.damage:
+        return  # nobody has looked there; it is served or reported when somebody does
+    is_cut = not rig.report.damage
+    lost = {each.pos for each in story.frames if is_cut and each.pos >= frame.pos} | {frame.pos}
+    check_served(story, rig, lost)
+    check_given(story, rig, has_cut=is_cut)
+    again = rig.restart()
+    check_served(story, again, lost)
+    if is_cut:
+        # Nothing behind it tells that it was durable.
+        assert max(each.flushed for each in story.frames) <= frame.pos
+        return
+    # What was judged lost does not come back, also when it heals and everything is made anew.
+    again.broker.close()
+    path, offset = frame.place
+    before = story.rig.disk.files()[path][offset : offset + frame.size]
+    again.disk.open(path).pwritev([before], offset)
+    for derived in DERIVED:
+        again.disk.remove_tree(derived)
+    again.disk.unlink(PATHS.checkpoint)
+    healed = BrokerRig(again.disk, story.rig.clock, story.rig.config)
+    assert healed.report.lost_bytes == 0
+    for topic in healed.broker.topics():
+        for partition in topic.partitions:
+            expected = again.fetch(topic.name, partition.index)
+            assert healed.fetch(topic.name, partition.index) == expected
+    assert healed.broker.pending_timers == again.broker.pending_timers
+
+
+@pytest.mark.parametrize("has_derived", [False, True], ids=["log alone", "with checkpoint"])
+@pytest.mark.parametrize("how", ["flip", "zero"])
+def test_after_damage_to_any_frame(story: Story, how: str, *, has_derived: bool) -> None:
+    kinds = set()
+    fillers = 0
+    for frame in story.frames[:-1]:
+        if frame.kind == KIND_ACCEPT and frame.size > 2_000:
+            fillers += 1
+            if fillers % 10:
+                continue
+        check_all(story, frame, how, has_derived=has_derived)
+        kinds.add(frame.kind)
+    assert len(kinds) >= 9
