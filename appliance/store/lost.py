@@ -8,8 +8,10 @@ kept, of all cuts 256 MiB, the newest. Layer 2.
 
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from _core.log_scan import LogScan
 from appliance.errors import StorageError
 from appliance.fs import FileSystem
 from appliance.store.commit_log import CommitLog
@@ -49,41 +51,32 @@ def cuts(fs: FileSystem, paths: DataPaths) -> list[Cut]:
     return sorted(found, key=lambda cut: (cut.epoch, cut.pos))
 
 
-def set_aside(
-    fs: FileSystem, paths: DataPaths, log: CommitLog, *, start: int, end: int, epoch: int
-) -> int:
-    """Copy what lies between two log positions to `lost/`, durably, before it is zeroed.
+def set_aside(fs: FileSystem, paths: DataPaths, log: CommitLog, scan: LogScan, epoch: int) -> int:
+    """Copy what lies behind the end of the log to `lost/`, durably, before it is zeroed.
 
     What cannot be read, and what is zero, is left out. A full disk keeps nothing.
 
     Args:
         fs, paths, log: the files.
-        start, end: log positions.
+        scan: the replay, at its end.
         epoch: of this start.
 
     Returns:
-        How many bytes were set aside.
+        How far behind the end of the log the last byte was that is not zero.
 
     Raises:
-        StorageError: a sync failed.
+        StorageError: a sync failed, or the disk refuses for another reason than that it is full.
     """
+    start, end = scan.pos, scan.garbage_end
+    if scan.has_leftovers:  # the scan went no farther than to the first of them
+        end = max(end, min(log.files.end_of_files, start + CUT_MAX_BYTES))
     end = min(end, start + CUT_MAX_BYTES)
     if start >= end:
         return 0
-    kept = 0
     path = paths.lost_file(start, epoch)
     try:
         fs.make_dirs(paths.lost)
-        file = fs.open(path, create=True)
-        try:
-            for pos in range(start, end, STEP_BYTES):
-                data = log.files.read_raw(pos, min(STEP_BYTES, end - pos))
-                if data.strip(b"\0"):
-                    file.pwritev([data], pos - start)
-                    kept += len(data)
-            file.fdatasync()
-        finally:
-            file.close()
+        kept = _copy(fs, path, log, start, end)
         fs.sync_dir(paths.lost)
         _bound(fs, paths)
     except StorageError as error:
@@ -91,7 +84,23 @@ def set_aside(
             raise
         with suppress(StorageError):
             fs.unlink(path)
-        return 0
+        return end - start
+    return kept
+
+
+def _copy(fs: FileSystem, path: Path, log: CommitLog, start: int, end: int) -> int:
+    """Write what is between two log positions to a file; where the last byte is not zero."""
+    file = fs.open(path, create=True)
+    kept = 0
+    try:
+        for pos in range(start, end, STEP_BYTES):
+            data = log.files.read_raw(pos, min(STEP_BYTES, end - pos)).rstrip(b"\0")
+            if data:
+                file.pwritev([data], pos - start)
+                kept = pos - start + len(data)
+        file.fdatasync()
+    finally:
+        file.close()
     return kept
 
 

@@ -268,14 +268,8 @@ class MessageStore:
             cluster=state.cluster, start=self._log.start_pos, salt=state.salt, epoch=epoch
         )
         if tail.is_cut:
-            set_aside(
-                self._fs,
-                self._paths,
-                self._log,
-                start=scan.pos,
-                end=max(scan.garbage_end, scan.pos),
-                epoch=epoch,
-            )
+            kept = set_aside(self._fs, self._paths, self._log, scan, epoch)
+            verdict.torn_bytes = max(verdict.torn_bytes, kept)
         durable = max(start.applied, min(start.flushed, scan.pos))
         self._checkpoint.lower_flushed(scan.pos)
         self._log.head = lambda: control_frames.encode_head(state.head())
