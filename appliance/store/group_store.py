@@ -31,13 +31,20 @@ GATHERED_MAX_BYTES: Final = 32 * KIB
 FRAME_OVERHEAD_BYTES: Final = FRAME_HEADER_SIZE + COUNT.size + FRAME_ALIGNMENT
 """What an offset frame has beside its entries, at most."""
 
-GENERATION_MAX: Final = (1 << 31) - 1
+RAISED_MAX: Final = (1 << 31) - (1 << 20)
+"""Numbers of 32 bits are raised no further than there after a loss: some must be left to be given.
+Of those below nobody has given so many."""
 
 MESSAGE_TOO_LARGE: Final = 10
 INVALID_COMMIT_OFFSET_SIZE: Final = 28
 KAFKA_STORAGE_ERROR: Final = 56
 
 _NONE: Final[Mapping[tuple[int, int], OffsetEntry]] = MappingProxyType({})
+
+
+def raised(number: int, jump: int) -> int:
+    """A number of 32 bits that is to be above `jump` later ones; never lower than it was."""
+    return max(number, min(number + jump, RAISED_MAX))
 
 
 class GroupStore:
@@ -262,7 +269,7 @@ class GroupStore:
         """Add to the generation of every group: lost frames may have told of so many later ones."""
         if jump:
             for name, frame in self._groups.items():
-                generation = min(max(frame.generation, 0) + jump, GENERATION_MAX)
+                generation = raised(max(frame.generation, 0), jump)
                 self._groups[name] = replace(frame, generation=generation)
 
     def forget_topic(self, topic_id: int, partition_count: int) -> None:

@@ -19,6 +19,7 @@ from _core.partition import Partition
 from appliance.store.control_file import KnownDamage
 from appliance.store.control_frames import PRODUCER_ID_BLOCK, Floors, Ranges, VerdictFrame
 from appliance.store.decisions import End
+from appliance.store.group_store import RAISED_MAX, raised
 from appliance.store.recovery import Damage, RecoveryReport
 from appliance.store.start import Start
 from appliance.store.state import State
@@ -106,10 +107,10 @@ class Verdict:
         return VerdictFrame(
             floors=Floors(
                 producer_id=max(floors.producer_id, seen) + lost_frames * PRODUCER_ID_BLOCK,
-                topic_id=max(floors.topic_id, state.groups.topic_id_seen + 1) + lost_frames,
-                generation=floors.generation + lost_frames,
+                topic_id=raised(max(floors.topic_id, state.groups.topic_id_seen + 1), lost_frames),
+                generation=raised(floors.generation, lost_frames),
             ),
-            generation_jump=lost_frames,
+            generation_jump=min(lost_frames, RAISED_MAX),
             lost=self.judged,
         )
 

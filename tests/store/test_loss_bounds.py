@@ -1,0 +1,49 @@
+"""However much is lost: the numbers that a start goes on with have room in the frames."""
+
+import random
+from typing import Final
+
+import pytest
+
+from appliance.store.checkpoint import CheckpointFile
+from appliance.store.group_frames import GROUP_TOLD, GroupFrame
+from appliance.units import GIB
+from tests.support.broker_rig import BrokerRig
+from tests.support.checkpoints import PATHS
+from tests.support.kafka_records import Record
+
+INT32_MAX: Final = (1 << 31) - 1
+
+
+def claim_durable(rig: BrokerRig, end: int) -> None:
+    """Let the checkpoint say that the log went on to there."""
+    checkpoint = CheckpointFile(rig.disk, PATHS.checkpoint)
+    checkpoint.open()
+    for _ in range(2):
+        checkpoint.write(end, end)
+    checkpoint.close()
+
+
+@pytest.mark.parametrize("lost_bytes", [GIB, 200 * GIB, 16_000 * GIB])
+def test_a_start_goes_on_after_any_loss_that_is_accepted(lost_bytes: int) -> None:
+    """There is no topic before the loss: else each goes on behind a file for 2^31 offsets."""
+    rig = BrokerRig()
+    rig.broker.tell_group(GroupFrame(op=GROUP_TOLD, group="g", generation=5))
+    rig.flush()
+    last_id = rig.broker.allocate_producer_id()
+    for _ in range(4):
+        rig.broker.close()
+        claim_durable(rig, rig.broker.wrote_pos + lost_bytes)
+        rig = BrokerRig(rig.disk, rig.clock, rig.config, accepts_loss=True)
+        assert rig.report.lost_bytes == lost_bytes
+        producer_id = rig.broker.allocate_producer_id()
+        assert producer_id > last_id
+        last_id = producer_id
+    rig.create_topic("t")
+    rig.produce("t", 0, [Record(b"new")])
+    topic_ids = [topic.topic_id for topic in rig.broker.topics()]
+    for again in (rig.restart(), rig.crash("kept", random.Random(0))):
+        assert again.fetch("t", 0)[0].value == b"new"
+        assert [topic.topic_id for topic in again.broker.topics()] == topic_ids
+        assert 5 < again.broker.groups()["g"].generation < INT32_MAX
+        assert 0 < again.broker.generation_floor < INT32_MAX
