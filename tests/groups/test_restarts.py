@@ -89,6 +89,25 @@ def test_numbers_go_on_after_a_restart() -> None:
     assert again.member_id != member.member_id
 
 
+def test_a_group_that_damage_took_begins_above_all_generations_that_were_given() -> None:
+    hall = Hall()
+    hall.log.generation_floor = 7
+    (member,) = hall.stable(A)
+    assert member.generation == 8
+    hall.leave(member.member_id)
+    hall.restart()
+    (again,) = hall.stable(A)
+    assert again.generation == 10
+
+
+def test_above_a_floor_too_a_group_that_nobody_got_into_is_let_go() -> None:
+    hall = Hall()
+    hall.log.generation_floor = 7
+    refused = hall.join("g", protocols={})
+    assert refused.answer.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert hall.groups.find("g") is None
+
+
 def test_after_a_restart_a_member_that_changed_is_noticed() -> None:
     hall = Hall()
     _, follower = hall.stable(A, B)
