@@ -5,6 +5,12 @@ grouped by partition, and each group becomes deliver frames: the visible batch *
 timers that it fulfils, in one atomic append. So after any crash a timer is pending or delivered,
 never both, never neither.
 
+A record is copied from `LogView` alone, so it was checked. What is not at hand does not hold up the
+rest: its timer is set aside, still pending, and with it those that come due later in the same
+partition, so that a partition keeps its order; all others go on. The owner has what is set aside
+read, the first ones first. What the disk cannot read waits by itself, holds up nobody, and is
+tried again when `LogView` lets it; then it comes late.
+
 The records were rewritten when they were accepted, so a delivery copies key, value and headers as
 they are. Delivered batches carry producer id, epoch and sequence -1.
 
@@ -13,26 +19,36 @@ Layer 0: no I/O, no clock.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 from _core.batch cimport (
-    ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, begin_batch, finish_batch, next_record, write_record,
+    ATTRIBUTE_LOG_APPEND_TIME, Batch, begin_batch, finish_batch, write_record,
 )
 from _core.buffer cimport Buf, append, extend_zero, release, shrink
-from _core.due_queue cimport Timer
+from _core.due_queue cimport DueQueue, Timer
+from _core.due_records cimport (
+    LOCATE_COLD, LOCATE_CONTRADICTED, LOCATED, Due, HeldRecords,
+)
 from _core.frames cimport FrameHeader, blank_header, frame_size
 from _core.layout cimport *
 from _core.log_tail cimport FrameBody
 from _core.log_view cimport LogView
 from _core.log_writer cimport LogWriter
-from _core.octets cimport Cursor, cursor_of, load_i32, load_i64, load_u32, store_u32, store_u64
+from _core.octets cimport store_u32, store_u64
 from _core.partition cimport Partition, Topic
 from _core.tags cimport note_tag, seal_tags, tag_of_tail
+from _core.waiting_timers cimport drop_first, push_timer
 
 cdef enum:
     KEEP_BYTES = 4 << 20
     # Timers of one deliver frame, so that its table stays small beside its batch.
     RUN_MAX = 16384
+    # Timers that wait for the disk: most of them, and those whose records are read at a time.
+    ASIDE_MAX = 1 << 20
+    READ_COUNT = 2048
+    # Unreadable ones tried again at a time, and looked at for that.
+    RETRIES_MAX = 64
+    LOOKED_AT_MAX = 1024
 
 LATENESS_BOUNDS_MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 250, 500, 1000, 5000, 60000)
 cdef int64_t* LATENESS_LIMITS = [0, 1, 2, 5, 10, 20, 50, 100, 250, 500, 1000, 5000, 60000]
@@ -42,10 +58,10 @@ cdef class DeliverPath:
     """Delivers chunks of due timers.
 
     Attributes:
-        cold: after `deliver` answered -1: positions of frames to be read by a thread first.
         disk_full: the last `deliver` stopped because there was no room; what was not delivered is
             due still.
-        damaged_timers: timers whose record could not be read: never delivered, but reported.
+        ready: timers that waited for the disk, whose records were read since.
+        damaged_timers: timers of which their own frame knows nothing: never delivered.
     """
 
     def __cinit__(
@@ -62,9 +78,10 @@ cdef class DeliverPath:
         """
         self.writer = writer
         self.view = view
+        self.records = HeldRecords(view)
         self.chunk_max = chunk_max
         self.batch_size_max = batch_size_max
-        self.cold = []
+        self.retried = set()
         self.timers = <Timer*>malloc(chunk_max * sizeof(Timer))
         self.found = <Due*>malloc(chunk_max * sizeof(Due))
         if self.timers == NULL or self.found == NULL:
@@ -74,32 +91,34 @@ cdef class DeliverPath:
         free(self.timers)
         free(self.found)
         free(self.group_of)
+        free(self.held)
+        free(self.aside.timers)
+        free(self.unreadable.timers)
         release(&self.batch)
         release(&self.tables)
         release(&self.names)
 
     def deliver(self, int64_t now_ms, Py_ssize_t limit):
-        """Append the records of timers that are due.
+        """Append the records of timers that are due, as far as they are in memory.
 
         Args:
             now_ms: epoch ms; nothing due later is touched.
             limit: most timers, at most `chunk_max`.
 
         Returns:
-            How many were delivered; -1 if frames must be read first (see `cold`), nothing has
-            happened then.
+            How many were delivered.
         """
         cdef Py_ssize_t count
         cdef int32_t first
         cdef Partition partition
         self.disk_full = False
         self.delivered = 0
-        count = self.writer.projections.due.pop_due(now_ms, self.timers, min(limit, self.chunk_max))
-        if count == 0:
-            return 0
-        count = self._locate_all(count)
-        if count <= 0:
-            return count
+        self._begin()
+        limit = min(limit, self.chunk_max)
+        count = self._take_unreadable(0, limit // 2)
+        # So that what waited for the disk does not hold up what did not.
+        count = self._take_aside(count, count + (limit - count + 1) // 2)
+        count = self._take_due(count, now_ms, limit)
         for first in self._group(count):
             partition = <Partition>self.writer.projections.partitions[self.timers[first].partition]
             while first >= 0:
@@ -108,77 +127,216 @@ cdef class DeliverPath:
                     first = self.found[first].next
                 else:
                     first = self._deliver_run(partition, first, now_ms)
+        self.records.end()
+        if self.disk_full:
+            self._return_aside()
         return self.delivered
 
-    cdef Py_ssize_t _locate_all(self, Py_ssize_t count) except -2:
-        """Find every record; how many were found, or -1 and all put back if one is cold."""
-        cdef Py_ssize_t i, kept = 0
-        cdef int result
-        self.cold = []
-        self.blocks = []
-        self.view.user += 1
-        self.user = self.view.user
-        for i in range(count):
-            result = self._locate(&self.timers[i], &self.found[kept])
-            if result == LOCATE_COLD:
-                self.cold.append(self.timers[i].phys_offset)
-            elif result == LOCATE_DAMAGED:
-                self.damaged_timers += 1
-                self.writer.projections.dropped.add(
-                    (self.timers[i].phys_offset, self.timers[i].record_index)
-                )
-                continue
-            self.timers[kept] = self.timers[i]
-            kept += 1
-        if self.cold:
-            self.writer.projections.due.unpop(self.timers, kept)
-            return -1
-        return kept
+    cdef int _begin(self) except -1:
+        cdef Py_ssize_t handles = len(self.writer.projections.partitions)
+        cdef int32_t* grown
+        self.records.begin()
+        if handles > self.handle_count:
+            grown = <int32_t*>realloc(self.held, handles * sizeof(int32_t))
+            if grown == NULL:
+                raise MemoryError("no memory for partitions that wait for the disk")
+            self.held = grown
+            memset(grown + self.handle_count, 0, (handles - self.handle_count) * sizeof(int32_t))
+            self.handle_count = handles
+        return 0
 
-    cdef int _locate(self, const Timer* timer, Due* due) except -1:
-        """Find a timer's record through its accept frame. A LocateResult."""
-        cdef int64_t pos = timer.phys_offset
-        cdef const uint8_t* frame
-        cdef const uint8_t* entry
-        cdef int32_t low = 0, high, middle, frame_size = 0
-        cdef int64_t held_pos, record_pos, record_size
-        cdef Cursor c
-        cdef Record r
-        if self.view.is_damaged(pos):
-            return LOCATE_DAMAGED
-        frame = self.view.frame_at(pos, &frame_size)
-        if frame == NULL:
-            return LOCATE_COLD
-        self.view.block.note_user(self.user, self.blocks)
-        high = load_i32(frame + AT_TIMER_COUNT)
-        while low < high:
-            middle = (low + high) // 2
-            entry = frame + FRAME_HEADER_SIZE + <int64_t>middle * TIMER_ENTRY_SIZE
-            if load_i32(entry + TIMER_AT_INDEX) < timer.record_index:
-                low = middle + 1
+    cdef Py_ssize_t _take_due(
+        self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
+    ) except -1:
+        """Pop what is due into `timers` behind `count`; what must wait is set aside."""
+        cdef DueQueue due = self.writer.projections.due
+        cdef Py_ssize_t i, end
+        cdef Timer timer
+        cdef int result
+        if self.is_clogged or count >= limit:
+            return count
+        end = count + due.pop_due(now_ms, self.timers + count, limit - count)
+        for i in range(count, end):
+            timer = self.timers[i]
+            if self.held[timer.partition]:
+                self._set_aside(&timer)
+                continue
+            if self.records.is_spent():
+                due.unpop(&self.timers[i], end - i)
+                break
+            result = self.records.locate(&timer, &self.found[count])
+            if result == LOCATED:
+                self.timers[count] = timer
+                count += 1
+            elif result == LOCATE_COLD:
+                self._set_aside(&timer)
             else:
-                high = middle
-        if low >= load_i32(frame + AT_TIMER_COUNT):
-            return LOCATE_DAMAGED
-        entry = frame + FRAME_HEADER_SIZE + <int64_t>low * TIMER_ENTRY_SIZE
-        if load_i32(entry + TIMER_AT_INDEX) != timer.record_index:
-            return LOCATE_DAMAGED
-        held_pos = (
-            <int64_t>FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
-            + load_i32(frame + AT_VISIBLE_SIZE)
-        )
-        record_pos = load_u32(entry + TIMER_AT_RECORD_POS)
-        record_size = load_u32(entry + TIMER_AT_RECORD_SIZE)
-        c = cursor_of(frame + record_pos, record_size)
-        if not next_record(&c, &r):
-            return LOCATE_DAMAGED
-        due.tail = r.tail
-        due.tail_size = r.end - r.tail
-        due.attributes = r.attributes
-        due.timestamp = r.timestamp_delta + load_i64(frame + held_pos + BATCH_AT_BASE_TIMESTAMP)
-        due.name_size = entry[TIMER_AT_ID_SIZE]
-        due.name = frame + load_u32(entry + TIMER_AT_ID_POS)
-        return LOCATED
+                self._note_unreadable(&timer, result)
+        return count
+
+    # Timers that wait for the disk: pending, but no longer in the due queue
+
+    cdef int _set_aside(self, const Timer* timer) except -1:
+        """Wait for this record; later ones of its partition wait behind it."""
+        if self.writer.projections.due.keep(timer):
+            push_timer(&self.aside, timer)
+            self.held[timer.partition] += 1
+        return 0
+
+    cdef int _note_unreadable(self, const Timer* timer, int result) except -1:
+        """The record cannot be read at present: it waits alone, and holds up nobody."""
+        if result == LOCATE_CONTRADICTED:
+            # The frame is whole and knows of no such timer: what told of it is wrong.
+            self.damaged_timers += 1
+            self.writer.projections.dropped.add((timer.phys_offset, timer.record_index))
+        elif self.writer.projections.due.keep(timer):
+            push_timer(&self.unreadable, timer)
+        return 0
+
+    cdef Py_ssize_t _take_aside(self, Py_ssize_t count, Py_ssize_t limit) except -1:
+        """Take those whose records were read, in order, into `timers` behind `count`."""
+        cdef DueQueue due = self.writer.projections.due
+        cdef Py_ssize_t n = min(self.ready, max(limit - count, 0)), k = 0, left = 0
+        cdef Timer* first = self.aside.timers + self.aside.start
+        cdef Timer timer
+        cdef int result
+        # Partitions of which an earlier timer is still cold; few, as all of these were just read.
+        stuck = set()
+        while k < n and not self.records.is_spent():
+            timer = first[k]
+            k += 1
+            if timer.partition in stuck:
+                first[left] = timer
+                left += 1
+                continue
+            result = LOCATE_COLD
+            if due.take_kept(&timer):
+                result = self.records.locate(&timer, &self.found[count])
+                if result == LOCATED:
+                    self.timers[count] = timer
+                    count += 1
+                elif result == LOCATE_COLD:
+                    due.keep(&timer)
+                    stuck.add(timer.partition)
+                    first[left] = timer
+                    left += 1
+                    continue
+                else:
+                    self._note_unreadable(&timer, result)
+            self.held[timer.partition] -= 1
+        memmove(first + k - left, first, left * sizeof(Timer))
+        drop_first(&self.aside, k - left)
+        self.ready -= k
+        return count
+
+    cdef Py_ssize_t _take_unreadable(self, Py_ssize_t count, Py_ssize_t limit) except -1:
+        """Take those that were tried again and are readable now."""
+        cdef DueQueue due = self.writer.projections.due
+        cdef Py_ssize_t i, left = 0
+        cdef Timer timer
+        if not self.is_retried:
+            return count
+        self.is_retried = False
+        for i in range(self.unreadable.count):
+            timer = self.unreadable.timers[self.unreadable.start + i]
+            if (
+                timer.phys_offset in self.retried and count < limit
+                and not self.view.is_damaged(timer.phys_offset)
+            ):
+                if not due.take_kept(&timer):
+                    continue
+                if self.records.locate(&timer, &self.found[count]) == LOCATED:
+                    self.timers[count] = timer
+                    count += 1
+                    continue
+                due.keep(&timer)
+            self.unreadable.timers[self.unreadable.start + left] = timer
+            left += 1
+        self.unreadable.count = left
+        return count
+
+    cdef int _return_aside(self) except -1:
+        """Put what was set aside back into the due queue, in order."""
+        cdef DueQueue due = self.writer.projections.due
+        cdef Py_ssize_t i
+        cdef Timer* timer
+        for i in range(self.aside.count):
+            timer = &self.aside.timers[self.aside.start + i]
+            self.held[timer.partition] -= 1
+            if due.take_kept(timer):
+                due.unpop(timer, 1)
+        drop_first(&self.aside, self.aside.count)
+        self.ready = self.reading = 0
+        return 0
+
+    def next_cold(self):
+        """Log positions of frames to be read next, so that timers go on; then call `note_read`.
+
+        None while some are being read, or if nothing waits.
+        """
+        cdef Py_ssize_t i
+        cdef int32_t size
+        cdef int64_t pos
+        if self.is_reading or self.ready:
+            return []
+        found = {}
+        self.retried = set()
+        for i in range(min(self.unreadable.count, LOOKED_AT_MAX)):
+            self.cursor = self.cursor + 1 if self.cursor + 1 < self.unreadable.count else 0
+            pos = self.unreadable.timers[self.unreadable.start + self.cursor].phys_offset
+            if len(found) < RETRIES_MAX and not self.view.is_damaged(pos):
+                found[pos] = True
+                self.retried.add(pos)
+        self.reading = min(self.aside.count, READ_COUNT)
+        for i in range(self.reading):
+            pos = self.aside.timers[self.aside.start + i].phys_offset
+            if self.view._find(pos, &size) == NULL and not self.view.is_damaged(pos):
+                found[pos] = True
+        if not found:
+            self.ready = self.reading
+        self.is_reading = bool(found)
+        return list(found)
+
+    def note_read(self):
+        """What `next_cold` named was read, as far as it can be."""
+        self.is_reading = False
+        self.is_retried = bool(self.retried)
+        self.ready = min(self.reading, self.aside.count)
+
+    def look_ahead(self, int64_t until_ms):
+        """Log positions of the frames of the next timers due by then that are not in memory.
+
+        Args:
+            until_ms: epoch ms.
+        """
+        cdef DueQueue due = self.writer.projections.due
+        cdef int32_t size
+        cdef Py_ssize_t i, count
+        if not 0 <= due.next_due_ms() <= until_ms:
+            return []
+        count = due.pop_due(until_ms, self.timers, self.chunk_max)
+        found = set()
+        for i in range(count):
+            if self.view._find(self.timers[i].phys_offset, &size) == NULL:
+                if not self.view.is_damaged(self.timers[i].phys_offset):
+                    found.add(self.timers[i].phys_offset)
+        due.unpop(self.timers, count)
+        return list(found)
+
+    @property
+    def is_clogged(self):
+        """So many wait for the disk that no more are taken until some were read."""
+        return self.aside.count >= ASIDE_MAX
+
+    @property
+    def waiting(self):
+        """Due timers that wait for their records to be read, or behind one that does."""
+        return self.aside.count
+
+    @property
+    def unreadable_count(self):
+        """Due timers whose records the disk cannot read at present; tried again now and then."""
+        return self.unreadable.count
 
     cdef list _group(self, Py_ssize_t count):
         """Link the timers of each partition; the first of each, in order of due time."""

@@ -26,6 +26,10 @@ cdef class DueQueue:
     cdef Py_ssize_t pop_due(self, int64_t now_ms, Timer* out, Py_ssize_t limit) except -1 nogil
     # Makes popped timers pending again; those of forgotten partitions vanish.
     cdef int unpop(self, const Timer* timers, Py_ssize_t count) except -1 nogil
+    # Lets a popped timer stay pending in other hands; False if its partition is forgotten.
+    cdef bint keep(self, const Timer* timer) except -1 nogil
+    # Makes a kept timer a popped one again; False if it was withdrawn meanwhile.
+    cdef bint take_kept(self, const Timer* timer) noexcept nogil
     # Withdraws a pending timer. Returns 1; 0 if it was withdrawn already.
     cdef int cancel(
         self, int64_t phys_offset, int32_t record_index, int32_t partition

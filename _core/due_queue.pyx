@@ -90,21 +90,16 @@ cdef class DueQueue:
     # Counters
 
     cdef int _ensure_counter(self, int32_t partition) except -1 nogil:
-        cdef int64_t capacity
+        cdef int64_t capacity = self.partition_capacity
         cdef int64_t* grown
         assert 0 <= partition < PARTITION_MAX
-        if partition >= self.partition_capacity:
-            capacity = max(
-                <int64_t>partition + 1,
-                self.partition_capacity + (self.partition_capacity >> 1),
-                PARTITION_CAPACITY_MIN,
-            )
+        if partition >= capacity:
+            capacity = max(partition + 1, capacity + (capacity >> 1), PARTITION_CAPACITY_MIN)
             grown = <int64_t*>realloc(self.partition_pending, capacity * sizeof(int64_t))
             if grown == NULL:
                 raise MemoryError("no memory for the timer counts of partitions")
             memset(
-                grown + self.partition_capacity,
-                0,
+                grown + self.partition_capacity, 0,
                 (capacity - self.partition_capacity) * sizeof(int64_t),
             )
             self.partition_pending = grown
@@ -265,8 +260,21 @@ cdef class DueQueue:
                 self._count_pushed(timers[i].partition)
         return 0
 
+    cdef bint keep(self, const Timer* timer) except -1 nogil:
+        if self.withdrawn.is_forgotten(timer.partition):
+            return False
+        self._count_pushed(timer.partition)
+        return True
+
+    cdef bint take_kept(self, const Timer* timer) noexcept nogil:
+        if self.withdrawn.claim(timer.phys_offset, timer.record_index, timer.partition):
+            return False
+        self._count_popped(timer.partition)
+        return True
+
     cdef int64_t next_due_ms(self) noexcept nogil:
-        return min(self.tree.min_due_ms(), self.levels.min_due_ms()) if self.pending else -1
+        cdef int64_t due_ms = min(self.tree.min_due_ms(), self.levels.min_due_ms())
+        return due_ms if self.pending and due_ms < INT64_MAX else -1
 
     # Withdraw
 
@@ -323,7 +331,7 @@ cdef class DueQueue:
 
     @property
     def next_due(self):
-        """No timer is due before this, epoch ms; -1 if none is pending."""
+        """No timer that is not kept is due before this, epoch ms; -1 if there is none."""
         return self.next_due_ms()
 
     @property

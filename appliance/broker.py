@@ -294,9 +294,21 @@ class Broker:
         """Read frames and units from the disk; the one call that may run on another thread."""
         return self._store.read_cold(places)
 
-    def note_read(self, read: ColdRead) -> list[Damage]:
-        """Take up what `read_cold` found. Returns the damage among it."""
-        return self._store.note_read(read)
+    def note_read(self, read: ColdRead, *, is_delivery: bool = False) -> list[Damage]:
+        """Take up what `read_cold` found, for `deliver_due` or not. Returns the damage among it."""
+        damage = self._store.note_read(read)
+        if is_delivery:
+            self._scheduler.note_read()
+        return damage
+
+    @property
+    def is_delivery_waiting(self) -> bool:
+        """`deliver_due` is to be called though nothing new is due: timers wait for the disk."""
+        return self._scheduler.is_waiting
+
+    def look_ahead(self, duration_ms: int) -> list[ColdPlace]:
+        """Frames that deliveries will need so soon, and that are not in memory, in their order."""
+        return sorted(self._deliver.look_ahead(self.clock.wall_ms() + duration_ms))
 
     @property
     def damage(self) -> Sequence[Damage]:
@@ -469,6 +481,9 @@ class Broker:
             connections=connections,
             inflight_bytes=inflight_bytes,
             pending_timers=due.pending,
+            waiting_timers=self._deliver.waiting,
+            unreadable_timers=self._deliver.unreadable_count,
+            cache_bytes=self._store.view.memory.size,
             log_wrote_pos=pointers.wrote,
             log_committed_pos=pointers.committed,
             log_flushed_pos=pointers.flushed,

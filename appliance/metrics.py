@@ -101,6 +101,9 @@ class Gauges:
     connections: int = 0
     inflight_bytes: int = 0
     pending_timers: int = 0
+    waiting_timers: int = 0
+    unreadable_timers: int = 0
+    cache_bytes: int = 0
     log_wrote_pos: int = 0
     log_committed_pos: int = 0
     log_flushed_pos: int = 0
@@ -162,6 +165,9 @@ METRICS: Final = (
     MetricInfo("connections", "gauge", "Open connections of Kafka clients."),
     MetricInfo("inflight_bytes", "gauge", "Memory for requests and answers of all connections."),
     MetricInfo("pending_timers", "gauge", "Held records that are not delivered yet."),
+    MetricInfo("waiting_timers", "gauge", "Due timers that wait for their records to be read."),
+    MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
+    MetricInfo("cache_bytes", "gauge", "Memory of frames that were read and checked."),
     MetricInfo("level_queue_lag", "gauge", "Timers that wait in the queue of a level.", "level"),
     MetricInfo("log_wrote_pos", "gauge", "Position of the log up to which frames are encoded."),
     MetricInfo("log_committed_pos", "gauge", "Position up to which the log is written."),

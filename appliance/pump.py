@@ -31,6 +31,12 @@ from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 HOUSEKEEPING_S: Final = 0.1
 
+LOOK_AHEAD_EVERY: Final = 3
+"""Of so many turns of the housekeeping one reads ahead for deliveries."""
+
+LOOK_AHEAD_MS: Final = 2_000
+"""So long before they are due records are read; the first chunk of them."""
+
 SLICE_PAUSE_S: Final = 0.005
 """Between two slices of a checkpoint, each of a millisecond or two."""
 
@@ -64,10 +70,13 @@ class Pump:
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
         self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
+        self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
+        self._is_looking_ahead = False
+        self._look_ahead_in = 0
         self._delivered_pos = 0
         self._flushing: FlushJob | None = None
         self._flush_future: asyncio.Future[None] | None = None
@@ -98,7 +107,13 @@ class Pump:
             if handle is not None:
                 handle.cancel()
         self._broker.stop_prewriting()
-        for threads in (self._flusher, self._allocator, self._readers, self._saver):
+        for threads in (
+            self._flusher,
+            self._allocator,
+            self._readers,
+            self._bodies,
+            self._saver,
+        ):
             await asyncio.to_thread(threads.shutdown)
         if self._flush_future is not None:
             await asyncio.wait((self._flush_future,))
@@ -266,9 +281,7 @@ class Pump:
             return
         delivery = self._broker.deliver_due()
         if delivery.cold:
-            self._is_delivering = True
-            self.read_cold(delivery.cold, self._deliver_again)
-            return
+            self._read(self._bodies, delivery.cold, self._deliver, is_delivery=True)
         if delivery.count:
             self._delivered_pos = self._broker.wrote_pos
         self.end_turn()
@@ -289,17 +302,42 @@ class Pump:
             places: what to read.
             then: called on the loop when they are in memory, or known to be damaged.
         """
-        future = self._loop.run_in_executor(self._readers, self._broker.read_cold, list(places))
+        self._read(self._readers, places, then)
+
+    def _read(
+        self,
+        threads: ThreadPoolExecutor,
+        places: Sequence[ColdPlace],
+        then: Callable[[], None],
+        *,
+        is_delivery: bool = False,
+    ) -> None:
+        future = self._loop.run_in_executor(threads, self._broker.read_cold, list(places))
 
         def finish() -> None:
-            for damage in self._broker.note_read(future.result()):
+            for damage in self._broker.note_read(future.result(), is_delivery=is_delivery):
                 _log.error("%s%s", damage, "" if damage.is_mended else "; it is not served")
             then()
 
         future.add_done_callback(lambda _: self._guard(finish))
 
+    def _look_ahead(self) -> None:
+        """Have read what deliveries will need soon, before it is due."""
+        self._look_ahead_in = (self._look_ahead_in + 1) % LOOK_AHEAD_EVERY
+        if self._look_ahead_in == 0 and not self._is_looking_ahead:
+            places = self._broker.look_ahead(LOOK_AHEAD_MS)
+            if places:
+                self._is_looking_ahead = True
+                self._read(self._bodies, places, self._end_look_ahead)
+
+    def _end_look_ahead(self) -> None:
+        self._is_looking_ahead = False
+
     def _housekeep(self) -> None:
         self._broker.housekeep()
+        self._look_ahead()
+        if self._broker.is_delivery_waiting:
+            self._deliver()
         self.end_turn()  # what expired goes into the log
         spare = self._broker.begin_spare()
         if spare is not None:

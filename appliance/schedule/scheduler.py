@@ -21,8 +21,9 @@ class Delivery:
 
     Attributes:
         count: timers delivered.
-        has_more: more are due now.
-        cold: positions of frames to be read from the disk first; nothing was delivered then.
+        has_more: more are due now, and can be delivered.
+        cold: positions of frames to be read from the disk, so that timers that wait for them go on;
+            call `note_read` then.
     """
 
     count: int
@@ -48,15 +49,28 @@ class Scheduler:
 
     def deliver_due(self, now_ms: int) -> Delivery:
         """Append the next chunk of what is due at `now_ms` (epoch ms) to the log."""
-        count = self._path.deliver(now_ms, self._chunk_records)
-        if count < 0:
-            return Delivery(0, True, self._path.cold)
-        self._not_before_ms = now_ms + DISK_FULL_RETRY_MS if self._path.disk_full else 0
-        next_due = self._due.next_due
-        has_more = 0 <= next_due <= now_ms and not self._path.disk_full
-        return Delivery(count, has_more)
+        path = self._path
+        count = path.deliver(now_ms, self._chunk_records)
+        self._not_before_ms = now_ms + DISK_FULL_RETRY_MS if path.disk_full else 0
+        if path.disk_full:
+            return Delivery(count, has_more=False)
+        cold = path.next_cold()
+        is_due = 0 <= self._due.next_due <= now_ms and not path.is_clogged
+        return Delivery(count, is_due or path.ready > 0, cold)
+
+    def note_read(self) -> None:
+        """What a `Delivery` named as cold was read, as far as it can be; deliver again."""
+        self._path.note_read()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Timers wait for the disk, and nothing is being read for them."""
+        path = self._path
+        return not path.is_reading and (path.waiting > 0 or path.unreadable_count > 0)
 
     def next_wake_ms(self) -> int | None:
-        """When the owner must call `deliver_due` again, epoch ms; None while nothing is pending."""
+        """When the owner must call `deliver_due` again, epoch ms; None if nothing will be due."""
         next_due = self._due.next_due
-        return None if next_due < 0 else max(next_due, self._not_before_ms)
+        if next_due < 0 or self._path.is_clogged:
+            return None
+        return max(next_due, self._not_before_ms)

@@ -266,10 +266,11 @@ class BrokerRig:
         """Make everything durable."""
         self.broker.flush()
 
-    def read_cold(self, places: Sequence[ColdPlace]) -> list[Damage]:
+    def read_cold(self, places: Sequence[ColdPlace], *, is_delivery: bool = False) -> list[Damage]:
         """Read frames and units from the disk and check them, as the pump does on a thread."""
         assert places
-        return self.broker.note_read(self.broker.read_cold(list(places)))
+        read = self.broker.read_cold(list(places))
+        return self.broker.note_read(read, is_delivery=is_delivery)
 
     def position_of(self, partition: Partition, offset: int) -> int:
         """Log position that the unit of an offset names, in memory or as its file has it.
@@ -326,11 +327,13 @@ class BrokerRig:
     def deliver_once(self) -> Delivery:
         """One chunk of what is due, written and not flushed; what is cold is read first."""
         delivery = self.broker.deliver_due()
+        count = delivery.count
         while delivery.cold:
-            self.read_cold(delivery.cold)
+            self.read_cold(delivery.cold, is_delivery=True)
             delivery = self.broker.deliver_due()
+            count += delivery.count
         self.broker.commit()
-        return delivery
+        return Delivery(count, delivery.has_more)
 
     def deliver_all(self) -> int:
         """Deliver all that is due now, and flush; how many."""

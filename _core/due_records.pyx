@@ -1,0 +1,96 @@
+"""Where the records of due timers lie, in memory that was checked: what a delivery copies from.
+
+What is found stays where it is until `end`. One round of a delivery is bounded: so many frames are
+read on the loop, and so much memory is kept. Layer 0: no I/O.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.batch cimport Record, next_record
+from _core.due_queue cimport Timer
+from _core.layout cimport *
+from _core.log_view cimport LogView
+from _core.octets cimport Cursor, cursor_of, load_i32, load_i64, load_u32
+
+cdef enum:
+    # In one round: frames read on the loop, of which so many in vain, and memory kept meanwhile.
+    READS_MAX = 256
+    MISSES_MAX = 16
+    PINNED_MAX_BYTES = 32 << 20
+
+
+cdef class HeldRecords:
+    """Finds held records through their accept frames."""
+
+    def __cinit__(self, LogView view not None):
+        """Read a log."""
+        self.view = view
+        self.blocks = []
+
+    cdef int begin(self) except -1:
+        """Begin a round."""
+        self.blocks = []
+        self.pinned_bytes = 0
+        self.view.user += 1
+        self.user = self.view.user
+        self.reads_left = READS_MAX
+        self.misses_left = MISSES_MAX
+        return 0
+
+    cdef int end(self) except -1:
+        self.blocks = []
+        return 0
+
+    cdef bint is_spent(self) noexcept nogil:
+        """So much was read, or is kept in memory, that the round must come to its end."""
+        return self.reads_left <= 0 or self.pinned_bytes >= PINNED_MAX_BYTES
+
+    cdef int locate(self, const Timer* timer, Due* due) except -1:
+        """Find a timer's record through its accept frame. A LocateResult."""
+        cdef int64_t pos = timer.phys_offset
+        cdef const uint8_t* frame
+        cdef const uint8_t* entry
+        cdef int32_t low = 0, high, middle, frame_size = 0
+        cdef int64_t held_pos, record_pos, record_size
+        cdef Cursor c
+        cdef Record r
+        if self.view.is_damaged(pos):
+            return LOCATE_DAMAGED
+        frame = self.view._find(pos, &frame_size)
+        if frame == NULL and self.misses_left:
+            self.reads_left -= 1
+            frame = self.view.frame_at(pos, &frame_size)
+            self.misses_left -= frame == NULL
+        if frame == NULL:
+            return LOCATE_COLD
+        if self.view.block.note_user(self.user, self.blocks):
+            self.pinned_bytes += self.view.block.capacity
+        high = load_i32(frame + AT_TIMER_COUNT)
+        while low < high:
+            middle = (low + high) // 2
+            entry = frame + FRAME_HEADER_SIZE + <int64_t>middle * TIMER_ENTRY_SIZE
+            if load_i32(entry + TIMER_AT_INDEX) < timer.record_index:
+                low = middle + 1
+            else:
+                high = middle
+        if low >= load_i32(frame + AT_TIMER_COUNT):
+            return LOCATE_CONTRADICTED
+        entry = frame + FRAME_HEADER_SIZE + <int64_t>low * TIMER_ENTRY_SIZE
+        if load_i32(entry + TIMER_AT_INDEX) != timer.record_index:
+            return LOCATE_CONTRADICTED
+        held_pos = (
+            <int64_t>FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
+            + load_i32(frame + AT_VISIBLE_SIZE)
+        )
+        record_pos = load_u32(entry + TIMER_AT_RECORD_POS)
+        record_size = load_u32(entry + TIMER_AT_RECORD_SIZE)
+        c = cursor_of(frame + record_pos, record_size)
+        if not next_record(&c, &r):
+            return LOCATE_CONTRADICTED
+        due.tail = r.tail
+        due.tail_size = r.end - r.tail
+        due.attributes = r.attributes
+        due.timestamp = r.timestamp_delta + load_i64(frame + held_pos + BATCH_AT_BASE_TIMESTAMP)
+        due.name_size = entry[TIMER_AT_ID_SIZE]
+        due.name = frame + load_u32(entry + TIMER_AT_ID_POS)
+        return LOCATED
