@@ -13,7 +13,6 @@ Layer 4.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 from uuid import UUID
 
@@ -27,6 +26,7 @@ from _core.session import ParkedAnswer, ParkedFetch, Session
 from appliance.clock import Clock
 from appliance.config import Config
 from appliance.errors import CorruptionError, RequestError, StorageError
+from appliance.facade import Facade
 from appliance.fs import FileSystem
 from appliance.metrics import Gauges, Metrics
 from appliance.model import ColdPlace, TimerState, TimerStateName
@@ -51,20 +51,6 @@ HOUSEKEEPING_PARTITIONS: Final = 256
 
 HOUSEKEEPING_IDS: Final = 65_536
 """Remembered timer ids looked at in one turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facade:
-    """What the Kafka facade contributes; the broker itself knows no client protocol.
-
-    Attributes:
-        decompress: (codec, record section, most bytes) -> plain bytes; raises RequestError with
-            the bytes that were unpacked in vain in `unpacked_size`.
-        configure_topic: sets on a topic what its settings mean under a configuration.
-    """
-
-    decompress: Callable[[int, memoryview, int], bytes]
-    configure_topic: Callable[[Topic, Config], None]
 
 
 class Broker:

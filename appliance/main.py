@@ -14,10 +14,11 @@ import psutil
 
 from _core.partition import Topic
 from appliance.admin import AdminServer, LiveStatus
-from appliance.broker import Broker, Facade
+from appliance.broker import Broker
 from appliance.clock import SystemClock
 from appliance.config import Config
 from appliance.errors import ConfigError
+from appliance.facade import Facade
 from appliance.fs import OsFileSystem
 from appliance.sd_notify import Notifier
 from compat.kafka.codecs import decompress

@@ -7,9 +7,10 @@ are removed only when nothing names them any more.
 
 from collections.abc import Iterator
 
-from appliance.broker import Broker, Facade
+from appliance.broker import Broker
 from appliance.clock import Clock
 from appliance.config import Config
+from appliance.facade import Facade
 from appliance.fs import FileSystem
 from appliance.offline.data_dir import not_a_data_dir
 from appliance.store.checkpoint import CheckpointFile
