@@ -27,6 +27,9 @@ from appliance.store.state import State
 CONTROL_FRAME_MIN_BYTES: Final = FRAME_HEADER_SIZE + 8
 """No control frame is smaller, so lost bytes held no more than so many of them."""
 
+SKIP_MAX: Final = 1 << 36
+"""Offsets of a partition: more records were never lost, and each 2 billion cost a frame."""
+
 
 @dataclass(frozen=True, slots=True)
 class Skip:
@@ -92,7 +95,8 @@ class Verdict:
             if partition is None:
                 continue
             end = max(partition.next_offset, partition.offset_floor)
-            end += RECORDS_PER_BYTE_MAX * self._lost_behind(partition.confirmed_pos)
+            lost = RECORDS_PER_BYTE_MAX * self._lost_behind(partition.confirmed_pos)
+            end += min(lost, SKIP_MAX)
             if end > partition.next_offset:
                 yield Skip(partition, end)
 
