@@ -138,8 +138,13 @@ class LogWalk:
 
     def note_tail(self) -> None:
         """Tell what lies behind the end of the log, if that is not as a clean stop leaves it."""
-        scan = self._scan
-        if self._data.is_live or scan.tail_fault is None:
+        scan, flushed = self._scan, self._data.checkpoint.flushed
+        if self._data.is_live:
+            return
+        if scan.pos < flushed and not any(begin == scan.pos for begin, _, _ in scan.damage):
+            expected = f"the log up to position {flushed}, as the checkpoint says"
+            self._fault_at(scan.pos, expected, "its end", flushed - scan.pos)
+        if scan.tail_fault is None:
             return
         size = scan.garbage_end - scan.pos
         if size <= 0 and not scan.has_leftovers:

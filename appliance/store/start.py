@@ -106,6 +106,7 @@ class Start:
         self._retried_at_bytes = 0
         """Runs that did not fit on the disk are tried again when more than that is unsaved."""
         self._has_reset_units = False
+        self._has_orphans = True
 
     def run(self, stop: Stop) -> Iterator[Progress]:
         """Find a state, load it, and replay the log; yields between slices.
@@ -142,6 +143,7 @@ class Start:
                 self._reject(self.loaded, Fault.OTHER_LOG, why)
                 self.loaded = self._control = None
                 self.decision = DECISIONS[stop, Found.NONE]
+            self._has_orphans = True
             self._begin()
             if self.loaded is not None and self._control is not None:
                 yield from self._load(self.loaded, self._control)
@@ -165,8 +167,8 @@ class Start:
             StorageError: files of ConsumeQueues could not be removed.
         """
         self._reset_units()
-        self._believe()
         self._remove_orphans()
+        self._believe()
 
     def _reset_units(self) -> None:
         if self.decision.resets_units and not self._has_reset_units:
@@ -306,9 +308,10 @@ class Start:
 
     def _remove_orphans(self) -> None:
         """Remove runs that no state names: starts that were killed in a replay have left them."""
-        if self._checkpoint.last is not None and self._knows_runs:
+        if self._has_orphans and self._checkpoint.last is not None and self._knows_runs:
             with suppress(StorageError):
                 self.runs.keep(self._named_runs)
+        self._has_orphans = False
 
     @property
     def damage(self) -> tuple[KnownDamage, ...]:
@@ -366,6 +369,7 @@ class Start:
         # Else a mark for each frame of the whole log would pile up.
         projections.advance_visible(self.scan.pos)
         if self.runs.is_due and self.runs.delta_bytes > self._retried_at_bytes:
+            self._remove_orphans()
             job = self.runs.freeze(self.scan.pos, self._clock.wall_ms())
             try:
                 job.run()

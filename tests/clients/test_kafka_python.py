@@ -62,7 +62,7 @@ def receive(address: str, topic: str, count: int) -> list[Received]:
 
 
 def consumer_of(address: str, topic: str) -> Any:
-    consumer = KafkaConsumer(bootstrap_servers=address, fetch_max_wait_ms=30_000, group_id=None)
+    consumer = KafkaConsumer(bootstrap_servers=address, fetch_max_wait_ms=20_000, group_id=None)
     consumer.assign([TopicPartition(topic, 0)])
     consumer.seek_to_beginning()
     return consumer

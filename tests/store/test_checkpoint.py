@@ -111,6 +111,7 @@ def test_a_write_that_fails_again_and_again_leaves_the_copy_before_it(what: str)
     disk.make_dirs(DATA_DIR)
     file = CheckpointFile(disk, CHECKPOINT)
     file.open()
+    file.ensure()
     file.write(1, 10)
     for sequence in range(2, 6):
         good = file.last

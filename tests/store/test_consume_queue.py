@@ -365,7 +365,9 @@ def restored(rig: BrokerRig, next_offset: int) -> tuple[ConsumeQueues, Partition
     known = partitions_of(rig)[0]
     partition = Partition(known.topic, 0, 77, 0, 0)
     partition.blocks = known.blocks
-    partition.restore(start_offset=0, next_offset=next_offset, running_max=5, log_bytes=9)
+    partition.restore(
+        start_offset=0, next_offset=next_offset, running_max=5, log_bytes=9, applied=0
+    )
     assert known.blocks is not None
     return ConsumeQueues(rig.disk, DataPaths(rig.config.data_dir), known.blocks), partition
 

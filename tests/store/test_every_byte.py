@@ -119,7 +119,7 @@ def test_a_segment_that_is_cut_at_any_boundary_loses_what_is_behind(scene: Scene
 
 def check_cut(scene: Scene, disk: SimFileSystem, lost: range, told: str) -> None:
     faults = scene.check(disk)
-    rig = scene.start(disk)
+    rig = scene.start(disk, accepts_loss=True)
     is_damage = scene.flushed_without(lost) > lost.start
     expected = scene.expected(lost if is_damage else range(lost.start, scene.end))
     served = scene.served_by(rig)

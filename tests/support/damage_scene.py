@@ -201,10 +201,10 @@ class Scene:
             disk.evict(path)
         return disk
 
-    def start(self, disk: SimFileSystem) -> BrokerRig:
+    def start(self, disk: SimFileSystem, *, accepts_loss: bool = False) -> BrokerRig:
         """A broker on it, at the time at which the one before it was killed."""
         clock = VirtualClock(wall_ms=self._run.clock.wall_ms())
-        return BrokerRig(disk, clock, self._run.config)
+        return BrokerRig(disk, clock, self._run.config, accepts_loss=accepts_loss)
 
     def place(self, pos: int) -> tuple[Path, int]:
         """File and offset of a log position."""
