@@ -48,6 +48,9 @@ def append_verdict(
         told.append(str(skip))
         if not writer.append_gap(skip.partition, end_offset=skip.end, store_time_ms=now_ms):
             raise RequestError("the disk is full", code=KAFKA_STORAGE_ERROR)
+    twice = state.projections.settled_twice
+    if twice:
+        told.append(f"{twice} timers are settled twice in the log; the second time says nothing")
     if verdict.is_empty():
         return tuple(told)
     frame, before = verdict.frame(), state.floors
