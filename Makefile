@@ -11,7 +11,7 @@ STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
 
 .DEFAULT_GOAL := help
 .PHONY: help build clients demo sanitized test soak lint lock clean
-.PHONY: bench bench-check bench-connections bench-curves bench-recovery
+.PHONY: bench bench-check bench-cold bench-connections bench-curves bench-recovery
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS
 
 bench-check: build  ## has a ratio become worse than perf/baseline.json says?
 	@$(PY) -m perf.check $(ARGS)
+
+bench-cold: build  ## how late timers in memory are while 100,000 on the disk are due
+	@$(PY) -m perf.cold $(ARGS)
 
 bench-connections: build  ## what a good client notices of a thousand bad ones
 	@$(PY) -m perf.connections $(ARGS)

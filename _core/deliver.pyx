@@ -45,7 +45,9 @@ cdef enum:
     RUN_MAX = 16384
     # Timers that wait for the disk: most of them, and those whose records are read at a time.
     ASIDE_MAX = 1 << 20
-    READ_COUNT = 2048
+    READ_COUNT = 256
+    # Of those that waited for the disk so many are delivered at a time: others are in a hurry.
+    ASIDE_CHUNK = 128
     # Unreadable ones tried again at a time, and looked at for that.
     RETRIES_MAX = 64
     LOOKED_AT_MAX = 1024
@@ -117,7 +119,7 @@ cdef class DeliverPath:
         limit = min(limit, self.chunk_max)
         count = self._take_unreadable(0, limit // 2)
         # So that what waited for the disk does not hold up what did not.
-        count = self._take_aside(count, count + (limit - count + 1) // 2)
+        count = self._take_aside(count, min(count + ASIDE_CHUNK, (limit + 1) // 2))
         count = self._take_due(count, now_ms, limit)
         for first in self._group(count):
             partition = <Partition>self.writer.projections.partitions[self.timers[first].partition]

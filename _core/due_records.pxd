@@ -24,7 +24,6 @@ cdef class HeldRecords:
     cdef list blocks          # that what was found lies in
     cdef int64_t user         # see `LogView.user`
     cdef int64_t reads_left
-    cdef int64_t misses_left
     cdef int64_t pinned_bytes
     cdef int begin(self) except -1
     cdef int end(self) except -1

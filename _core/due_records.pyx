@@ -13,10 +13,9 @@ from _core.log_view cimport LogView
 from _core.octets cimport Cursor, cursor_of, load_i32, load_i64, load_u32
 
 cdef enum:
-    # In one round: frames read on the loop, of which so many in vain, and memory kept meanwhile.
-    READS_MAX = 256
-    MISSES_MAX = 16
-    PINNED_MAX_BYTES = 32 << 20
+    # In one round: frames read on the loop, the others are a thread's; and memory kept meanwhile.
+    READS_MAX = 16
+    PINNED_MAX_BYTES = 64 << 20
 
 
 cdef class HeldRecords:
@@ -34,7 +33,6 @@ cdef class HeldRecords:
         self.view.user += 1
         self.user = self.view.user
         self.reads_left = READS_MAX
-        self.misses_left = MISSES_MAX
         return 0
 
     cdef int end(self) except -1:
@@ -42,8 +40,8 @@ cdef class HeldRecords:
         return 0
 
     cdef bint is_spent(self) noexcept nogil:
-        """So much was read, or is kept in memory, that the round must come to its end."""
-        return self.reads_left <= 0 or self.pinned_bytes >= PINNED_MAX_BYTES
+        """So much memory is kept that the round must come to its end."""
+        return self.pinned_bytes >= PINNED_MAX_BYTES
 
     cdef int locate(self, const Timer* timer, Due* due) except -1:
         """Find a timer's record through its accept frame. A LocateResult."""
@@ -57,10 +55,9 @@ cdef class HeldRecords:
         if self.view.is_damaged(pos):
             return LOCATE_DAMAGED
         frame = self.view._find(pos, &frame_size)
-        if frame == NULL and self.misses_left:
+        if frame == NULL and self.reads_left:
             self.reads_left -= 1
             frame = self.view.frame_at(pos, &frame_size)
-            self.misses_left -= frame == NULL
         if frame == NULL:
             return LOCATE_COLD
         if self.view.block.note_user(self.user, self.blocks):

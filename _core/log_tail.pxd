@@ -32,6 +32,7 @@ cdef class LogTail:
     cdef public object roll
     cdef public object prepare_spare
     cdef public bint has_spare
+    cdef readonly bint has_held   # some of what is pending holds records back
     cdef public int64_t last_pos
     cdef public uint32_t last_crc
     cdef readonly int64_t unapplied_pos

@@ -12,6 +12,7 @@ class LogTail:
     roll: Callable[[int], bool]
     prepare_spare: Callable[[], bool]
     has_spare: bool
+    has_held: bool
     last_pos: int
     last_crc: int
     unapplied_pos: int

@@ -41,6 +41,7 @@ cdef class LogTail:
         roll: function of a frame size: opens the next segment; False if there is none to be had.
         prepare_spare: has the next segment at hand; False if the disk is full.
         has_spare: the next segment is at hand.
+        has_held: something that is pending holds records back.
         last_pos, last_crc: log position of the last frame and its CRC; -1 and 0 if there is none.
         unapplied_pos: log position of a change that is appended and not yet taken up, -1 for none.
             Only an error leaves it behind: then memory and log are apart, nothing more may be
@@ -178,6 +179,7 @@ cdef class LogTail:
         else:
             buf_append(&self.staging, rest, rest_size)
         buf_append(&self.staging, body.held, body.held_size)
+        self.has_held |= body.held_size > 0
         extend_zero(&self.staging, padding)
         self.pointers.wrote += size
         return start
@@ -256,6 +258,7 @@ cdef class LogTail:
         """What `take` gave is written: all up to `pointers.wrote` is committed."""
         self.part_count = 0
         self.staged_from = 0
+        self.has_held = False
         shrink(&self.staging, STAGING_KEEP_BYTES)
         self.pointers.advance_committed(self.pointers.wrote)
 

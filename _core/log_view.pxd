@@ -34,8 +34,11 @@ cdef class Block:
     cdef int64_t user         # who used it last, see `LogView.user`, and its place in their list
     cdef Py_ssize_t user_index
     cdef int64_t held_from    # its slot's position
+    cdef bint is_own          # this process wrote it of late
     cdef void* newer          # in the order of use; the view holds both
     cdef void* older
+    cdef int _note_start(self) except -1 nogil
+    cdef int _trust(self, Py_ssize_t end) except -1 nogil
     cdef int _take(self, Py_ssize_t size) except -1 nogil
     cdef void _cut(self, int64_t end) noexcept nogil
     cdef const uint8_t* frame_at(self, int64_t pos, int32_t* size) noexcept nogil
@@ -52,8 +55,9 @@ cdef class LogView:
     cdef Py_ssize_t count
     cdef Py_ssize_t slot_capacity
     cdef Py_ssize_t last_slot # the one that was looked up last
-    cdef void* newest
-    cdef void* oldest
+    cdef void* newest[2]      # of what was read, and of what this process wrote
+    cdef void* oldest[2]
+    cdef int64_t bytes_of[2]
     cdef readonly BlockMemory memory
     cdef readonly int64_t size_max
     cdef readonly int64_t cached_bytes
@@ -62,10 +66,12 @@ cdef class LogView:
     cdef public object fill
     cdef set damaged          # positions of frames that failed their check
     cdef int64_t user         # a number for whoever keeps a list of blocks
+    cdef Block growing        # that `hold` filled last
     cdef Block block          # that `frame_at` found the last frame in
     cdef const uint8_t* frame_at(self, int64_t pos, int32_t* size) except? NULL
     cdef const uint8_t* _find(self, int64_t pos, int32_t* size) noexcept
     cdef Py_ssize_t _slot_behind(self, int64_t pos) noexcept nogil
+    cdef int _evict(self, void* kept) except -1
     cdef void _use(self, void* block) noexcept
     cdef void _link(self, void* block) noexcept
     cdef void _unlink(self, void* block) noexcept

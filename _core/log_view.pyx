@@ -20,15 +20,19 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memmove
+from libc.string cimport memcpy, memmove
 
 from _core.frames cimport FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_frame
 from _core.layout cimport *
+from _core.octets cimport load_i32
 
 from _core.frames import FAULTS
 
 cdef enum:
     SPARE_BYTES_MAX = 8 << 20    # of one class of sizes
+    HOLD_BYTES = 64 << 10        # room for small writes that follow each other
+    OWN = 1
+    OWN_PART = 4                 # of all memory for frames, for what this process wrote of late
     STARTS_MIN = 64
 
 
@@ -126,10 +130,36 @@ cdef class Block:
             fault = self._take(size)
         self.fault = None if fault == FRAME_OK else FAULTS[fault]
 
+    cdef int _note_start(self) except -1 nogil:
+        """A frame begins at `size`."""
+        cdef int32_t* grown
+        if self.count == self.start_capacity:
+            grown = <int32_t*>realloc(
+                self.starts, (self.start_capacity * 2 + STARTS_MIN) * sizeof(int32_t)
+            )
+            if grown == NULL:
+                with gil:
+                    raise MemoryError("no memory for the places of frames")
+            self.starts = grown
+            self.start_capacity = self.start_capacity * 2 + STARTS_MIN
+        self.starts[self.count] = <int32_t>self.size
+        self.count += 1
+        return 0
+
+    cdef int _trust(self, Py_ssize_t end) except -1 nogil:
+        """Take in frames up to `end`, which this process made itself a moment ago."""
+        while self.size < end:
+            self._note_start()
+            self.size += load_i32(self.data + self.size + AT_SIZE)
+        if self.size > end:
+            # A frame that fills the segment is written without what it fills.
+            self.count -= 1
+            self.size = self.starts[self.count]
+        return 0
+
     cdef int _take(self, Py_ssize_t size) except -1 nogil:
         """Take the whole frames in; what is wrong with the one behind, FRAME_OK if it goes on."""
         cdef FrameHeader h
-        cdef int32_t* grown
         cdef int fault
         self.size = self.count = self.last = 0
         self.wanted = 0
@@ -142,17 +172,7 @@ cdef class Block:
                 return FRAME_OK
             if fault != FRAME_OK:
                 return fault
-            if self.count == self.start_capacity:
-                grown = <int32_t*>realloc(
-                    self.starts, (self.start_capacity * 2 + STARTS_MIN) * sizeof(int32_t)
-                )
-                if grown == NULL:
-                    with gil:
-                        raise MemoryError("no memory for the places of frames")
-                self.starts = grown
-                self.start_capacity = self.start_capacity * 2 + STARTS_MIN
-            self.starts[self.count] = <int32_t>self.size
-            self.count += 1
+            self._note_start()
             self.size += h.size
         return FRAME_OK
 
@@ -314,8 +334,45 @@ cdef class LogView:
         self._insert(i, pos, block.pos + block.size, block)
         self.reads += 1
         self.read_bytes += block.size
-        while self.cached_bytes > self.size_max and self.oldest != <void*>block:
-            self._remove(self._slot_behind((<Block>self.oldest).held_from) - 1)
+        self._evict(<void*>block)
+
+    cdef int _evict(self, void* kept) except -1:
+        """Drop what was used longest ago; what was written of late has a part of its own."""
+        cdef void* block
+        while self.cached_bytes > self.size_max:
+            block = self.oldest[self.bytes_of[OWN] > self.size_max // OWN_PART]
+            if block == NULL:
+                block = self.oldest[OWN]
+            if block == kept or block == NULL:
+                break
+            self._remove(self._slot_behind((<Block>block).held_from) - 1)
+        return 0
+
+    def hold(self, int64_t pos, list parts not None):
+        """Take in frames that this process made and wrote a moment ago.
+
+        Args:
+            pos: log position of the first one.
+            parts: their bytes, as memoryviews.
+        """
+        cdef Py_ssize_t size = sum(map(len, parts)), i
+        cdef const uint8_t[::1] part
+        cdef Block block = self.growing
+        if block is None or block.pos + block.size != pos or block.capacity - block.size < size:
+            self.growing = block = Block(self.memory, pos, max(size, HOLD_BYTES))
+            block.is_own = True
+        i = block.size
+        for part in parts:
+            if part.shape[0]:
+                memcpy(block.data + i, &part[0], part.shape[0])
+                i += part.shape[0]
+        block._trust(i)
+        i = self._slot_behind(pos) - 1
+        if block.pos == pos or i < 0 or self.slots[i].block != <void*>block:
+            self.put(block)
+        else:
+            self.slots[i].end = block.pos + block.size
+            self._use(<void*>block)
 
     cdef int _insert(self, Py_ssize_t i, int64_t pos, int64_t end, Block block) except -1:
         cdef Slot* grown
@@ -331,6 +388,7 @@ cdef class LogView:
         block.held_from = pos
         self.count += 1
         self.cached_bytes += block.capacity
+        self.bytes_of[block.is_own] += block.capacity
         self._link(<void*>block)
         return 0
 
@@ -338,6 +396,7 @@ cdef class LogView:
         cdef void* block = self.slots[i].block
         self._unlink(block)
         self.cached_bytes -= (<Block>block).capacity
+        self.bytes_of[(<Block>block).is_own] -= (<Block>block).capacity
         self.count -= 1
         memmove(&self.slots[i], &self.slots[i + 1], (self.count - i) * sizeof(Slot))
         Py_XDECREF(<PyObject*>block)
@@ -345,35 +404,37 @@ cdef class LogView:
 
     def clear(self):
         """Forget all that is held; what it says of damage stays."""
-        self.block = None
+        self.block = self.growing = None
         while self.count:
             self._remove(self.count - 1)
 
     cdef void _use(self, void* block) noexcept:
-        if block != self.newest:
+        if block != self.newest[(<Block>block).is_own]:
             self._unlink(block)
             self._link(block)
 
     cdef void _link(self, void* block) noexcept:
+        cdef int kind = (<Block>block).is_own
         (<Block>block).newer = NULL
-        (<Block>block).older = self.newest
-        if self.newest != NULL:
-            (<Block>self.newest).newer = block
+        (<Block>block).older = self.newest[kind]
+        if self.newest[kind] != NULL:
+            (<Block>self.newest[kind]).newer = block
         else:
-            self.oldest = block
-        self.newest = block
+            self.oldest[kind] = block
+        self.newest[kind] = block
 
     cdef void _unlink(self, void* block) noexcept:
+        cdef int kind = (<Block>block).is_own
         cdef void* newer = (<Block>block).newer
         cdef void* older = (<Block>block).older
         if newer != NULL:
             (<Block>newer).older = older
         else:
-            self.newest = older
+            self.newest[kind] = older
         if older != NULL:
             (<Block>older).newer = newer
         else:
-            self.oldest = newer
+            self.oldest[kind] = newer
 
     # Damage
 

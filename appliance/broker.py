@@ -276,9 +276,9 @@ class Broker:
 
     # Cold reads
 
-    def read_cold(self, places: list[ColdPlace]) -> ColdRead:
-        """Read frames and units from the disk; the one call that may run on another thread."""
-        return self._store.read_cold(places)
+    def read_cold(self, places: list[ColdPlace], *, is_sparse: bool = False) -> ColdRead:
+        """See `ColdReader.read`; the one call that may run on another thread."""
+        return self._store.read_cold(places, is_sparse=is_sparse)
 
     def note_read(self, read: ColdRead, *, is_delivery: bool = False) -> list[Damage]:
         """Take up what `read_cold` found, for `deliver_due` or not. Returns the damage among it."""

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from _core.session import ParkedFetch
@@ -312,7 +313,9 @@ class Pump:
         *,
         is_delivery: bool = False,
     ) -> None:
-        future = self._loop.run_in_executor(threads, self._broker.read_cold, list(places))
+        is_sparse = threads is self._bodies
+        read = partial(self._broker.read_cold, list(places), is_sparse=is_sparse)
+        future = self._loop.run_in_executor(threads, read)
 
         def finish() -> None:
             for damage in self._broker.note_read(future.result(), is_delivery=is_delivery):

@@ -240,7 +240,7 @@ class Brokers:
         topics = (f"bench-{self._topic_count}", f"load-{self._topic_count}")
         is_sync = broker == KAFKA_SYNC
         config = {"flush.messages": "1"} if is_sync else {}
-        _create_topics(kafka.address, topics, partition_count, config)
+        create_topics(kafka.address, topics, partition_count, config)
         acks = "-1" if is_sync else "1"
         yield Endpoint(kafka.address, kafka.pid, *topics, acks, directory)
         admin = _admin(kafka.address)
@@ -259,7 +259,7 @@ class Brokers:
             is_done = False
             try:
                 topics = ("bench", "load")
-                _create_topics(served.address, topics, partition_count, {})
+                create_topics(served.address, topics, partition_count, {})
                 yield Endpoint(served.address, served.pid, *topics, "1", directory)
                 is_done = True
             finally:
@@ -280,7 +280,7 @@ def new_directory(parent: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _create_topics(
+def create_topics(
     address: str, names: tuple[str, ...], partition_count: int, config: dict[str, str]
 ) -> None:
     admin = _admin(address)

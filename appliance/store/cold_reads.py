@@ -10,10 +10,11 @@ second, then twice as long each time, up to a minute. Layer 2.
 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Final
 
 from _core.layout import FRAME_HEADER_SIZE
-from _core.log_view import WINDOW_BYTES, Block
+from _core.log_view import LONE_BYTES, NEAR_BYTES, WINDOW_BYTES, Block
 from _core.projections import Projections
 from appliance.clock import Clock
 from appliance.fs import FileSystem
@@ -69,10 +70,14 @@ class ColdReader:
         """When a frame may be asked for again (monotonic ns), and its position: a heap."""
         log.view.fill = self._frames.read_hot
 
-    def read(self, places: list[ColdPlace]) -> ColdRead:
+    def read(self, places: list[ColdPlace], *, is_sparse: bool = False) -> ColdRead:
         """Read and check; may run on any thread.
 
         Not all of them, if they take half of the memory for frames: ask again for the others.
+
+        Args:
+            places: what to read.
+            is_sparse: nobody will ask for what lies between them.
         """
         read = ColdRead()
         positions: list[int] = []
@@ -93,18 +98,20 @@ class ColdReader:
                     read.faults[pos] = size, fault
         room = self._log.view.size_max // 2
         end = -1
-        for pos in sorted(positions):
+        positions.sort()
+        for pos, following in pairwise([*positions, positions[-1]] if positions else []):
             if pos < end or pos in read.faults:
                 continue
-            if read.blocks and room < WINDOW_BYTES:
+            size = LONE_BYTES if is_sparse and following - pos > NEAR_BYTES else WINDOW_BYTES
+            if read.blocks and room < size:
                 break
             read.asked.append(pos)
-            block = self._frames.read(pos)
+            block = self._frames.read(pos, size)
             if isinstance(block, str):
                 read.faults[pos] = FRAME_HEADER_SIZE, block
                 continue
             read.blocks.append(block)
-            room -= block.size
+            room -= max(block.size, size)
             end = pos + block.size
         return read
 

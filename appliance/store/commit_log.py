@@ -337,7 +337,11 @@ class CommitLog:
         if self.pointers.wrote > self._reach:
             self._raise_reach()
         segment = self._segments[-1]
-        segment.file.pwritev(self.tail.take(), self.pointers.committed - segment.base)
+        parts = self.tail.take()
+        segment.file.pwritev(parts, self.pointers.committed - segment.base)
+        if self.tail.has_held:
+            # It may be due soon; whoever waits for it shall not wait for the disk.
+            self.view.hold(self.pointers.committed, parts)
         self.tail.taken()
 
     def begin_flush(self) -> FlushJob | None:

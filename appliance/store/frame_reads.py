@@ -8,7 +8,7 @@ call, rot is found by the CRCs. Layer 2.
 from typing import Final
 
 from _core.layout import FRAME_HEADER_SIZE
-from _core.log_view import WINDOW_BYTES, Block
+from _core.log_view import Block
 from appliance.errors import StorageError
 from appliance.store.commit_log import CommitLog
 from appliance.units import MIB
@@ -42,14 +42,18 @@ class FrameReader:
                 return
             want = block.wanted
 
-    def read(self, pos: int) -> Block | str:
+    def read(self, pos: int, size: int) -> Block | str:
         """Read the frame at a log position, and what follows it; or what is wrong with it.
 
         Waits for the disk; may run on any thread.
+
+        Args:
+            pos: where it begins.
+            size: bytes to be read; more if the frame is larger.
         """
         log = self._log
         room = log.readable_from(pos)
-        want = min(WINDOW_BYTES, room)
+        want = min(size, room)
         while want >= FRAME_HEADER_SIZE:
             block = Block(log.view.memory, pos, want)
             try:

@@ -441,9 +441,9 @@ class MessageStore:
 
     # Read
 
-    def read_cold(self, places: list[ColdPlace]) -> ColdRead:
-        """Read frames and units from the disk and check them; may run on any thread."""
-        return self._cold.read(places)
+    def read_cold(self, places: list[ColdPlace], *, is_sparse: bool = False) -> ColdRead:
+        """See `ColdReader.read`; may run on any thread."""
+        return self._cold.read(places, is_sparse=is_sparse)
 
     def note_read(self, read: ColdRead) -> list[Damage]:
         """Take up what `read_cold` found; on the loop. Returns what is damaged."""

@@ -99,3 +99,32 @@ def test_a_block_larger_than_all_that_may_be_held_stays_until_the_next() -> None
     assert not view.holds(0)
     assert view.holds(last)
     assert view.cached_bytes == view.memory.size == LONE_BYTES
+
+
+def held(view: LogView, index: int) -> None:
+    """What the store does when it has written a frame."""
+    begin, end = STARTS[index], [*STARTS, len(LOG)][index + 1]
+    middle = (begin + end) // 2
+    view.hold(begin, [memoryview(LOG)[begin:middle], memoryview(LOG)[middle:end]])
+
+
+def test_what_was_written_is_held_and_reads_do_not_drive_it_out() -> None:
+    view = LogView(size_max=8 * WINDOW_BYTES)
+    for index in range(100):
+        held(view, index)
+    assert [index for index in range(COUNT) if view.holds(STARTS[index])] == list(range(100))
+    assert all(read(view, pos) == LOG[pos:end] for pos, end in pairwise(STARTS[:101]))
+    for index in range(100, COUNT):
+        view.put(block_at(view, STARTS[index], 3 * LONE_BYTES))
+    assert all(view.holds(pos) for pos in STARTS[:100])
+    assert view.cached_bytes <= view.size_max
+
+
+def test_what_was_written_is_held_in_its_part_of_the_memory_alone() -> None:
+    view = LogView(size_max=4 * WINDOW_BYTES)
+    for index in range(COUNT):
+        held(view, index)
+        if index % 7 == 0:
+            view.put(block_at(view, STARTS[index // 2], LONE_BYTES))
+        assert view.cached_bytes <= view.size_max
+        assert view.holds(STARTS[index])

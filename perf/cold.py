@@ -1,0 +1,194 @@
+"""What timers in memory notice of 100,000 that are due at the same time and lie on the disk alone.
+
+    make bench-cold                            # or: python -m perf.cold
+    python -m perf.cold --rounds 1 --count 20000
+
+Cold timers, each in a frame of its own and due in another order than they lie in the log, are
+produced; the broker is stopped, the log leaves the page cache, the broker starts again. Then hot
+ones are sent to other topics, 1,000 a second, and it is measured how late they come: once with
+nothing else due (idle), once while all cold ones fall due within a second (beside). What counts is
+the ratio of the two p99, and the median of the rounds' ratios: it must stay below 2. Prints a
+table; exit status 1 if it does not, or if cold timers are missing afterwards.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Producer
+
+from perf.brokers import (
+    PARTITION_COUNT,
+    Served,
+    build_client,
+    create_topics,
+    find_broker_command,
+    new_directory,
+)
+from perf.figures import Figure
+from perf.machine import BenchError, build_directory, machine_line
+
+RATIO_MAX: Final = 2.0
+COUNT: Final = 100_000
+VALUE_BYTES: Final = 1_024
+SPREAD_MS: Final = 1_000
+STEP: Final = 7_919
+"""A prime: neighbours in the log are due far from each other."""
+
+HOT_COUNT: Final = 5_000
+HOT_PER_S: Final = 1_000
+HOT_LEAD_MS: Final = 2_000
+COLD_LEAD_MS: Final = 1_000
+"""Hot ones come for so long before the cold ones are due."""
+
+PREPARE_S: Final = 20.0
+PREPARE_EACH_S: Final = 0.0003
+"""From the first cold timer to when it is due: to send all, to start anew, to measure idle."""
+
+LIMIT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Lateness of hot timers, p99 ms, and how long the cold ones took to come, s."""
+
+    idle_ms: float
+    beside_ms: float
+    cold_s: float
+
+
+class Rig:
+    """One data directory, and the brokers that serve it one after the other."""
+
+    def __init__(self, client: Path, directory: Path, flush: str) -> None:
+        self._client = client
+        self._directory = directory
+        data = ["--data-dir", str(directory / "data"), "--flush", flush]
+        ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        self._command = [str(find_broker_command()), "serve", *data, *ports]
+
+    @contextmanager
+    def serve(self) -> Iterator[Served]:
+        """A broker, stopped cleanly at the end."""
+        with (self._directory / "log").open("a") as log:
+            served = Served(self._command, log)
+            try:
+                yield served
+            finally:
+                served.stop(is_signalled=True)
+
+    def send_cold(self, address: str, count: int, due_ms: int) -> None:
+        """Send the cold timers, each in a request of its own."""
+        settings: dict[str, Any] = {"bootstrap.servers": address, "batch.num.messages": 1}
+        settings |= {"linger.ms": 0, "queue.buffering.max.messages": count + 1, "log_level": 3}
+        producer = Producer(settings)
+        failed: list[str] = []
+        for index in range(count):
+            due = due_ms + index * STEP % SPREAD_MS
+            headers: list[tuple[str, bytes]] = [("x-deliver-at", b"%d" % due)]
+            producer.produce(
+                "cold",
+                bytes(VALUE_BYTES),
+                partition=index % PARTITION_COUNT,
+                headers=headers,
+                on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+            )
+            producer.poll(0)
+        if producer.flush(LIMIT_S) or failed:
+            raise BenchError(f"cold timers were not accepted: {failed[:1]}")
+
+    def drop_cache(self) -> None:
+        """Have the kernel forget the log."""
+        for path in (self._directory / "data" / "commitlog").iterdir():
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+    def hot_p99_ms(self, address: str, topic: str) -> float:
+        """How late hot timers come."""
+        load = ["--count", str(HOT_COUNT), "--size", "200", "--rate", str(HOT_PER_S)]
+        place = ["--brokers", address, "--topic", topic, "--partitions", str(PARTITION_COUNT)]
+        command = [str(self._client), "lateness", *place, *load, "--lead-ms", str(HOT_LEAD_MS)]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if said.returncode:
+            raise BenchError(said.stderr.strip())
+        return float(json.loads(said.stdout)["p99_ms"])
+
+    def await_cold(self, address: str, count: int) -> None:
+        """Read all cold timers."""
+        load = ["--count", str(count), "--size", str(VALUE_BYTES)]
+        place = ["--brokers", address, "--topic", "cold", "--partitions", str(PARTITION_COUNT)]
+        command = [str(self._client), "consume", *place, *load]
+        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        if said.returncode:
+            raise BenchError(said.stderr.strip())
+
+
+def run_round(rig: Rig, count: int) -> Round:
+    """Measure once, on a new directory."""
+    due_s = time.time() + PREPARE_S + count * PREPARE_EACH_S
+    with rig.serve() as broker:
+        create_topics(broker.address, ("cold", "idle", "beside"), PARTITION_COUNT, {})
+        rig.send_cold(broker.address, count, int(due_s * 1_000))
+    rig.drop_cache()
+    with rig.serve() as broker:
+        idle_ms = rig.hot_p99_ms(broker.address, "idle")
+        rest_s = due_s - (COLD_LEAD_MS + HOT_LEAD_MS) / 1_000 - time.time()
+        if rest_s < 0:
+            raise BenchError("there was no time to prepare: the machine is too slow, or busy")
+        # What was read ahead is no more in the kernel's memory than it was.
+        time.sleep(rest_s)
+        beside_ms = rig.hot_p99_ms(broker.address, "beside")
+        rig.await_cold(broker.address, count)
+        cold_s = time.time() - due_s
+    return Round(idle_ms, beside_ms, cold_s)
+
+
+def run(options: argparse.Namespace) -> bool:
+    """Measure and print; returns whether the median ratio is below the bound."""
+    print(machine_line())
+    client = build_client()
+    rounds = []
+    with build_directory() as directory:
+        for _ in range(options.rounds):
+            with new_directory(directory) as place:
+                rounds.append(run_round(Rig(client, place, options.flush), options.count))
+    ratio = Figure(tuple(each.beside_ms / each.idle_ms for each in rounds))
+    print(f"flush = {options.flush}, {options.count} cold timers due within {SPREAD_MS} ms\n")
+    print("| round | p99 idle, ms | p99 beside, ms | ratio | cold ones, s |")
+    print("|---|---|---|---|---|")
+    for number, each in enumerate(rounds, 1):
+        figures = f"{each.idle_ms:.2f} | {each.beside_ms:.2f} | {each.beside_ms / each.idle_ms:.2f}"
+        print(f"| {number} | {figures} | {each.cold_s:.1f} |")
+    verdict = "met" if ratio.median < RATIO_MAX else "MISSED"
+    print(f"\nratio {ratio.median:.2f} [{ratio.min:.2f} .. {ratio.max:.2f}]: {verdict}")
+    return ratio.median < RATIO_MAX
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=COUNT, help="cold timers (100000)")
+    parser.add_argument("--flush", choices=["async", "sync"], default="async")
+    options = parser.parse_args()
+    try:
+        return 0 if run(options) else 1
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
