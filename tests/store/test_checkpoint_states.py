@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from _core.layout import KIND_OFFSET
+from appliance.errors import LogRefusedError
 from appliance.store.checkpoint import COPY_SIZE
 from appliance.store.checkpointer import CheckpointJob
 from appliance.store.control_file import read
-from appliance.errors import LogRefusedError
 from appliance.store.decisions import Fault as StateFault
 from appliance.store.decisions import LogFault
 from appliance.store.group_frames import (
