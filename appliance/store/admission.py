@@ -6,10 +6,14 @@ from appliance.errors import LogRefusedError
 from appliance.fs import FileSystem
 from appliance.store.checkpoint import Checkpoint
 from appliance.store.commit_log import CommitLog
+from appliance.store.control_frames import HEAD, RANGE, Ranges
 from appliance.store.decisions import LogFault, Stop, Unclean
 from appliance.store.log_presence import LogPresence
 from appliance.store.paths import DataPaths
 from appliance.store.verdict import Verdict
+
+HEAD_FRACTION: Final = 8
+"""The head takes no more than this part of a segment."""
 
 PARTS_SHOWN: Final = 5
 """Of the damaged parts that a refusal names."""
@@ -92,3 +96,27 @@ def check_loss(paths: DataPaths, log: CommitLog, verdict: Verdict, *, limit_byte
         f"no more than {limit_bytes} lost bytes (store.loss_max_bytes) and no whole segment",
         found,
     )
+
+
+def check_count(paths: DataPaths, known: Ranges, verdict: Verdict, *, segment_size: int) -> None:
+    """Refuse to judge more parts lost than the head of a segment has room for.
+
+    Args:
+        paths: the directory.
+        known: what earlier starts judged.
+        verdict: what the replay found.
+        segment_size: bytes of a segment; an eighth of it is the head's at most.
+
+    Raises:
+        LogRefusedError: there are too many; no flag helps.
+    """
+    count_max = (segment_size // HEAD_FRACTION - HEAD.size) // RANGE.size
+    count = len(known) + len(verdict.judged)
+    if count > count_max:
+        raise LogRefusedError(
+            paths.commit_log,
+            LogFault.LOST_TOO_MUCH.value,
+            f"no more than {count_max} damaged parts, which the head of a segment repeats",
+            f"{count}",
+            advice="Restore a backup, or copy what is left with `latermq dump`",
+        )

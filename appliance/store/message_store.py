@@ -208,6 +208,9 @@ class MessageStore:
         if not self._accepts_loss:
             limit_bytes = self._config.loss_max_bytes
             admission.check_loss(self._paths, self._log, verdict, limit_bytes=limit_bytes)
+        admission.check_count(
+            self._paths, start.state.verdicts, verdict, segment_size=self._config.segment_size_bytes
+        )
         self._enter_directory()
         start.finish()
         yield Progress("finishing", start.scan.pos, start.scan.pos)

@@ -5,11 +5,13 @@ from typing import Final
 
 import pytest
 
+from appliance.errors import LogRefusedError
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.group_frames import GROUP_TOLD, GroupFrame
 from appliance.units import GIB
 from tests.support.broker_rig import BrokerRig
 from tests.support.checkpoints import PATHS
+from tests.support.configs import DATA_DIR
 from tests.support.kafka_records import Record
 
 INT32_MAX: Final = (1 << 31) - 1
@@ -47,3 +49,29 @@ def test_a_start_goes_on_after_any_loss_that_is_accepted(lost_bytes: int) -> Non
         assert [topic.topic_id for topic in again.broker.topics()] == topic_ids
         assert 5 < again.broker.groups()["g"].generation < INT32_MAX
         assert 0 < again.broker.generation_floor < INT32_MAX
+
+
+def test_more_damaged_parts_than_a_head_repeats_are_refused() -> None:
+    """Every other frame of a log rots; a segment must still begin with all verdicts."""
+    rig = BrokerRig()
+    rig.create_topic("t")
+    places = []
+    while len(places) < 1_100:
+        places.append(rig.broker.wrote_pos)
+        rig.produce("t", 0, [Record(b"x")])
+    disk = rig.disk.crashed("kept", random.Random(0))
+    size = rig.config.segment_size_bytes
+    for pos in places[::2]:
+        disk.flip(DATA_DIR / "commitlog" / f"{pos - pos % size:020d}", pos % size + 30, 1)
+    for accepts_loss in (False, True):
+        with pytest.raises(LogRefusedError, match="damaged parts"):
+            BrokerRig(disk, rig.clock, rig.config, accepts_loss=accepts_loss)
+    few = rig.disk.crashed("kept", random.Random(0))
+    for pos in places[:400:2]:
+        few.flip(DATA_DIR / "commitlog" / f"{pos - pos % size:020d}", pos % size + 30, 1)
+    started = BrokerRig(few, rig.clock, rig.config)
+    for _ in range(40):
+        started.produce("t", 0, [Record(b"y" * 3_000)])
+    again = started.crash("kept", random.Random(0))
+    assert len(again.report.damage) == 200
+    assert again.report.lost_bytes == 0
