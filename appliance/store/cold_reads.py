@@ -157,8 +157,14 @@ class ColdReader:
         path, offset = self._log.path_of(pos)
         known[:] = [each for each in known if each.path != path or each.offset != offset]
 
-    def retry_damaged(self) -> None:
-        """Let damaged frames be asked for again that have waited long enough; on the loop."""
+    def retry_damaged(self, known: list[Damage]) -> None:
+        """Let damaged frames be asked for again that have waited long enough; on the loop.
+
+        Args:
+            known: as with `take_up`; a frame may also have come with what was read near it.
+        """
+        for pos in [pos for pos in self._waits_ns if self._log.view.holds(pos)]:
+            self._heal(pos, known)
         now_ns = self._clock.monotonic_ns()
         while self._retries and self._retries[0][0] <= now_ns:
             _, pos = heappop(self._retries)

@@ -461,7 +461,7 @@ class MessageStore:
 
     def retry_damaged(self) -> None:
         """See `ColdReader.retry_damaged`."""
-        self._cold.retry_damaged()
+        self._cold.retry_damaged(self.damage)
 
     def space(self) -> tuple[int, int]:
         """See `FileSystem.space`."""
