@@ -9,6 +9,7 @@ import pytest
 
 from _core.frames import read_header
 from _core.layout import FRAME_HEADER_SIZE, KIND_ACCEPT, KIND_BLANK
+from appliance.store.control_frames import PRODUCER_ID_BLOCK
 from appliance.store.group_frames import GROUP_TOLD, OFFSET_COMMITTED, GroupFrame, OffsetEntry
 from appliance.units import KIB
 from tests.support.broker_rig import BrokerRig
@@ -67,6 +68,11 @@ class Story:
                 self._produce("a", 0, b"filler" * 400)
         # Each allocator is used once more, behind all that could tell of it.
         self._play(9)
+        # The last ids were given to somebody who has sent nothing yet: one frame tells of them.
+        for _ in range(PRODUCER_ID_BLOCK):
+            self.given.producer_id = rig.broker.allocate_producer_id()
+        for number in range(2):
+            self._produce("b", 0, b"mark %d" % number)
         self._note()
         rig.broker.close()
         self.frames = list(walk(rig))
