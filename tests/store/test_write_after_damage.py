@@ -71,6 +71,7 @@ class Story:
         # The last ids were given to somebody who has sent nothing yet: one frame tells of them.
         for _ in range(PRODUCER_ID_BLOCK):
             self.given.producer_id = rig.broker.allocate_producer_id()
+        rig.create_topic("idle")  # likewise
         for number in range(2):
             self._produce("b", 0, b"mark %d" % number)
         self._note()
@@ -197,7 +198,7 @@ def check_given(story: Story, rig: BrokerRig, *, has_cut: bool) -> None:
         if topic is fresh:
             continue
         for partition in topic.partitions:
-            end = max(given.records[names[topic.topic_id], partition.index]) + 1
+            end = max(given.records[names[topic.topic_id], partition.index], default=-1) + 1
             offset = rig.produce(topic.name, partition.index, [Record(b"after")]).base_offset
             assert has_cut or offset >= end, (topic.name, partition.index)
             assert rig.fetch(topic.name, partition.index, offset)[-1].value == b"after"
@@ -220,6 +221,11 @@ def check_all(story: Story, frame: Frame, how: str, *, has_derived: bool) -> Non
         assert max(each.flushed for each in story.frames) <= frame.pos
         return
     # What was judged lost does not come back, also when it heals and everything is made anew.
+    expected = {
+        (topic.name, partition.index): again.fetch(topic.name, partition.index)
+        for topic in again.broker.topics()
+        for partition in topic.partitions
+    }
     again.broker.close()
     path, offset = frame.place
     before = story.rig.disk.files()[path][offset : offset + frame.size]
@@ -231,8 +237,8 @@ def check_all(story: Story, frame: Frame, how: str, *, has_derived: bool) -> Non
     assert healed.report.lost_bytes == 0
     for topic in healed.broker.topics():
         for partition in topic.partitions:
-            expected = again.fetch(topic.name, partition.index)
-            assert healed.fetch(topic.name, partition.index) == expected
+            found = healed.fetch(topic.name, partition.index)
+            assert found == expected[topic.name, partition.index]
     assert healed.broker.pending_timers == again.broker.pending_timers
 
 
