@@ -8,16 +8,21 @@ from libc.stdint cimport uint8_t, uint32_t
 
 
 cdef extern from "crc32c_kernel.h":
+    ctypedef uint32_t crc32c_form(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil
     void crc32c_setup() noexcept nogil
-    uint32_t crc32c_extend(uint32_t crc, const void* p, size_t n) noexcept nogil
-    uint32_t crc32c_software(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil
+    crc32c_form* crc32c_fastest
+    crc32c_form* crc32c_forms[4]
 
 
 crc32c_setup()
 
+cdef tuple _NAMES = ("table", "instruction", "256", "512")
+
+FORMS = tuple(name for i, name in enumerate(_NAMES) if crc32c_forms[i] != NULL)
+
 
 cdef uint32_t extend(uint32_t crc, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    return crc32c_extend(crc, p, <size_t>size)
+    return ~crc32c_fastest(~crc, p, <size_t>size)
 
 
 def crc32c(const uint8_t[::1] data, uint32_t crc=0):
@@ -37,8 +42,14 @@ def crc32c(const uint8_t[::1] data, uint32_t crc=0):
     return result
 
 
-def crc32c_portable(const uint8_t[::1] data, uint32_t crc=0):
-    """The same by the table-driven form, for processors without a CRC32C instruction."""
+def crc32c_by(str form not None, const uint8_t[::1] data, uint32_t crc=0):
+    """The same by a certain one of `FORMS`, which names what this processor can do.
+
+    Raises:
+        ValueError: it cannot do that one.
+    """
+    if form not in FORMS:
+        raise ValueError(f"form {form!r}: this processor has {', '.join(FORMS)}")
     if data.shape[0]:
-        return <uint32_t>~crc32c_software(~crc, &data[0], <size_t>data.shape[0])
+        return <uint32_t>~crc32c_forms[_NAMES.index(form)](~crc, &data[0], <size_t>data.shape[0])
     return crc
