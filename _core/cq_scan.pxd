@@ -17,6 +17,10 @@ cdef enum FindResult:
     FIND_FOUND
     FIND_COLD                 # `place` must be read by a thread first
     FIND_LOST                 # damage took the record
+    FIND_TOO_LARGE            # what it has is more than there is room for
+
+cdef enum:
+    UNLIMITED = 0x7FFFFFFF
 
 cdef class FrameFinder:
     cdef LogView view
@@ -24,7 +28,9 @@ cdef class FrameFinder:
     cdef readonly dict header
     cdef readonly int64_t first_offset
     cdef readonly int64_t next_offset
-    cdef int find(self, Partition partition, int64_t offset, Found* found) except -1
+    cdef int find(
+        self, Partition partition, int64_t offset, Found* found, int64_t room
+    ) except -1
 
 cdef class UnitScan:
     cdef readonly int32_t topic_id

@@ -58,8 +58,13 @@ cdef class FrameFinder:
         """Read a log."""
         self.view = view
 
-    cdef int find(self, Partition partition, int64_t offset, Found* found) except -1:
-        """The frame that holds `offset`, as `LogView.frame_at` has it. A FindResult."""
+    cdef int find(
+        self, Partition partition, int64_t offset, Found* found, int64_t room
+    ) except -1:
+        """The frame that holds `offset`, as `LogView.frame_at` has it. A FindResult.
+
+        A frame of more than `room` bytes, but for header and padding, is not read in vain.
+        """
         cdef Unit unit
         cdef int32_t size
         cdef int where = partition.find_unit(offset, &unit)
@@ -81,6 +86,8 @@ cdef class FrameFinder:
             self.place = unit.pos
         if found.size < FRAME_HEADER_SIZE:
             return FIND_COLD
+        if not is_lost and found.size - FRAME_HEADER_SIZE - FRAME_ALIGNMENT >= room:
+            return FIND_TOO_LARGE
         size = found.size
         found.frame = self.view.frame_at(unit.pos, &size)
         if found.frame == NULL or size != found.size:
@@ -101,7 +108,7 @@ cdef class FrameFinder:
         """
         cdef Found found
         cdef FrameHeader h
-        cdef int result = self.find(partition, offset, &found)
+        cdef int result = self.find(partition, offset, &found, UNLIMITED)
         if result == FIND_FOUND:
             decode_header(found.frame, &h)
             self.header = h

@@ -44,6 +44,7 @@ cdef class FetchPath:
     cdef int64_t blocks_max
     cdef readonly int64_t work_bytes
     cdef readonly list cold
+    cdef readonly list ahead
     cdef readonly list watched
     cdef readonly int64_t sent_bytes
     cdef readonly dict refused          # partitions by Kafka error code

@@ -9,6 +9,7 @@ class FetchPath:
     view: LogView
     epoch: int
     cold: list[int | tuple[int, int]]
+    ahead: list[tuple[Partition, int]]
     watched: list[Partition]
     sent_bytes: int
     work_bytes: int
@@ -18,3 +19,4 @@ class FetchPath:
         cls, projections: Projections, view: LogView, *, size_max: int, item_count_max: int
     ) -> Self: ...
     def save_memory(self, is_scarce: bool) -> None: ...
+    def read_ahead(self) -> None: ...

@@ -28,7 +28,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 
 from _core.buffer cimport Buf, append, reserve
-from _core.cq_scan cimport FIND_COLD, FIND_FOUND, FIND_LOST, Found, FrameFinder
+from _core.cq_scan cimport (
+    FIND_COLD, FIND_FOUND, FIND_LOST, FIND_TOO_LARGE, UNLIMITED, Found, FrameFinder,
+)
 from _core.kafka_wire cimport (
     is_text, put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array,
     take_string,
@@ -77,6 +79,9 @@ cdef enum:
     # What finding a batch counts as, in the work of a turn, and that part of what was read for it.
     EXTENT_WORK_BYTES = 64
     READ_WORK_PART = 4
+    # What is read ahead after an answer, and for how many partitions.
+    AHEAD_MAX_BYTES = 8 << 20
+    AHEAD_MAX = 64
 
 
 cdef class FetchPath:
@@ -85,6 +90,7 @@ cdef class FetchPath:
     Attributes:
         epoch: the leader epoch that clients must know.
         cold: after FETCH_COLD: what a thread must read first, see `FrameFinder.place`.
+        ahead: (partition, offset) that clients probably ask for next; `read_ahead` empties it.
         watched: partitions that the last request asked for.
         requests, sent_bytes: totals since start.
         work_bytes: likewise, what was copied and what finding batches counts as.
@@ -112,6 +118,7 @@ cdef class FetchPath:
         self.blocks_max = BLOCKS_MAX_BYTES
         self.blocks = []
         self.cold = []
+        self.ahead = []
         self.watched = []
         self.refused = {}
 
@@ -321,7 +328,7 @@ cdef class FetchPath:
         """
         cdef Found found
         cdef const uint8_t* frame
-        cdef int64_t total = 0
+        cdef int64_t total = 0, room
         cdef int32_t size
         cdef int result
         cdef Block block
@@ -334,7 +341,8 @@ cdef class FetchPath:
             if self.answered_bytes + total >= self.room and not (at_least_one and total == 0):
                 self.is_full = True  # so that nothing is read from the disk in vain
                 break
-            result = self.finder.find(partition, offset, &found)
+            room = min(limit, self.room - self.answered_bytes) - total
+            result = self.finder.find(partition, offset, &found, room if total else UNLIMITED)
             if result == FIND_LOST:
                 offset = found.next_offset
                 continue
@@ -342,16 +350,18 @@ cdef class FetchPath:
                 if total == 0 and len(self.cold) < COLD_MAX:
                     self.cold.append(self.finder.place)
                 break
+            if result == FIND_TOO_LARGE:
+                if found.size - FRAME_HEADER_SIZE > self.room - self.answered_bytes - total:
+                    self.is_full = True
+                break
             assert result == FIND_FOUND  # every offset below visible_offset has its unit
             frame = found.frame
-            offset = load_i64(frame + AT_BASE_OFFSET) + load_i32(frame + AT_LAST_DELTA) + 1
             size = load_i32(frame + AT_VISIBLE_SIZE)
-            if not (at_least_one and total == 0):
+            if size > room and not (at_least_one and total == 0):
                 if total + size > self.room - self.answered_bytes:
                     self.is_full = True
-                    break
-                if total + size > limit:
-                    break
+                break
+            offset = load_i64(frame + AT_BASE_OFFSET) + load_i32(frame + AT_LAST_DELTA) + 1
             if self.extent_count == self.extent_capacity:
                 grown = <Extent*>realloc(
                     self.extents, (self.extent_capacity * 2 + 64) * sizeof(Extent)
@@ -371,7 +381,25 @@ cdef class FetchPath:
             self.extents_left -= 1
             self.copies_left -= size if size <= COPY_MAX_BYTES else 0
             total += size
+        if total and offset < partition.visible_offset and len(self.ahead) < AHEAD_MAX:
+            self.ahead.append((partition, offset))
         return total
+
+    def read_ahead(self):
+        """Have what clients will ask for next in memory, while they take what was sent.
+
+        No waiting for the disk: what is cold is left to the request.
+        """
+        cdef int64_t end = self.view.read_bytes + AHEAD_MAX_BYTES
+        cdef Partition partition
+        cdef Found found
+        ahead, self.ahead = self.ahead, []
+        for partition, offset in ahead:
+            if self.view.read_bytes >= end:
+                break
+            if partition.topic.deleted or offset < partition.start_offset:
+                continue
+            self.finder.find(partition, offset, &found, UNLIMITED)
 
     cdef int _put_records(self, Buf* out, bint flexible, int64_t size) except -1:
         """The record section: its length, and batches, copied if small, else noted as slices."""

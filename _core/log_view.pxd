@@ -15,6 +15,7 @@ cdef class BlockMemory:
     cdef void* spares[SIZE_CLASSES][SPARES_MAX]    # of blocks that are gone, for the next ones
     cdef Py_ssize_t spare_count[SIZE_CLASSES]
     cdef readonly int64_t size
+    cdef readonly int64_t locked_size
     cdef uint8_t* take(self, Py_ssize_t capacity) except NULL
     cdef void give_back(self, uint8_t* data, Py_ssize_t capacity) noexcept
 
@@ -34,7 +35,8 @@ cdef class Block:
     cdef int64_t user         # who used it last, see `LogView.user`, and its place in their list
     cdef Py_ssize_t user_index
     cdef int64_t held_from    # its slot's position
-    cdef bint is_own          # this process wrote it of late
+    cdef int kind
+    cdef Py_buffer window     # of a locked one
     cdef void* newer          # in the order of use; the view holds both
     cdef void* older
     cdef int _note_start(self) except -1 nogil
@@ -55,9 +57,9 @@ cdef class LogView:
     cdef Py_ssize_t count
     cdef Py_ssize_t slot_capacity
     cdef Py_ssize_t last_slot # the one that was looked up last
-    cdef void* newest[2]      # of what was read, and of what this process wrote
-    cdef void* oldest[2]
-    cdef int64_t bytes_of[2]
+    cdef void* newest[3]      # by kind
+    cdef void* oldest[3]
+    cdef int64_t bytes_of[3]
     cdef readonly BlockMemory memory
     cdef readonly int64_t size_max
     cdef readonly int64_t cached_bytes
@@ -72,6 +74,7 @@ cdef class LogView:
     cdef const uint8_t* _find(self, int64_t pos, int32_t* size) noexcept
     cdef Py_ssize_t _slot_behind(self, int64_t pos) noexcept nogil
     cdef int _evict(self, void* kept) except -1
+    cdef int _kind_to_drop(self) noexcept
     cdef void _use(self, void* block) noexcept
     cdef void _link(self, void* block) noexcept
     cdef void _unlink(self, void* block) noexcept

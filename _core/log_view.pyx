@@ -5,8 +5,9 @@
                                             '-> beyond `size_max` the one used longest ago goes
 
 Nobody reads the log in any other way while the broker serves: what is answered or delivered was
-whole when it came into this memory, and no page of a file can change, vanish or raise a signal
-under it. A slice that a socket still holds keeps its block, wherever that is by then.
+whole when it came into this memory, and no page of it can vanish or raise a signal: a block is our
+own memory, or a locked window of a segment. A slice that a socket still holds keeps its block,
+wherever that is by then.
 
 `frame_at` finds a frame by its position, and only where one begins. What is missing is asked of
 `fill` (the store's), which reads what needs no waiting for the disk; the rest is a thread's: it
@@ -14,7 +15,9 @@ fills blocks as well, and the loop takes them up. Layer 0: no I/O.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_WRITE, PyBuffer_FillInfo
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
@@ -31,7 +34,9 @@ from _core.frames import FAULTS
 cdef enum:
     SPARE_BYTES_MAX = 8 << 20    # of one class of sizes
     HOLD_BYTES = 64 << 10        # room for small writes that follow each other
-    OWN = 1
+    READ = 0                     # kinds of blocks: read into our own memory,
+    OWN = 1                      # written by this process of late,
+    LOCKED = 2                   # a locked window of a segment
     OWN_PART = 4                 # of all memory for frames, for what this process wrote of late
     STARTS_MIN = 64
 
@@ -42,6 +47,7 @@ cdef class BlockMemory:
 
     Attributes:
         size: bytes of all blocks that are alive.
+        locked_size: bytes of those that are locked windows.
     """
 
     def __dealloc__(self):
@@ -96,18 +102,37 @@ cdef class Block:
         wanted: its size, as its header says; 0 if that was not read.
     """
 
-    def __cinit__(self, BlockMemory memory not None, int64_t pos, Py_ssize_t capacity):
-        """Memory for `capacity` bytes of the log from `pos` on; any thread may make one."""
+    def __cinit__(
+        self, BlockMemory memory not None, int64_t pos, Py_ssize_t capacity, locked=None
+    ):
+        """Memory for `capacity` bytes of the log from `pos` on; any thread may make one.
+
+        Args:
+            locked: a buffer that has these bytes already, and keeps them as long as it lives.
+        """
         assert capacity > 0
-        self.capacity = _rounded(capacity)
-        self.data = memory.take(self.capacity)
+        if locked is not None:
+            PyObject_GetBuffer(locked, &self.window, PyBUF_SIMPLE)
+            assert self.window.len == capacity
+            self.data = <uint8_t*>self.window.buf
+            self.capacity = capacity
+            self.kind = LOCKED
+            memory.size += capacity
+            memory.locked_size += capacity
+        else:
+            self.capacity = _rounded(capacity)
+            self.data = memory.take(self.capacity)
         self.memory = memory
         self.pos = pos
         self.room_size = capacity
 
     def __dealloc__(self):
         free(self.starts)
-        if self.data != NULL:
+        if self.kind == LOCKED:
+            PyBuffer_Release(&self.window)
+            self.memory.size -= self.capacity
+            self.memory.locked_size -= self.capacity
+        elif self.data != NULL:
             self.memory.give_back(self.data, self.capacity)
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
@@ -116,6 +141,7 @@ cdef class Block:
     @property
     def room(self):
         """Where bytes of the log are to be read to; of no use when the block is gone."""
+        assert self.kind != LOCKED
         return PyMemoryView_FromMemory(<char*>self.data, self.room_size, PyBUF_WRITE)
 
     def check(self, Py_ssize_t size):
@@ -340,13 +366,23 @@ cdef class LogView:
         """Drop what was used longest ago; what was written of late has a part of its own."""
         cdef void* block
         while self.cached_bytes > self.size_max:
-            block = self.oldest[self.bytes_of[OWN] > self.size_max // OWN_PART]
-            if block == NULL:
-                block = self.oldest[OWN]
+            block = self.oldest[self._kind_to_drop()]
             if block == kept or block == NULL:
                 break
             self._remove(self._slot_behind((<Block>block).held_from) - 1)
         return 0
+
+    cdef int _kind_to_drop(self) noexcept:
+        cdef int larger = LOCKED if self.bytes_of[LOCKED] > self.bytes_of[READ] else READ
+        if self.bytes_of[OWN] > self.size_max // OWN_PART or self.bytes_of[larger] == 0:
+            return OWN
+        return larger
+
+    def unlock(self, int64_t size):
+        """Drop locked windows, those that were used longest ago, of `size` bytes at least."""
+        cdef int64_t left = self.bytes_of[LOCKED] - size
+        while self.bytes_of[LOCKED] > max(left, 0):
+            self._remove(self._slot_behind((<Block>self.oldest[LOCKED]).held_from) - 1)
 
     def hold(self, int64_t pos, list parts not None):
         """Take in frames that this process made and wrote a moment ago.
@@ -360,7 +396,7 @@ cdef class LogView:
         cdef Block block = self.growing
         if block is None or block.pos + block.size != pos or block.capacity - block.size < size:
             self.growing = block = Block(self.memory, pos, max(size, HOLD_BYTES))
-            block.is_own = True
+            block.kind = OWN
         i = block.size
         for part in parts:
             if part.shape[0]:
@@ -388,7 +424,7 @@ cdef class LogView:
         block.held_from = pos
         self.count += 1
         self.cached_bytes += block.capacity
-        self.bytes_of[block.is_own] += block.capacity
+        self.bytes_of[block.kind] += block.capacity
         self._link(<void*>block)
         return 0
 
@@ -396,7 +432,7 @@ cdef class LogView:
         cdef void* block = self.slots[i].block
         self._unlink(block)
         self.cached_bytes -= (<Block>block).capacity
-        self.bytes_of[(<Block>block).is_own] -= (<Block>block).capacity
+        self.bytes_of[(<Block>block).kind] -= (<Block>block).capacity
         self.count -= 1
         memmove(&self.slots[i], &self.slots[i + 1], (self.count - i) * sizeof(Slot))
         Py_XDECREF(<PyObject*>block)
@@ -409,12 +445,12 @@ cdef class LogView:
             self._remove(self.count - 1)
 
     cdef void _use(self, void* block) noexcept:
-        if block != self.newest[(<Block>block).is_own]:
+        if block != self.newest[(<Block>block).kind]:
             self._unlink(block)
             self._link(block)
 
     cdef void _link(self, void* block) noexcept:
-        cdef int kind = (<Block>block).is_own
+        cdef int kind = (<Block>block).kind
         (<Block>block).newer = NULL
         (<Block>block).older = self.newest[kind]
         if self.newest[kind] != NULL:
@@ -424,7 +460,7 @@ cdef class LogView:
         self.newest[kind] = block
 
     cdef void _unlink(self, void* block) noexcept:
-        cdef int kind = (<Block>block).is_own
+        cdef int kind = (<Block>block).kind
         cdef void* newer = (<Block>block).newer
         cdef void* older = (<Block>block).older
         if newer != NULL:

@@ -444,8 +444,7 @@ class Broker:
         found = self._store.epochs.find_end(epoch)
         if found is None:
             return None
-        known, end_pos = found
-        queue = topic.partitions[partition]
+        (known, end_pos), queue = found, topic.partitions[partition]
         if end_pos is None:
             return known, queue.next_offset
         return known, self._offsets.find_position(queue, end_pos)
@@ -470,6 +469,7 @@ class Broker:
             waiting_timers=self._deliver.waiting,
             unreadable_timers=self._deliver.unreadable_count,
             cache_bytes=self._store.view.memory.size,
+            locked_bytes=self._store.view.memory.locked_size,
             log_wrote_pos=pointers.wrote,
             log_committed_pos=pointers.committed,
             log_flushed_pos=pointers.flushed,
@@ -495,6 +495,6 @@ class Broker:
         metrics.timers_cancelled = state.timers_cancelled
         metrics.timers_replaced = state.timers_replaced
         metrics.delivered_frames = self._deliver.frames
-        metrics.delivery_lateness_ms.counts = self._deliver.lateness
-        metrics.delivery_lateness_ms.total = self._deliver.lateness_sum_ms
+        lateness = metrics.delivery_lateness_ms
+        lateness.counts, lateness.total = self._deliver.lateness, self._deliver.lateness_sum_ms
         return metrics

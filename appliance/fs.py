@@ -12,14 +12,14 @@ Every failure of the operating system is a `StorageError`. Layer 1.
 
 import ctypes
 import errno
-import mmap
 import os
 import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, Literal, NoReturn, Protocol
 
+from _core.locked_window import lock_window
 from appliance import file_lock
 from appliance.errors import StorageError
 
@@ -81,11 +81,11 @@ class File(Protocol):
     def link_count(self) -> int:
         """Return how many names it has; a backup may have made a hard link to it."""
 
-    def map(self) -> memoryview:
-        """Return a read-only view of the whole file at its current size.
+    def lock_hot(self, offset: int, size: int) -> memoryview | Literal[False] | None:
+        """Return a range of the file if it is in memory, where it then stays; None if some is not.
 
-        It sees what is written into that range later, outlives `close`, and must not be read
-        beyond where the file is cut later (SIGBUS). To read cold pages through it blocks.
+        False: this process may lock no more. It outlives `close`, and must not be read any more
+        when the file was cut (SIGBUS). At most WINDOW_MAX_BYTES, none behind the end of the file.
         """
 
     def drop_cache(self, offset: int = 0, size: int = 0) -> None:
@@ -104,7 +104,7 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """Give the descriptor back; views from `map` stay valid. May be called twice."""
+        """Give the descriptor back; what `lock_hot` gave stays valid. May be called twice."""
 
 
 class Lock(Protocol):
@@ -165,17 +165,13 @@ class FileSystem(Protocol):
 
 
 class OsFile:
-    """A `File` of Linux. A file that was mapped takes two descriptors.
+    """A `File` of Linux. Any thread may call it."""
 
-    Any thread may call it, but `map` belongs to one thread.
-    """
-
-    __slots__ = ("_fd", "_mapping", "_path")
+    __slots__ = ("_fd", "_path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
         self._fd = fd
-        self._mapping: memoryview | None = None
 
     @property
     def path(self) -> Path:
@@ -261,7 +257,6 @@ class OsFile:
             self._fail("fdatasync", error)
 
     def truncate(self, size: int) -> None:
-        self._mapping = None  # to read a view beyond the end of its file is SIGBUS
         try:
             os.ftruncate(self._fd, size)
         except OSError as error:
@@ -288,17 +283,8 @@ class OsFile:
         except OSError as error:
             self._fail("fstat", error)
 
-    def map(self) -> memoryview:
-        size = self.size()
-        if size == 0:
-            return memoryview(b"")
-        if self._mapping is None or len(self._mapping) != size:
-            try:
-                mapped = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-            except OSError as error:
-                self._fail("mmap", error)
-            self._mapping = memoryview(mapped)
-        return self._mapping
+    def lock_hot(self, offset: int, size: int) -> memoryview | Literal[False] | None:
+        return lock_window(self._fd, offset, size)
 
     def drop_cache(self, offset: int = 0, size: int = 0) -> None:
         try:
@@ -323,7 +309,6 @@ class OsFile:
             self._fail("lseek", error)
 
     def close(self) -> None:
-        self._mapping = None
         if self._fd != _CLOSED:
             fd, self._fd = self._fd, _CLOSED
             try:

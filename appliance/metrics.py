@@ -104,6 +104,7 @@ class Gauges:
     waiting_timers: int = 0
     unreadable_timers: int = 0
     cache_bytes: int = 0
+    locked_bytes: int = 0
     log_wrote_pos: int = 0
     log_committed_pos: int = 0
     log_flushed_pos: int = 0
@@ -168,6 +169,7 @@ METRICS: Final = (
     MetricInfo("waiting_timers", "gauge", "Due timers that wait for their records to be read."),
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
     MetricInfo("cache_bytes", "gauge", "Memory of frames that were read and checked."),
+    MetricInfo("locked_bytes", "gauge", "That part of it which is segments locked in memory."),
     MetricInfo("level_queue_lag", "gauge", "Timers that wait in the queue of a level.", "level"),
     MetricInfo("log_wrote_pos", "gauge", "Position of the log up to which frames are encoded."),
     MetricInfo("log_committed_pos", "gauge", "Position up to which the log is written."),

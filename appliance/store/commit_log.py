@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from _core.layout import FRAME_HEADER_SIZE, KIND_HEAD
 from _core.log_tail import LogTail
@@ -429,17 +429,13 @@ class CommitLog:
             if start < end:
                 segment.file.will_need(start - segment.base, end - start)
 
-    def read_frame(self, pos: int, header_size: int) -> bytes:
-        """Read the frame at `pos` from the disk, unchecked; may run on any thread.
-
-        Args:
-            pos: log position of the frame.
-            header_size: bytes of a frame header.
-        """
+    def read_frame(self, pos: int) -> bytes:
+        """Read the frame at `pos` from the disk, unchecked; may run on any thread."""
         segment = self._segment_at(pos)
-        header = segment.file.pread(header_size, pos - segment.base)
-        size = int.from_bytes(header[4:8], "big") if len(header) == header_size else 0
-        if not header_size <= size <= segment.end - pos:
+        header = self.read_header(pos)
+        is_whole = len(header) == FRAME_HEADER_SIZE
+        size = int.from_bytes(header[4:8], "big") if is_whole else 0
+        if not FRAME_HEADER_SIZE <= size <= segment.end - pos:
             return header
         return segment.file.pread(size, pos - segment.base)
 
@@ -466,6 +462,11 @@ class CommitLog:
         """See `File.pread_hot_into`. All of it must be in one segment."""
         segment = self._segment_at(pos)
         return segment.file.pread_hot_into(memory, pos - segment.base)
+
+    def lock_hot(self, pos: int, size: int) -> memoryview | Literal[False] | None:
+        """See `File.lock_hot`. All of it must be in one segment."""
+        segment = self._segment_at(pos)
+        return segment.file.lock_hot(pos - segment.base, size)
 
     def drop_cache(self, pos: int) -> None:
         """Have the frame at a log position read from the disk itself the next time."""

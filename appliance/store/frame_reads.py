@@ -1,8 +1,8 @@
-"""Reads frames of the log into blocks of `LogView`, and checks them: the one way to its bytes.
+"""Takes frames of the log into blocks of `LogView`, and checks them: the one way to its bytes.
 
-`read_hot` runs on the loop and takes what the kernel has in memory; `read` may run on any thread,
-and waits for the disk. Neither can be hurt by what it meets: a bad sector is an error of a system
-call, rot is found by the CRCs. Layer 2.
+`read_hot` runs on the loop and takes what the kernel has in memory: what is large is locked there,
+the rest is copied. `read` may run on any thread, and waits for the disk. Neither can be hurt by
+what it meets: a bad sector is an error of a system call, rot is found by the CRCs. Layer 2.
 """
 
 from typing import Final
@@ -11,10 +11,13 @@ from _core.layout import FRAME_HEADER_SIZE
 from _core.log_view import Block
 from appliance.errors import StorageError
 from appliance.store.commit_log import CommitLog
-from appliance.units import MIB
+from appliance.units import KIB, MIB
 
 HOT_FRAME_MAX_BYTES: Final = 4 * MIB
-"""The loop copies no larger frame; about a millisecond."""
+"""The loop reads no larger frame; about a millisecond."""
+
+LOCKED_MIN_BYTES: Final = 64 * KIB
+"""Less is copied: that costs no more than to map it."""
 
 
 class FrameReader:
@@ -34,13 +37,29 @@ class FrameReader:
         room = min(log.readable_from(pos), HOT_FRAME_MAX_BYTES)
         want = min(max(log.view.window(pos), size), room)
         while want >= FRAME_HEADER_SIZE:
-            block = Block(log.view.memory, pos, want)
-            block.check(log.read_hot(pos, block.room))
+            block = self._lock(pos, want) if want >= LOCKED_MIN_BYTES else None
+            if block is None:
+                block = Block(log.view.memory, pos, want)
+                block.check(log.read_hot(pos, block.room))
             if block.size:
                 log.view.put(block)
             if block.size or block.fault or not want < block.wanted <= room:
                 return
             want = block.wanted
+
+    def _lock(self, pos: int, size: int) -> Block | None:
+        """A window of the segment, checked; None if it is not in memory, or cannot be locked."""
+        log = self._log
+        window = log.lock_hot(pos, size)
+        if window is False:
+            # What is cached has used up what may be locked, or it is in use.
+            log.view.unlock(size)
+            window = log.lock_hot(pos, size)
+        if not window:
+            return None
+        block = Block(log.view.memory, pos, size, window)
+        block.check(size)
+        return block
 
     def read(self, pos: int, size: int) -> Block | str:
         """Read the frame at a log position, and what follows it; or what is wrong with it.

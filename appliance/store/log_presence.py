@@ -26,7 +26,7 @@ def read_heads(log: CommitLog) -> dict[int, HeadFrame]:
     heads = {}
     for base in log.files.bases:
         try:
-            frame = log.read_frame(base, FRAME_HEADER_SIZE)
+            frame = log.read_frame(base)
         except StorageError:
             continue  # the replay meets it again, and tells
         if check(frame, base) != WHOLE:

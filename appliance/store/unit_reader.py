@@ -266,7 +266,7 @@ class UnitReader:
     def _feed_one(self, scan: UnitScan, pos: int) -> tuple[int, str]:
         """Feed one frame that is larger than a chunk; where it ends, and what is wrong if there."""
         try:
-            frame = self._log.read_frame(pos, FRAME_HEADER_SIZE)
+            frame = self._log.read_frame(pos)
         except StorageError as error:
             return pos, str(error)
         return scan.feed(frame, pos), check(frame, pos)

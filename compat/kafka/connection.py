@@ -261,6 +261,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._transport.write(pieces[0])
             else:
                 self._transport.writelines(pieces)
+            if session.fetch.ahead:
+                self._server.loop.call_soon(self._server.guard, session.fetch.read_ahead)
         if session.close_reason is not None and not session.is_waiting:
             if not self._is_dropped:
                 self._drop("request", session.close_reason)

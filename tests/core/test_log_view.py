@@ -32,9 +32,15 @@ def log_of(seed: int) -> tuple[bytes, list[int]]:
 LOG, STARTS = log_of(1)
 
 
-def block_at(view: LogView, pos: int, size: int, data: bytes = LOG) -> Block:
-    block = Block(view.memory, pos, size)
+def block_at(
+    view: LogView, pos: int, size: int, data: bytes = LOG, *, is_locked: bool = False
+) -> Block:
     part = data[pos : pos + size]
+    if is_locked:
+        block = Block(view.memory, pos, len(part), part)
+        block.check(len(part))
+        return block
+    block = Block(view.memory, pos, size)
     block.room[: len(part)] = part
     block.check(len(part))
     return block
@@ -61,8 +67,11 @@ def test_any_order_of_blocks_holds_each_frame_once_and_whole(seed: int) -> None:
     view = LogView(size_max=4 * WINDOW_BYTES)
     for _ in range(200):
         pos = rng.choice(STARTS)
-        view.put(block_at(view, pos, rng.choice((160, 1_000, 9_000, 70_000))))
+        size = rng.choice((160, 1_000, 9_000, 70_000))
+        view.put(block_at(view, pos, size, is_locked=rng.random() < 0.5))
         assert view.cached_bytes <= view.size_max
+        if rng.random() < 0.05:
+            view.unlock(rng.randrange(100_000))
         for wanted in rng.sample(STARTS, 5):
             found = read(view, wanted)
             size = int.from_bytes(LOG[wanted + 4 : wanted + 8], "big")
@@ -128,3 +137,34 @@ def test_what_was_written_is_held_in_its_part_of_the_memory_alone() -> None:
             view.put(block_at(view, STARTS[index // 2], LONE_BYTES))
         assert view.cached_bytes <= view.size_max
         assert view.holds(STARTS[index])
+
+
+def test_locked_windows_are_given_up_oldest_first_and_the_rest_stays() -> None:
+    view = LogView(size_max=1 << 20)
+    places = [STARTS[index] for index in (0, 40, 80, 120)]
+    for pos in places:
+        view.put(block_at(view, pos, 5_000, is_locked=pos != places[1]))
+    assert view.memory.locked_size == 15_000
+    assert view.holds(places[0])
+    view.unlock(6_000)
+    assert [view.holds(pos) for pos in places] == [True, True, False, False]
+    assert view.memory.locked_size == 5_000
+    view.unlock(1 << 40)
+    assert [view.holds(pos) for pos in places] == [False, True, False, False]
+    assert view.memory.locked_size == 0
+    assert view.memory.size == LONE_BYTES
+
+
+def test_a_locked_window_is_held_as_long_as_somebody_refers_to_it() -> None:
+    view = LogView(size_max=1 << 20)
+    data = bytearray(LOG[:5_000])
+    block = Block(view.memory, 0, 5_000, data)
+    block.check(5_000)
+    view.put(block)
+    with pytest.raises(BufferError):
+        data.append(0)
+    view.unlock(1)
+    with pytest.raises(BufferError):
+        data.append(0)
+    del block
+    data.append(0)

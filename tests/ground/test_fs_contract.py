@@ -96,48 +96,15 @@ def test_allocate_extends_with_zeros_and_never_cuts(place: Place) -> None:
     assert file.size() == 10_000
 
 
-def test_a_map_shows_what_is_written_after_it_was_made(place: Place) -> None:
+def test_what_is_locked_outlives_the_file_it_is_of(place: Place) -> None:
     file = place.fs.open(place.root / "log", create=True)
-    file.allocate(10_000)
-    view = file.map()
-    assert view.readonly
-    assert len(view) == 10_000
-    file.pwritev([b"new"], 5_000)
-    assert view[4_999:5_004] == b"\0new\0"
-
-
-def test_an_older_map_stays_good_when_the_file_grows(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
-    file.pwritev([b"a" * 100], 0)
-    old = file.map()
-    file.pwritev([b"b" * 100], 100)
-    new = file.map()
-    assert (len(old), len(new)) == (100, 200)
-    file.pwritev([b"cccc"], 98)
-    assert old[96:] == b"aacc"
-    assert new[96:104] == b"aaccccbb"
-
-
-def test_a_map_outlives_the_file_it_is_of(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
-    file.pwritev([b"still here"], 0)
-    view = file.map()[6:]
+    file.pwritev([b"still here" * 5_000], 0)
+    views = [file.lock_hot(offset, size) for offset, size in ((6, 4), (4_090, 20_000), (0, 50_000))]
     file.close()
     place.fs.unlink(place.root / "log")
-    assert view == b"here"
-
-
-def test_the_map_of_an_empty_file_is_empty(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
-    assert file.map() == b""
-
-
-def test_a_map_made_after_a_cut_has_the_new_size(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
-    file.pwritev([b"x" * 10_000], 0)
-    file.map().release()
-    file.truncate(100)
-    assert len(file.map()) == 100
+    expected = [(b"still here" * 5_000)[at : at + size] for at, size in ((6, 4), (4_090, 20_000))]
+    assert [view and bytes(view) for view in views] == [*expected, b"still here" * 5_000]
+    assert all(view and view.readonly for view in views)
 
 
 def test_next_data_skips_what_was_never_written(place: Place) -> None:
@@ -192,14 +159,13 @@ def test_a_file_opened_for_reading_refuses_writes(place: Place) -> None:
     with pytest.raises(StorageError, match="EBADF"):
         file.pwritev([b"new"], 0)
     assert file.pread(10, 0) == b"old"
-    assert file.map() == b"old"
 
 
 def test_a_closed_file_refuses_everything_and_closes_again(place: Place) -> None:
     file = place.fs.open(place.root / "log", create=True)
     file.close()
     file.close()
-    for call in (file.fdatasync, file.size, file.map, file.drop_cache):
+    for call in (file.fdatasync, file.size, file.drop_cache):
         with pytest.raises(StorageError, match="EBADF"):
             call()
 
@@ -401,7 +367,7 @@ def test_random_calls_give_the_same_on_both(tmp_path: Path) -> None:
     )
     for _ in range(400):
         offset, size = rng.randrange(30_000), rng.randrange(9_000)
-        call = rng.choice(("write", "write", "truncate", "allocate", "sync", "map"))
+        call = rng.choice(("write", "write", "truncate", "allocate", "sync"))
         found = []
         for file in pair:
             match call:
@@ -413,8 +379,6 @@ def test_random_calls_give_the_same_on_both(tmp_path: Path) -> None:
                     file.allocate(offset)
                 case "sync":
                     file.fdatasync()
-                case "map":
-                    found.append(bytes(file.map()))
             found.append((file.size(), file.pread(size, offset)))
         half = len(found) // 2
         assert found[:half] == found[half:], (call, offset, size)

@@ -4,6 +4,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from appliance import fs as fs_module
 from appliance.errors import DataDirectoryLockedError, StorageError
-from appliance.fs import IOV_COUNT_MAX, Buffer, OsFileSystem
+from appliance.fs import IOV_COUNT_MAX, Buffer, File, OsFileSystem
 from appliance.units import MIB
 
 
@@ -135,6 +136,17 @@ def test_files_and_directories_are_closed_to_others(tmp_path: Path) -> None:
     assert (tmp_path / "dir" / "file").stat().st_mode & 0o117 == 0
 
 
+def drop(file: File, offset: int, size: int) -> None:
+    """Drop cached pages until the first is gone; the kernel keeps what it is still working on."""
+    end_s = time.monotonic() + 20
+    while True:
+        file.drop_cache(offset, size)
+        if file.pread_hot_into(memoryview(bytearray(1)), offset) == 0:
+            return
+        assert time.monotonic() < end_s, "the kernel drops nothing"
+        time.sleep(0.01)
+
+
 def test_what_left_the_cache_is_cold_and_a_read_warms_it(tmp_path: Path) -> None:
     file = OsFileSystem().open(tmp_path / "log", create=True)
     file.pwritev([b"x" * (16 * MIB)], 0)
@@ -143,27 +155,67 @@ def test_what_left_the_cache_is_cold_and_a_read_warms_it(tmp_path: Path) -> None
         pytest.skip("this file system cannot tell what it has in memory")
     file.fdatasync()
     # The kernel keeps files in pieces of up to some MiB, and drops whole ones.
-    file.drop_cache(0, 8 * MIB)
+    drop(file, 0, 8 * MIB)
     assert file.pread_hot_into(memory[:4096], 0) == 0
     assert file.pread_hot_into(memory[8 * MIB :], 8 * MIB) == 8 * MIB
-    file.drop_cache()
+    drop(file, 8 * MIB, 8 * MIB)
     assert file.pread_hot_into(memory, 12 * MIB) == 0
     assert file.pread_into(memory, 0) == 16 * MIB
     assert file.pread_hot_into(memory, 0) == 16 * MIB
     assert memory == b"x" * (16 * MIB)
 
 
-def test_a_file_takes_one_descriptor_and_one_more_while_it_is_mapped(tmp_path: Path) -> None:
-    def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    before = count()
+def test_only_what_is_in_memory_is_locked_and_then_it_stays(tmp_path: Path) -> None:
     file = OsFileSystem().open(tmp_path / "log", create=True)
-    assert count() == before + 1
-    file.pwritev([b"x"], 0)
-    view = file.map()
-    assert count() == before + 2
-    file.close()
-    assert bytes(view) == b"x"
+    file.pwritev([b"x" * (16 * MIB)], 0)
+    if file.pread_hot_into(memoryview(bytearray(1)), 0) == 0:
+        pytest.skip("this file system cannot tell what it has in memory")
+    file.fdatasync()
+    drop(file, 8 * MIB, 8 * MIB)
+    assert file.lock_hot(12 * MIB, MIB) is None
+    file.pread(16 * MIB, 0)
+    view = file.lock_hot(12 * MIB + 5, MIB)
+    assert view
+    file.drop_cache()
+    assert file.pread_hot_into(memoryview(bytearray(MIB)), 12 * MIB + 5) == MIB
+    assert view == b"x" * MIB
     del view
-    assert count() == before
+    drop(file, 8 * MIB, 8 * MIB)
+    assert file.lock_hot(12 * MIB + 5, MIB) is None
+
+
+LOCK_TOO_MUCH = """
+import os, resource, sys
+from _core.locked_window import lock_window
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (100_000, 100_000))
+first = lock_window(0, 0, 60_000)
+assert first, first
+assert lock_window(0, 100_000, 60_000) is False
+del first
+assert lock_window(0, 100_000, 60_000)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who has a limit")
+def test_what_the_limit_does_not_allow_is_not_locked(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 200_000)
+    with path.open("rb+") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", LOCK_TOO_MUCH], stdin=file, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_takes_one_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    file = OsFileSystem().open(tmp_path / "log", create=True)
+    file.pwritev([b"x"], 0)
+    view = file.lock_hot(0, 1)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    file.close()
+    assert view
+    assert bytes(view) == b"x"
+    assert len(os.listdir("/proc/self/fd")) == before

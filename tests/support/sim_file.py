@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from appliance.units import PAGE_SIZE_BYTES
-from tests.support.sim_memory import SimMemory
 
 SECTOR_SIZE_BYTES: Final = 512
 """What a disk writes whole or not at all."""
@@ -32,44 +31,24 @@ def pages(offset: int, size: int) -> range:
 
 
 class Content:
-    """An `Image` that changes, and whose maps see the changes. It is copied when it first does."""
+    """An `Image` that changes. It is copied when it first does."""
 
-    __slots__ = ("_bad", "_bytes", "_image", "_memory", "written")
+    __slots__ = ("_bytes", "_image", "written")
 
     def __init__(self, image: Image) -> None:
         self._image: Image | None = image
         self._bytes: bytearray | None = None
         self.written = set(image[1])
-        self._memory: SimMemory | None = None
-        self._bad: frozenset[int] = frozenset()
 
     @property
-    def data(self) -> bytes | bytearray | memoryview:
+    def data(self) -> bytes | bytearray:
         """What it holds now; not to be changed."""
-        if self._memory is not None:
-            return self._memory.data
         if self._bytes is not None:
             return self._bytes
         assert self._image is not None
         return self._image[0]
 
-    def map(self) -> memoryview:
-        """A view that sees later writes, and in which what is forbidden cannot be touched."""
-        if self._memory is None:
-            self._memory = SimMemory(bytes(self.data))
-            self._memory.forbid(self._bad)
-            self._bytes = None
-        return self._memory.map()
-
-    def forbid(self, bad: frozenset[int]) -> None:
-        """Let exactly these pages be untouchable in every map."""
-        self._bad = bad
-        if self._memory is not None:
-            self._memory.forbid(bad)
-
-    def _copy(self) -> bytearray | memoryview:
-        if self._memory is not None:
-            return self._memory.data
+    def _copy(self) -> bytearray:
         if self._bytes is None:
             self._bytes = bytearray(self.data)
         return self._bytes
@@ -88,13 +67,9 @@ class Content:
         missing = size - len(self.data)
         own = self._copy()
         self._image = None
-        if self._memory is not None:
-            self._memory.resize(size)
-        elif missing >= 0:
-            assert isinstance(own, bytearray)
+        if missing >= 0:
             own.extend(bytes(missing))
         else:
-            assert isinstance(own, bytearray)
             del own[size:]
         if missing < 0:
             self.written.intersection_update(pages(0, size))
@@ -210,13 +185,6 @@ class SimNode:
     def set_bad(self, bad: list[tuple[int, int]]) -> None:
         """Let the disk be unable to read exactly these ranges."""
         self.bad = bad[:]
-        self.content.forbid(self._wholly_bad_pages())
-
-    def _wholly_bad_pages(self) -> frozenset[int]:
-        bad: set[int] = set()
-        for offset, size in self.bad:
-            bad.update(range(-(-offset // PAGE_SIZE_BYTES), (offset + size) // PAGE_SIZE_BYTES))
-        return frozenset(bad)
 
     def bad_pages(self) -> set[int]:
         """Pages of which something cannot be read."""

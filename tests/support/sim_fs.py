@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn, Self
+from typing import Final, Literal, NoReturn, Self
 
 from appliance.errors import StorageError
 from appliance.fs import IOV_COUNT_MAX, LOCK_NAME, Buffer, File, Lock
@@ -145,9 +145,15 @@ class SimFile:
         self._check("fstat")
         return self._node.link_count
 
-    def map(self) -> memoryview:
+    def lock_hot(self, offset: int, size: int) -> memoryview | Literal[False] | None:
         self._check("mmap")
-        return self._node.content.map()
+        assert size > 0
+        assert offset + size <= self.size()
+        if (self._node.cold | self._node.bad_pages()).intersection(pages(offset, size)):
+            return None
+        if not self._disk.may_lock:
+            return False
+        return memoryview(bytes(self._node.content.data[offset : offset + size]))
 
     def drop_cache(self, offset: int = 0, size: int = 0) -> None:
         self._check("posix_fadvise")
@@ -183,6 +189,8 @@ class SimFileSystem:
         """Bytes by which files can still grow."""
         self.reads = 0
         """How often somebody read who was willing to wait for the disk."""
+        self.may_lock = True
+        """False: RLIMIT_MEMLOCK is used up. What is locked is a copy here."""
         self.is_dead = False
         """A SimCrash was raised: from then on every call raises it."""
         self._trace: deque[tuple[int, str, Path, str]] = deque(maxlen=TRACE_LENGTH_MAX)

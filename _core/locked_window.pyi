@@ -1,0 +1,7 @@
+from typing import Literal
+
+WINDOW_MAX_BYTES: int
+
+class LockedWindow: ...
+
+def lock_window(fd: int, offset: int, size: int) -> memoryview | Literal[False] | None: ...
