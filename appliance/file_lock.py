@@ -35,12 +35,10 @@ def take(fd: int, directory: Path) -> OsLock:
     Raises:
         DataDirectoryLockedError: somebody holds it.
     """
+    _lock(fd, fcntl.LOCK_EX, directory)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    except BlockingIOError:
-        _refuse_held(directory, fd)
     except OSError:
         os.close(fd)
         raise
@@ -57,14 +55,19 @@ def take_for_reading(fd: int, directory: Path) -> OsLock:
     Raises:
         DataDirectoryLockedError: somebody holds it alone.
     """
+    _lock(fd, fcntl.LOCK_SH, directory)
+    return OsLock(fd)
+
+
+def _lock(fd: int, how: int, directory: Path) -> None:
+    """Lock or refuse; `fd` is closed if this raises."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
         _refuse_held(directory, fd)
     except OSError:
         os.close(fd)
         raise
-    return OsLock(fd)
 
 
 def _refuse_held(directory: Path, fd: int) -> NoReturn:

@@ -326,9 +326,11 @@ class MessageStore:
     def _note_damage(self, start: Start, verdict: Verdict) -> None:
         self._state.damage = [*start.damage, *verdict.damage]
         self._state.lost = start.scan.lost_ranges
-        for each in self._state.damage:
-            path, offset = self._log.path_of(each.pos)
-            self.damage.append(Damage(path, offset, each.size, each.fault))
+        found = [(each.pos, each.size, each.fault) for each in self._state.damage]
+        for begin, end, why in start.scan.unreadable:
+            if begin >= start.scan.pos:  # in what is cut: nothing is known to be lost with it
+                found.append((begin, end - begin, f"cannot be read: {why}"))
+        self.damage += [Damage(*self._log.path_of(pos), size, why) for pos, size, why in found]
 
     def _begin_epoch(self, epoch: int) -> None:
         self.tail.epoch, self.tail.salt = epoch, self._state.salt

@@ -3,15 +3,13 @@
 A start asks, before the first append.
 """
 
-import contextlib
 from itertools import pairwise
 from pathlib import Path
 
-from appliance.errors import StorageError
 from appliance.fs import FileSystem
+from appliance.store.log_reads import read_around
 from appliance.store.paths import segment_name
 from appliance.store.segment import Segment
-from appliance.units import PAGE_SIZE_BYTES
 
 
 class SegmentFiles:
@@ -92,11 +90,9 @@ class SegmentFiles:
         found = bytearray(size)
         for segment in self._segments:
             start, end = max(pos, segment.base), min(pos + size, segment.end)
-            for at in range(start, end, PAGE_SIZE_BYTES):
-                wanted = min(PAGE_SIZE_BYTES, end - at)
-                with contextlib.suppress(StorageError):
-                    data = segment.file.pread(wanted, at - segment.base)
-                    found[at - pos : at - pos + len(data)] = data
+            if start < end:
+                memory = memoryview(found)[start - pos : end - pos]
+                read_around(segment.file, memory, start - segment.base)
         return bytes(found)
 
     def reaches(self, pos: int) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.store import lost
 from appliance.store.checkpoint import COPY_SIZE
-from appliance.units import KIB
+from appliance.units import KIB, PAGE_SIZE_BYTES
 from tests.support import offline_scene
 from tests.support.broker_rig import BrokerRig
 from tests.support.checkpoints import PATHS
@@ -42,6 +42,24 @@ def test_a_tail_that_may_have_been_durable_is_set_aside_before_it_is_zeroed() ->
     (note,) = [note for note in offline_scene.check(disk).notes if note.path == path]
     assert str(start) in note.text
     assert offline_scene.check(disk).faults == []
+
+
+def test_a_sector_that_cannot_be_read_in_what_is_cut_is_named() -> None:
+    rig = BrokerRig()
+    rig.create_topic("t")
+    rig.produce("t", 0, [Record(b"kept")])
+    disk, start, data = torn(rig, [b"a" * 6_000, b"b" * 6_000])
+    path = PATHS.commit_log / f"{0:020d}"
+    bad = (start // PAGE_SIZE_BYTES + 1) * PAGE_SIZE_BYTES
+    disk.spoil(path, bad, PAGE_SIZE_BYTES)
+    found = BrokerRig(disk, rig.clock, rig.config)
+    (damage,) = found.report.damage
+    assert (damage.path, damage.offset, damage.size) == (path, bad, PAGE_SIZE_BYTES)
+    assert "cannot be read: " in damage.fault
+    kept = disk.files()[PATHS.lost_file(start, found.broker.epoch)]
+    assert kept[: bad - start] == data[: bad - start]
+    found.produce("t", 0, [Record(b"next")])
+    assert [record.value for record in found.fetch("t", 0)] == [b"kept", b"next"]
 
 
 def test_nothing_is_set_aside_where_nothing_was_written() -> None:
