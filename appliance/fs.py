@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, NoReturn, Protocol
 
-from _core.locked_window import lock_window
 from appliance import file_lock
 from appliance.errors import StorageError
 
@@ -284,6 +283,9 @@ class OsFile:
             self._fail("fstat", error)
 
     def lock_hot(self, offset: int, size: int) -> memoryview | Literal[False] | None:
+        # Here, because most commands read a file and need nothing compiled.
+        from _core.locked_window import lock_window
+
         return lock_window(self._fd, offset, size)
 
     def drop_cache(self, offset: int = 0, size: int = 0) -> None:

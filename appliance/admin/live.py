@@ -142,6 +142,7 @@ class LiveStatus:
             partitions=sum(len(topic.partitions) for topic in topics),
             groups=len(self._groups),
             pending_timers=gauges.pending_timers,
+            unreadable_timers=gauges.unreadable_timers,
             next_due_at=broker.next_wake_ms(),
             damage_count=gauges.recovered_damage,
             damage=tuple(

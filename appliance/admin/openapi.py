@@ -95,6 +95,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
         partitions=_COUNT,
         groups=_COUNT,
         pending_timers={**_COUNT, "description": "records that wait until they are due"},
+        unreadable_timers={**_COUNT, "description": "due ones that the disk cannot read"},
         next_due_at={**_MAYBE_INSTANT, "description": "nothing is due before, epoch ms"},
         damage_count=_COUNT,
         damage={

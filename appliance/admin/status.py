@@ -49,6 +49,7 @@ class BrokerStatus:
         connections: of Kafka clients.
         topics, partitions, groups: how many there are.
         pending_timers: records that wait until they are due.
+        unreadable_timers: those that are due, and that the disk cannot read.
         next_due_at: no record is due before that; None if none is pending.
         damage_count: how many parts were found damaged since the start began.
         damage: the first of them.
@@ -70,6 +71,7 @@ class BrokerStatus:
     partitions: int
     groups: int
     pending_timers: int
+    unreadable_timers: int
     next_due_at: int | None
     damage_count: int
     damage: tuple[DamagedPart, ...]

@@ -93,6 +93,9 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         ("waiting", f"{found['pending_timers']} delayed records{next_due}"),
         ("damage", f"{found['damage_count']} parts" if found["damage_count"] else "none"),
     ]
+    if found["unreadable_timers"]:
+        count = found["unreadable_timers"]
+        fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
     if found["insecure"]:
         fields.append(("INSECURE", "other machines connect without encryption and password"))
     return fields
