@@ -11,7 +11,6 @@ when `next_wake_ms` has come.
 Layer 4.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, cast
 from uuid import UUID
@@ -23,6 +22,7 @@ from _core.fetch import FetchPath
 from _core.partition import Partition, Topic
 from _core.produce import ProducePath
 from _core.session import ParkedAnswer, ParkedFetch, Session
+from appliance import broker_metrics
 from appliance.clock import Clock
 from appliance.config import Config
 from appliance.errors import CorruptionError, RequestError, StorageError
@@ -42,9 +42,6 @@ from appliance.store.segment import SpareJob
 from appliance.topic_admin import TopicAdmin
 
 NODE_ID: Final = 1
-
-PRODUCE_KEY: Final = 0
-FETCH_KEY: Final = 1
 
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions looked at in one turn of the housekeeping."""
@@ -461,40 +458,18 @@ class Broker:
 
     def gauges(self, connections: int, inflight_bytes: int = 0) -> Gauges:
         """What is true at the moment, for the metrics page."""
-        due, pointers = self._store.projections.due, self._store.pointers
-        return Gauges(
-            connections=connections,
-            inflight_bytes=inflight_bytes,
-            pending_timers=due.pending,
-            waiting_timers=self._deliver.waiting,
-            unreadable_timers=self._deliver.unreadable_count,
-            cache_bytes=self._store.view.memory.size,
-            locked_bytes=self._store.view.memory.locked_size,
-            log_wrote_pos=pointers.wrote,
-            log_committed_pos=pointers.committed,
-            log_flushed_pos=pointers.flushed,
-            log_visible_pos=pointers.visible,
-            recovered_damage=len(self._store.damage),
-            insecure=self.config.allow_insecure,
-            level_queue_lag={
-                level: due.level_next_offset(level) - due.level_head_offset(level)
-                for level in range(1, due.level_count + 1)
-            },
+        return broker_metrics.gauges(
+            self.config, self._store, self._deliver, connections, inflight_bytes
         )
 
     def collect_metrics(self) -> Metrics:
         """The counters, those of the compiled paths brought up to date."""
-        metrics, state = self.metrics, self._store.projections
-        metrics.requests[PRODUCE_KEY] = self._produce.requests
-        metrics.requests[FETCH_KEY] = self._fetch.requests
-        metrics.request_errors = dict(Counter(self._produce.refused) + Counter(self._fetch.refused))
-        metrics.accepted_frames = state.accepted_frames
-        metrics.accepted_records = state.accepted_records + state.timers_accepted
-        metrics.timers_accepted = state.timers_accepted
-        metrics.timers_delivered = state.timers_delivered
-        metrics.timers_cancelled = state.timers_cancelled
-        metrics.timers_replaced = state.timers_replaced
-        metrics.delivered_frames = self._deliver.frames
-        lateness = metrics.delivery_lateness_ms
-        lateness.counts, lateness.total = self._deliver.lateness, self._deliver.lateness_sum_ms
-        return metrics
+        broker_metrics.collect(
+            self.metrics, self._store.projections, self._produce, self._fetch, self._deliver
+        )
+        return self.metrics
+
+    @property
+    def is_disk_full(self) -> bool:
+        """There was no room for the next segment of the log when it was needed."""
+        return self._store.is_full

@@ -110,6 +110,7 @@ class Gauges:
     log_flushed_pos: int = 0
     log_visible_pos: int = 0
     recovered_damage: int = 0
+    disk_full: bool = False
     insecure: bool = False
     level_queue_lag: Mapping[int, int] = field(default_factory=dict)
     """By level: timers that wait in its queue."""
@@ -176,6 +177,7 @@ METRICS: Final = (
     MetricInfo("log_flushed_pos", "gauge", "Position up to which the log is synced."),
     MetricInfo("log_visible_pos", "gauge", "Position up to which consumers see the log."),
     MetricInfo("recovered_damage", "gauge", "Damaged places that the last start reported."),
+    MetricInfo("disk_full", "gauge", "1 if the disk has no room for the next segment."),
     MetricInfo("insecure", "gauge", "1 if others may connect without encryption and password."),
 )
 

@@ -26,6 +26,7 @@ LAYERS: Final[dict[str, int]] = {
     "compat.kafka.server": 5,
     # 4: synchronous, take the broker and a clock
     "appliance.broker": 4,
+    "appliance.broker_metrics": 4,
     "appliance.facade": 4,
     "appliance.offline": 4,
     "appliance.offline.*": 4,

@@ -9,15 +9,12 @@ from _core.layout import AT_SIZE, FRAME_HEADER_SIZE
 from appliance.errors import CorruptionError
 from appliance.fs import File, FileSystem
 from appliance.offline.findings import Fault, Findings
-from appliance.store.log_reads import Unreadable, read_around
+from appliance.store.log_reads import Unreadable, read_around, written_ranges
 from appliance.store.paths import SPARE_NAME, DataPaths, parse_segment_name, segment_name
-from appliance.units import KIB, MIB
+from appliance.units import MIB
 
 BLOCK_BYTES: Final = MIB
 """Read at once, where single frames are asked for one after the other."""
-
-WRITTEN_STEP_BYTES: Final = 64 * KIB
-"""In such steps the file system is asked what was ever written."""
 
 POSITION_MAX: Final = (1 << 63) - 1
 """The last position that a log may have."""
@@ -75,7 +72,7 @@ class LogFiles:
                 file.close()
                 continue
             # Asked before anything is read: a page that was only looked at counts as written.
-            self._files.append(LogFile(base, size, file, _written_ranges(file, size)))
+            self._files.append(LogFile(base, size, file, written_ranges(file, 0, size)))
 
     def end_at(self, limit: int) -> None:
         """Let the log end at a position: what lies behind is being written."""
@@ -196,18 +193,3 @@ class LogFiles:
         """Give the files back; what was read of them stays valid."""
         for log_file in self._files:
             log_file.file.close()
-
-
-def _written_ranges(file: File, size: int) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    at = 0
-    while at < size:
-        found = file.next_data(at)
-        if found is None or found >= size:
-            break
-        at = min((found // WRITTEN_STEP_BYTES + 1) * WRITTEN_STEP_BYTES, size)
-        if ranges and ranges[-1][1] == found:
-            ranges[-1] = ranges[-1][0], at
-        else:
-            ranges.append((found, at))
-    return ranges

@@ -26,11 +26,11 @@ from appliance.clock import Clock
 from appliance.errors import CorruptionError, StorageError, UnappliedChangeError
 from appliance.fs import File, FileSystem
 from appliance.store.checkpoint import CheckpointFile
-from appliance.store.log_reads import Unreadable, read_around
+from appliance.store.log_reads import Unreadable, read_around, written_ranges
 from appliance.store.paths import SPARE_NAME, parse_segment_name
 from appliance.store.segment import Segment, SpareJob, put_aside
 from appliance.store.segment_files import SegmentFiles
-from appliance.units import KIB, MIB, NS_PER_MS
+from appliance.units import MIB, NS_PER_MS
 
 RESERVE_FRACTION: Final = 16
 """1/16 of a segment is kept for deliveries while no further segment can be allocated."""
@@ -40,9 +40,6 @@ PAGES_KEPT_BYTES: Final = 4 * MIB
 
 FRAME_DROPPED_BYTES: Final = 32 * MIB
 """So much is dropped to read a frame anew; larger ones are very rare."""
-
-WRITTEN_STEP_BYTES: Final = 64 * KIB
-"""In such steps a start asks what was ever written behind the end of the log."""
 
 SPARE_RETRY_NS: Final = 200 * NS_PER_MS
 """A full disk is asked for room again at most this often."""
@@ -85,6 +82,7 @@ class CommitLog:
         view: what of the log is in memory.
         files: the segments as files, before the first append.
         head: makes the payload of the head frame with which a segment begins.
+        is_full: there was no room for the next segment when it was needed.
         pointers, tail: set once the end of the log is known.
     """
 
@@ -115,6 +113,7 @@ class CommitLog:
         self._spare_job: SpareJob | None = None
         self._unsynced: list[File] = []
         self._spare_failed_ns: int | None = None
+        self.is_full = False
         self.head: Callable[[], bytes] = bytes
         self.view = LogView(size_max=cache_size_bytes)
         self.pointers = Pointers(0, sync_flush=is_sync_flush)
@@ -270,7 +269,9 @@ class CommitLog:
             if not error.is_disk_full:
                 raise
             self._spare_failed_ns = self._clock.monotonic_ns()
+            self.is_full = True
             return False
+        self.is_full = False
         self.tail.has_spare = True
         return True
 
@@ -387,18 +388,8 @@ class CommitLog:
         Ask before those pages are read: one that was only looked at counts as written afterwards.
         """
         segment = self._segment_at(pos)
-        ranges: list[tuple[int, int]] = []
-        at = pos - segment.base
-        while at < segment.size:
-            found = segment.file.next_data(at)
-            if found is None:
-                break
-            at = min((found // WRITTEN_STEP_BYTES + 1) * WRITTEN_STEP_BYTES, segment.size)
-            start, end = segment.base + found, segment.base + at
-            if ranges and ranges[-1][1] == start:
-                start = ranges.pop()[0]
-            ranges.append((start, end))
-        return ranges
+        found = written_ranges(segment.file, pos - segment.base, segment.size)
+        return [(segment.base + start, segment.base + end) for start, end in found]
 
     def read_into(self, pos: int, memory: memoryview) -> list[Unreadable]:
         """Read the log into memory, and zeros where the disk cannot read it; see `LogScan`.

@@ -8,12 +8,15 @@ from typing import Final
 
 from appliance.errors import StorageError
 from appliance.fs import File
-from appliance.units import PAGE_SIZE_BYTES
+from appliance.units import KIB, PAGE_SIZE_BYTES
 
 Unreadable = tuple[int, int, str]
 """From, to, and why that part cannot be read."""
 
 FILE_ENDS: Final = "the file ends"
+
+WRITTEN_STEP_BYTES: Final = 64 * KIB
+"""In such steps a start asks what was ever written behind the end of the log."""
 
 
 def read_around(file: File, memory: memoryview, offset: int) -> list[Unreadable]:
@@ -61,3 +64,21 @@ def _read_page(file: File, memory: memoryview, offset: int) -> int:
         if not error.is_unreadable:
             raise
         return 0
+
+
+def written_ranges(file: File, start: int, end: int) -> list[tuple[int, int]]:
+    """Where in a part of a file something may be written, as (from, to) offsets.
+
+    Ask before those pages are read: one that was only looked at counts as written afterwards.
+    """
+    ranges: list[tuple[int, int]] = []
+    at = start
+    while at < end:
+        found = file.next_data(at)
+        if found is None or found >= end:
+            break
+        at = min((found // WRITTEN_STEP_BYTES + 1) * WRITTEN_STEP_BYTES, end)
+        if ranges and ranges[-1][1] == found:
+            found = ranges.pop()[0]
+        ranges.append((found, at))
+    return ranges

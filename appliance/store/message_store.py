@@ -106,6 +106,7 @@ class MessageStore:
             checkpoint=self._checkpoint,
             cache_size_bytes=config.cache_size_bytes,
         )
+        self.view: LogView = self._log.view
         self._lock: Lock | None = None
         self._unsaved: Iterator[Partition] = iter(())
         self._with_producers: Iterator[Partition] = iter(())
@@ -155,8 +156,8 @@ class MessageStore:
         return self._state.cluster
 
     @property
-    def view(self) -> LogView:
-        return self._log.view
+    def is_full(self) -> bool:
+        return self._log.is_full
 
     @property
     def pointers(self) -> Pointers:

@@ -76,6 +76,7 @@ class KafkaServer:
         self._refused_since_told = 0
         self._refusals_told_s = self._scarcity_told_s = -float(TOLD_S)
         self._slowness_told_s = -float(TOLD_S)
+        self._is_disk_full = False
         self._sweeping: asyncio.TimerHandle | None = None
         self._to_sweep: deque[KafkaConnection] = deque()
         self.node: Node
@@ -276,6 +277,8 @@ class KafkaServer:
             connection.look(now_ms, is_scarce=self.budget.is_scarce)
         if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
             self._time_out(now_ms)
+        if self.broker.is_disk_full != self._is_disk_full:
+            self._tell_disk_full(self.broker.is_disk_full)
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
 
     def _time_out(self, now_ms: int) -> None:
@@ -286,6 +289,16 @@ class KafkaServer:
         if now_s - self._slowness_told_s >= TOLD_S:
             self._slowness_told_s = now_s
             _log.warning("the disk has not confirmed a flush for %d ms", self.pump.unflushed_ms)
+
+    def _tell_disk_full(self, is_full: bool) -> None:
+        self._is_disk_full = is_full
+        if is_full:
+            _log.error(
+                "the disk of %s is full: what is produced is refused until there is room",
+                self.broker.config.data_dir,
+            )
+        else:
+            _log.warning("the disk of %s has room again", self.broker.config.data_dir)
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
         for parked in woken:

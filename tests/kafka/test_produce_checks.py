@@ -261,9 +261,12 @@ def test_full_disk_is_told_and_nothing_is_half_stored(client: WireClient) -> Non
     assert part.error_code == KAFKA_STORAGE_ERROR
     assert part.error_message == "the disk is full"
     assert 0 < stored == next_offset(client)
+    assert client.rig.broker.is_disk_full
+    assert client.rig.broker.gauges(0).disk_full
     client.rig.disk.free = 1 << 30
     client.rig.clock.advance_ms(60_000)
     assert client.produce("t", 0, big).base_offset == stored
+    assert not client.rig.broker.is_disk_full
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,0 +1,70 @@
+"""What the metrics page shows of a broker: its parts asked and put together. Layer 4."""
+
+from collections import Counter
+from typing import Final
+
+from _core.deliver import DeliverPath
+from _core.fetch import FetchPath
+from _core.produce import ProducePath
+from _core.projections import Projections
+from appliance.config import Config
+from appliance.metrics import Gauges, Metrics
+from appliance.store.message_store import MessageStore
+
+PRODUCE_KEY: Final = 0
+FETCH_KEY: Final = 1
+
+
+def gauges(
+    config: Config, store: MessageStore, deliver: DeliverPath, connections: int, inflight_bytes: int
+) -> Gauges:
+    """What is true at the moment.
+
+    Args:
+        config, store, deliver: of the broker.
+        connections: of Kafka clients.
+        inflight_bytes: memory for their requests and answers.
+    """
+    due, pointers, memory = store.projections.due, store.pointers, store.view.memory
+    return Gauges(
+        connections=connections,
+        inflight_bytes=inflight_bytes,
+        pending_timers=due.pending,
+        waiting_timers=deliver.waiting,
+        unreadable_timers=deliver.unreadable_count,
+        cache_bytes=memory.size,
+        locked_bytes=memory.locked_size,
+        log_wrote_pos=pointers.wrote,
+        log_committed_pos=pointers.committed,
+        log_flushed_pos=pointers.flushed,
+        log_visible_pos=pointers.visible,
+        recovered_damage=len(store.damage),
+        disk_full=store.is_full,
+        insecure=config.allow_insecure,
+        level_queue_lag={
+            level: due.level_next_offset(level) - due.level_head_offset(level)
+            for level in range(1, due.level_count + 1)
+        },
+    )
+
+
+def collect(
+    metrics: Metrics,
+    state: Projections,
+    produce: ProducePath,
+    fetch: FetchPath,
+    deliver: DeliverPath,
+) -> None:
+    """Bring the counters of the compiled paths up to date in `metrics`."""
+    metrics.requests[PRODUCE_KEY] = produce.requests
+    metrics.requests[FETCH_KEY] = fetch.requests
+    metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))
+    metrics.accepted_frames = state.accepted_frames
+    metrics.accepted_records = state.accepted_records + state.timers_accepted
+    metrics.timers_accepted = state.timers_accepted
+    metrics.timers_delivered = state.timers_delivered
+    metrics.timers_cancelled = state.timers_cancelled
+    metrics.timers_replaced = state.timers_replaced
+    metrics.delivered_frames = deliver.frames
+    metrics.delivery_lateness_ms.counts = deliver.lateness
+    metrics.delivery_lateness_ms.total = deliver.lateness_sum_ms
