@@ -481,7 +481,8 @@ class CommitLog:
         return self._segments[0].base if self._segments else 0
 
     def close(self) -> None:
-        """Give the files back; what is not flushed stays so."""
+        """Give the files back, and what is locked of them; what is not flushed stays so."""
+        self.view.clear()
         for segment in self._segments:
             segment.file.close()
         if self._spare_job is not None:
