@@ -74,7 +74,7 @@ cdef class LogView:
     cdef const uint8_t* _find(self, int64_t pos, int32_t* size) noexcept
     cdef Py_ssize_t _slot_behind(self, int64_t pos) noexcept nogil
     cdef int _evict(self, void* kept) except -1
-    cdef int _kind_to_drop(self) noexcept
+    cdef int _kind_to_drop(self, void* kept) noexcept
     cdef void _use(self, void* block) noexcept
     cdef void _link(self, void* block) noexcept
     cdef void _unlink(self, void* block) noexcept

@@ -366,15 +366,18 @@ cdef class LogView:
         """Drop what was used longest ago; what was written of late has a part of its own."""
         cdef void* block
         while self.cached_bytes > self.size_max:
-            block = self.oldest[self._kind_to_drop()]
+            block = self.oldest[self._kind_to_drop(kept)]
             if block == kept or block == NULL:
                 break
             self._remove(self._slot_behind((<Block>block).held_from) - 1)
         return 0
 
-    cdef int _kind_to_drop(self) noexcept:
+    cdef int _kind_to_drop(self, void* kept) noexcept:
+        """What was written of late if that is more than its part, else the larger kind."""
         cdef int larger = LOCKED if self.bytes_of[LOCKED] > self.bytes_of[READ] else READ
-        if self.bytes_of[OWN] > self.size_max // OWN_PART or self.bytes_of[larger] == 0:
+        if self.oldest[larger] == kept:
+            larger = LOCKED if larger == READ else READ
+        if self.bytes_of[OWN] > self.size_max // OWN_PART or self.oldest[larger] == NULL:
             return OWN
         return larger
 

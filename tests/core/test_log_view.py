@@ -139,6 +139,16 @@ def test_what_was_written_is_held_in_its_part_of_the_memory_alone() -> None:
         assert view.holds(STARTS[index])
 
 
+def test_a_large_window_drives_out_what_was_read_rather_than_nothing() -> None:
+    view = LogView(size_max=4 * LONE_BYTES)
+    for index in (0, 40, 80):
+        view.put(block_at(view, STARTS[index], 5_000))
+    view.put(block_at(view, STARTS[120], 3 * LONE_BYTES, is_locked=True))
+    assert view.holds(STARTS[120])
+    assert [view.holds(STARTS[index]) for index in (0, 40, 80)] == [False, False, True]
+    assert view.cached_bytes <= view.size_max
+
+
 def test_locked_windows_are_given_up_oldest_first_and_the_rest_stays() -> None:
     view = LogView(size_max=1 << 20)
     places = [STARTS[index] for index in (0, 40, 80, 120)]
