@@ -59,6 +59,8 @@ class Typed:
     def interrupt(self) -> tuple[int, bytes]:
         """Press Ctrl-C; status, and what it said on standard error."""
         self.process.send_signal(signal.SIGINT)
+        # First: `communicate` closes its standard input, which ends it as well.
+        self.process.wait(timeout=LIMIT_S)
         _, stderr = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, stderr
 
