@@ -1,16 +1,20 @@
-# Everything runs in .venv, which is made from the pinned requirements-dev.txt on first use.
+# Everything runs in .venv, which is made on first use: from the pinned requirements-demo.txt, and
+# for all but the demo from requirements-dev.txt, which pins the same versions of more.
 # `make test LATERMQ_DEBUG=1` does the same with bounds checks and C assertions compiled in.
+# Tests run in as many processes as there are processors; `make test JOBS=0` runs them in one.
 
 PYTHON ?= python3
 ROUNDS ?= 100
 STATES ?= 500000
 FUZZ ?= 600
 CUTS ?= 20
+JOBS ?= logical
 PY := .venv/bin/python
-STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_source.py
+PYTEST := $(PY) -m pytest -q -n $(JOBS)
+STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_docs.py tests/test_source.py
 
 .DEFAULT_GOAL := help
-.PHONY: help build clients demo sanitized test soak lint lock clean
+.PHONY: help build clients demo sanitized check test soak regenerate lint lock clean
 .PHONY: bench bench-check bench-cold bench-connections bench-curves bench-recovery
 
 help:  ## show this list
@@ -20,21 +24,26 @@ build: .venv/installed  ## compile what changed (the first time: set up .venv as
 	@$(PY) setup.py --quiet build_ext --inplace
 
 clients: .venv/installed  ## get the clients of Node, Java and Go that `make test` else skips
-	@$(PY) -m tests.support.client_setup
+	@$(PY) -m tests.support.clients.client_setup
 
-demo: build  ## delayed messages through a broker that is killed half-way, with a live view
-	@$(PY) perf/demo.py
+demo: .venv/compiled  ## delayed messages through a broker that is killed half-way, with a live view
+	@$(PY) setup.py --quiet build_ext --inplace
+	@$(PY) examples/demo.py
 
 sanitized: build
-	@$(PY) -m tests.fuzz.sanitized
+	@$(PY) -m tests.system.fuzz.sanitized
 
-test: sanitized  ## all tests (ARGS="..." goes to pytest)
-	@$(PY) -m pytest -q $(ARGS)
+check: build  ## style, types and the quick tests, in less than a minute
+	@$(PYTEST) -m "not slow" $(STYLE_TESTS) tests/unit $(ARGS)
+
+test: sanitized  ## all tests, in JOBS=n processes (ARGS="..." goes to pytest)
+	@$(PYTEST) $(ARGS)
 
 soak: sanitized  ## ROUNDS=n kills, CUTS=n power cuts, STATES=n crashes, FUZZ=n seconds
-	@$(PY) -m pytest -q tests/kill9 tests/store tests/offsets tests/fuzz tests/realdisk \
-		tests/clients/test_rebalances.py --rounds $(ROUNDS) --power-cuts $(CUTS) \
-		--states $(STATES) --fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
+	@$(PYTEST) tests/system/kill9 tests/unit/store tests/unit/offsets tests/system/fuzz \
+		tests/system/realdisk tests/system/clients/test_rebalances.py \
+		--rounds $(ROUNDS) --power-cuts $(CUTS) --states $(STATES) \
+		--fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
 
 bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS="--only lateness")
 	@$(PY) -m perf.bench $(ARGS)
@@ -54,29 +63,41 @@ bench-curves: build  ## what records, partitions, connections and pending timers
 bench-recovery: build  ## how fast the log is written and a start is; memory of 10,000 queues
 	@$(PY) -m perf.recovery $(ARGS)
 
+regenerate: build  ## write the generated tables, examples, golden files and pictures
+	@$(PY) -m tests.support.docs.regenerate
+
 lint: build  ## style, layers and types alone
-	@$(PY) -m pytest -q $(STYLE_TESTS)
+	@$(PYTEST) $(STYLE_TESTS)
 
 lock: .venv/locked  ## pin the newest versions that requirements*.in allow
-	.venv/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
-		--no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-		--no-emit-options --output-file requirements-dev.txt requirements-dev.in
+	@for set in dev demo; do .venv/bin/pip-compile --quiet --upgrade --generate-hashes \
+		--allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-trusted-host \
+		--no-emit-find-links --no-emit-options \
+		--output-file requirements-$$set.txt requirements-$$set.in || exit 1; done
 
 clean:  ## remove what the build made, except .venv
-	rm -rf build dist latermq.egg-info _core/*.so
-	find appliance compat _core tests perf -name __pycache__ -exec rm -rf {} +
+	rm -rf build dist latermq.egg-info _core/*/*.so
+	find appliance compat _core tests perf examples -name __pycache__ -exec rm -rf {} +
 
-.venv/locked: requirements-dev.txt
+.venv/tools: requirements-demo.txt
 	@command -v $(PYTHON) >/dev/null || \
 		{ echo "missing: Python 3.11 or newer; apt-get install python3" >&2; exit 1; }
 	@$(PYTHON) .ci/preflight.py
-	@echo "installing the pinned tools and libraries into .venv (once, about a minute)"
+	@echo "installing the pinned libraries into .venv (once, up to two minutes)"
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-.venv/installed: .venv/locked pyproject.toml requirements.in
-	@echo "compiling (about a minute the first time)"
+.venv/locked: requirements-dev.txt .venv/tools
+	@echo "installing the pinned tools for tests into .venv (once, some minutes)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+.venv/compiled: .venv/tools pyproject.toml requirements.in
+	@echo "compiling (once, two to six minutes on two cores; later only what changed)"
 	@PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check \
 		--no-build-isolation --no-deps -e .  # it warns of each editable installation
+	@touch $@
+
+.venv/installed: .venv/locked .venv/compiled
 	@touch $@

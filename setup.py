@@ -3,10 +3,10 @@
     python setup.py build_ext --inplace                      build what changed
     python setup.py build_ext --inplace --only _core.NAME    build one module
 
-Every `_core/*.pyx` becomes the module of that name. `LATERMQ_DEBUG=1` adds bounds checks, C
+Every `_core/**/*.pyx` becomes the module of its path. `LATERMQ_DEBUG=1` adds bounds checks, C
 assertions and debugger symbols; switching to and fro rebuilds what was built the other way.
 `LATERMQ_SANITIZE=address,undefined` adds gcc's sanitizers and a trace of the branches taken, and
-builds into build/sanitized/lib, where only the fuzzing looks (tests/fuzz/sanitized.py).
+builds into build/sanitized/lib, where only the fuzzing looks (tests/system/fuzz/sanitized.py).
 """
 
 import glob
@@ -41,14 +41,18 @@ SANITIZE_ARGS = [f"-fsanitize={SANITIZERS}"] if SANITIZERS else []
 COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG"] if IS_DEBUG else ["-O3", "-g1"]
 if SANITIZERS:
     # Python's own flags make a signed overflow wrap around; here it is to be seen. Copying nothing
-    # from nowhere is defined since C2y. Who takes the trace: tests/fuzz/branch_trace.c.
+    # from nowhere is defined since C2y. Who takes the trace: tests/system/fuzz/branch_trace.c.
     COMPILE_ARGS = [
         *("-O1", "-g1", "-fno-wrapv", "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc"),
         *(*SANITIZE_ARGS, "-fno-sanitize=nonnull-attribute", "-fno-sanitize-recover=all"),
     ]
 
+TRANSLATION = hashlib.sha256(
+    repr((cython_version, sorted(CYTHON_DIRECTIVES.items()))).encode()
+).hexdigest()
 BUILD_DIR = Path("build") / "sanitized" if SANITIZERS else Path("build")
-C_DIR = BUILD_DIR / "cython"  # the generated C stays out of the source tree
+# The generated C stays out of the source tree. The sanitized build compiles the same C.
+C_DIR = Path("build") / "cython" / TRANSLATION[:12]
 LIB_DIR = BUILD_DIR / "lib"
 STAMP_DIR = BUILD_DIR / "stamps"
 
@@ -63,14 +67,13 @@ def find_extensions() -> list[Extension]:
             extra_compile_args=COMPILE_ARGS,
             extra_link_args=SANITIZE_ARGS,
         )
-        for path in sorted(glob.glob("_core/*.pyx"))
+        for path in sorted(glob.glob("_core/**/*.pyx", recursive=True))
     ]
 
 
 def build_fingerprint() -> str:
     """Return a text that differs whenever the same source would be compiled differently."""
-    facts = (cython_version, sorted(CYTHON_DIRECTIVES.items()), COMPILE_ARGS)
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
+    return hashlib.sha256(repr((TRANSLATION, COMPILE_ARGS)).encode()).hexdigest()
 
 
 class BuildCore(build_ext):
@@ -91,20 +94,26 @@ class BuildCore(build_ext):
             raise OptionError(f"--only {self.only}: no such module; there are: {names}")
         for extension in chosen:
             self.discard_if_built_differently(extension.name)
+        cores = len(os.sched_getaffinity(0))
         self.distribution.ext_modules = cythonize(
             chosen,
+            nthreads=min(cores, len(chosen)),
             build_dir=str(C_DIR),
             include_path=["."],
             compiler_directives=CYTHON_DIRECTIVES,
             show_all_warnings=IS_DEBUG,
         )
         if self.parallel is None:
-            self.parallel = len(os.sched_getaffinity(0))
+            self.parallel = cores
         super().finalize_options()
         if self.inplace or self.editable_mode or SANITIZERS:
             # pip offers temporary directories here and would compile everything anew each time.
             self.build_temp = str(BUILD_DIR / "temp")
             self.build_lib = str(LIB_DIR)
+        elif not IS_DEBUG:
+            # For a wheel. Line numbers are of use where the source is.
+            for extension in self.distribution.ext_modules:
+                extension.extra_link_args = [*extension.extra_link_args, "-Wl,--strip-debug"]
 
     def discard_if_built_differently(self, name: str) -> None:
         """Remove a module's outputs if other options made them: time stamps alone cannot tell."""
@@ -112,7 +121,7 @@ class BuildCore(build_ext):
         if stamp.exists() and stamp.read_text() == build_fingerprint():
             return
         stem = name.replace(".", os.sep)
-        outputs = [C_DIR / f"{stem}.c", *LIB_DIR.glob(f"{stem}.*.so")]
+        outputs = [*LIB_DIR.glob(f"{stem}.*.so")]
         if not SANITIZERS:
             outputs += Path().glob(f"{stem}.*.so")
         for path in outputs:

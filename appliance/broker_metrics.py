@@ -1,13 +1,13 @@
-"""What the metrics page shows of a broker: its parts asked and put together. Layer 4."""
+"""Collects a broker's metrics from its parts. Layer 4."""
 
 from collections import Counter
 from typing import Final
 
-from _core.deliver import DeliverPath
-from _core.fetch import FetchPath
-from _core.produce import ProducePath
-from _core.projections import Projections
-from appliance.config import Config
+from _core.paths.deliver import DeliverPath
+from _core.paths.fetch import FetchPath
+from _core.paths.produce import ProducePath
+from _core.state.projections import Projections
+from appliance.config.config import Config
 from appliance.metrics import Gauges, Metrics
 from appliance.store.message_store import MessageStore
 
@@ -18,14 +18,14 @@ FETCH_KEY: Final = 1
 def gauges(
     config: Config, store: MessageStore, deliver: DeliverPath, connections: int, inflight_bytes: int
 ) -> Gauges:
-    """What is true at the moment.
+    """Return the current values.
 
     Args:
         config, store, deliver: of the broker.
-        connections: of Kafka clients.
-        inflight_bytes: memory for their requests and answers.
+        connections: open connections of Kafka clients.
+        inflight_bytes: memory of their requests and answers.
     """
-    due, pointers, memory = store.projections.due, store.pointers, store.view.memory
+    due, pointers, memory = store.state.projections.due, store.log.pointers, store.log.view.memory
     return Gauges(
         connections=connections,
         inflight_bytes=inflight_bytes,
@@ -39,7 +39,7 @@ def gauges(
         log_flushed_pos=pointers.flushed,
         log_visible_pos=pointers.visible,
         recovered_damage=len(store.damage),
-        disk_full=store.is_full,
+        disk_full=store.log.is_full,
         insecure=config.allow_insecure,
         level_queue_lag={
             level: due.level_next_offset(level) - due.level_head_offset(level)
@@ -55,7 +55,7 @@ def collect(
     fetch: FetchPath,
     deliver: DeliverPath,
 ) -> None:
-    """Bring the counters of the compiled paths up to date in `metrics`."""
+    """Copy the counters of the compiled paths into `metrics`."""
     metrics.requests[PRODUCE_KEY] = produce.requests
     metrics.requests[FETCH_KEY] = fetch.requests
     metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))

@@ -1,20 +1,18 @@
-"""The command `latermq`: reads its arguments, runs the broker, says in one line what went wrong.
+"""The command `latermq`: reads its arguments, runs the broker, reports an error in one line.
 
-Exit statuses, as in sysexits.h where it has one: 0 done, or stopped as asked, 2 bad arguments or
-settings (of check, dump and rebuild: whatever kept them from running), 69 no broker answers, 73 the
-data directory is in use or cannot be made, 74 the storage failed or is damaged, 130 ended by
-Ctrl-C, 1 otherwise. Layer 6.
+Exit statuses, from sysexits.h where it defines one: 0 done, or stopped by a signal; 2 bad arguments
+or settings (for check, dump and rebuild: anything that kept them from running); 69 no broker
+answers; 73 the data directory is in use or cannot be made; 74 the storage failed or is damaged; 130
+ended by Ctrl-C; 1 otherwise. Layer 6.
 """
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
-from appliance.commands import check, dump, groups, rebuild, send, status, tail, topics
-from appliance.config import Config, settings
-from appliance.config_file import load_config
+from appliance.commands import usage
+from appliance.config.config import Config, settings
 from appliance.errors import (
     ConfigError,
     CorruptionError,
@@ -25,7 +23,6 @@ from appliance.errors import (
     StorageError,
     UnreachableError,
 )
-from appliance.fs import OsFileSystem
 
 EXIT_OTHER: Final = 1
 EXIT_CONFIG: Final = 2
@@ -35,58 +32,53 @@ EXIT_STORAGE: Final = 74
 
 _DEFAULTS: Final = Config()
 
-# Plain text in errors and help: a log or a service manager may be what reads it.
-_app = typer.Typer(
+# Plain text in errors and help: a log or a service manager may read it.
+_app = usage.Group(
     name="latermq",
     help="A message broker for Kafka clients that holds records back until they are due.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 
 
-def _flag(name: str, metavar: str, more: str = "") -> typer.models.OptionInfo:
-    """Return the option for a field of `Config`, described as in the table of settings."""
+def _flag(name: str, metavar: str, more: str = "") -> usage.Option:
+    """Return the option for a field of `Config`; its help is the text of the settings table."""
     setting = settings()[name]
-    option: typer.models.OptionInfo = typer.Option(
+    return usage.Option(
         setting.flag,
         metavar=metavar,
         help=f"{setting.reason}{more} Default: {getattr(_DEFAULTS, name) or 'as --listen'}",
-        show_default=False,
     )
-    return option
 
 
 _ONLY_LOOPBACK: Final = " Any address but loopback needs --allow-insecure."
 
 
 @_app.command(
+    "serve",
     epilog="A flag beats the file, which beats the default. Then send with any Kafka client; a "
     "record header x-delay: 15m (or x-deliver-at: 2030-01-01T00:00:00Z, or x-delay-level: 3) holds "
     "the record back. Ready when it prints: latermq ready kafka=HOST:PORT admin=HOST:PORT. Stop it "
-    "with Ctrl-C or SIGTERM."
+    "with Ctrl-C or SIGTERM.",
 )
-def serve(  # noqa: PLR0917 (these are flags: typer passes them by name)
+def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
     data_dir: Annotated[str | None, _flag("data_dir", "DIR")] = None,
     listen: Annotated[str | None, _flag("listen", "HOST:PORT", _ONLY_LOOPBACK)] = None,
     admin: Annotated[str | None, _flag("admin", "HOST:PORT", _ONLY_LOOPBACK)] = None,
     advertise: Annotated[str | None, _flag("advertise", "HOST:PORT")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Settings in TOML; docs/CONFIGURATION.md has them all."),
+        usage.Option(metavar="FILE", help="Settings in TOML; docs/CONFIGURATION.md has them all."),
     ] = None,
     flush: Annotated[str | None, _flag("flush", "sync|async")] = None,
     allow_insecure: Annotated[
         bool,
-        typer.Option("--allow-insecure", help=settings()["allow_insecure"].reason),
+        usage.Option("--allow-insecure", help=settings()["allow_insecure"].reason),
     ] = False,
     accept_loss: Annotated[
         bool,
-        typer.Option(
+        usage.Option(
             "--accept-loss",
-            help="Go on without what is missing or damaged of the log, for good. Give it once, "
-            "after a start was refused and said so.",
+            help="Start without the missing or damaged part of the log, for good. Pass it once, "
+            "after a start was refused with this advice.",
         ),
     ] = False,
 ) -> None:
@@ -97,44 +89,106 @@ def serve(  # noqa: PLR0917 (these are flags: typer passes them by name)
         "admin": admin,
         "advertise": advertise,
         "flush": flush,
-        # Not given is not the same as false: the file may have allowed it.
+        # An absent flag is not the same as false: the file may have set it.
         "allow_insecure": allow_insecure or None,
     }
-    settled = load_config(config, overrides, OsFileSystem())
-    # Here and not above, so that help and errors do not wait for all of the broker to load.
+    # Imported here so that help and errors do not wait for the whole broker to load.
+    from appliance.config.config_file import load_config
+    from appliance.system.files import OsFileSystem
+
+    completed = load_config(config, overrides, OsFileSystem())
+    # Imported modules stay: searching them for garbage takes a tenth of a start.
+    gc.disable()
     from appliance.main import run
 
-    raise typer.Exit(run(settled, accepts_loss=accept_loss))
+    gc.freeze()
+    gc.enable()
+    raise usage.Exit(run(completed, accepts_loss=accept_loss))
 
 
-_app.command("send", epilog=send.EXAMPLES)(send.send)
-_app.command("tail", epilog=tail.EXAMPLES)(tail.tail)
-_app.add_typer(topics.app, name="topics")
-_app.add_typer(groups.app, name="groups")
-_app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
-_app.add_typer(status.timers_app, name="timers")
-_app.command("check", epilog=check.EXAMPLES)(check.check)
-_app.command("dump", epilog=dump.EXAMPLES)(dump.dump)
-_app.command("rebuild", epilog=rebuild.EXAMPLES)(rebuild.rebuild)
+# Each imports what it needs when it is asked for.
 
 
-@_app.command()
+@_app.later("send")
+def _send() -> usage.Command:
+    from appliance.commands import send
+
+    return usage.Command(send.send, send.EXAMPLES)
+
+
+@_app.later("tail")
+def _tail() -> usage.Command:
+    from appliance.commands import tail
+
+    return usage.Command(tail.tail, tail.EXAMPLES)
+
+
+@_app.later("topics")
+def _topics() -> usage.Group:
+    from appliance.commands import topics
+
+    return topics.app
+
+
+@_app.later("groups")
+def _groups() -> usage.Group:
+    from appliance.commands import groups
+
+    return groups.app
+
+
+@_app.later("status")
+def _status() -> usage.Command:
+    from appliance.commands import status
+
+    return usage.Command(status.status, status.STATUS_EXAMPLES)
+
+
+@_app.later("timers")
+def _timers() -> usage.Group:
+    from appliance.commands import status
+
+    return status.timers_app
+
+
+@_app.later("check")
+def _check() -> usage.Command:
+    from appliance.commands import check
+
+    return usage.Command(check.check, check.EXAMPLES)
+
+
+@_app.later("dump")
+def _dump() -> usage.Command:
+    from appliance.commands import dump
+
+    return usage.Command(dump.dump, dump.EXAMPLES)
+
+
+@_app.later("rebuild")
+def _rebuild() -> usage.Command:
+    from appliance.commands import rebuild
+
+    return usage.Command(rebuild.rebuild, rebuild.EXAMPLES)
+
+
+@_app.command("version")
 def version() -> None:
     """Print the version."""
     import importlib.metadata
 
-    typer.echo(f"latermq {importlib.metadata.version('latermq')}")
+    from appliance.commands.output import print_line
+
+    print_line(f"latermq {importlib.metadata.version('latermq')}")
 
 
 def main() -> None:
     """Run the command that the process's arguments name, and exit with its status."""
     if not __debug__:
-        _complain(
-            "Python's -O and PYTHONOPTIMIZE remove checks that keep the data safe: unset them"
-        )
+        _complain("Python's -O and PYTHONOPTIMIZE remove checks that protect the data: unset them")
         sys.exit(EXIT_CONFIG)
     try:
-        _app()
+        _app.run()
     except LatermqError as error:
         _complain(error.message)
         sys.exit(exit_status(error))
@@ -145,7 +199,7 @@ def _complain(sentence: str) -> None:
 
 
 def exit_status(error: LatermqError) -> int:
-    """Return the status with which a process ends that failed with `error`."""
+    """Return the exit status of a process that failed with `error`."""
     match error:
         case ConfigError():
             return EXIT_CONFIG

@@ -1,10 +1,10 @@
-"""Every error that latermq raises on purpose, split by who must act.
+"""Every error that latermq raises on purpose, by who must act.
 
-The operator acts on ConfigError, DataDirectoryLockedError and StorageError, the caller on
-RequestError, the peer's author on RemoteProtocolError, whoever owns the disk on CorruptionError,
-FormatVersionError and LogRefusedError, and whoever typed a command on UnreachableError; for
-NotReadyError one waits. An exception of any other type that leaves the broker is a bug.
-Layer 1; does no I/O.
+The operator acts on ConfigError, DataDirectoryLockedError and StorageError; the caller on
+RequestError; the author of the client on RemoteProtocolError; the owner of the disk on
+CorruptionError, FormatVersionError and LogRefusedError; the user of a command on UnreachableError.
+After NotReadyError the caller waits. Any other exception that leaves the broker is a bug. Layer 1;
+does no I/O.
 """
 
 import errno as errno_names
@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 _UNREADABLE: Final = frozenset(
     [
         errno_names.EIO,
-        errno_names.ENODATA,  # a medium error, where a driver tells it from others
+        errno_names.ENODATA,  # a medium error, from drivers that distinguish it
         errno_names.EREMOTEIO,
         errno_names.EBADMSG,  # a checksum of the file system
         errno_names.EUCLEAN,
@@ -23,7 +23,7 @@ _UNREADABLE: Final = frozenset(
 
 
 class LatermqError(Exception):
-    """The base of all errors here; it is never raised itself."""
+    """The base of all errors here; never raised itself."""
 
     def __init__(self, message: str) -> None:
         if type(self) is LatermqError:
@@ -35,15 +35,16 @@ class LatermqError(Exception):
 
 
 class ConfigError(LatermqError):
-    """A setting is wrong; the message names it, its value and what is allowed."""
+    """A setting is wrong; the message names it, its value and the allowed values."""
 
 
 class RequestError(LatermqError):
-    """A request is refused and its caller can mend it; nothing of it was stored.
+    """A request is refused and its caller can correct it; nothing of it was stored.
 
     Args:
-        message: a sentence for the caller that says what is wrong; of a limit, also which setting.
-        code: the Kafka error code to answer; subclasses have their own, only the base needs it.
+        message: a sentence for the caller that says what is wrong; for a limit, it names the
+            setting.
+        code: the Kafka error code of the answer; required by the base only, subclasses have one.
     """
 
     default_code: ClassVar[int | None] = None
@@ -69,7 +70,7 @@ class InvalidTopicError(RequestError):
 
 
 class TopicExistsError(RequestError):
-    """A topic of that name exists already (TOPIC_ALREADY_EXISTS)."""
+    """A topic of that name already exists (TOPIC_ALREADY_EXISTS)."""
 
     default_code = 36
 
@@ -87,23 +88,41 @@ class InvalidSettingError(RequestError):
 
 
 class PolicyError(RequestError):
-    """A limit of this broker forbids it (POLICY_VIOLATION)."""
+    """The request exceeds a limit of this broker (POLICY_VIOLATION)."""
 
     default_code = 44
 
 
+class DiskFullError(RequestError):
+    """The disk has no room for the change (KAFKA_STORAGE_ERROR); clients retry."""
+
+    default_code = 56
+
+
+class TooLargeError(RequestError):
+    """What is to be stored is larger than a frame may be (MESSAGE_TOO_LARGE)."""
+
+    default_code = 10
+
+
+class OffsetsTooLargeError(RequestError):
+    """The committed offsets take more than they may (INVALID_COMMIT_OFFSET_SIZE)."""
+
+    default_code = 28
+
+
 class RemoteProtocolError(LatermqError):
-    """The peer sent bytes that are no request: answer nothing and close the connection."""
+    """The peer sent bytes that are not a request: send no answer and close the connection."""
 
 
 class CorruptionError(LatermqError):
-    """Bytes read from a file are not the ones that were written.
+    """Bytes read from a file differ from those written.
 
     Args:
         path: the file.
-        offset: position in the file, in bytes, of the first thing that is wrong.
-        expected: what should be there, in words or as the value.
-        found: what is there.
+        offset: position in the file, in bytes, of the first error.
+        expected: the expected content, in words or as a value.
+        found: the actual content.
     """
 
     def __init__(self, path: Path, offset: int, expected: object, found: object) -> None:
@@ -115,18 +134,18 @@ class CorruptionError(LatermqError):
 
 
 class FormatVersionError(LatermqError):
-    """A newer latermq wrote this, in a form that this one does not know.
+    """A newer latermq wrote this file, in a format that this one cannot read.
 
     Args:
         path: the file.
         offset: position in the file, in bytes.
-        found: what is there, such as "a frame of format version 2".
-        known: what this latermq does instead, such as "reads version 1 and below".
+        found: the content there, such as "a frame of format version 2".
+        known: what this latermq can do, such as "reads version 1 and below".
     """
 
     def __init__(self, path: Path, offset: int, *, found: str, known: str) -> None:
         super().__init__(
-            f"{path} has {found} at byte {offset}; this latermq {known}: use the latermq that "
+            f"{path} has {found} at byte {offset}; this latermq {known}: use the version that "
             "wrote it, or a newer one"
         )
         self.path = path
@@ -136,18 +155,18 @@ class FormatVersionError(LatermqError):
 
 
 class LogRefusedError(LatermqError):
-    """The log that is here is not the one that was served from here before, or lacks much of it.
+    """The log is not the one that this directory held before, or a large part of it is missing.
 
     Nothing was changed. Args:
         path: the directory of the log.
         fault: what is wrong, in a few words.
-        expected: the log that the checkpoint knows.
-        found: what is here.
+        expected: the log that the checkpoint describes.
+        found: the log that is present.
         advice: what the operator can do.
     """
 
     default_advice: ClassVar[str] = (
-        "Mount or restore what is missing and start again; to go on without it for good, start "
+        "Mount or restore what is missing and start again; to continue without it for good, start "
         "once with --accept-loss"
     )
 
@@ -170,7 +189,7 @@ class StorageError(LatermqError):
         path: the file or directory.
         operation: the system call, such as `pwritev`.
         errno: its error number.
-        reason: the error in words, as strerror gives it.
+        reason: the text of strerror.
     """
 
     def __init__(self, path: Path, operation: str, errno: int, reason: str) -> None:
@@ -193,47 +212,47 @@ class StorageError(LatermqError):
 
     @property
     def is_unreadable(self) -> bool:
-        """The disk cannot give back what lies at that place; elsewhere it may well."""
+        """The disk cannot read this place; other places may be readable."""
         return self.errno in _UNREADABLE
 
     @property
     def is_forbidden(self) -> bool:
-        """This user may not do that."""
+        """This user lacks the permission."""
         return self.errno in (errno_names.EACCES, errno_names.EPERM)
 
     @property
     def is_disk_full(self) -> bool:
-        """There is no room left: new messages are refused with an error that clients retry."""
+        """The disk is full: new messages are refused with an error that clients retry."""
         return self.errno in (errno_names.ENOSPC, errno_names.EDQUOT)
 
 
 class UnappliedChangeError(LatermqError):
-    """An error came between the append of a frame and its effect: memory and log are apart.
+    """An error occurred after a frame was appended and before it was applied to memory.
 
-    The process ends without writing the frame. The log of the process has the error that led here.
+    The process ends without writing the frame. Its own log has the error that caused this.
 
     Args:
-        unapplied_pos: log position of the frame, or where the log ended when the change began.
-        wrote_pos: where the log ends in memory.
+        unapplied_pos: log position of the frame, or the end of the log when the change began.
+        wrote_pos: the end of the log in memory.
     """
 
     def __init__(self, unapplied_pos: int, wrote_pos: int) -> None:
         super().__init__(
-            f"a change at log position {unapplied_pos} was appended and never took effect: what is "
-            f"in memory, up to {wrote_pos}, is not what the log would say; nothing more is "
-            "written, and the next start goes on from what was"
+            f"the change at log position {unapplied_pos} was appended but not applied, so memory, "
+            f"up to position {wrote_pos}, differs from the log; nothing more is written, and the "
+            "next start recovers from what was written before"
         )
         self.unapplied_pos = unapplied_pos
         self.wrote_pos = wrote_pos
 
 
 class DataDirectoryLockedError(LatermqError):
-    """Another process works on the data directory.
+    """Another process uses the data directory.
 
     Args:
         directory: the data directory.
-        pid: process id of its holder, None if it is not known.
-        is_read: it is only read, by commands that keep brokers out meanwhile.
+        pid: process id of its holder, None if unknown.
+        is_read: the holders are commands that only read, and keep brokers out while they do.
     """
 
     def __init__(self, directory: Path, pid: int | None, *, is_read: bool = False) -> None:
@@ -248,10 +267,10 @@ class DataDirectoryLockedError(LatermqError):
 
 
 class ColdFrameError(LatermqError):
-    """A frame has to be read from the disk before it can be looked at; then ask again.
+    """A frame must be read from the disk first; then repeat the call.
 
     Args:
-        place: its position in the log, or (partition handle, offset) if its unit is to be read too.
+        place: its log position, or (partition handle, offset) if its unit must be read too.
     """
 
     def __init__(self, place: int | tuple[int, int]) -> None:
@@ -269,4 +288,4 @@ class NotReadyError(LatermqError):
 
 
 class UnreachableError(LatermqError):
-    """Nobody answers where a broker is said to be; the message says where, and what to try."""
+    """No broker answers at an address; the message names it and says what to try."""

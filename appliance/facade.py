@@ -1,20 +1,20 @@
-"""What a client protocol contributes to the broker. Layer 4; does no I/O."""
+"""The functions that a client protocol provides to the broker. Layer 4; does no I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from _core.partition import Topic
-from appliance.config import Config
+from _core.queue.partition import Topic
+from appliance.config.config import Config
 
 
 @dataclass(frozen=True, slots=True)
 class Facade:
-    """What the Kafka facade contributes; the broker itself knows no client protocol.
+    """The functions that the Kafka facade provides; the broker itself knows no client protocol.
 
     Attributes:
-        decompress: (codec, record section, most bytes) -> plain bytes; raises RequestError with
-            the bytes that were unpacked in vain in `unpacked_size`.
-        configure_topic: sets on a topic what its settings mean under a configuration.
+        decompress: (codec, record section, size limit in bytes) -> plain bytes; raises
+            RequestError, whose `unpacked_size` is the number of bytes unpacked before it failed.
+        configure_topic: applies a topic's settings to it under a configuration.
     """
 
     decompress: Callable[[int, memoryview, int], bytes]

@@ -1,4 +1,4 @@
-"""Puts the parts together and runs them until a signal or a failure; only it knows them all.
+"""Assembles the parts and runs them until a signal or a failure; only this module knows them all.
 
 Layer 6.
 """
@@ -9,28 +9,36 @@ import logging
 import resource
 import signal
 import sys
+from typing import Final
 
-import psutil
-
-from _core.partition import Topic
+from _core.queue.partition import Topic
 from appliance.admin import AdminServer, LiveStatus
 from appliance.broker import Broker
-from appliance.clock import SystemClock
-from appliance.config import Config
+from appliance.config.config import Address, Config, settings
 from appliance.errors import ConfigError
 from appliance.facade import Facade
-from appliance.fs import OsFileSystem
-from appliance.sd_notify import Notifier
-from compat.kafka.codecs import decompress
-from compat.kafka.group_status import GroupsStatus
-from compat.kafka.server import KafkaServer
-from compat.kafka.topic_settings import read_topic_policy
+from appliance.log_text import quoted
+from appliance.system.clock import SystemClock
+from appliance.system.files import OsFileSystem
+from appliance.system.process import set_priority
+from appliance.system.sd_notify import Notifier
+from appliance.units import format_duration_ms
+from compat.kafka.configs.topic_settings import read_topic_policy
+from compat.kafka.groups.status import GroupsStatus
+from compat.kafka.network.server import KafkaServer
+from compat.kafka.protocol.codecs import decompress
+
+SECRET_WORDS: Final = ("password", "secret", "token", "credential", "private")
+"""A setting with one of them in its key is not shown in the log."""
+
+VALUE_MAX_CHARS: Final = 1_000
+"""Of a setting that is shown: a path may be as long as that."""
 
 _log = logging.getLogger("latermq")
 
 
 def configure_topic(topic: Topic, config: Config) -> None:
-    """Set on a topic what its settings mean."""
+    """Apply a topic's settings to it."""
     policy = read_topic_policy(topic.settings, config)
     topic.configure(
         reads_delay_headers=policy.reads_delay_headers,
@@ -60,7 +68,7 @@ class Service:
         """Serve until SIGTERM or SIGINT.
 
         Raises:
-            LatermqError: the start failed, or the broker had to end; what was acknowledged is safe.
+            LatermqError: the start failed, or the broker had to end; acknowledged data is safe.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -80,20 +88,24 @@ class Service:
                 self._close()
                 raise
             self._status.serves(kafka, GroupsStatus(kafka.groups), admin_address)
-            # What is alive now stays: the collector need not look at it again.
+            # Objects alive now stay alive: exempt them from garbage collection.
             gc.collect()
             gc.freeze()
-            _set_priority(self._config.process_priority)
-            told = f"kafka={kafka.bound} admin={admin_address}"
-            sys.stdout.write(f"latermq ready {told}\n")
+            # On a busy machine, lateness is time spent waiting for a processor.
+            if not set_priority(self._config.process_priority):
+                _log.info(
+                    "process.priority = %d is not permitted here", self._config.process_priority
+                )
+            addresses = f"kafka={kafka.bound} admin={admin_address}"
+            sys.stdout.write(f"latermq ready {addresses}\n")
             sys.stdout.flush()
-            self._notifier.ready(told)
+            self._notifier.ready(addresses)
             await self._serve(kafka)
         finally:
             await admin.stop()
 
     async def _recover(self) -> bool:
-        """Open the store, a slice at a time; False if a signal came first."""
+        """Open the store, a slice at a time; return False if a signal came first."""
         for progress in self._broker.recover():
             self._notifier.extend_start(10_000)
             self._notifier.status(f"{progress.phase} {progress.recovered_bytes} bytes")
@@ -110,7 +122,7 @@ class Service:
         _log.info("%s", self._broker.report)
         if self._config.flush == "async":
             _log.warning(
-                "flush = async: a power cut loses what was acknowledged in the last %d ms",
+                "flush.mode = async: a power cut loses up to %d ms of acknowledged messages",
                 self._config.flush_bound_ms,
             )
         return True
@@ -125,7 +137,7 @@ class Service:
         self._status.stops()
         await kafka.stop()
         if kafka.pump.failure.done():
-            # No clean stop: memory and disk may differ, and the next start must look.
+            # Not a clean stop: memory and disk may differ, and the next start must check.
             self._broker.abandon()
             raise kafka.pump.failure.result()
         self._close()
@@ -133,10 +145,10 @@ class Service:
     def _close(self) -> None:
         error = self._broker.close()
         if error is not None:
-            _log.warning("no checkpoint, the next start replays more of the log: %s", error)
+            _log.warning("checkpoint failed, the next start replays more of the log: %s", error)
 
     async def _watch(self) -> None:
-        """Tell systemd that the loop turns."""
+        """Report to systemd that the loop runs."""
         interval_ms = self._notifier.watchdog_interval_ms
         while interval_ms is not None:
             self._notifier.watchdog()
@@ -144,20 +156,41 @@ class Service:
 
 
 def _raise_file_limit() -> None:
-    """Allow as many files as the system permits: each partition with records takes some."""
+    """Raise the limit on open files to the maximum: each partition with records takes some."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _set_priority(nice: int) -> None:
-    """Ask to wait less behind others on a busy machine: lateness is a matter of being scheduled."""
-    process = psutil.Process()
-    if process.nice() == nice:
-        return  # systemd did it, and then forbids it
-    try:
-        process.nice(nice)
-    except psutil.AccessDenied:
-        _log.info("process.priority = %d is not permitted here", nice)
+def log_settings(config: Config) -> None:
+    """Say in the debug log what each setting is, but for what is nobody's business."""
+    if not _log.isEnabledFor(logging.DEBUG):
+        return
+    for name, setting in settings().items():
+        text = show_setting(setting.key, getattr(config, name))
+        _log.debug("setting %s=%s", setting.key, text)
+
+
+def show_setting(key: str, value: object) -> str:
+    """Write the value of a setting for the log; a secret is not shown.
+
+    Args:
+        key: of the setting, as in the file.
+        value: of its field in `Config`.
+    """
+    if any(word in key for word in SECRET_WORDS):
+        return "hidden"
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case tuple() if not isinstance(value, Address):
+            # The one list is that of the levels.
+            return quoted(" ".join(format_duration_ms(level) for level in value))
+        case _:
+            return quoted(str(value), char_count_max=VALUE_MAX_CHARS)
 
 
 def run(config: Config, *, accepts_loss: bool = False) -> int:
@@ -165,7 +198,7 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
 
     Args:
         config: valid settings.
-        accepts_loss: go on without what is missing of the log.
+        accepts_loss: continue without the missing part of the log.
 
     Returns:
         The exit status 0 after a clean stop.
@@ -178,6 +211,7 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    log_settings(config)
     _raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
         runner.run(_serve(config, accepts_loss=accepts_loss))
@@ -189,7 +223,7 @@ async def _serve(config: Config, *, accepts_loss: bool) -> None:
 
 
 def _loop_factory(name: str) -> type[asyncio.AbstractEventLoop] | None:
-    """The event loop by its setting; "auto" takes uvloop, which halves the cost of Fetch."""
+    """Return the loop's class; "auto" takes uvloop, which halves the cost of Fetch."""
     if name == "asyncio":
         return None
     try:

@@ -1,8 +1,8 @@
-"""What the broker counts, and how it is told to Prometheus.
+"""The broker's metrics, and their rendering for Prometheus.
 
-Counters live in `Metrics`, which the broker changes with plain additions. What has a present value
-is read from the broker when it is asked for, as `Gauges`. docs/METRICS.md lists `METRICS`, and a
-test holds the two together. Layer 1; does no I/O. Belongs to the loop's thread.
+Counters are in `Metrics`, which the broker changes with plain additions. `Gauges` are read from the
+broker for each request of the page. docs/METRICS.md lists `METRICS`; a test compares the two. Layer
+1; does no I/O. Belongs to the loop's thread.
 """
 
 from bisect import bisect_left
@@ -21,17 +21,17 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import CollectorRegistry
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-"""What `render` returns, as HTTP names it."""
+"""The HTTP content type of what `render` returns."""
 
 LATENESS_BOUNDS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 250, 500, 1_000, 5_000, 60_000)
-"""Fine where a machine that keeps up is (a few ms), coarse where only the fact matters."""
+"""Fine in the range of a machine that keeps up (a few ms), coarse above it."""
 
 FLUSH_BOUNDS_SECONDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
-"""From a fast disk's 0.2 ms to the time after which Produce is answered REQUEST_TIMED_OUT."""
+"""From a fast disk's 0.2 ms to the 5 s after which Produce is answered REQUEST_TIMED_OUT."""
 
 
 class Histogram:
-    """How often values fell between bounds."""
+    """Counts of values between bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -39,7 +39,7 @@ class Histogram:
         assert list(bounds) == sorted(set(bounds))
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
-        """By bound: values not above it, but above the one before. The last has no bound."""
+        """Per bound: values at or below it and above the previous one. The last has no bound."""
         self.total = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
@@ -48,9 +48,9 @@ class Histogram:
         self.total += value * count
 
     def quantile(self, fraction: float) -> float:
-        """Return the bound below which `fraction` (0 to 1) of the values are; 0 if there are none.
+        """Return the lowest bound that `fraction` (0 to 1) of the values do not exceed.
 
-        It is infinite if they lie above the last bound.
+        It is 0 if there are no values, and infinite if the quantile is above the last bound.
         """
         wanted = fraction * sum(self.counts)
         for bound, count in zip(self.bounds, accumulate(self.counts), strict=False):
@@ -61,16 +61,16 @@ class Histogram:
 
 @dataclass(slots=True)
 class Metrics:
-    """Everything that only grows while the broker runs."""
+    """The counters: values that only grow while the broker runs."""
 
     requests: dict[int, int] = field(default_factory=dict)
     """By Kafka API key."""
     request_errors: dict[int, int] = field(default_factory=dict)
     """By Kafka error code."""
     connections_refused: dict[str, int] = field(default_factory=dict)
-    """By what there are too many of."""
+    """By the limit that was exceeded."""
     connections_closed: dict[str, int] = field(default_factory=dict)
-    """By the broker, by why."""
+    """Closed by the broker, by reason."""
     received_bytes: int = 0
     sent_bytes: int = 0
     accepted_frames: int = 0
@@ -96,7 +96,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """What is true at the moment."""
+    """The current values."""
 
     connections: int = 0
     inflight_bytes: int = 0
@@ -113,7 +113,7 @@ class Gauges:
     disk_full: bool = False
     insecure: bool = False
     level_queue_lag: Mapping[int, int] = field(default_factory=dict)
-    """By level: timers that wait in its queue."""
+    """Timers in the queue of each level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class MetricInfo:
 
     @property
     def name(self) -> str:
-        """The name Prometheus knows; that of a counter ends in `_total`."""
+        """The name in Prometheus; a counter's ends in `_total`."""
         return f"latermq_{self.field_name}" + ("_total" if self.kind == "counter" else "")
 
 
@@ -136,49 +136,53 @@ METRICS: Final = (
     MetricInfo(
         "request_errors",
         "counter",
-        "Batches and partitions refused by Produce and Fetch, by error.",
+        "Batches and partitions refused by Produce and Fetch, by Kafka error code.",
         "code",
     ),
     MetricInfo(
         "connections_refused",
         "counter",
-        "Connections refused because there are too many: in all (count), of one address (address).",
+        "Connections refused over a limit: on all of them (count), on one address (address).",
         "reason",
     ),
     MetricInfo(
         "connections_closed",
         "counter",
-        "Connections closed by the broker: idle, slow_request, slow_reader, memory (scarce), "
-        "request (one that is not served).",
+        "Connections closed by the broker: idle, slow_request, slow_reader, memory (out of the "
+        "budget), request (one that is not served).",
         "reason",
     ),
     MetricInfo("received_bytes", "counter", "Bytes received from Kafka clients."),
     MetricInfo("sent_bytes", "counter", "Bytes sent to Kafka clients."),
-    MetricInfo("accepted_frames", "counter", "Batches accepted, one frame of the log for each."),
-    MetricInfo("accepted_records", "counter", "Records accepted, held ones included."),
+    MetricInfo("accepted_frames", "counter", "Batches accepted, each as one frame of the log."),
+    MetricInfo("accepted_records", "counter", "Records accepted, including held ones."),
     MetricInfo("delivered_frames", "counter", "Batches of due records appended to partitions."),
     MetricInfo("timers_accepted", "counter", "Records held back until they are due."),
     MetricInfo("timers_delivered", "counter", "Held records delivered."),
-    MetricInfo("timers_cancelled", "counter", "Held records withdrawn, replaced ones excluded."),
+    MetricInfo("timers_cancelled", "counter", "Held records cancelled, excluding replaced ones."),
     MetricInfo("timers_replaced", "counter", "Held records replaced by one with the same id."),
-    MetricInfo("flushes", "counter", "Times the log was synced."),
+    MetricInfo("flushes", "counter", "Syncs of the log."),
     MetricInfo("delivery_lateness_ms", "histogram", "Delivery minus due time, in milliseconds."),
-    MetricInfo("flush_seconds", "histogram", "How long a sync of the log took, in seconds."),
+    MetricInfo("flush_seconds", "histogram", "Duration of a sync of the log, in seconds."),
     MetricInfo("connections", "gauge", "Open connections of Kafka clients."),
-    MetricInfo("inflight_bytes", "gauge", "Memory for requests and answers of all connections."),
+    MetricInfo("inflight_bytes", "gauge", "Memory of requests and answers of all connections."),
     MetricInfo("pending_timers", "gauge", "Held records that are not delivered yet."),
-    MetricInfo("waiting_timers", "gauge", "Due timers that wait for their records to be read."),
+    MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
     MetricInfo("cache_bytes", "gauge", "Memory of frames that were read and checked."),
-    MetricInfo("locked_bytes", "gauge", "That part of it which is segments locked in memory."),
-    MetricInfo("level_queue_lag", "gauge", "Timers that wait in the queue of a level.", "level"),
-    MetricInfo("log_wrote_pos", "gauge", "Position of the log up to which frames are encoded."),
-    MetricInfo("log_committed_pos", "gauge", "Position up to which the log is written."),
-    MetricInfo("log_flushed_pos", "gauge", "Position up to which the log is synced."),
-    MetricInfo("log_visible_pos", "gauge", "Position up to which consumers see the log."),
-    MetricInfo("recovered_damage", "gauge", "Damaged places that the last start reported."),
-    MetricInfo("disk_full", "gauge", "1 if the disk has no room for the next segment."),
-    MetricInfo("insecure", "gauge", "1 if others may connect without encryption and password."),
+    MetricInfo("locked_bytes", "gauge", "Part of cache_bytes in segments locked in memory."),
+    MetricInfo("level_queue_lag", "gauge", "Timers in the queue of a delay level.", "level"),
+    MetricInfo("log_wrote_pos", "gauge", "Log position up to which frames are encoded."),
+    MetricInfo("log_committed_pos", "gauge", "Log position up to which frames are written."),
+    MetricInfo("log_flushed_pos", "gauge", "Log position up to which frames are synced."),
+    MetricInfo("log_visible_pos", "gauge", "Log position up to which consumers see frames."),
+    MetricInfo("recovered_damage", "gauge", "Damaged places found by the start and since."),
+    MetricInfo(
+        "disk_full", "gauge", "1 if the disk had no room for a segment when one was last needed."
+    ),
+    MetricInfo(
+        "insecure", "gauge", "1 if other machines may connect without encryption and password."
+    ),
 )
 
 
@@ -190,7 +194,7 @@ def render(metrics: Metrics, gauges: Gauges) -> bytes:
 
 
 class _Snapshot:
-    """A collector of prometheus-client that shows one moment."""
+    """A prometheus-client collector of one moment."""
 
     def __init__(self, metrics: Metrics, gauges: Gauges) -> None:
         self._metrics = metrics

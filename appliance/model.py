@@ -1,4 +1,4 @@
-"""Value types that more than one layer hands around. Layer 1; does no I/O."""
+"""Value types that several layers share. Layer 1; does no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Literal
 TimerStateName = Literal["pending", "cancelled", "delivered", "unknown"]
 
 ColdPlace = int | tuple[int, int]
-"""What a thread must read: the frame at a log position, or (partition handle, offset): the unit of
-that record, and the frame that it names."""
+"""What a thread must read: a log position names the frame there; (partition handle, offset) names
+the unit of that record and the frame that the unit points to."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerState:
-    """What is known of the timer that a user's id names in one topic.
+    """The state of the timer with a user's id in one topic.
 
-    `unknown` also covers ids that fired or were cancelled longer ago than they are remembered.
+    `unknown` also covers ids that were delivered or cancelled so long ago that they are forgotten.
     """
 
     state: TimerStateName
@@ -29,10 +29,10 @@ class TopicSummary:
     """A topic in a list.
 
     Attributes:
-        name, id: as clients know it.
-        partition_count: how many it has.
-        record_count: offsets that can be fetched; after damage not all of them hold a record.
-        pending_timers: records that wait until they are due.
+        name, id: as clients see them.
+        partition_count: number of its partitions.
+        record_count: offsets that can be fetched; after damage, some may hold no record.
+        pending_timers: records that are not due yet.
     """
 
     name: str
@@ -48,9 +48,9 @@ class PartitionStatus:
 
     Attributes:
         partition: its index.
-        start_offset, visible_offset: what can be fetched lies between them.
-        next_offset: of the next record; above `visible_offset` while some are not flushed yet.
-        pending_timers: records that wait until they are due.
+        start_offset, visible_offset: the range of offsets that can be fetched.
+        next_offset: of the next record; above `visible_offset` while records are not flushed yet.
+        pending_timers: records that are not due yet.
     """
 
     partition: int
@@ -62,7 +62,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """A topic with its partitions, and the settings that were given to it."""
+    """A topic with its partitions and its own settings."""
 
     name: str
     id: str
@@ -72,7 +72,7 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A consumer group in a list; `state` is Kafka's word for it."""
+    """A consumer group in a list; `state` is Kafka's name of its state."""
 
     name: str
     state: str
@@ -90,7 +90,7 @@ class AssignedPartition:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member of a group; `assignment` is None if it is of no form that the broker knows."""
+    """A member of a group; `assignment` is None if the broker does not know its format."""
 
     member_id: str
     instance_id: str | None
@@ -101,15 +101,15 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """Where a group is in one partition.
+    """The committed offset of a group in one partition.
 
     Attributes:
-        topic, partition: where.
-        offset: of the record that it reads next.
+        topic, partition: the partition.
+        offset: of the record that the group reads next.
         metadata: what the client stored with it.
-        committed_at: when, epoch ms.
-        end_offset: of the record that comes next into the partition.
-        lag: records between the two.
+        committed_at: time of the commit, epoch ms.
+        end_offset: of the next record to be appended to the partition.
+        lag: the difference of the two offsets.
     """
 
     topic: str

@@ -1,29 +1,29 @@
-"""Which record of a partition a time or a place in the log leads to.
+"""Finds the record of a partition for a time or for a log position.
 
-A frame's header carries the highest timestamp of its partition so far, so that the first record
-from which it reaches a time is found by halving. Deleted records count in it, though they cannot be
-answered; where they hide the answer, frames are looked through one by one, a bounded number of
-them.
+A frame's header holds the running maximum: the highest timestamp of its partition so far. It never
+falls, so a binary search finds the first frame that reaches a time. Deleted records count in it,
+though they cannot be the answer; where they hide it, a bounded number of frames is scanned.
 
-RocketMQ's getOffsetInQueueByTime asks for the lower or the upper boundary of a time; the running
-maximum stands for its store time, which never falls along a queue either. Layer 4; does no I/O of
-its own.
+RocketMQ's getOffsetInQueueByTime takes the lower or the upper boundary of a time. The running
+maximum corresponds to its store time, which never falls along a queue either. Layer 4; does no I/O
+of its own.
 """
 
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from _core.batch import batch_header, timestamps
-from _core.cq_scan import FrameFinder
-from _core.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
-from _core.log_view import LogView
-from _core.partition import Partition
-from _core.record_list import records
+from _core.bytes.batch import batch_header, timestamps
+from _core.bytes.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
+from _core.bytes.record_list import records
+from _core.log.view import LogView
+from _core.queue.frame_finder import FrameFinder
+from _core.queue.partition import Partition
 from appliance.errors import ColdFrameError
+from appliance.store.state.epoch_starts import EpochStarts
 
 FRAMES_LOOKED_THROUGH_MAX: Final = 4_096
-"""About ten milliseconds."""
+"""Frames scanned by one call; that takes about ten milliseconds."""
 
 _CODEC_MASK: Final = 7
 _LOG_APPEND_TIME: Final = 8
@@ -31,38 +31,45 @@ _ANY_TIME: Final = -(1 << 63)
 
 
 class Boundary(Enum):
-    """Which record stands for a time that several have, or none."""
+    """Which record is the answer for a time that several records have, or none."""
 
     LOWER = "lower"
-    """The first from which the running maximum reaches it: the first of several, else the next."""
+    """The first at which the running maximum reaches the time: first of several, or the next."""
     UPPER = "upper"
-    """The last up to which it is not passed: the last of several, else the one before."""
+    """The last at which it does not exceed the time: last of several, or the one before."""
 
 
 class OffsetSearch:
-    """Finds offsets by the timestamps of records, or by where they lie in the log."""
+    """Finds offsets by the timestamps of records, or by their log positions."""
 
-    def __init__(self, view: LogView, decompress: Callable[[int, memoryview], bytes]) -> None:
+    def __init__(
+        self,
+        view: LogView,
+        epochs: EpochStarts,
+        decompress: Callable[[int, memoryview], bytes],
+    ) -> None:
         """Read a log.
 
         Args:
             view: the log.
+            epochs: where each epoch starts.
             decompress: (codec, record section) -> plain bytes.
         """
         self._view = view
+        self._epochs = epochs
         self._finder = FrameFinder(view)
         self._decompress = decompress
 
     def find(self, queue: Partition, timestamp_ms: int) -> tuple[int, int] | None:
-        """Find the first record from which the running maximum of timestamps reaches a time.
+        """Find the first record at which the running maximum of timestamps reaches a time.
 
         Returns:
-            (offset, its timestamp in epoch ms), or None if no visible record does. Where deleted
-            records hide it, an earlier record than that may be answered, never a later one. Frames
-            that are damaged are passed over.
+            (offset, its timestamp in epoch ms), or None if no visible record reaches it. Where
+            deleted records hide it, the result may be an earlier record, never a later one.
+            Damaged frames are skipped.
 
         Raises:
-            ColdFrameError: a frame has to be read from the disk first; then ask again.
+            ColdFrameError: a frame must be read from the disk first; then repeat the call.
         """
         low, high = queue.start_offset, queue.visible_offset
         while low < high:
@@ -88,7 +95,7 @@ class OffsetSearch:
     def find_highest(self, queue: Partition) -> tuple[int, int] | None:
         """Find the first visible record with the highest timestamp; None if there is no record.
 
-        Where a deleted record had the highest, the last frames alone are looked at.
+        Where a deleted record had the highest, only the last frames are scanned.
 
         Raises:
             ColdFrameError: as `find`.
@@ -114,12 +121,12 @@ class OffsetSearch:
         return self._find_in_frame(best, start, best["max_timestamp"])
 
     def find_boundary(self, queue: Partition, timestamp_ms: int, boundary: Boundary) -> int:
-        """Find the offset that a time leads to; there is always one.
+        """Find the offset for a time; there is always one.
 
         Returns:
-            Lower: of the first record from which the running maximum reaches the time, the offset
-            behind the last visible record if none does. Upper: of the last record up to which it
-            does not pass the time, the first offset if it does from there on.
+            LOWER: the offset of the first record at which the running maximum reaches the time, or
+            the one after the last visible record if there is none. UPPER: the offset of the last
+            record at which it does not exceed the time, or the first offset if there is none.
 
         Raises:
             ColdFrameError: as `find`.
@@ -128,11 +135,11 @@ class OffsetSearch:
             found = self.find(queue, timestamp_ms)
             return queue.visible_offset if found is None else found[0]
         found = self.find(queue, timestamp_ms + 1)
-        behind = queue.visible_offset if found is None else found[0]
-        return max(behind - 1, queue.start_offset)
+        end = queue.visible_offset if found is None else found[0]
+        return max(end - 1, queue.start_offset)
 
     def find_position(self, queue: Partition, pos: int) -> int:
-        """Find the first visible record at log position `pos` or behind it; the end if none is.
+        """Find the first visible record at or after log position `pos`; the end if there is none.
 
         Raises:
             ColdFrameError: as `find`.
@@ -141,14 +148,29 @@ class OffsetSearch:
         while low < high:
             middle = (low + high) // 2
             header = self._header_from(queue, middle, high)
-            if header is None or header["phys_offset"] >= pos:
+            if header is None or header["position"] >= pos:
                 high = middle
             else:
                 low = _end_of(header)
         return low
 
+    def find_end_of_epoch(self, queue: Partition, epoch: int) -> tuple[int, int] | None:
+        """Find where in a partition the records of an epoch, and of all before it, end.
+
+        Returns:
+            (the last epoch up to it that is known, offset), or None if there was no such epoch yet.
+
+        Raises:
+            ColdFrameError: as `find`.
+        """
+        found = self._epochs.find_end(epoch)
+        if found is None:
+            return None
+        known, end_pos = found
+        return known, queue.next_offset if end_pos is None else self.find_position(queue, end_pos)
+
     def _header_from(self, queue: Partition, offset: int, stop: int) -> dict[str, int] | None:
-        """The header of the first whole frame with a record from `offset` to before `stop`."""
+        """The header of the first intact frame with a record in [`offset`, `stop`), or None."""
         while offset < stop:
             if self._finder.look(queue, offset):
                 return self._finder.header
@@ -156,7 +178,7 @@ class OffsetSearch:
         return None
 
     def _header_before(self, queue: Partition, offset: int) -> dict[str, int] | None:
-        """The header of the last whole frame with a record before `offset`, if one is kept."""
+        """The header of the last intact frame with a record before `offset`, None if none."""
         offset -= 1
         while offset >= queue.start_offset:
             if self._finder.look(queue, offset):
@@ -166,13 +188,13 @@ class OffsetSearch:
         return None
 
     def _next_offset(self) -> int:
-        """Where to look after a record that is lost. Raises ColdFrameError if it is only cold."""
+        """The offset after a lost record. Raises ColdFrameError if it is only not in memory."""
         if self._finder.place is not None:
             raise ColdFrameError(self._finder.place)
         return self._finder.next_offset
 
     def _read(self, frame_pos: int, pos: int, size: int) -> bytes:
-        """Bytes of a frame; never waits for the disk, and a bad sector cannot end the process."""
+        """Return bytes of a frame without waiting for the disk; a bad sector raises no SIGBUS."""
         data = self._view.read_hot(frame_pos, pos, size)
         if data is None:
             raise ColdFrameError(frame_pos)
@@ -181,13 +203,13 @@ class OffsetSearch:
     def _find_in_frame(
         self, header: dict[str, int], offset: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        """Find the first record of a frame, at `offset` or behind it, that reaches a time."""
+        """Find the first record of a frame, at or after `offset`, that reaches a time."""
         found = self._records(header, offset)
         return next((record for record in found if record[1] >= timestamp_ms), None)
 
     def _records(self, header: dict[str, int], start: int) -> list[tuple[int, int]]:
-        """Offset and timestamp of a frame's records from offset `start` on."""
-        frame_pos = header["phys_offset"]
+        """Return offset and timestamp of a frame's records from offset `start` on."""
+        frame_pos = header["position"]
         pos = frame_pos + FRAME_HEADER_SIZE + header["tables_size"]
         batch = memoryview(self._read(frame_pos, pos, header["visible_size"]))
         fields = batch_header(batch)
@@ -208,7 +230,7 @@ class OffsetSearch:
     def _sparse_records(
         self, fields: dict[str, int], batch: memoryview, start: int
     ) -> list[tuple[int, int]]:
-        """The same of a batch whose offsets do not follow each other; it may be empty."""
+        """Do as `_records` for a batch whose offsets have gaps; it may be empty."""
         codec = fields["attributes"] & _CODEC_MASK
         section = batch[BATCH_HEADER_SIZE:]
         rows = records(self._decompress(codec, section) if codec else section, fields["count"])
@@ -223,5 +245,5 @@ class OffsetSearch:
 
 
 def _end_of(header: dict[str, int]) -> int:
-    """The offset behind a frame's last record."""
+    """The offset after a frame's last record."""
     return header["base_offset"] + header["last_delta"] + 1

@@ -1,15 +1,15 @@
-"""What turns the broker: group commit, delivery at the due millisecond, housekeeping.
+"""Drives the broker: group commit, delivery at the due millisecond, housekeeping.
 
-Every callback that may have changed the log ends with `end_turn`: what was encoded is written, a
-flush is started on a thread if one is wanted and none is in flight, the wake timer is armed, and
-whoever waits is told.
+Every callback that may have changed the log ends with `end_turn`. It writes what was encoded,
+starts a flush on a thread if one is needed and none is in flight, arms the wake timer and notifies
+the waiters.
 
-Flush. sync: at once, whenever something is not flushed; while one fdatasync is in flight more
-requests gather for the next. async: every `flush_interval_ms`; if the oldest byte that is not
-flushed gets older than `flush_bound_ms`, no more is acknowledged until it is: so a power cut loses
-at most that much.
+With sync flush, a flush starts as soon as anything is unflushed; requests that arrive while an
+fdatasync is in flight gather for the next. With async flush, one starts every `flush_interval_ms`.
+If the oldest unflushed byte gets older than `flush_bound_ms`, nothing more is acknowledged until it
+is flushed, so a power cut loses at most that much.
 
-Any StorageError, and any error that leaves memory and log apart, ends the process. Layer 5: runs on
+Any StorageError, and any error that makes memory and log differ, ends the process. Layer 5: runs on
 the event loop.
 """
 
@@ -20,29 +20,29 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from _core.session import ParkedFetch
+from _core.paths.session import ParkedFetch
 from appliance.broker import Broker
-from appliance.clock import WakeTimer
 from appliance.errors import NotReadyError
 from appliance.model import ColdPlace
-from appliance.store.checkpointer import CheckpointJob, MarkJob
-from appliance.store.commit_log import FlushJob
-from appliance.store.segment import SpareJob
+from appliance.store.log.commit_log import FlushJob
+from appliance.store.log.segment import SpareJob
+from appliance.store.state.checkpointer import CheckpointJob, MarkJob
+from appliance.system.clock import WakeTimer
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 HOUSEKEEPING_S: Final = 0.1
 
 LOOK_AHEAD_EVERY: Final = 3
-"""Of so many turns of the housekeeping one reads ahead for deliveries."""
+"""One of this many turns of the housekeeping reads ahead for deliveries."""
 
 LOOK_AHEAD_MS: Final = 2_000
-"""So long before they are due records are read; the first chunk of them."""
+"""How long before they are due records are read ahead; at most one chunk."""
 
 SLICE_PAUSE_S: Final = 0.005
-"""Between two slices of a checkpoint, each of a millisecond or two."""
+"""Pause between two slices of a checkpoint; a slice takes a millisecond or two."""
 
 DUE_BACKLOG_DIVISOR: Final = 4
-"""Producers may be ahead of the disk by this much less while due records wait for it."""
+"""While due records wait for the disk, the permitted backlog is divided by this."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,17 +57,17 @@ class Pump:
     """
 
     def __init__(self, broker: Broker, progressed: Progressed) -> None:
-        """Make a pump that stands still.
+        """Make a stopped pump.
 
         Args:
             broker: a recovered broker.
-            progressed: called at the end of each turn with the parked fetches that have more to
-                see; answers may leave up to `durable_pos`.
+            progressed: called at the end of each turn with the parked fetches that have new
+                records; answers may leave up to `durable_pos`.
         """
         self._broker = broker
         self._progressed = progressed
         self._loop = asyncio.get_running_loop()
-        # Each kind of work has its own, so that no flush waits behind a consumer's cold reads.
+        # Each kind of work has its own threads, so that no flush waits for a consumer's cold reads.
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
         self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
@@ -87,27 +87,28 @@ class Pump:
         self._housekeeping: asyncio.TimerHandle | None = None
         self._slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
+        self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self._is_stopped = False
         self._is_closed = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start to flush, deliver and do housekeeping."""
         self._loop.add_reader(self._timer.fileno(), self._guard, self._on_timer)
         self._guard(self._housekeep)
         self._guard(self.end_turn)
 
     async def stop(self) -> None:
-        """Stand still; a flush in flight is waited for. May be called twice."""
+        """Stop, and wait for a flush in flight. May be called twice."""
         if self._is_closed:
             return
         self._is_stopped = self._is_closed = True
-        self._disappoint()
+        self._fail_waiters()
         self._loop.remove_reader(self._timer.fileno())
         for handle in (self._flush_timer, self._housekeeping, self._slice):
             if handle is not None:
                 handle.cancel()
-        self._broker.stop_prewriting()
+        self._broker.log.stop_prewriting()
         for threads in (
             self._flusher,
             self._allocator,
@@ -119,7 +120,7 @@ class Pump:
         if self._flush_future is not None:
             await asyncio.wait((self._flush_future,))
             error = self._flush_future.exception()
-            if error is not None:  # nobody may sync again and call it a clean stop
+            if error is not None:  # a later sync must not make this look like a clean stop
                 self.fail(error)
         self._timer.close()
 
@@ -130,18 +131,18 @@ class Pump:
 
     @property
     def is_stopped(self) -> bool:
-        """It has failed or was told to stop: what is handled from now on would not be written."""
+        """The pump has failed or was stopped: no request handled from now on is written."""
         return self._is_stopped
 
     def fail(self, error: BaseException) -> None:
-        """Something broke that cannot be mended in place: the process must end."""
+        """Record an error that cannot be repaired in place: the process must end."""
         self._is_stopped = True
         if not self.failure.done():
             self.failure.set_result(error)
-        self._disappoint()
+        self._fail_waiters()
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Run a step of the pump; nobody above would see its error."""
+        """Run a step of the pump; no caller would see its error."""
         if self._is_stopped:
             return
         try:
@@ -156,40 +157,40 @@ class Pump:
         """Log position up to which requests may be acknowledged."""
         broker = self._broker
         if broker.is_sync_flush or self._is_flush_overdue():
-            return broker.flushed_pos
+            return broker.flushed_pos  # I3
         return broker.committed_pos
 
     @property
     def is_backed_up(self) -> bool:
-        """So much waits for the disk that what comes now would wait too long."""
+        """So much waits for the disk that a new request would wait too long."""
         broker = self._broker
         backlog_bytes = broker.committed_pos - broker.flushed_pos
         limit_bytes = broker.config.flush_backlog_max_bytes
         if self._delivered_pos > broker.flushed_pos:
-            # What is due waits for a sync that is as long as what producers put into it.
+            # Due records wait for this sync, which takes longer the more producers put into it.
             limit_bytes //= DUE_BACKLOG_DIVISOR
         return broker.is_sync_flush and backlog_bytes > limit_bytes
 
     @property
     def unflushed_ms(self) -> int:
-        """For how long the oldest byte has waited for the disk that is not flushed; 0 if none."""
+        """The age of the oldest unflushed byte in milliseconds; 0 if there is none."""
         since_ns = self._unflushed_since_ns
         if since_ns is None:
             return 0
         return (self._broker.clock.monotonic_ns() - since_ns) // NS_PER_MS
 
     def end_turn(self) -> None:
-        """Write, flush, arm and tell. Raises StorageError; the caller hands it to `fail`."""
+        """Write, flush, arm and notify. Raises StorageError; the caller passes it to `fail`."""
         woken = self._broker.commit()
         self._want_flush()
         self._arm()
-        self._tell(woken)
+        self._notify(woken)
 
     async def durable(self, pos: int) -> None:
-        """End the turn, and wait until what lies below a log position may be acknowledged.
+        """End the turn, and wait until everything below a log position may be acknowledged.
 
         Raises:
-            NotReadyError: the broker stops or has failed; nobody can say what a restart finds.
+            NotReadyError: the broker stops or has failed; whether a restart finds it is unknown.
         """
         self._guard(self.end_turn)
         while self.durable_pos < pos:
@@ -199,8 +200,8 @@ class Pump:
             self._awaited.append((pos, future))
             await future
 
-    def _tell(self, woken: list[ParkedFetch]) -> None:
-        """Tell everybody who waits that there was progress."""
+    def _notify(self, woken: list[ParkedFetch]) -> None:
+        """Notify all waiters of progress."""
         self._progressed(woken)
         if self._awaited:
             durable_pos = self.durable_pos
@@ -209,8 +210,8 @@ class Pump:
                     future.set_result(None)
             self._awaited = [each for each in self._awaited if not each[1].done()]
 
-    def _disappoint(self) -> None:
-        """There will be no more progress."""
+    def _fail_waiters(self) -> None:
+        """End all waits: there will be no more progress."""
         for _, future in self._awaited:
             if not future.done():
                 future.set_exception(NotReadyError("the broker is stopping"))
@@ -243,7 +244,7 @@ class Pump:
 
     def _begin_flush(self) -> None:
         self._flush_timer = None
-        job = self._broker.begin_flush()
+        job = self._broker.log.begin_flush()
         if job is None or self._flushing is not None:
             return
         self._flushing = job
@@ -262,12 +263,21 @@ class Pump:
         done.result()  # a failed fdatasync is raised here and ends the process
         self._flushing = None
         broker = self._broker
-        broker.metrics.flush_seconds.observe((broker.clock.monotonic_ns() - started_ns) / 1e9)
+        took_ns = broker.clock.monotonic_ns() - started_ns
+        broker.metrics.flush_seconds.observe(took_ns / 1e9)
+        if self._is_debug:
+            _log.debug(
+                "flush bytes=%d from=%d to=%d took_us=%d",
+                job.target - job.flushed,
+                job.flushed,
+                job.target,
+                took_ns // 1_000,
+            )
         woken = broker.end_flush(job)
         is_behind = broker.flushed_pos < broker.committed_pos
         self._unflushed_since_ns = self._next_unflushed_since_ns if is_behind else None
         self._want_flush()
-        self._tell(woken)
+        self._notify(woken)
 
     # Delivery
 
@@ -277,7 +287,7 @@ class Pump:
         self._deliver()
 
     def _deliver(self) -> None:
-        """One chunk of what is due; more of it after the loop had a turn for everybody else."""
+        """Deliver one chunk of due timers; the next follows after the loop has served others."""
         if self._is_delivering:
             return
         delivery = self._broker.deliver_due()
@@ -297,11 +307,11 @@ class Pump:
     # Cold reads
 
     def read_cold(self, places: Sequence[ColdPlace], then: Callable[[], None]) -> None:
-        """Read and check frames and units on a thread, then go on.
+        """Read and check frames and units on a thread, then call `then`.
 
         Args:
             places: what to read.
-            then: called on the loop when they are in memory, or known to be damaged.
+            then: called on the loop when they are in memory or known to be damaged.
         """
         self._read(self._readers, places, then)
 
@@ -319,13 +329,15 @@ class Pump:
 
         def finish() -> None:
             for damage in self._broker.note_read(future.result(), is_delivery=is_delivery):
-                _log.error("%s%s", damage, "" if damage.is_mended else "; it is not served")
+                _log.error(
+                    "%s%s", damage, "" if damage.is_repaired else "; its records are not served"
+                )
             then()
 
         future.add_done_callback(lambda _: self._guard(finish))
 
     def _look_ahead(self) -> None:
-        """Have read what deliveries will need soon, before it is due."""
+        """Read on a thread the frames that deliveries will need soon."""
         self._look_ahead_in = (self._look_ahead_in + 1) % LOOK_AHEAD_EVERY
         if self._look_ahead_in == 0 and not self._is_looking_ahead:
             places = self._broker.look_ahead(LOOK_AHEAD_MS)
@@ -341,15 +353,15 @@ class Pump:
         self._look_ahead()
         if self._broker.is_delivery_waiting:
             self._deliver()
-        self.end_turn()  # what expired goes into the log
-        spare = self._broker.begin_spare()
+        self.end_turn()  # writes the expiries to the log
+        spare = self._broker.log.begin_spare()
         if spare is not None:
             self._loop.run_in_executor(self._allocator, _make_spare, spare)
         self._checkpoint()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
 
     def _checkpoint(self) -> None:
-        """A slice of the next checkpoint; a thread writes its files."""
+        """Capture a slice of the next checkpoint; a thread writes its files."""
         job = self._broker.checkpoints.step()
         if job is not None:
             future = self._loop.run_in_executor(self._saver, job.run)
@@ -368,10 +380,10 @@ class Pump:
         done.result()  # a failed sync is raised here and ends the process
         self._broker.checkpoints.end(job)
         if job.error is not None:
-            _log.warning("no checkpoint, it will be tried again: %s", job.error)
+            _log.warning("checkpoint failed, will be retried: %s", job.error)
 
 
 def _make_spare(spare: SpareJob) -> None:
-    """Make the next segment, and prepare it as far as there is time."""
+    """Make the next segment, then write its zeros as far as time permits."""
     spare.run()
     spare.prewrite()

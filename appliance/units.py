@@ -1,6 +1,6 @@
-"""Units of time and size, and durations as people write them.
+"""Units of time and size, and the text form of durations.
 
-A quantity carries its unit as the last word of its name (`delay_max_ms`, `segment_size_bytes`).
+The last word of a quantity's name is its unit (`delay_max_ms`, `segment_size_bytes`).
 Layer 1; does no I/O.
 """
 
@@ -18,7 +18,7 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 PAGE_SIZE_BYTES: Final = 4096
-"""The grain of segment sizes: page and block size of the file systems that latermq runs on."""
+"""Segment sizes are multiples of this: the page and block size of the supported file systems."""
 
 _MS_PER_UNIT: Final = {
     "ms": 1,
@@ -32,7 +32,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)", re.ASCII)
 
 
 def parse_duration_ms(text: str) -> int:
-    """Read a duration of one number and one unit, such as `250ms`, `30s`, `15m`, `2h` or `7d`.
+    """Parse a duration of one number and one unit, such as `250ms`, `30s`, `15m`, `2h` or `7d`.
 
     Returns:
         Milliseconds, 0 or more.
@@ -43,13 +43,13 @@ def parse_duration_ms(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"{text!r} is no duration: expected a number with ms, s, m, h or d, such as 30s"
+            f"{text!r} is not a duration: expected a number with ms, s, m, h or d, such as 30s"
         )
     return int(match[1]) * _MS_PER_UNIT[match[2]]
 
 
 def format_duration_ms(duration_ms: int) -> str:
-    """Write a duration of 0 ms or more with the largest unit that keeps it a whole number."""
+    """Format a duration of 0 ms or more in the largest unit that keeps it a whole number."""
     assert duration_ms >= 0
     for unit in ("d", "h", "m", "s"):
         if duration_ms and duration_ms % _MS_PER_UNIT[unit] == 0:

@@ -1,1 +1,1 @@
-"""What others speak: one package for each foreign protocol the broker is compatible with."""
+"""Compatibility with other systems: one package for each foreign protocol."""

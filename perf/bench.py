@@ -2,7 +2,7 @@
 
 perf/README.md says what is measured and how to read it. Prints tables and writes
 build/perf/bench.json, bench.md and bench.svg. Exit status 1 if something is missing or a run
-failed; goals that are missed do not change it.
+failed; missed goals do not change it.
 """
 
 import argparse
@@ -34,13 +34,13 @@ _KAFKAS: Final = frozenset({KAFKA, KAFKA_SYNC})
 
 
 def choose(workloads: Sequence[Workload], only: str) -> list[Workload]:
-    """Return the workloads whose names contain one of the texts that `only` holds between `;`."""
+    """Return the workloads whose names contain one of the `;`-separated texts in `only`."""
     words = [word.strip() for word in only.split(";") if word.strip()]
     return [w for w in workloads if not words or any(word in w.name for word in words)]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how much is measured."""
+    """Add the options that say how much is measured."""
     parser.add_argument("--runs", type=int, help=f"measured rounds ({RUN_COUNT}; 1 with --quick)")
     parser.add_argument("--only", default="", help="workloads whose names have one of 'TEXT; TEXT'")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the runs (1)")
@@ -102,7 +102,7 @@ def measure(options: argparse.Namespace, command: str) -> Run:
 
 
 def command_line(target: str) -> str:
-    """What the user typed, as make takes it."""
+    """The command that the user typed, as make takes it."""
     arguments = shlex.join(sys.argv[1:]).replace('"', '\\"')
     return f'make {target} ARGS="{arguments}"' if arguments else f"make {target}"
 

@@ -1,9 +1,9 @@
 """The brokers of a benchmark: latermq, librdkafka's mock broker and Apache Kafka.
 
-latermq starts anew for each run, on a new data directory. The mock and Kafka serve all runs: the
-one keeps next to nothing, the other is slow until its JVM is warm, and gets new topics for each run
-instead. A measured process does nothing for anybody else, so the growth of its CPU time over a run
-is what the run cost.
+latermq is restarted for each run, on a new data directory. The mock and Kafka serve all runs: the
+mock keeps next to nothing, and Kafka is slow until its JVM is warm; it gets new topics for each run
+instead. A measured process serves no one else, so the growth of its CPU time over a run is the cost
+of the run.
 """
 
 import os
@@ -43,7 +43,7 @@ PARTITION_COUNT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the clients of one run go."""
+    """Where the clients of one run connect."""
 
     address: str
     """HOST:PORT, empty if there is no broker."""
@@ -53,7 +53,7 @@ class Endpoint:
     load_topic: str
     acks: str
     directory: Path
-    """For files of the run; deleted after it."""
+    """Directory for files of the run; deleted after it."""
 
 
 def build_client() -> Path:
@@ -80,7 +80,7 @@ def build_client() -> Path:
         )
     files = [str(source) for source in sources if source.suffix == ".c"]
     flags = ["-O2", "-Wall", "-Wextra", "-std=gnu11", "-pthread"]
-    # Renamed when it is whole: another process may look for it meanwhile.
+    # Renamed when complete: another process may look for it meanwhile.
     partial = BUILD_DIR / f"client.{os.getpid()}"
     subprocess.run([compiler, *flags, "-o", str(partial), *files, "-lrdkafka"], check=True)
     partial.replace(binary)
@@ -100,13 +100,13 @@ def find_broker_command() -> Path:
 
 
 class Served:
-    """A process that says `... kafka=HOST:PORT ...` on standard output once it accepts clients."""
+    """A process that prints `... kafka=HOST:PORT ...` on standard output when it is ready."""
 
     def __init__(self, command: list[str], log: IO[str]) -> None:
         """Start `command` and wait for that line.
 
         Raises:
-            BenchError: it ended, or said nothing for START_LIMIT_S.
+            BenchError: it ended, or printed nothing for START_LIMIT_S.
         """
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
@@ -157,9 +157,9 @@ class Brokers:
     ) -> None:
         """Start nothing yet.
 
-        `client` is the compiled perf/client; `wanted` are those that will be measured; all data
-        lies in directories of its own below `directory`, which should be on a disk: many systems
-        keep their temporary files in memory, where a flush costs nothing. `config` is latermq's.
+        `client` is the compiled perf/client; `wanted` are the brokers to measure; data directories
+        are made below `directory`, which should be on a disk: many systems keep temporary files
+        in memory, where a flush costs nothing. `config` is latermq's.
         """
         self._client = client
         self._wanted = wanted
@@ -205,13 +205,13 @@ class Brokers:
                 self.skipped[broker] = str(error)
 
     def warm(self, size_bytes: int) -> None:
-        """Have that much warm memory for the page cache of what is served next."""
+        """Warm this much memory for the page cache of the broker that is served next."""
         with new_directory(self._directory) as directory:
             warm_page_cache(directory / "warm", size_bytes)
 
     @contextmanager
     def serve(self, broker: str, partition_count: int = PARTITION_COUNT) -> Iterator[Endpoint]:
-        """Have `broker` ready for one run, with new topics; nothing of the run is left after it.
+        """Have `broker` ready for one run, with new topics; delete its data afterwards.
 
         Raises:
             BenchError: it did not start or stop as it should.
@@ -266,13 +266,13 @@ class Brokers:
                 try:
                     served.stop(is_signalled=True)
                 except BenchError:
-                    if is_done:  # otherwise what came first says more
+                    if is_done:  # otherwise the first error says more
                         raise
 
 
 @contextmanager
 def new_directory(parent: Path) -> Iterator[Path]:
-    """A directory in `parent` that is deleted with all that is in it."""
+    """A directory in `parent`, deleted with its content."""
     directory = Path(tempfile.mkdtemp(prefix="data-", dir=parent))
     try:
         yield directory

@@ -1,8 +1,8 @@
-"""`make bench-check`: has anything become worse than perf/baseline.json says?
+"""`make bench-check`: is anything worse than in perf/baseline.json?
 
-Only ratios within one run are compared, never absolute figures: the baseline holds on any machine
-that is somewhat like the one it was made on. Measures first, unless --from names a document of a
-run. Exit status: 0 nothing is worse, 1 something is, 2 nothing could be compared.
+It compares only ratios within one run, never absolute figures: the baseline holds on any machine
+similar to the one it was made on. It measures first, unless --from names the document of a run.
+Exit status: 0 nothing is worse, 1 something is, 2 nothing could be compared.
 
     make bench-check
     make bench-check ARGS="--from build/perf/bench.json"
@@ -19,7 +19,7 @@ from typing import Final
 
 from perf.bench import add_options, command_line, measure
 from perf.figures import Figure, Measured
-from perf.goals import GOALS, Goal, judge
+from perf.goals import GOALS, Goal, decide
 from perf.machine import REPOSITORY, BenchError, MissingToolError
 from perf.report import cell, markdown_table, number, read_results
 
@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def bound(self) -> float:
-        """The worst that is still as good as the baseline."""
+        """The worst value that still counts as the same."""
         if self.goal.is_more_better:
             return self.reference.median / self.reference.tolerance
         return self.reference.median * self.reference.tolerance
@@ -57,25 +57,25 @@ class Comparison:
         if self.figure is None:
             return "not measured"
         if self.goal.is_more_better:
-            judged = judge(self.figure, at_least=self.bound)
+            outcome = decide(self.figure, at_least=self.bound)
             is_better = self.figure.median > self.reference.median * self.reference.tolerance
         else:
-            judged = judge(self.figure, at_most=self.bound)
+            outcome = decide(self.figure, at_most=self.bound)
             is_better = self.figure.median < self.reference.median / self.reference.tolerance
-        if judged == "met":
+        if outcome == "met":
             return "better" if is_better else "same"
-        return "WORSE" if judged == "MISSED" else judged
+        return "WORSE" if outcome == "MISSED" else outcome
 
 
 def ratios(goals: Sequence[Goal]) -> list[Goal]:
-    """Return those that are ratios: the others would compare machines."""
+    """Return the goals that are ratios: the others would compare machines."""
     return [goal for goal in goals if goal.to]
 
 
 def compare(
     baseline: Mapping[str, Reference], goals: Sequence[Goal], measured: Measured
 ) -> list[Comparison]:
-    """Return what the baseline knows beside what was measured."""
+    """Return the ratios of the baseline beside the measured ones."""
     return [
         Comparison(goal, baseline[goal.name], goal.figure(measured))
         for goal in ratios(goals)
@@ -84,7 +84,7 @@ def compare(
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
-    """The comparisons in Markdown, what became worse first."""
+    """The comparisons in Markdown, the worse ones first."""
     ranks = ("WORSE", "inconclusive", "better", "same", "not measured")
     rows = [["ratio", "baseline", "bound", "now", "verdict"]]
     rows += [
@@ -111,9 +111,9 @@ def exit_status(comparisons: Sequence[Comparison]) -> int:
 def new_baseline(
     old: Mapping[str, Reference], goals: Sequence[Goal], measured: Measured
 ) -> dict[str, Reference]:
-    """Return the baseline with what was measured in it; what was not stays as it was.
+    """Return the baseline updated with the measured ratios; the others are kept.
 
-    A tolerance that the old baseline has is kept: somebody may have set it by hand.
+    A tolerance of the old baseline is kept: it may have been set by hand.
     """
     names = {goal.name for goal in ratios(goals)}
     found = {name: reference for name, reference in old.items() if name in names}
@@ -137,7 +137,7 @@ def read_baseline(path: Path) -> dict[str, Reference]:
 
 
 def write_baseline(path: Path, references: Mapping[str, Reference], machine: str) -> None:
-    """Write what `read_baseline` reads; `machine` says where it is from."""
+    """Write a file that `read_baseline` reads; `machine` says where it was measured."""
     found = {
         name: {"median": each.median, "tolerance": each.tolerance}
         for name, each in references.items()

@@ -1,14 +1,14 @@
-"""What timers in memory notice of 100,000 that are due at the same time and lie on the disk alone.
+"""Lateness of timers in memory while 100,000 timers that are only on the disk are due.
 
     make bench-cold                            # or: python -m perf.cold
     python -m perf.cold --rounds 1 --count 20000
 
-Cold timers, each in a frame of its own and due in another order than they lie in the log, are
-produced; the broker is stopped, the log leaves the page cache, the broker starts again. Then hot
-ones are sent to other topics, 1,000 a second, and it is measured how late they come: once with
-nothing else due (idle), once while all cold ones fall due within a second (beside). What counts is
-the ratio of the two p99, and the median of the rounds' ratios: it must stay below 2. Prints a
-table; exit status 1 if it does not, or if cold timers are missing afterwards.
+It produces cold timers, each in a frame of its own and due in another order than in the log, stops
+the broker, drops the log from the page cache and starts the broker again. Then it sends hot timers
+to other topics, 1,000 a second, and measures their lateness: once with nothing else due (idle),
+once while all cold ones fall due within a second (beside). The result is the median over the rounds
+of the ratio of the two p99; it must be below 2. Prints a table; exit status 1 if it is not, or if
+cold timers are missing afterwards.
 """
 
 import argparse
@@ -41,31 +41,31 @@ COUNT: Final = 100_000
 VALUE_BYTES: Final = 1_024
 SPREAD_MS: Final = 1_000
 STEP: Final = 7_919
-"""A prime: neighbours in the log are due far from each other."""
+"""A prime, so that neighbours in the log are due far from each other."""
 
 HOT_COUNT: Final = 5_000
 HOT_PER_S: Final = 1_000
 HOT_LEAD_MS: Final = 2_000
 COLD_LEAD_MS: Final = 1_000
-"""Hot ones come for so long before the cold ones are due."""
+"""How long hot timers arrive before the cold ones are due."""
 
 PREPARE_S: Final = 20.0
 PREPARE_EACH_S: Final = 0.0003
-"""From the first cold timer to when it is due: to send all, to start anew, to measure idle."""
+"""From sending the first cold timer to its due time: to send all, restart and measure idle."""
 
 LIMIT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Lateness of hot timers, p99 ms, and how long the cold ones took to come, s."""
+    """Lateness of hot timers, p99 ms, and how long the cold ones took to arrive, s."""
 
     idle_ms: float
     beside_ms: float
     cold_s: float
 
 
-class Rig:
+class Harness:
     """One data directory, and the brokers that serve it one after the other."""
 
     def __init__(self, client: Path, directory: Path, flush: str) -> None:
@@ -106,7 +106,7 @@ class Rig:
             raise BenchError(f"cold timers were not accepted: {failed[:1]}")
 
     def drop_cache(self) -> None:
-        """Have the kernel forget the log."""
+        """Drop the log from the page cache."""
         for path in (self._directory / "data" / "commitlog").iterdir():
             fd = os.open(path, os.O_RDONLY)
             os.fsync(fd)
@@ -114,7 +114,7 @@ class Rig:
             os.close(fd)
 
     def hot_p99_ms(self, address: str, topic: str) -> float:
-        """How late hot timers come."""
+        """Return the lateness of hot timers."""
         load = ["--count", str(HOT_COUNT), "--size", "200", "--rate", str(HOT_PER_S)]
         place = ["--brokers", address, "--topic", topic, "--partitions", str(PARTITION_COUNT)]
         command = [str(self._client), "lateness", *place, *load, "--lead-ms", str(HOT_LEAD_MS)]
@@ -133,22 +133,22 @@ class Rig:
             raise BenchError(said.stderr.strip())
 
 
-def run_round(rig: Rig, count: int) -> Round:
+def run_round(harness: Harness, count: int) -> Round:
     """Measure once, on a new directory."""
     due_s = time.time() + PREPARE_S + count * PREPARE_EACH_S
-    with rig.serve() as broker:
+    with harness.serve() as broker:
         create_topics(broker.address, ("cold", "idle", "beside"), PARTITION_COUNT, {})
-        rig.send_cold(broker.address, count, int(due_s * 1_000))
-    rig.drop_cache()
-    with rig.serve() as broker:
-        idle_ms = rig.hot_p99_ms(broker.address, "idle")
+        harness.send_cold(broker.address, count, int(due_s * 1_000))
+    harness.drop_cache()
+    with harness.serve() as broker:
+        idle_ms = harness.hot_p99_ms(broker.address, "idle")
         rest_s = due_s - (COLD_LEAD_MS + HOT_LEAD_MS) / 1_000 - time.time()
         if rest_s < 0:
-            raise BenchError("there was no time to prepare: the machine is too slow, or busy")
-        # What was read ahead is no more in the kernel's memory than it was.
+            raise BenchError("no time left to prepare: the machine is too slow, or busy")
+        # Nothing is read meanwhile, so the log stays out of the page cache.
         time.sleep(rest_s)
-        beside_ms = rig.hot_p99_ms(broker.address, "beside")
-        rig.await_cold(broker.address, count)
+        beside_ms = harness.hot_p99_ms(broker.address, "beside")
+        harness.await_cold(broker.address, count)
         cold_s = time.time() - due_s
     return Round(idle_ms, beside_ms, cold_s)
 
@@ -161,7 +161,7 @@ def run(options: argparse.Namespace) -> bool:
     with build_directory() as directory:
         for _ in range(options.rounds):
             with new_directory(directory) as place:
-                rounds.append(run_round(Rig(client, place, options.flush), options.count))
+                rounds.append(run_round(Harness(client, place, options.flush), options.count))
     ratio = Figure(tuple(each.beside_ms / each.idle_ms for each in rounds))
     print(f"flush = {options.flush}, {options.count} cold timers due within {SPREAD_MS} ms\n")
     print("| round | p99 idle, ms | p99 beside, ms | ratio | cold ones, s |")

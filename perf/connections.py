@@ -1,13 +1,12 @@
-"""What a good client notices of 1,000 idle connections, 200 new ones a second, and bad ones.
+"""Latency of a good client beside 1,000 idle connections, 200 new ones a second, and bad ones.
 
     make bench-connections                     # or: python -m perf.connections
     python -m perf.connections --rounds 3 --messages 1000 --flush async
 
 One client on a plain socket produces 200 B messages, 250 a second, and times each answer. In each
 round it does so three times against one broker: alone, beside the crowd (perf.crowd), and alone
-again. What counts is the ratio of its p99 beside the crowd to that of the two quiet times, within
-a round, and the median of the ratios: it must stay below 2. Prints a table; exit status 1 if the
-median is above.
+again. The result is the median over the rounds of the ratio of its p99 beside the crowd to that of
+the two quiet times; it must be below 2. Prints a table; exit status 1 if it is not.
 """
 
 import argparse
@@ -35,10 +34,10 @@ VALUE_BYTES: Final = 200
 PER_S: Final = 250
 WARM_MESSAGES: Final = 200
 FILL_REQUESTS: Final = 64
-"""Of 100 KB each, so that those who fetch and do not read have something to ask for."""
+"""Of 100 KB each, for the slow readers to fetch."""
 
 NICE: Final = -10
-"""The client's, where permitted: what it waits for the processor is not the broker's doing."""
+"""The client's priority, where permitted: its own wait for a processor is not what is measured."""
 
 _LIMIT_S: Final = 60.0
 
@@ -66,7 +65,7 @@ class GoodClient:
         self._socket.close()
 
     def fill(self) -> None:
-        """Produce what others may fetch."""
+        """Produce the records that the slow readers fetch."""
         for _ in range(FILL_REQUESTS):
             self._send(produce_request(self._topic, 0, [bytes(1_000)] * 100))
 
@@ -102,7 +101,7 @@ class GoodClient:
 
 @contextmanager
 def gathered(broker: str, topic: str, counts: dict[str, int]) -> Iterator[None]:
-    """Have the crowd there; what came of it is added to `counts` at the end."""
+    """Run the crowd; add its results to `counts` at the end."""
     command = [sys.executable, "-m", crowd.__name__, "--broker", broker, "--topic", topic]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
@@ -110,7 +109,7 @@ def gathered(broker: str, topic: str, counts: dict[str, int]) -> Iterator[None]:
     assert process.stdout is not None
     try:
         if process.stdout.readline() != "ready\n":
-            raise BenchError("the crowd did not come")
+            raise BenchError("the crowd did not connect")
         yield
         said, _ = process.communicate(timeout=_LIMIT_S)
         for what, count in json.loads(said).items():

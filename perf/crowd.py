@@ -1,9 +1,9 @@
-"""Clients that nobody wants, for perf.connections: idle, half-open, slow, and ever new ones.
+"""Misbehaving clients for perf.connections: idle, half-open, slow, and constantly new ones.
 
     python -m perf.crowd --broker HOST:PORT --topic NAME
 
-Prints `ready` when they are connected, goes on until standard input ends, and prints one JSON
-object with what came of it. All of them are plain sockets of one event loop.
+Prints `ready` when they are connected, runs until standard input ends, and then prints one JSON
+object with the counts. All clients are plain sockets of one event loop.
 """
 
 import argparse
@@ -25,10 +25,10 @@ SLOW_READERS: Final = 50
 NEW_PER_S: Final = 200
 
 SLOW_BYTE_S: Final = 0.05
-"""A slow sender sends a byte so often."""
+"""Interval between two bytes of a slow sender."""
 
 NICE: Final = 10
-"""Real ones are on other machines: here they stand back for the broker and the measured client."""
+"""Real clients run on other machines: here they yield to the broker and the measured client."""
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _Handler = Callable[[], Coroutine[Any, Any, None]]
@@ -51,19 +51,19 @@ class Crowd:
         return streams
 
     async def idle(self) -> None:
-        """Connects as a client does, and then asks for nothing."""
+        """Connect as a client does, then send nothing."""
         reader, writer = await self.connect()
         writer.write(api_versions_request())
         size = int.from_bytes(await reader.readexactly(4), "big")
         await reader.readexactly(size)
 
     async def half_open(self) -> None:
-        """Sends the beginning of a request."""
+        """Send the beginning of a request."""
         _, writer = await self.connect()
         writer.write(produce_request(self._topic, 0, [bytes(1_000)])[:100])
 
     async def slow_sender(self) -> None:
-        """Sends a large request byte by byte, and begins anew when it is cut off."""
+        """Send a large request byte by byte; reconnect when the broker closes the connection."""
         data = produce_request(self._topic, 0, [bytes(1_000_000)])
         while True:
             _, writer = await self.connect()
@@ -76,13 +76,13 @@ class Crowd:
             self.counts["slow senders cut off"] += 1
 
     async def slow_reader(self) -> None:
-        """Asks for all there is, many times over, and reads none of it."""
+        """Fetch everything many times over, and read no answer."""
         _, writer = await self.connect()
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(fetch_request(self._topic, 0) * 100)
 
     async def newcomers(self) -> None:
-        """Connect, ask for the versions and leave, so many times a second."""
+        """Connect, request the versions and leave, NEW_PER_S times a second."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         tasks: set[asyncio.Task[None]] = set()
@@ -105,7 +105,7 @@ class Crowd:
             self.counts["were refused"] += 1
 
     async def run(self) -> None:
-        """Connect all, say so, and go on until standard input ends."""
+        """Connect all, print `ready`, and run until standard input ends."""
         kinds: tuple[tuple[int, _Handler], ...] = (
             (IDLE, self.idle),
             (HALF_OPEN, self.half_open),

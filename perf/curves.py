@@ -1,8 +1,8 @@
 """`make bench-curves`: what a workload costs at three sizes, and whether that grows as it should.
 
 Each curve varies one thing (records, partitions, connections, pending timers) tenfold and more, and
-watches the cost of one message, or of one of the things. The cost should stay flat. What is
-measured is mostly CPU time of the broker, which says more on a shared machine than elapsed time.
+measures the cost of one message, or of one of the things. The cost should stay flat. Most costs are
+CPU time of the broker, which is more reliable on a shared machine than elapsed time.
 Prints a table and writes build/perf/curves.md and curves.json.
 """
 
@@ -49,14 +49,14 @@ class Curve:
     """What varies."""
     sizes: tuple[int, ...]
     workload: Callable[[str, int], Workload]
-    """Makes the workload of a name and a size."""
+    """Makes a workload from a name and a size."""
     metric: str
     unit: str
     per_size: float = 0.0
-    """If not 0: the metric is of all together, and its cost is `metric * per_size / size`."""
+    """If not 0, the metric is a total, and the cost of one is `metric * per_size / size`."""
 
     def workloads(self) -> list[Workload]:
-        """One for each size; curves that differ in the metric alone share them."""
+        """One workload for each size; curves that differ only in the metric share them."""
         return [self.workload(f"{self.name}, {size} {self.of}", size) for size in self.sizes]
 
 
@@ -66,7 +66,7 @@ def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
 
 
 def growth(power: float) -> str:
-    """Name the growth of a cost per message: flat, linear, or what lies between and above."""
+    """Name the growth of a cost per message: flat, below linear, linear or above linear."""
     if power <= FLAT_EXPONENT_MAX:
         return "flat"
     if power <= 1 - FLAT_EXPONENT_MAX:
@@ -173,7 +173,7 @@ def _cost(curve: Curve, figure: Figure, size: int) -> Figure:
 
 
 def _distinct(curves: Sequence[Curve]) -> list[Workload]:
-    """The workloads of all curves, each once: two curves may look at the same runs."""
+    """The workloads of all curves, each once: two curves may use the same runs."""
     return list({w.name: w for curve in curves for w in curve.workloads()}.values())
 
 

@@ -1,6 +1,6 @@
 """What is measured: metrics, samples, results over several runs, and how far they can be trusted.
 
-Pure: knows nothing of processes and clocks, so its rules are tested in tests/perf.
+Pure: knows nothing of processes and clocks, so its rules are tested in tests/unit/perf.
 """
 
 import statistics
@@ -12,7 +12,7 @@ from typing import Final
 # about the code.
 SPREAD_MAX: Final = 1.5
 
-# A run beside which something else used more than a tenth of a core is not a quiet run.
+# A run is disturbed if other processes used more than a tenth of a core.
 OTHER_CPU_SHARE_MAX: Final = 0.1
 
 Sample = Mapping[str, float]
@@ -21,12 +21,12 @@ Sample = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A quantity that runs have."""
+    """A quantity that runs report."""
 
     name: str
     """In samples and in JSON; ends with the unit."""
     title: str
-    """Above its column."""
+    """Heading of its column."""
     is_more_better: bool = False
 
 
@@ -90,7 +90,7 @@ class Result:
     """By the number of the round; a round that failed is absent."""
 
     def find(self, metric: str) -> Figure | None:
-        """Return the metric over the runs, None if they do not have it."""
+        """Return the metric over the runs, None if no run reports it."""
         values = tuple(sample[metric] for sample in self.samples.values() if metric in sample)
         return Figure(values) if values else None
 
@@ -105,7 +105,7 @@ class Result:
 
     @staticmethod
     def from_json(document: Mapping[str, object]) -> "Result":
-        """Read back what `as_json` made.
+        """Parse what `as_json` made.
 
         Raises:
             KeyError, TypeError, ValueError: it is something else.
@@ -127,21 +127,21 @@ class Quantity:
 
 
 class Measured:
-    """The results of a run, to be asked for quantities and for ratios of them."""
+    """The results of a run, queried for quantities and ratios."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         self._results = {(result.workload, result.broker): result for result in results}
 
     def find(self, quantity: Quantity) -> Figure | None:
-        """Return what was measured, None if it was not."""
+        """Return a measured quantity, None if it was not measured."""
         result = self._results.get((quantity.workload, quantity.broker))
         return result.find(quantity.metric) if result is not None else None
 
     def find_ratio(self, of: Quantity, to: Sequence[Quantity]) -> Figure | None:
         """Return `of` over the lowest of `to`, pair by pair; None if that was not measured.
 
-        A round runs each workload against each broker, close to each other in time: both sides of
-        a pair saw the machine in the same mood, so ratios repeat better than what they are of.
+        A round runs each workload against each broker, close in time: both sides of a pair saw the
+        machine in the same state, so ratios repeat better than absolute figures.
         """
         above = self._by_round(of)
         below = [self._by_round(quantity) for quantity in to]
@@ -150,7 +150,7 @@ class Measured:
         return Figure(values) if values else None
 
     def _by_round(self, quantity: Quantity) -> dict[int, float]:
-        """The positive values: nothing is divided by zero, which only a tiny run measures."""
+        """The positive values by round. A tiny run may measure zero, which cannot divide."""
         result = self._results.get((quantity.workload, quantity.broker))
         if result is None:
             return {}
@@ -161,7 +161,7 @@ class Measured:
 def find_warnings(results: Sequence[Result], metric_of: Mapping[str, str]) -> list[str]:
     """Return sentences about what makes a run less than conclusive.
 
-    `metric_of` names the metric that a workload is about; the spread of that one is judged.
+    `metric_of` names the main metric of a workload, whose spread is checked.
     """
     found = []
     disturbed: dict[str, float] = {}

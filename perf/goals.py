@@ -1,6 +1,6 @@
-"""What the broker has to reach, and the ratios that one version is compared with another by.
+"""Performance goals of the broker, and the ratios by which versions are compared.
 
-A goal is decided within one run, mostly as a ratio: what the machine does that day cancels out.
+A goal is decided within one run, mostly as a ratio, so that the machine's state cancels out.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class Goal:
     name: str
     of: Quantity
     to: tuple[Quantity, ...] = ()
-    """Empty: `of` itself is meant."""
+    """Empty: `of` itself is compared."""
     at_least: float | None = None
     at_most: float | None = None
-    """Neither bound: it is only compared with the baseline."""
+    """With neither bound it is only compared with the baseline."""
     tolerance: float = 1.25
     """bench-check: how much worse than the baseline a median may be."""
 
@@ -29,15 +29,15 @@ class Goal:
         return METRICS[self.of.metric].is_more_better
 
     def figure(self, measured: Measured) -> Figure | None:
-        """Return what was measured, None if something for it was not."""
+        """Return the measured value, None if a part of it was not measured."""
         return measured.find_ratio(self.of, self.to) if self.to else measured.find(self.of)
 
 
-def judge(figure: Figure, *, at_least: float | None = None, at_most: float | None = None) -> str:
+def decide(figure: Figure, *, at_least: float | None = None, at_most: float | None = None) -> str:
     """Say whether a figure keeps a bound: `met`, `MISSED`, or `inconclusive`.
 
-    The median decides. Where runs lie on both sides of the bound and spread beyond what is
-    conclusive, nothing does.
+    The median decides, unless runs lie on both sides of the bound and spread too wide to be
+    conclusive.
     """
     is_met = [
         (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
@@ -80,7 +80,7 @@ def _times(
 
 
 def _synced(workload: str, file: str, at_least: float) -> Goal:
-    """Sync flush loses little of the lower of what async flush reaches and what the disk allows."""
+    """Sync flush reaches nearly the lower of async flush and the disk's own rate."""
     disk = _mb(f"write and sync, {file}", MACHINE)
     name = f"{workload}: {SYNC} / lower of async and disk, {file}"
     return Goal(name, _mb(workload, SYNC), (_mb(workload, ASYNC), disk), at_least=at_least)

@@ -22,13 +22,13 @@ VERSION: Final = "4.2.0"
 _POM: Final = REPOSITORY / "perf" / "kafka_pom.xml"
 _JARS: Final = BUILD_DIR / "kafka"
 _CLASSPATH: Final = f"{_JARS}/*"
-# As Kafka's own start script has them, with the heap that it takes as its default.
+# The options and the default heap of Kafka's own start script.
 _HEAP: Final = ("-Xmx1G", "-Xms1G", "-XX:+UseG1GC")
 
 _COPY_LIMIT_S: Final = 600.0
 _START_LIMIT_S: Final = 90.0
 
-# The defaults of Kafka, except for what one node needs, and that a deleted topic leaves at once.
+# Kafka's defaults, except for what one node needs, and that a deleted topic's files go at once.
 _PROPERTIES: Final = """\
 process.roles=broker,controller
 node.id=1
@@ -76,13 +76,13 @@ def fetch_kafka() -> None:
 
 
 class Kafka:
-    """A running broker; call `stop` in the end."""
+    """A running broker; call `stop` at the end."""
 
     def __init__(self, directory: Path) -> None:
         """Format a new data directory below `directory`, start, and wait until it answers.
 
         Raises:
-            BenchError: it did not start; the message holds what it said.
+            BenchError: it did not start; the message holds its output.
         """
         ports = _free_ports(2)
         self.address = f"127.0.0.1:{ports[0]}"
@@ -130,7 +130,7 @@ class Kafka:
         return self._log.read()[-2000:]
 
     def stop(self) -> None:
-        """End it; its data is the caller's to delete."""
+        """Stop it; the caller deletes its data."""
         self._process.terminate()
         try:
             self._process.wait(30)

@@ -24,18 +24,18 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 _STAMP: Final = struct.Struct("<q")
 _LIMIT_S: Final = 300.0
 _WARM_STAMP: Final = 0
-"""What a message carries in place of its time if it is sent before the clock starts."""
+"""What a message sent before the clock starts holds in place of its time."""
 
 
 class _Clock:
-    """Wall and CPU seconds from one moment on."""
+    """Wall and CPU seconds since its construction."""
 
     def __init__(self) -> None:
         self.begin_s = time.monotonic()
         self._begin_cpu_s = time.process_time()
 
     def result(self, options: argparse.Namespace, times_ms: list[float]) -> dict[str, object]:
-        """What is printed."""
+        """The object to print."""
         ranked = sorted(times_ms)
         count = len(ranked)
         return {
@@ -53,7 +53,7 @@ class _Clock:
 
 
 class _Sender:
-    """Produces messages that carry their own time, with no delay of the client's own."""
+    """Produces messages that hold their send time, without lingering."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         settings = {"bootstrap.servers": options.brokers, "acks": options.acks, "linger.ms": 0}
@@ -109,7 +109,7 @@ def one_at_a_time(options: argparse.Namespace) -> dict[str, object]:
 
 
 def end_to_end(options: argparse.Namespace) -> dict[str, object]:
-    """Measure produce() to poll(): send here, and let another process receive."""
+    """Measure produce() to poll(): send here and receive in another process."""
     sender = _Sender(options)
     sender.warm_up()
     command = [sys.executable, "-m", "perf.latency", "receive", *sys.argv[2:]]
@@ -135,7 +135,7 @@ def end_to_end(options: argparse.Namespace) -> dict[str, object]:
 
 
 def receive(options: argparse.Namespace) -> dict[str, object]:
-    """Take what `end_to_end` sends; say `ready` when all warm-up messages have come."""
+    """Receive what `end_to_end` sends; print `ready` when all warm-up messages have arrived."""
     settings = {"bootstrap.servers": options.brokers, "group.id": "perf"}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     consumer.assign([TopicPartition(options.topic, n, 0) for n in range(options.partitions)])
@@ -154,7 +154,7 @@ def receive(options: argparse.Namespace) -> dict[str, object]:
 
 
 def _poll(consumer: Consumer, deadline_s: float) -> int:
-    """Return the time that the next message carries."""
+    """Return the send time in the next message."""
     while time.monotonic() < deadline_s:
         message = consumer.poll(1.0)
         if message is None:
@@ -168,7 +168,7 @@ def _poll(consumer: Consumer, deadline_s: float) -> int:
 
 
 def main() -> int:
-    """Run one mode; exit status 1 if a message was lost or late beyond all measure."""
+    """Run one mode; exit status 1 if a message was lost or timed out."""
     parser = argparse.ArgumentParser(prog="perf.latency", description=__doc__)
     modes = {"one-at-a-time": one_at_a_time, "end-to-end": end_to_end, "receive": receive}
     parser.add_argument("mode", choices=modes)
@@ -180,7 +180,7 @@ def main() -> int:
     parser.add_argument("--acks", default="1")
     parser.add_argument("--rate", type=int, default=1000, help="messages a second")
     options = parser.parse_args()
-    gc.freeze()  # what is there by now stays: no collection walks over it in the middle
+    gc.freeze()  # keeps the garbage collector from scanning existing objects during the run
     gc.disable()
     try:
         print(json.dumps(modes[options.mode](options)), flush=True)

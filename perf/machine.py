@@ -1,6 +1,6 @@
 """The machine that a benchmark runs on: its description, its processor time, its disk, its memory.
 
-Whoever reads figures must know where they come from; whoever measures must know what else ran.
+A reader of figures must know where they were measured, and what else ran on the machine.
 """
 
 import fcntl
@@ -22,13 +22,13 @@ import psutil
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 BUILD_DIR: Final = REPOSITORY / "build" / "perf"
 
-# A producer at full speed for some seconds writes 6 GB; twice that, and the file that warms memory.
+# A producer at full speed for some seconds writes 6 GB; room for twice that, and the warm-up file.
 DISK_FREE_MIN_BYTES: Final = 14_000_000_000
 
 WARM_PASSES_MAX: Final = 6
 WARM_GAIN_MIN: Final = 1.25
 
-IDLE_WINDOW_S: Final = 0.3  # latermq looks ten times a second for what there is to prepare
+IDLE_WINDOW_S: Final = 0.3  # latermq checks ten times a second whether to prepare a segment
 IDLE_SHARE_MAX: Final = 0.05  # of a core: a JVM without work takes 0.01 to 0.03
 IDLE_WRITE_MAX_BYTES: Final = 262_144
 _CHUNK_BYTES: Final = 1_000_000
@@ -37,11 +37,11 @@ _CPUCLOCK_SCHED: Final = 2  # which of a process's clocks, see clock_getcpuclock
 
 
 class MissingToolError(Exception):
-    """Something to install or to make room for; the message is one line that says what."""
+    """Something must be installed, or disk space freed; the message is one line that says what."""
 
 
 class BenchError(Exception):
-    """A measured process did not start, or failed; the message holds what it said."""
+    """A measured process did not start, or failed; the message holds its output."""
 
 
 def machine_line(more: Sequence[str] = ()) -> str:
@@ -86,9 +86,9 @@ def _output(command: list[str]) -> str:
 
 @contextmanager
 def build_directory() -> Iterator[Path]:
-    """Have BUILD_DIR alone, with room in it and without what a killed run left there.
+    """Lock BUILD_DIR, remove what a killed run left there, and check its free space.
 
-    SIGTERM ends the program as an exception does, so that no broker and no data stay behind.
+    SIGTERM ends the program by an exception, so that no broker and no data are left.
 
     Raises:
         MissingToolError: another benchmark runs, or the disk is too full.
@@ -112,11 +112,11 @@ def build_directory() -> Iterator[Path]:
 
 
 def warm_page_cache(path: Path, size_bytes: int) -> None:
-    """Write a file of that size and delete it, until that gets no faster.
+    """Write and delete a file of that size until that gets no faster.
 
-    The memory of a virtual machine costs ten times as much at its first touch as later, and again
-    once the host was told that it is free. The page cache takes up the memory that was freed last,
-    so what is measured right after this finds warm memory, as on a machine that is in use.
+    The first touch of memory in a virtual machine costs ten times as much as later ones, and so
+    does the first touch after the host reclaimed it. The page cache reuses the memory that was
+    freed last, so a measurement right after this finds warm memory, as on a machine in use.
     """
     chunk = bytes(_CHUNK_BYTES)
     best_s = float("inf")
@@ -135,8 +135,8 @@ def warm_page_cache(path: Path, size_bytes: int) -> None:
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process since its start, user and system, all threads.
 
-    From its clock rather than /proc/PID/stat, which counts in hundredths of a second: as much as
-    100,000 messages take.
+    From its clock rather than /proc/PID/stat, which counts in hundredths of a second: the cost of
+    100,000 messages.
     """
     return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
 
@@ -148,13 +148,13 @@ def ended_children_cpu_s() -> float:
 
 
 def machine_cpu_s() -> float:
-    """Busy CPU seconds of the whole machine, what the hypervisor took for others included."""
+    """Busy CPU seconds of the whole machine, including time stolen by the hypervisor."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 
 
 def anonymous_mb(pid: int) -> float:
-    """Memory of a process that is no file's: what its own data takes, without the mapped log."""
+    """Anonymous memory of a process: its own data, without the mapped log."""
     for line in _lines(f"/proc/{pid}/smaps_rollup"):
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -162,7 +162,7 @@ def anonymous_mb(pid: int) -> float:
 
 
 def await_idle(pid: int, limit_s: float = 20.0) -> None:
-    """Wait until a process neither computes nor writes: what it prepares at its start is done."""
+    """Wait until a process neither computes nor writes, when its preparations are done."""
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
         begin_cpu_s, begin_bytes = cpu_s(pid), _written_bytes(pid)
@@ -173,5 +173,5 @@ def await_idle(pid: int, limit_s: float = 20.0) -> None:
 
 
 def _written_bytes(pid: int) -> int:
-    """What a process has made dirty in the page cache so far."""
+    """Bytes that a process has dirtied in the page cache so far."""
     return int(_fact(f"/proc/{pid}/io", "write_bytes"))

@@ -1,7 +1,7 @@
 """One run of one workload against one broker: start, warm, load, and what it cost.
 
-CPU seconds are user and system time of a whole process, all threads. Work that the kernel does for
-it in threads of its own is not counted.
+CPU seconds are user and system time of a whole process, all threads, without the work of kernel
+threads on its behalf.
 """
 
 import json
@@ -28,13 +28,13 @@ from perf.machine import (
 )
 from perf.workloads import FILE_PLACE, Step, Workload
 
-CLIENT_LIMIT_S: Final = 330.0  # a little above the client's own TIME_LIMIT_S, which explains more
+CLIENT_LIMIT_S: Final = 330.0  # above the client's own TIME_LIMIT_S, whose message explains more
 
-# Longer than the flush bound of async (500 ms): what a run left to be flushed counts for that run.
-SETTLE_S: Final = 0.8
+# Longer than the flush interval of async (500 ms), so that a run pays for its last flush.
+FLUSH_WAIT_S: Final = 0.8
 
-# Beyond the first, memory that the run takes up is warmed by nobody; below the second it is enough
-# that the machine is in use.
+# Above the first, the rest of the run's memory is not warmed; below the second, a machine in use
+# has enough warm memory.
 WARM_BYTES_MAX: Final = 4_000_000_000
 WARM_BYTES_MIN: Final = 50_000_000
 WARM_SHARE: Final = 1.2  # indexes and what the file system keeps come on top of the payload
@@ -51,26 +51,26 @@ def scale(workload: Workload, broker: str, share: float) -> Workload:
 
 
 def run_workload(brokers: Brokers, client: Path, workload: Workload, broker: str) -> Sample:
-    """Measure once, with a broker as the workload wants it.
+    """Measure once, with a broker set up for the workload.
 
     Raises:
-        BenchError: broker or client failed; the message holds what they said.
+        BenchError: broker or client failed; the message holds their output.
     """
-    if not workload.is_settled:
+    if not workload.awaits_idle:
         _warm(brokers, (*workload.prepare, workload.step))
     with brokers.serve(broker, workload.partition_count) as endpoint:
         for step in workload.prepare:
             run_clients(endpoint, client, workload, step)
-        if workload.is_settled:
+        if workload.awaits_idle:
             if endpoint.pid:
                 await_idle(endpoint.pid)
-            # As late as possible: after two seconds the host is told of memory that is free.
+            # As late as possible: the host reclaims free memory after two seconds.
             _warm(brokers, (workload.step,))
         return _measure(endpoint, client, workload)
 
 
 def _warm(brokers: Brokers, steps: Sequence[Step]) -> None:
-    """Have warm memory for what steps are about to write."""
+    """Warm memory for what the steps are about to write."""
     disk_bytes = sum(step.disk_bytes for step in steps)
     if disk_bytes >= WARM_BYTES_MIN:
         brokers.warm(min(WARM_BYTES_MAX, int(disk_bytes * WARM_SHARE) + WARM_MORE_BYTES))
@@ -83,7 +83,7 @@ def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
     begin_s = time.monotonic()
     said = run_clients(endpoint, client, workload, workload.step)
     if workload.table.has_cpu:
-        time.sleep(SETTLE_S)
+        time.sleep(FLUSH_WAIT_S)
     wall_s = time.monotonic() - begin_s
     broker_cpu_s = cpu_s(pid) - broker_begin_s if pid else 0.0
     ours_s = broker_cpu_s + cpu_s(own) + ended_children_cpu_s() - own_begin_s
@@ -98,10 +98,10 @@ def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
 
 
 def sample_of(said: Sequence[dict[str, float]], broker_cpu_s: float) -> dict[str, float]:
-    """Return the metrics of clients that ran side by side, each with what it printed.
+    """Return the metrics of clients that ran side by side, given what each printed.
 
-    Rates go over the time from the first beginning to the last end. A client that measured the
-    broker's CPU time over the part that counts knows better than `broker_cpu_s`.
+    Rates span the time from the first start to the last end. If a client measured the broker's CPU
+    time over the part that counts, that replaces `broker_cpu_s`.
     """
     count = sum(each["messages"] for each in said)
     size_gb = sum(each["bytes"] for each in said) / 1e9

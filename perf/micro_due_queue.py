@@ -3,8 +3,8 @@
     .venv/bin/python perf/micro_due_queue.py [--timers 1000000]
 
 Prints million operations per second of processor time, bytes per timer, and the slowest single
-call: the broker's event loop stands still that long. Timers go in and out as packed arrays, so that
-Python takes no part in what is measured.
+call, which stalls the broker's event loop. Timers go in and out as packed arrays, so that Python
+takes no part in what is measured.
 """
 
 import argparse
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from _core.due_queue import DueQueue
-from _core.id_index import IdIndex
+from _core.timers.due_queue import DueQueue
+from _core.timers.id_index import IdIndex
 
 TIMER_BYTES: Final = 24
 START_MS: Final = 1_780_000_000_000
 LEVEL_COUNT: Final = 18
 POP_LIMIT: Final = 2048
-"""What the pump takes at a time."""
+"""Timers that the pump pops at a time."""
 CALL_COUNT: Final = 1000
 """Timers of one measured call of push, cancel and put, as in one large batch."""
 DAY_MS: Final = 86_400_000
@@ -31,7 +31,7 @@ DAY_MS: Final = 86_400_000
 
 @dataclass
 class Meter:
-    """Adds up calls."""
+    """Adds up the time of calls."""
 
     count: int = 0
     seconds: float = 0.0
@@ -75,7 +75,7 @@ def measure_push_and_pop(what: str, due_ms: list[int]) -> None:
     pushed = push_all(queue, pack_timers(due_ms))
     memory_bytes = queue.memory_bytes
     popped = Meter()
-    # As time passes: a hundred steps to the last due time.
+    # Pop as time passes: a hundred steps to the last due time.
     first, last = min(due_ms), max(due_ms)
     for step in range(1, 101):
         now_ms = first + (last - first) * step // 100

@@ -1,10 +1,10 @@
-"""What a partition costs in memory: a broker in process with many small ones.
+"""Memory of a partition: a broker in process with many small ones.
 
     .venv/bin/python -m perf.micro_queues [--partitions 10000] [--records 100] [--batch 10]
 
-Prints resident memory that is no mapped file, for each partition: once they exist, once they hold
-their records, and after housekeeping went round all of them. Then the time that housekeeping takes
-at most in one turn, and what the files of their units take. The data lie in a temporary directory.
+Prints resident anonymous memory per partition: once the partitions exist, once they hold records,
+and after housekeeping visited all of them. Then the longest turn of housekeeping, and the size of
+the unit files. The data is in a temporary directory.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from _core.session import Session
+from _core.paths.session import Session
 from appliance.broker import HOUSEKEEPING_PARTITIONS, Broker
-from appliance.clock import SystemClock
-from appliance.config import Config
-from appliance.fs import OsFileSystem
+from appliance.config.config import Config
 from appliance.main import KAFKA_FACADE
+from appliance.system.clock import SystemClock
+from appliance.system.files import OsFileSystem
 from appliance.units import KIB
 from perf.wire import produce_request
 
@@ -30,7 +30,7 @@ FLUSH_EVERY: Final = 1_000
 
 
 def private_bytes() -> int:
-    """Resident memory of this process that is no mapped file."""
+    """Resident anonymous memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * KIB
@@ -38,7 +38,7 @@ def private_bytes() -> int:
 
 
 def open_broker(directory: Path, partition_count: int) -> Broker:
-    """A recovered broker that has room for so many partitions."""
+    """A recovered broker that admits this many partitions."""
     config = replace(Config(data_dir=directory), flush="async", partition_total_max=partition_count)
     broker = Broker(SystemClock(), OsFileSystem(), config, KAFKA_FACADE)
     for _ in broker.recover():
@@ -47,7 +47,7 @@ def open_broker(directory: Path, partition_count: int) -> Broker:
 
 
 def send(broker: Broker, session: Session, request: bytes) -> None:
-    """Have one request handled; its answer is dropped."""
+    """Handle one request; drop its answer."""
     start = 0
     while start < len(request):
         room = session.get_buffer()
@@ -62,13 +62,13 @@ def send(broker: Broker, session: Session, request: bytes) -> None:
 
 
 def measure(partition_count: int, record_count: int, batch_count: int) -> None:
-    """Print it all."""
+    """Measure and print."""
     with tempfile.TemporaryDirectory(dir=".", prefix=".micro_queues-") as name:
         broker = open_broker(Path(name), partition_count)
         gc.collect()
         empty = private_bytes()
 
-        def tell(what: str) -> None:
+        def report(what: str) -> None:
             gc.collect()
             each = (private_bytes() - empty) / partition_count
             print(f"{what:34} {each:8.0f} bytes a partition")
@@ -78,9 +78,9 @@ def measure(partition_count: int, record_count: int, batch_count: int) -> None:
             for start in range(0, partition_count, TOPIC_PARTITIONS)
         ]
         for number, size in enumerate(sizes):
-            broker.create_topic(f"topic-{number}", size, {})
+            broker.topics.create(f"topic-{number}", size, {})
             broker.commit()
-        tell("empty")
+        report("empty")
         session = broker.open_session(lambda _: "no such request is sent here")
         values = [bytes(VALUE_BYTES)] * batch_count
         sent = 0
@@ -91,13 +91,13 @@ def measure(partition_count: int, record_count: int, batch_count: int) -> None:
                     sent += 1
                     if sent % FLUSH_EVERY == 0:
                         broker.flush()
-        tell(f"{record_count} records each")
+        report(f"{record_count} records each")
         slowest = 0.0
         for _ in range(2 * partition_count // HOUSEKEEPING_PARTITIONS + 2):
             begin = time.perf_counter()
             broker.housekeep()
             slowest = max(slowest, time.perf_counter() - begin)
-        tell("after housekeeping")
+        report("after housekeeping")
         print(f"{'slowest turn of housekeeping':34} {slowest * 1e3:8.2f} ms")
         begin = time.perf_counter()
         broker.close()

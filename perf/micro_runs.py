@@ -2,10 +2,10 @@
 
     .venv/bin/python perf/micro_runs.py [--timers 10000000] [--dir /tmp]
 
-Prints seconds of processor time, and million rows per second of it, of each step. "freeze" is how
-long the event loop stands still; everything else of a checkpoint happens on a thread. What is
-merged: a run of all timers, one in which a tenth of them is settled and as many are new, and three
-tenths more settled.
+Prints seconds of processor time of each step, and million rows per second of it. "freeze" is how
+long the event loop stalls; the rest of a checkpoint runs on a thread. The merged runs: one of all
+timers, one in which a tenth of them is completed and as many are new, and three tenths more
+completed.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from _core.partition import Topic
-from _core.projections import Projections
-from appliance.fs import OsFileSystem
+from _core.queue.partition import Topic
+from _core.state.projections import Projections
 from appliance.store.paths import DataPaths
-from appliance.store.runs import Runs
+from appliance.store.runs.run_set import Runs
+from appliance.system.files import OsFileSystem
 
 TOPICS: Final = 100
 PARTITIONS: Final = 10
@@ -31,7 +31,7 @@ DAY_MS: Final = 86_400_000
 
 
 def new_projections() -> Projections:
-    projections = Projections(level_count=18, id_key=bytes(16), fired_id_memory_ms=DAY_MS)
+    projections = Projections(level_count=18, id_key=bytes(16), completed_id_memory_ms=DAY_MS)
     for topic_id in range(1, TOPICS + 1):
         topic = Topic(f"t{topic_id}", UUID(int=topic_id), topic_id, {})
         projections.add_topic(topic, [(0, 0, -1)] * PARTITIONS)
@@ -39,10 +39,10 @@ def new_projections() -> Projections:
 
 
 def fill(projections: Projections, first: int, count: int, *, with_ids: bool) -> None:
-    """Let so many timers be accepted, a hundred to a batch."""
-    deltas = projections.deltas
-    assert deltas is not None
-    push, name = deltas.push_timer, deltas.name_timer
+    """Accept this many timers, a hundred a batch."""
+    memtable = projections.memtable
+    assert memtable is not None
+    push, name = memtable.push_timer, memtable.name_timer
     rng = random.Random(first)
     for number in range(first, first + count):
         pos, index = number // 100 * 40_000, number % 100
@@ -52,16 +52,16 @@ def fill(projections: Projections, first: int, count: int, *, with_ids: bool) ->
         push(due_ms, pos, index, topic_id=topic_id, partition=partition)
         projections.due.push_timer(due_ms, pos, index, (topic_id - 1) * PARTITIONS + partition)
         if with_ids:
-            name(rng.getrandbits(64), number & 0xFFFFFFFF, topic_id, phys_offset=pos, due_ms=due_ms)
+            name(rng.getrandbits(64), number & 0xFFFFFFFF, topic_id, position=pos, due_ms=due_ms)
 
 
-def settle(projections: Projections, first: int, count: int, step: int) -> None:
-    deltas = projections.deltas
-    assert deltas is not None
+def complete(projections: Projections, first: int, count: int, step: int) -> None:
+    memtable = projections.memtable
+    assert memtable is not None
     for number in range(first, first + count * step, step):
         pos, index = number // 100 * 40_000, number % 100
         handle = number // 100 % TOPICS * PARTITIONS + number % PARTITIONS
-        deltas.settle_timer(pos, index)
+        memtable.complete_timer(pos, index)
         projections.due.cancel_timer(pos, index, handle)
 
 
@@ -72,7 +72,7 @@ def timed(call: Callable[[], object]) -> float:
 
 
 class Stalls:
-    """Measures for how long another thread could not run Python."""
+    """Measures how long another thread could not run Python."""
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
@@ -97,7 +97,7 @@ class Stalls:
 
 
 def drain(steps: Iterator[int]) -> float:
-    """Take all; the longest step, seconds."""
+    """Run all steps; return the longest, seconds."""
     longest, last = 0.0, time.thread_time()
     for _ in steps:
         now = time.thread_time()
@@ -131,11 +131,11 @@ def measure(paths: DataPaths, count: int, *, with_ids: bool) -> None:
     save("write all", runs, 1, count * (1 + with_ids))
     load_all("check", "load", fs, paths, runs)
     tenth = count // 10
-    settle(projections, 0, tenth, 10)
+    complete(projections, 0, tenth, 10)
     fill(projections, count, tenth, with_ids=False)
     save("write a tenth", runs, 2, 2 * tenth)
     load_all("check of both", "load of both", fs, paths, runs)
-    settle(projections, 1, tenth * 3, 3)
+    complete(projections, 1, tenth * 3, 3)
     save("merge", runs, 3, count + 5 * tenth)
 
 

@@ -18,7 +18,7 @@ _TOP: Final = 40
 _LINE_HEIGHT: Final = 16
 _LINE_COLUMNS: Final = 120
 
-# Told apart also by people who see no red or no green; anything else is grey.
+# Distinguishable with red-green blindness.
 _COLOURS: Final = {
     "latermq async": "#0072b2",
     "latermq sync": "#56b4e9",

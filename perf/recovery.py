@@ -1,10 +1,10 @@
-"""How fast the log is written, how fast a broker starts, and what its queues take.
+"""How fast the log is written, how fast a broker starts, and how much memory its queues take.
 
     make bench-recovery                        # or: python -m perf.recovery
     python -m perf.recovery --only clean --gib 10
 
     append    frames into the log, and the same bytes by pwrite and fdatasync alone, in turn
-    clean     from the process's start until it is ready, with a log of so many GiB
+    clean     from the process's start until it is ready, with a log of --gib GiB
     unclean   the same after a kill, when all of the log follows the last checkpoint
     queues    memory of a broker with 10,000 queues
 
@@ -32,10 +32,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from appliance.broker import Broker
-from appliance.clock import SystemClock
-from appliance.config import Config
-from appliance.fs import OsFileSystem
+from appliance.config.config import Config
 from appliance.main import KAFKA_FACADE
+from appliance.system.clock import SystemClock
+from appliance.system.files import OsFileSystem
 from appliance.units import GIB, KIB, MIB
 from perf.brokers import find_broker_command
 from perf.machine import BenchError, build_directory, machine_line
@@ -56,7 +56,7 @@ RECOVERED: Final = re.compile(r"recovered after .* replayed (\d+) frames, .* in 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is produced: batches of so many records of so many bytes."""
+    """What is produced: batch size in records, and record size in bytes."""
 
     name: str
     records: int
@@ -77,14 +77,14 @@ class Writer:
         self.broker = Broker(SystemClock(), OsFileSystem(), config, KAFKA_FACADE)
         for _ in self.broker.recover():
             pass
-        if self.broker.find_topic("t") is None:
-            self.broker.create_topic("t", 1, {})
+        if self.broker.topics.find("t") is None:
+            self.broker.topics.create("t", 1, {})
         self.broker.flush()
-        self._session = self.broker.open_session(lambda _: "not asked here")
+        self._session = self.broker.open_session(lambda _: "only Produce is served here")
         self._housekept_pos = 0
 
     def take(self, data: bytes) -> None:
-        """Let the broker handle requests, as one read from a socket brings them."""
+        """Let the broker handle requests that arrive in one read from a socket."""
         session, broker = self._session, self.broker
         start = 0
         while start < len(data):
@@ -103,11 +103,11 @@ class Writer:
     def _end_turn(self) -> None:
         self.broker.commit()
         self._session.compact()
-        # Nobody reads the answers; what is not flushed is no matter here.
+        # Nobody reads the answers, so they need not wait for a flush.
         self._session.output(self.broker.wrote_pos)
 
     def fill(self, load: Load, size_bytes: int) -> None:
-        """Produce until the log is so long."""
+        """Produce until the log has this size."""
         request = load.request()
         turn = request * max(1, TURN_BYTES // len(request))
         broker = self.broker
@@ -120,10 +120,10 @@ class Writer:
         broker.flush()
 
     def housekeep(self) -> None:
-        """What the pump does besides."""
+        """Do the pump's other work."""
         self._housekept_pos = self.broker.wrote_pos
         self.broker.housekeep()
-        spare = self.broker.begin_spare()
+        spare = self.broker.log.begin_spare()
         if spare is not None:
             spare.run()
 
@@ -139,7 +139,7 @@ class Row:
 
 
 def append(root: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """MB/s and frames/s of the log, and of the same bytes written raw, run by run in turn."""
+    """MB/s and frames/s of the log, and of the same bytes written raw, in alternating runs."""
     for load in LOADS:
         size_bytes = int(options.append_mib * MIB) // (1 if load.records > 1 else 4)
         logged: list[tuple[float, float]] = []
@@ -167,7 +167,7 @@ def append(root: Path, options: argparse.Namespace) -> Iterator[Row]:
 
 
 def write_raw(path: Path, size_bytes: int) -> float:
-    """Seconds to write so many bytes as the log does: turn by turn, a sync after some MiB."""
+    """Seconds to write this many bytes as the log does: turn by turn, a sync after some MiB."""
     data = bytes(TURN_BYTES)
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -189,7 +189,7 @@ def write_raw(path: Path, size_bytes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How long a start took: of the process until it was ready, and of the recovery in it."""
+    """How long a start took: the process until it was ready, and its recovery."""
 
     ready_s: float
     recovery_s: float
@@ -199,7 +199,7 @@ class Start:
 
 @contextmanager
 def served(data_dir: Path) -> Iterator[tuple[Start, str, subprocess.Popen[str]]]:
-    """A broker process on a directory, killed at the end; how it started, and its address."""
+    """Serve a directory by a process that is killed at the end; yield its start and address."""
     log = data_dir.with_name(data_dir.name + ".log")
     addresses = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
     command = [str(find_broker_command()), "serve", "--data-dir", str(data_dir), *addresses]
@@ -224,7 +224,7 @@ def served(data_dir: Path) -> Iterator[tuple[Start, str, subprocess.Popen[str]]]
 
 
 def drop_caches(directory: Path) -> None:
-    """Let the kernel forget the pages of all files below."""
+    """Drop the cached pages of all files below."""
     for path in directory.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
@@ -234,7 +234,7 @@ def drop_caches(directory: Path) -> None:
 
 
 def read_rate(directory: Path) -> float:
-    """GB/s at which the log is read from the disk, and nothing else."""
+    """GB/s at which the log is read from the disk, without processing."""
     drop_caches(directory)
     buffer = bytearray(4 * MIB)
     total = 0
@@ -269,7 +269,7 @@ def clean(root: Path, options: argparse.Namespace) -> Iterator[Row]:
 
 
 def start_stopped(data_dir: Path, fill: Callable[[Writer], None]) -> list[Start]:
-    """Make a log, stop cleanly, and start some times."""
+    """Make a log, stop cleanly, and start several times."""
     writer = Writer(data_dir, flush="async")
     fill(writer)
     writer.broker.close()
@@ -295,7 +295,7 @@ def unclean(root: Path, options: argparse.Namespace) -> Iterator[Row]:
         raw = read_rate(data_dir)
         for _ in range(RUNS):
             copy = root / "again"
-            # A start changes what it finds: the next one begins from the same.
+            # A start changes the directory: each one gets a fresh copy.
             subprocess.run(["cp", "-a", "--reflink=auto", data_dir, copy], check=True)
             drop_caches(copy)
             with served(copy) as (start, _, _):
@@ -307,7 +307,7 @@ def unclean(root: Path, options: argparse.Namespace) -> Iterator[Row]:
         yield Row(
             f"unclean start, {load.name}",
             f"{rate:.2f} GB/s",
-            f"{median(frames):,.0f} frames/s of {size_bytes / GIB:g} GiB behind the checkpoint; "
+            f"{median(frames):,.0f} frames/s of {size_bytes / GIB:g} GiB after the checkpoint; "
             f"reading alone {raw:.2f} GB/s; goal {UNCLEAN_MIN_GB_S} GB/s",
             rate >= UNCLEAN_MIN_GB_S if load.records > 1 else None,
         )
@@ -365,7 +365,7 @@ PARTS: Final = {"append": append, "clean": clean, "unclean": unclean, "queues": 
 
 
 def main() -> int:
-    """Measure what was asked for, print it as a table, and return the exit status."""
+    """Measure the chosen parts, print a table, and return the exit status."""
     parser = argparse.ArgumentParser(description="How fast the log is written and read at a start.")
     parser.add_argument("--only", choices=PARTS, help="one part alone")
     parser.add_argument("--gib", type=float, default=10, help="log of the clean start")

@@ -1,11 +1,11 @@
-"""What a benchmark says: tables for the terminal and for Markdown, and the document in JSON."""
+"""Output of a benchmark: tables for the terminal and for Markdown, and the JSON document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from perf.figures import METRICS, SPREAD_MAX, Figure, Measured, Result, find_warnings
-from perf.goals import Goal, judge
+from perf.goals import Goal, decide
 from perf.workloads import Table, Workload
 
 RULE: Final = (
@@ -16,9 +16,9 @@ RULE: Final = (
 
 
 def number(value: float) -> str:
-    """Three figures, or three decimals, short: 1.69M, 416k, 23.4, 0.38, 0.012."""
+    """Three significant figures, or three decimals: 1.69M, 416k, 23.4, 0.38, 0.012."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
-        # What would be rounded up to 1000 of a unit is 1 of the next.
+        # A value that rounds to 1000 of a unit is shown as 1 of the next.
         if abs(value) >= size * 0.9995:
             return f"{_three(value / size)}{unit}"
     return _three(value)
@@ -54,7 +54,7 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def results_tables(results: Sequence[Result], workloads: Sequence[Workload]) -> str:
-    """The results, grouped by the tables that the workloads belong to."""
+    """The results, grouped by the tables of their workloads."""
     by_name = {workload.name: workload for workload in workloads}
     tables: dict[str, tuple[Table, list[Result]]] = {}
     for result in results:
@@ -72,14 +72,14 @@ def results_tables(results: Sequence[Result], workloads: Sequence[Workload]) -> 
 
 
 def verdict(goal: Goal, figure: Figure) -> str:
-    """What a run says about a goal; empty if the goal has no bound."""
+    """The verdict of a run on a goal; empty if the goal has no bound."""
     if goal.at_least is None and goal.at_most is None:
         return ""
-    return judge(figure, at_least=goal.at_least, at_most=goal.at_most)
+    return decide(figure, at_least=goal.at_least, at_most=goal.at_most)
 
 
 def goals_table(goals: Sequence[Goal], measured: Measured) -> str:
-    """What was wanted, what was measured, the verdict; without what this run did not measure."""
+    """Goal, measured value and verdict; without goals that this run did not measure."""
     rows = [["goal", "want", "got", "verdict"]]
     for goal in goals:
         figure = goal.figure(measured)
@@ -96,11 +96,11 @@ def goals_table(goals: Sequence[Goal], measured: Measured) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that one benchmark found out."""
+    """All results of one benchmark."""
 
     machine: str
     command: str
-    """That repeats it."""
+    """The command that repeats it."""
     results: Sequence[Result]
     workloads: Sequence[Workload]
     goals: Sequence[Goal]
@@ -118,7 +118,7 @@ class Run:
 
 
 def document(run: Run) -> dict[str, object]:
-    """All of a run, for build/perf/bench.json."""
+    """A run as a JSON object, for build/perf/bench.json."""
     measured = Measured(run.results)
     found = [(goal, goal.figure(measured)) for goal in run.goals]
     return {

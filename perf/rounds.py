@@ -1,4 +1,4 @@
-"""Many runs of many workloads, interleaved so that a slow moment of the machine hits all alike."""
+"""Many runs of many workloads, interleaved so that a slow moment of the machine affects all."""
 
 import random
 import sys
@@ -15,11 +15,11 @@ from perf.measure import run_workload, scale
 from perf.report import number
 from perf.workloads import Workload
 
-# A run that something else disturbs is repeated at most this often; the choice looks at what the
-# others used, never at the result.
+# A disturbed run is tried at most this often; the choice depends on the CPU time of other
+# processes, never on the result.
 TRIES_MAX: Final = 3
 
-# Of the records in the first round, which counts for nothing: it warms the machine and the JVM.
+# Share of the records in the first round, which only warms the machine and the JVM.
 WARM_UP_SHARE: Final = 0.3
 
 
@@ -29,7 +29,7 @@ class Plan:
 
     run_count: int
     share: float = 1.0
-    """Of the records that the workloads name."""
+    """Share of the records that the workloads name."""
     is_patient: bool = True
     """Repeats disturbed runs."""
     has_warm_up: bool = True
@@ -38,7 +38,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was found."""
+    """The results of all rounds."""
 
     results: list[Result] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -48,10 +48,10 @@ class Outcome:
 def order_of_round(
     workloads: Sequence[Workload], brokers: frozenset[str], number: int, seed: int
 ) -> Iterator[tuple[Workload, str]]:
-    """Yield what one round measures: workloads in random order, each against all of its brokers.
+    """Yield the runs of one round: workloads in random order, each against all of its brokers.
 
-    The brokers of one workload stay together, because they are compared; which of them comes first
-    changes from round to round.
+    The brokers of one workload stay together, because they are compared; the first one changes from
+    round to round.
     """
     shuffled = list(workloads)
     random.Random(seed * 1000 + number).shuffle(shuffled)
@@ -67,7 +67,7 @@ def run_rounds(
 ) -> Outcome:
     """Measure all workloads `plan.run_count` times.
 
-    A run that fails is reported and left out; the others go on.
+    A run that fails is reported and left out; the others continue.
     """
     wanted = frozenset(name for w in workloads for name in w.brokers) - brokers.skipped.keys()
     samples: dict[tuple[str, str], dict[int, Sample]] = {
@@ -87,7 +87,7 @@ def run_rounds(
                 outcome.failures.append(f"{workload.name}, {broker}: {error}")
                 print(f"FAILED {workload.name}, {broker}: {error}", file=sys.stderr)
                 continue
-            _tell(round_number, workload, broker, sample, time.monotonic() - begin_s)
+            _report(round_number, workload, broker, sample, time.monotonic() - begin_s)
             if not is_warm_up:
                 samples[workload.name, broker][round_number] = sample
     outcome.results = [Result(*key, found) for key, found in samples.items() if found]
@@ -109,7 +109,7 @@ def _run_quietly(
     return best
 
 
-def _tell(
+def _report(
     round_number: int, workload: Workload, broker: str, sample: Sample, spent_s: float
 ) -> None:
     label = "warm-up" if round_number == 0 else f"run {round_number}"

@@ -1,13 +1,13 @@
 """A few Kafka requests as bytes, for clients that are plain sockets.
 
-One version of each, the answers of which are easy to read. Pure.
+One version of each, whose answers are easy to parse. Pure.
 """
 
 import struct
 from collections.abc import Sequence
 from typing import Final
 
-from _core.crc32c import crc32c
+from _core.bytes.crc32c import crc32c
 
 _CLIENT_ID: Final = b"perf"
 _HEADER: Final = struct.Struct(">hhih")
@@ -33,7 +33,7 @@ def produce_error(payload: bytes, topic: str) -> int:
 
 
 def fetch_request(topic: str, partition: int) -> bytes:
-    """Return a Fetch request, version 4, of all there is from the first record on."""
+    """Return a Fetch request, version 4, of everything from the first record on."""
     body = struct.pack(">iiiibi", -1, 0, 1, 1 << 30, 0, 1)
     body += _string(topic) + struct.pack(">iiqi", 1, partition, 0, 1 << 30)
     return _framed(1, 4, body)
@@ -45,7 +45,7 @@ def api_versions_request() -> bytes:
 
 
 def record_batch(values: Sequence[bytes]) -> bytes:
-    """Return a batch of records without keys and headers, uncompressed, all of time 0."""
+    """Return an uncompressed batch of records without keys and headers, all with timestamp 0."""
     records = b"".join(_record(index, value) for index, value in enumerate(values))
     tail = _BATCH_TAIL.pack(0, len(values) - 1, 0, 0, -1, -1, -1, len(values)) + records
     return _BATCH.pack(0, 9 + len(tail), -1, 2, crc32c(tail)) + tail

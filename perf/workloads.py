@@ -1,4 +1,4 @@
-"""What is measured, one row each: what the clients do, against which brokers, shown how.
+"""The workloads, a row each: what the clients do, against which brokers, and how it is shown.
 
 To add a workload, add a row; perf/README.md explains the existing ones.
 """
@@ -20,12 +20,12 @@ HOUR_MS: Final = 3_600_000
 MIB: Final = 1_048_576
 
 FILE_PLACE: Final = "{file}"
-"""In options: a file of the run's own."""
+"""Placeholder in options: a file of this run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that clients do: a mode of perf/client, or of perf.latency, and its options."""
+    """One action of clients: a mode of perf/client, or of perf.latency, and its options."""
 
     mode: str
     count: int
@@ -35,11 +35,11 @@ class Step:
     client_count: int = 1
     is_python: bool = False
     record_bytes: int = 0
-    """What one of `count` takes on disk, if it is not `size_bytes`."""
+    """Size of one of `count` on disk, if not `size_bytes`."""
 
     @property
     def disk_bytes(self) -> int:
-        """About what it makes the page cache take up."""
+        """Approximate growth of the page cache."""
         return self.count * (self.record_bytes or self.size_bytes) * self.client_count
 
 
@@ -51,11 +51,11 @@ class Table:
     metrics: tuple[str, ...]
     """The columns."""
     main: int = 0
-    """The column that these workloads are about: its spread is judged, and it is plotted."""
+    """The main column of these workloads: its spread is checked, and it is plotted."""
 
     @property
     def has_cpu(self) -> bool:
-        """Whether it matters what the broker still does after its clients have ended."""
+        """Whether the broker's work after its clients ended counts."""
         return any(name.startswith("broker_cpu") for name in self.metrics)
 
 
@@ -79,16 +79,16 @@ class Workload:
     brokers: tuple[str, ...]
     table: Table = THROUGHPUT
     prepare: tuple[Step, ...] = ()
-    """What happens before, unmeasured."""
+    """Steps before the measured one."""
     partition_count: int = PARTITION_COUNT
     kafka_share: float = 1.0
-    """Of `count`, where Kafka would take too long."""
-    is_settled: bool = True
-    """Begins only once the broker has done what it prepares after its start."""
+    """Share of `count` for Kafka, where it would take too long."""
+    awaits_idle: bool = True
+    """Whether to begin only when the broker has completed its preparations after the start."""
 
     @property
     def metric(self) -> str:
-        """What it is about."""
+        """Its main metric."""
         return self.table.metrics[self.table.main]
 
 
@@ -121,12 +121,12 @@ def burst(count: int, *, lead_ms: int) -> Step:
 
 
 def lateness(count: int, *, load_size_bytes: int = 0) -> Step:
-    """Records due one after the other, 5,000 a second."""
+    """Records due one after another, 5,000 a second."""
     options = ["--rate", "5000", "--lead-ms", "2000"]
     if not load_size_bytes:
         return Step("lateness", count, 200, tuple(options))
     options += ["--load-size", str(load_size_bytes)]
-    # The load is what takes memory: about 1.5 GB a second while 5,000 records are due.
+    # The load takes the memory: about 1.5 GB a second while 5,000 records are due.
     return Step("lateness", count, 200, tuple(options), record_bytes=300_000)
 
 
@@ -139,7 +139,7 @@ def end_to_end(rate: int, count: int) -> Step:
 
 
 def limit(mode: str, count: int, *options: str, size_bytes: int = 0) -> Step:
-    """What the machine allows; `count` blocks of 1 MiB unless `size_bytes` says otherwise."""
+    """A limit of the machine; `count` blocks, 1 MiB each unless `size_bytes` is given."""
     return Step(mode, count, size_bytes, options, record_bytes=size_bytes or MIB)
 
 
@@ -149,8 +149,8 @@ _FILE: Final = ("--file", FILE_PLACE)
 _RECYCLED: Final = (*_FILE, "--recycled")
 _GROUP: Final = ("--per-sync", "4")
 
-# A run takes about a second and 1 GB of disk: long enough to time, and little enough that the page
-# cache stays within memory that was warmed, and latermq within its first segment.
+# A run takes about a second and 1 GB of disk: long enough to time, and short enough that the page
+# cache stays within warm memory and latermq within its first segment.
 WORKLOADS: Final = (
     Workload("produce 1 KiB", produce(1_000_000, 1024), _ALL),
     Workload("produce 100 B", produce(5_000_000, 100), (MOCK, ASYNC, KAFKA)),
@@ -166,7 +166,7 @@ WORKLOADS: Final = (
         _LATERMQ,
         prepare=(produce(1_000_000, 1024),),
     ),
-    Workload("produce 3 GB at once", produce(3_000_000, 1024), _LATERMQ, is_settled=False),
+    Workload("produce 3 GB at once", produce(3_000_000, 1024), _LATERMQ, awaits_idle=False),
     Workload(
         "fetch 1 KiB",
         consume(1_000_000, 1024),

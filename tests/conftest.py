@@ -1,7 +1,13 @@
-"""What all tests share: command line options, and random tests that repeat."""
+"""What all tests share: options, random tests that repeat, and the lanes they run in."""
+
+import os
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.harness import lanes
 
 # The same examples in every run: a failure on one machine is a failure on every machine.
 hypothesis.settings.register_profile(
@@ -23,6 +29,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-seconds", type=float, default=0, help="how long to fuzz; 0: a fixed number of cases"
     )
+
+
+class Scheduling(LoadScopeScheduling):
+    """Gives each worker of pytest-xdist whole groups of `lanes`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return lanes.group_of(*place_of(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """With `-n` alone; another `--dist` is followed."""
+    if config.getvalue("dist") != "load":
+        return None
+    config.option.loadscopereorder = False  # by size; `lanes` has an order by time
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow, before `-m` looks; beside other workers, begin with what takes longest."""
+    for item in items:
+        if lanes.is_slow(*place_of(item.nodeid)):
+            item.add_marker("slow")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: -lanes.seconds_of(*place_of(item.nodeid)))
+
+
+def place_of(nodeid: str) -> tuple[str, str]:
+    """The path and the name by which `lanes` knows a test."""
+    path, _, case = nodeid.removeprefix("tests/").partition("::")
+    return path, case
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_files import ROOT, package_files
+from tests.support.docs.source_files import ROOT, package_files
 
 TYPED = ("appliance", "compat", "tests/support")
 
@@ -97,15 +97,16 @@ def test_each_tool_can_fail_with_the_settings_of_the_project(
 def test_a_stub_that_differs_from_its_module_is_found(
     old: str, new: str, fact: str, tmp_path: Path
 ) -> None:
-    package = tmp_path / "_core"
-    package.mkdir()
-    for name in ("__init__.py", "py.typed"):
-        (package / name).write_bytes((ROOT / "_core" / name).read_bytes())
-    compiled = next((ROOT / "_core").glob("crc32c.*.so"))
+    source, package = ROOT / "_core" / "bytes", tmp_path / "_core" / "bytes"
+    package.mkdir(parents=True)
+    for place in (package.parent, package):
+        (place / "__init__.py").touch()
+    (package.parent / "py.typed").touch()
+    compiled = next(source.glob("crc32c.*.so"))
     (package / compiled.name).write_bytes(compiled.read_bytes())
-    stub = (ROOT / "_core" / "crc32c.pyi").read_text()
+    stub = (source / "crc32c.pyi").read_text()
     assert old in stub
     (package / "crc32c.pyi").write_text(stub.replace(old, new))
-    result = run_stubtest("_core.crc32c", top=tmp_path, scratch=tmp_path)
+    result = run_stubtest("_core.bytes.crc32c", top=tmp_path, scratch=tmp_path)
     assert result.returncode == 1
     assert fact in result.stdout, result.stdout + result.stderr

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.source_files import (
+from tests.support.docs.source_files import (
     CODE_SUFFIXES,
     PACKAGES,
     ROOT,
@@ -18,7 +18,8 @@ from tests.support.source_files import (
 
 COLUMN_COUNT_MAX: Final = 100
 FUNCTION_LINE_COUNT_MAX: Final = 70
-FILE_LINE_COUNT_MAX: Final = 500
+FILE_LINE_COUNT_MAX: Final = 600
+"""A file has one subject. At 500, ten files were squeezed to fit; h11 has one of 659."""
 
 LONG_FUNCTIONS: Final[dict[str, int]] = {}
 """`path:function` -> lines, for those above the maximum. May only shrink: nothing is added here."""
@@ -26,8 +27,8 @@ LONG_FUNCTIONS: Final[dict[str, int]] = {}
 LONG_FILES: Final[dict[str, str]] = {}
 """`path` -> the reason why it is better not split."""
 
-CLOCK_INSTEAD: Final = "ask the Clock that was passed in (appliance/clock.py)"
-FILES_INSTEAD: Final = "use the FileSystem that was passed in (appliance/fs.py)"
+CLOCK_INSTEAD: Final = "ask the Clock that was passed in (appliance/system/clock.py)"
+FILES_INSTEAD: Final = "use the FileSystem that was passed in (appliance/system/files.py)"
 
 OS_MODULES: Final = {
     "time": CLOCK_INSTEAD,
@@ -53,10 +54,11 @@ OS_CALLS: Final = {
 """Functions, and methods of datetime and Path. `open` is meant as the function alone."""
 
 OS_ALLOWED: Final = {
-    "appliance/clock.py": "it is the clock",
-    "appliance/fs.py": "it is the file system",
-    "appliance/file_lock.py": "it is a part of the file system",
-    "appliance/sd_notify.py": "systemd speaks through the environment",
+    "appliance/system/clock.py": "it is the clock",
+    "appliance/system/files.py": "it is the file system",
+    "appliance/system/file_lock.py": "it is a part of the file system",
+    "appliance/system/process.py": "the system schedules the process",
+    "appliance/system/sd_notify.py": "systemd speaks through the environment",
 }
 
 
@@ -273,8 +275,10 @@ def test_every_compiled_module_has_a_stub() -> None:
 def test_every_compiled_module_has_its_source() -> None:
     # What is left of a module that was removed or renamed could still be imported here.
     sources = {file.module for file in package_files((".pyx",))}
-    for binary in (ROOT / "_core").glob("*.so"):
-        assert f"_core.{binary.name.split('.')[0]}" in sources, f"make clean; remove {binary.name}"
+    for binary in (ROOT / "_core").rglob("*.so"):
+        place = binary.relative_to(ROOT).parent.as_posix().replace("/", ".")
+        module = f"{place}.{binary.name.split('.')[0]}"
+        assert module in sources, f"make clean; remove {binary.relative_to(ROOT)}"
 
 
 def test_no_test_directory_is_named_like_a_package() -> None:
@@ -295,7 +299,7 @@ def long_function(head: str, indent: str = "    ") -> str:
         (check_white_space, "a.pyx", "a = 1 \n", "white space"),
         (check_white_space, "a.pyx", "\ta = 1\n", "tab"),
         (check_white_space, "a.pyx", "a = 1", "add a line break"),
-        (check_file_length, "a.pyx", "a = 1\n" * 501, "501 lines"),
+        (check_file_length, "a.pyx", "a = 1\n" * 601, "601 lines"),
         (check_function_length, "a.py", long_function("def f():"), "f has 71 lines"),
         (check_function_length, "a.py", long_function("async def f():"), "f has 71 lines"),
         (check_function_length, "a.pyx", long_function("def f(int a):"), "f has 71 lines"),
@@ -358,7 +362,7 @@ def test_each_check_finds_what_it_is_for(
         (check_function_length, "a.c", "struct a {\n" + "int x;\n" * 80 + "};\n"),
         (check_title, "a.md", "# A\n\n```\n# no title\n```\n"),
         (check_time_and_files, "appliance/a.py", "x = fs.open(path)\nimport timeit\n"),
-        (check_time_and_files, "appliance/fs.py", "import os\n"),
+        (check_time_and_files, "appliance/system/files.py", "import os\n"),
         (check_time_and_files, "tests/a.py", "import os\n"),
         (check_machine_paths, "a.md", "see ../work/x and GET /api/v1\n"),
     ],

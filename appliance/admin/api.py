@@ -1,7 +1,7 @@
-"""What is answered below /api/v1; `openapi` describes it for clients.
+"""The handlers of the paths below /api/v1; `openapi` describes them for clients.
 
-In paths, topics and groups are percent-encoded UTF-8, ids of timers percent-encoded bytes of any
-kind. Lists are gathered in slices, so that a hundred thousand partitions hold up no delivery.
+In paths, topics and groups are percent-encoded UTF-8; timer ids are arbitrary percent-encoded
+bytes. Lists are built in slices, so that a hundred thousand partitions do not delay deliveries.
 Layer 5.
 """
 
@@ -20,10 +20,10 @@ from appliance.errors import RequestError
 from appliance.model import GroupSummary, TimerState, TopicSummary
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
-"""As in the delay headers."""
+"""The limit of the delay headers."""
 
 SLICE_WORK: Final = 256
-"""Items of a list, and partitions summed up for them, in one turn of the loop: a millisecond."""
+"""List items plus the partitions summed up for them, per turn of the loop: a millisecond."""
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -31,10 +31,10 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class Api:
-    """The handlers; each is quick, or gives way to others."""
+    """The handlers; each is fast or yields to other tasks."""
 
     def __init__(self, status: StatusSource) -> None:
-        """Answer with what `status` says."""
+        """Answer from `status`."""
         self._status = status
 
     def routes(self) -> list[web.RouteDef]:
@@ -112,14 +112,14 @@ def _cancelled(timer: TimerState) -> web.Response:
         case "cancelled":
             return _answer(timer)
         case "delivered":
-            sentence, status = "it is too late: the timer was delivered", 409
+            sentence, status = "too late to cancel: the timer was delivered", 409
         case _:
-            sentence, status = "no timer of that id is known in this topic", 404
+            sentence, status = "this topic has no timer with this id", 404
     return web.json_response({"error": sentence, **_fields(timer)}, status=status)
 
 
 def not_ready(status: StatusSource) -> web.Response:
-    """Answer that the broker is starting, and how far it is; or that it is stopping."""
+    """Answer that the broker is starting, with its progress, or stopping."""
     progress = status.progress()
     body = {
         "ready": False,
@@ -131,17 +131,17 @@ def not_ready(status: StatusSource) -> web.Response:
 
 
 def error_answer(status: int, sentence: str) -> web.Response:
-    """Answer that something is wrong.
+    """Return an error response.
 
     Args:
-        status: of HTTP, 400 or above.
-        sentence: what, for people.
+        status: the HTTP status, 400 or above.
+        sentence: the error message.
     """
     return web.json_response({"error": sentence}, status=status)
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass with slots; `asdict` would copy all that is below them first."""
+    """Return the fields of a dataclass with slots; `asdict` would copy nested values first."""
     return {name: getattr(value, name) for name in value.__slots__}
 
 
@@ -167,12 +167,12 @@ async def _list(name: str, items: Iterator[TopicSummary | GroupSummary]) -> web.
 
 
 def _raw_parts(request: web.Request) -> list[str]:
-    # The router's own values went through a decoder that knows nothing but UTF-8.
+    # The router decodes its own values as UTF-8, which timer ids need not be.
     return request.rel_url.raw_path.split("/")
 
 
 def _timer_of(request: web.Request) -> tuple[str, bytes | None]:
-    """The topic and the id that a path names; None for an id that cannot be one."""
+    """Return the topic and the timer id in a path; None for an invalid id."""
     parts = _raw_parts(request)
     user_id = _unquote(parts[6])
     if user_id is not None and not 1 <= len(user_id) <= USER_ID_SIZE_MAX_BYTES:
@@ -189,7 +189,7 @@ def _bad_id(request: web.Request) -> web.Response:
 
 
 def _text(escaped: str) -> str:
-    """A name as it is known; one that cannot be known, for one that is no UTF-8."""
+    """Decode a name; one that is not UTF-8 becomes a name that nothing has."""
     return (_unquote(escaped) or b"").decode(errors="replace")
 
 

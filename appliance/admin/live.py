@@ -1,18 +1,18 @@
-"""The status of a running broker: the `StatusSource` that the admin server has in a real process.
+"""The status of a running broker: the `StatusSource` of the real process.
 
 Layer 5; on the event loop.
 """
 
-import importlib.metadata
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
 
-from _core.partition import Topic
+from _core.queue.partition import Topic
 from appliance.admin.status import BrokerStatus, DamagedPart, LogPositions
 from appliance.broker import Broker
-from appliance.config import Address
+from appliance.config.config import Address
 from appliance.errors import NotReadyError
 from appliance.metrics import render
 from appliance.model import (
@@ -25,47 +25,47 @@ from appliance.model import (
     TopicSummary,
 )
 from appliance.pump import Pump
-from appliance.store.recovery import Progress
+from appliance.store.recovery.report import Progress
 from appliance.units import NS_PER_MS
 
 DAMAGE_SHOWN_MAX: Final = 100
-"""Damaged parts in a status; on a dying disk there may be any number."""
+"""Damaged parts in a status; a failing disk may have any number."""
 
 
 class Frontend(Protocol):
-    """The server of the broker's clients, once it serves them."""
+    """The server for Kafka clients, once it accepts connections."""
 
     pump: Pump
     bound: Address
 
     @property
     def advertised(self) -> Address:
-        """Where clients are told to connect."""
+        """The address at which clients are told to connect."""
 
     @property
     def connection_count(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
 
     @property
     def held_bytes(self) -> int:
-        """The memory that their requests and answers take."""
+        """Memory used by their requests and responses, bytes."""
 
 
 class Groups(Protocol):
-    """The consumer groups, as their coordinator has them."""
+    """The consumer groups of the coordinator."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of groups."""
 
     def summaries(self) -> Iterator[GroupSummary]:
-        """Yield all groups; between two of them groups may come and go."""
+        """Yield all groups; groups may be added or deleted during the iteration."""
 
     def find(self, name: str) -> GroupStatus | None:
-        """Return all of a group but its offsets; None if there is none of that name."""
+        """Return a group without its offsets; None if there is no such group."""
 
 
 class LiveStatus:
-    """Tells of one broker; ready from `serves` until `stops`."""
+    """The status of one broker; ready from `serves` until `stops`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -74,15 +74,14 @@ class LiveStatus:
         self._admin = broker.config.admin
         self._started_at = 0
         self._started_ns = 0
-        self._version = importlib.metadata.version("latermq")
 
     def serves(self, frontend: Frontend, groups: Groups, admin: Address) -> None:
-        """From now on clients are served.
+        """Note that clients are served from now on.
 
         Args:
-            frontend: by whom.
-            groups: their consumer groups.
-            admin: where the admin server listens.
+            frontend: the server for the clients.
+            groups: the consumer groups.
+            admin: the address on which the admin server listens.
         """
         self._frontend = frontend
         self._groups = groups
@@ -91,7 +90,7 @@ class LiveStatus:
         self._started_ns = self._broker.clock.monotonic_ns()
 
     def stops(self) -> None:
-        """From now on they are not."""
+        """Note that clients are no longer served."""
         self._frontend = None
 
     @property
@@ -119,9 +118,9 @@ class LiveStatus:
     def status(self) -> BrokerStatus:
         broker, frontend = self._broker, self._serving
         gauges = broker.gauges(frontend.connection_count)
-        topics = broker.topics()
+        topics = broker.topics.all()
         return BrokerStatus(
-            version=self._version,
+            version=_version(),
             cluster_id=broker.cluster_id,
             epoch=broker.epoch,
             kafka=str(frontend.bound),
@@ -154,7 +153,7 @@ class LiveStatus:
     # Topics
 
     def topics(self) -> Iterator[TopicSummary]:
-        for topic in self._broker.topics():
+        for topic in self._broker.topics.all():
             if not topic.deleted:
                 yield self._summary(topic)
 
@@ -169,7 +168,7 @@ class LiveStatus:
         )
 
     def topic(self, name: str) -> TopicStatus | None:
-        topic = self._broker.find_topic(name)
+        topic = self._broker.topics.find(name)
         if topic is None:
             return None
         partitions = tuple(
@@ -194,11 +193,11 @@ class LiveStatus:
         return None if found is None else replace(found, offsets=tuple(self._committed(name)))
 
     def _committed(self, group: str) -> Iterator[CommittedOffset]:
-        topics = {topic.topic_id: topic for topic in self._broker.topics()}
-        for (topic_id, index), entry in sorted(self._broker.committed_offsets(group).items()):
+        topics = {topic.topic_id: topic for topic in self._broker.topics.all()}
+        for (topic_id, index), entry in sorted(self._broker.groups.offsets(group).items()):
             topic = topics.get(topic_id)
             if topic is None or index >= len(topic.partitions):
-                continue  # The frame that told of it was damaged.
+                continue  # The frame that declares it was damaged.
             end_offset = topic.partitions[index].visible_offset
             yield CommittedOffset(
                 topic=topic.name,
@@ -223,10 +222,17 @@ class LiveStatus:
         self, name: str, user_id: bytes, ask: Callable[[Topic, bytes], TimerState]
     ) -> TimerState | None:
         pump = self._serving.pump
-        topic = self._broker.find_topic(name)
+        topic = self._broker.topics.find(name)
         if topic is None:
             return None
         state = ask(topic, user_id)
-        # Nobody is told of what a power cut could still undo.
+        # Report no state that a power cut could still undo.
         await pump.durable(self._broker.wrote_pos)
         return state
+
+
+@functools.cache
+def _version() -> str:
+    import importlib.metadata  # which is slow to load, and looks through the installed packages
+
+    return importlib.metadata.version("latermq")

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the admin address, as it is served. Layer 5; only data."""
+"""The OpenAPI 3.1 description of the admin API, as it is served. Layer 5; only data."""
 
 from typing import Any, Final
 
@@ -8,13 +8,13 @@ _INSTANT: Final = {"type": "integer", "description": "epoch ms"}
 _MAYBE_INSTANT: Final = {"type": ["integer", "null"], "description": "epoch ms"}
 _TEXT: Final = {"type": "string"}
 _MAYBE_TEXT: Final = {"type": ["string", "null"]}
-_ADDRESS: Final = {"type": "string", "description": "HOST:PORT, an IPv6 host in brackets"}
+_ADDRESS: Final = {"type": "string", "description": "HOST:PORT, with an IPv6 host in brackets"}
 _UUID: Final = {"type": "string", "format": "uuid"}
 _STATES: Final = ["pending", "cancelled", "delivered", "unknown"]
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """A closed object all of whose properties are there."""
+    """A closed object whose properties are all required."""
     return {
         "type": "object",
         "properties": properties,
@@ -60,8 +60,7 @@ _ID_PARAMETER: Final = {
     "in": "path",
     "required": True,
     "schema": _TEXT,
-    "description": "what the record had in x-deliver-id: 1 to 255 bytes of any kind, "
-    "percent-encoded",
+    "description": "the record's x-deliver-id: 1 to 255 bytes of any kind, percent-encoded",
 }
 
 _TIMER: Final = {
@@ -71,7 +70,7 @@ _TIMER: Final = {
 }
 
 _SCHEMAS: Final[dict[str, Any]] = {
-    "Error": _object(error={"type": "string", "description": "a sentence for people"}),
+    "Error": _object(error={"type": "string", "description": "an error message"}),
     "NotReady": _object(
         ready={"const": False}, phase=_TEXT, recovered_bytes=_COUNT, total_bytes=_COUNT
     ),
@@ -80,11 +79,11 @@ _SCHEMAS: Final[dict[str, Any]] = {
         cluster_id=_UUID,
         epoch={**_COUNT, "description": "the leader epoch of every partition"},
         kafka=_ADDRESS,
-        advertised={**_ADDRESS, "description": "where Kafka clients are sent"},
+        advertised={**_ADDRESS, "description": "the address that Kafka clients connect to"},
         admin=_ADDRESS,
         insecure={
             "type": "boolean",
-            "description": "others than this machine may connect, unencrypted, without password",
+            "description": "other machines can connect without encryption or password",
         },
         flush={"enum": ["sync", "async"]},
         started_at=_INSTANT,
@@ -94,14 +93,14 @@ _SCHEMAS: Final[dict[str, Any]] = {
         topics=_COUNT,
         partitions=_COUNT,
         groups=_COUNT,
-        pending_timers={**_COUNT, "description": "records that wait until they are due"},
-        unreadable_timers={**_COUNT, "description": "due ones that the disk cannot read"},
-        next_due_at={**_MAYBE_INSTANT, "description": "nothing is due before, epoch ms"},
+        pending_timers={**_COUNT, "description": "records that are not due yet"},
+        unreadable_timers={**_COUNT, "description": "due records that the disk cannot read"},
+        next_due_at={**_MAYBE_INSTANT, "description": "no record is due earlier, epoch ms"},
         damage_count=_COUNT,
         damage={
             **_list(_object(file=_TEXT, offset=_COUNT, size=_COUNT, fault=_TEXT)),
             "maxItems": 100,
-            "description": "the first parts of files that were found damaged",
+            "description": "the first damaged parts of files",
         },
     ),
     "TopicSummary": _object(
@@ -117,13 +116,13 @@ _SCHEMAS: Final[dict[str, Any]] = {
         settings={
             "type": "object",
             "additionalProperties": _TEXT,
-            "description": "what was set; all others have their defaults",
+            "description": "the settings given for it; all others have their defaults",
         },
         partitions=_list(
             _object(
                 partition=_COUNT,
                 start_offset=_COUNT,
-                visible_offset={**_COUNT, "description": "up to here it can be fetched"},
+                visible_offset={**_COUNT, "description": "offsets below it can be fetched"},
                 next_offset=_COUNT,
                 pending_timers=_COUNT,
             )
@@ -132,7 +131,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
     "GroupSummary": _object(name=_TEXT, state=_TEXT, protocol_type=_TEXT, member_count=_COUNT),
     "Group": _object(
         name=_TEXT,
-        state={"type": "string", "description": "Kafka's word, such as Stable or Empty"},
+        state={"type": "string", "description": "Kafka's name of it, such as Stable or Empty"},
         protocol_type=_TEXT,
         protocol=_TEXT,
         generation={"type": "integer", "minimum": -1},
@@ -145,7 +144,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
                 assignment={
                     "type": ["array", "null"],
                     "items": _object(topic=_TEXT, partition=_COUNT),
-                    "description": "null: of a form that the broker does not know",
+                    "description": "null if the broker does not know its format",
                 },
             )
         ),
@@ -153,7 +152,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
             _object(
                 topic=_TEXT,
                 partition=_COUNT,
-                offset={"type": "integer", "description": "of the record that it reads next"},
+                offset={"type": "integer", "description": "of the next record to read"},
                 metadata=_MAYBE_TEXT,
                 committed_at=_INSTANT,
                 end_offset=_COUNT,
@@ -169,9 +168,9 @@ _TIMER_PATH: Final[dict[str, Any]] = {
     "parameters": [_TOPIC_PARAMETER, _ID_PARAMETER],
     "get": {
         "operationId": "getTimer",
-        "summary": "what became of a delayed record, by its x-deliver-id",
-        "description": "Delivered and cancelled ones are remembered for a day "
-        "(delay.fired_id_memory_ms), then they are unknown.",
+        "summary": "the state of a delayed record, by its x-deliver-id",
+        "description": "The broker remembers delivered and cancelled records for a day "
+        "(delay.completed_id_memory_ms); after that their state is unknown.",
         "responses": {
             "200": _json("its state, durable like an acknowledged record", _ref("Timer")),
             "400": _error("the id is empty, too long or badly encoded"),
@@ -182,10 +181,10 @@ _TIMER_PATH: Final[dict[str, Any]] = {
     "delete": {
         "operationId": "cancelTimer",
         "summary": "cancel a delayed record, by its x-deliver-id",
-        "description": "As strong as a record with x-deliver-cancel: after the answer 200 it is "
-        "never delivered. May be repeated.",
+        "description": "Has the effect of a record with x-deliver-cancel: after status 200 the "
+        "record is never delivered. May be repeated.",
         "responses": {
-            "200": _json("it is cancelled, now or before; this is durable", _ref("Timer")),
+            "200": _json("it is durably cancelled, now or before", _ref("Timer")),
             "400": _error("the id is empty, too long or badly encoded"),
             "403": _error("the request comes from a web page of another origin"),
             "404": _json(
@@ -210,18 +209,18 @@ def _get(
 _PATHS: Final[dict[str, Any]] = {
     "/healthz": _get(
         "getHealth",
-        "the event loop turns",
-        {"200": _json("it does", _object(status={"const": "ok"}))},
+        "liveness: the event loop runs",
+        {"200": _json("it runs", _object(status={"const": "ok"}))},
     ),
     "/readyz": _get(
         "getReadiness",
-        "clients are served",
-        {"200": _json("they are", _object(ready={"const": True})), "503": _NOT_READY},
+        "readiness: clients are served",
+        {"200": _json("clients are served", _object(ready={"const": True})), "503": _NOT_READY},
     ),
     "/metrics": _get(
         "getMetrics",
         "metrics for Prometheus",
-        {"200": {"description": "all of them", "content": {"text/plain": {"schema": _TEXT}}}},
+        {"200": {"description": "all metrics", "content": {"text/plain": {"schema": _TEXT}}}},
     ),
     "/api/v1/openapi.json": _get(
         "getDescription", "this description", {"200": _json("OpenAPI 3.1", {"type": "object"})}
@@ -276,8 +275,8 @@ DESCRIPTION: Final[dict[str, Any]] = {
         "title": "latermq admin API",
         "version": "1",
         "description": "Served on the admin address. Every path may also answer 421 if the Host "
-        "header names another server, and 500 for a mistake of the broker's, with a body of the "
-        "schema Error.",
+        "header names another server, and 500 for an internal error, with a body of the schema "
+        "Error.",
         "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     },
     "paths": _PATHS,

@@ -1,12 +1,11 @@
-"""HTTP on the admin address: health, readiness, metrics, and what `api` answers below /api/v1.
+"""HTTP on the admin address: health, readiness, metrics, and the API of `api` below /api/v1.
 
 Everything but /metrics is JSON, errors too: `{"error": "a sentence"}`.
 
-A web page of another origin must not reach it through the user's browser. Nor by DNS rebinding: a
-request has to name this server in its Host header, as loopback, as the address it listens on, or as
-one of the names it was given. Nor blindly: what changes something is no method that a browser sends
-without a preflight, preflights are refused, and an Origin has to be this server. Layer 5; runs on
-the event loop.
+A web page of another origin must not use the API through the user's browser. Against DNS rebinding,
+the Host header must name this server: a loopback name, the address it listens on, or one of its
+configured names. Against blind requests, only methods that need a CORS preflight change anything,
+preflights are refused, and an Origin header must name this server. Layer 5; runs on the event loop.
 """
 
 import ipaddress
@@ -19,16 +18,16 @@ from aiohttp import web
 
 from appliance.admin.api import Api, error_answer, not_ready
 from appliance.admin.status import StatusSource
-from appliance.config import Address, is_loopback, is_wildcard
+from appliance.config.config import Address, is_loopback, is_wildcard
 from appliance.errors import ConfigError, NotReadyError
 from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 
-# The longest request that means something: a topic of 249 and an id of 255 bytes, all of them
-# percent-encoded, are 1.5 KB.
+# The longest valid request has a topic of 249 and an id of 255 bytes, all of them percent-encoded:
+# 1.5 KB.
 _LINE_SIZE_MAX_BYTES: Final = 4096
 _HEADERS_SIZE_MAX_BYTES: Final = 8192
 _KEEPALIVE_S: Final = 30.0
-_SHUTDOWN_S: Final = 1.0  # handlers wait for one flush at most, so what is in flight ends soon
+_SHUTDOWN_S: Final = 1.0  # a handler waits for one flush at most, so requests end soon
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -42,8 +41,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _log = logging.getLogger(__name__)
 
-# aiohttp's own, which reports each malformed request with a traceback. Whoever can reach the port
-# could fill the disk with those; failures of handlers are logged by _answer_errors_as_json.
+# Replaces aiohttp's logger, which logs a traceback for each malformed request: anyone who can
+# connect could fill the disk. _answer_errors_as_json logs the failures of handlers.
 _silent_log = logging.Logger("aiohttp", logging.CRITICAL)
 
 
@@ -51,12 +50,12 @@ class AdminServer:
     """Serves the admin address from `start` until `stop`; start it once.
 
     Attributes:
-        app: its routes.
+        app: the application with its routes.
 
     Args:
         status: where the answers come from.
         address: host and port to listen on; port 0 lets the kernel choose.
-        host_names: further names and addresses that a Host header may give, without port.
+        host_names: further names and addresses that a Host header may have, without port.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class AdminServer:
             logger=_silent_log,
             keepalive_timeout=_KEEPALIVE_S,
             shutdown_timeout=_SHUTDOWN_S,
-            lingering_time=0,  # no request here has a body: do not wait for the rest of one
+            lingering_time=0,  # no request has a body: do not wait for the rest of one
             max_line_size=_LINE_SIZE_MAX_BYTES,
             max_field_size=_LINE_SIZE_MAX_BYTES,
             max_headers=_HEADERS_SIZE_MAX_BYTES,
@@ -91,7 +90,7 @@ class AdminServer:
         """Listen, and return the bound address.
 
         Raises:
-            ConfigError: the address cannot be listened on.
+            ConfigError: the address cannot be used.
         """
         await self._runner.setup()
         try:
@@ -100,7 +99,7 @@ class AdminServer:
             await self._runner.cleanup()
             reason = error.strerror or str(error)
             raise ConfigError(
-                f"cannot listen on the admin address {self._address}: {reason}; use another --admin"
+                f"cannot listen on the admin address {self._address}: {reason}; change --admin"
             ) from error
         return Address(*self._runner.addresses[0][:2])
 
@@ -129,7 +128,7 @@ class AdminServer:
             return await handler(request)
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
-            response = error_answer(405, f"{request.method} is not possible here, only {allowed}")
+            response = error_answer(405, f"{request.method} is not allowed here: use {allowed}")
             response.headers["Allow"] = allowed
             return response
         except web.HTTPException as error:
@@ -138,9 +137,9 @@ class AdminServer:
             return error_answer(error.status, error.reason)
         except NotReadyError:
             return not_ready(self._status)
-        except Exception:  # noqa: BLE001 (the root of a request: the broker serves on)
+        except Exception:  # noqa: BLE001 (the root of a request: the broker keeps serving)
             _log.exception("%s %s failed", request.method, request.rel_url.raw_path)
-            return error_answer(500, "an internal error; the broker's log has more")
+            return error_answer(500, "internal error: see the broker's log")
 
     @web.middleware
     async def _check_host(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -150,20 +149,20 @@ class AdminServer:
 
     @web.middleware
     async def _check_origin(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        # A browser says where a page comes from that wants to change something; other clients of
-        # HTTP say nothing. The Host header was found to be this server's before.
+        # A browser sends the origin of a page that wants to change something; other HTTP clients
+        # send none. _check_host has already checked that the Host header names this server.
         origin = request.headers.get("Origin")
         is_foreign = origin is not None and origin.lower() != f"http://{request.host}".lower()
         if is_foreign and request.method not in _SAFE_METHODS:
-            return error_answer(403, "a web page of another origin may change nothing here")
+            return error_answer(403, "web pages of another origin cannot change anything here")
         return await handler(request)
 
     def _is_own_name(self, host_header: str) -> bool:
         host = _plain_host(re.sub(r":[0-9]*$", "", host_header))
         if host in self._host_names or is_loopback(host):
             return True
-        # Rebinding needs a name of the attacker's, so where every address of the machine is
-        # listened on, any address in figures will do.
+        # DNS rebinding needs a host name that the attacker controls. If the server listens on every
+        # address of the machine, any numeric address is therefore safe.
         return is_wildcard(self._address.host) and _is_in_figures(host)
 
 
@@ -176,7 +175,7 @@ def _is_in_figures(host: str) -> bool:
 
 
 def _plain_host(name: str) -> str:
-    """Return a host as compared: lower case, IPv6 without brackets, no dot at the end."""
+    """Return a host name normalised: lower case, IPv6 without brackets, no final dot."""
     return name.lower().removesuffix(".").removeprefix("[").removesuffix("]")
 
 

@@ -1,4 +1,4 @@
-"""What the admin server asks, as an interface; and the answers that only it needs.
+"""The interface through which the admin server gets its data, and the types only it needs.
 
 Times are epoch ms and end in `_at`, durations end in `_ms`. Layer 5.
 """
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.model import GroupStatus, GroupSummary, TimerState, TopicStatus, TopicSummary
-from appliance.store.recovery import Progress
+from appliance.store.recovery.report import Progress
 
 
 @dataclass(frozen=True, slots=True)
 class LogPositions:
-    """How far the log has come, in bytes; see `_core.pointers`."""
+    """The end positions of the log, in bytes; see `_core.log.pointers`."""
 
     wrote: int
     committed: int
@@ -23,7 +23,7 @@ class LogPositions:
 
 @dataclass(frozen=True, slots=True)
 class DamagedPart:
-    """Bytes of a file that are not as they were written."""
+    """Bytes of a file that are damaged."""
 
     file: str
     offset: int
@@ -33,25 +33,25 @@ class DamagedPart:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """A broker at a moment.
+    """A snapshot of the broker.
 
     Attributes:
         version: of latermq.
         cluster_id, epoch: of the log.
-        kafka: where Kafka clients connect.
-        advertised: where they are sent.
-        admin: where this comes from.
-        insecure: others than this machine may connect, without encryption and password.
+        kafka: the address on which the broker listens for Kafka clients.
+        advertised: the address that clients are told to connect to.
+        admin: the address of the admin server.
+        insecure: other machines can connect without encryption or password.
         flush: "sync" or "async".
-        started_at: since when clients are served.
-        uptime_ms: for so long.
+        started_at: when the broker began to serve clients.
+        uptime_ms: the time since then.
         log: positions.
-        connections: of Kafka clients.
-        topics, partitions, groups: how many there are.
-        pending_timers: records that wait until they are due.
-        unreadable_timers: those that are due, and that the disk cannot read.
-        next_due_at: no record is due before that; None if none is pending.
-        damage_count: how many parts were found damaged since the start began.
+        connections: the number of Kafka clients.
+        topics, partitions, groups: how many exist.
+        pending_timers: records that are not due yet.
+        unreadable_timers: due records that the disk cannot read.
+        next_due_at: no record is due earlier; None if none is pending.
+        damage_count: damaged parts found since the start began.
         damage: the first of them.
     """
 
@@ -78,10 +78,10 @@ class BrokerStatus:
 
 
 class StatusSource(Protocol):
-    """What the admin server shows. Each call is quick: it runs between two turns of the loop.
+    """The data that the admin server shows. Each call is fast: it blocks the event loop.
 
     Only the first three may be called before the broker is ready. All others may raise
-    NotReadyError: it is about to stop.
+    NotReadyError if the broker is about to stop.
     """
 
     @property
@@ -89,7 +89,7 @@ class StatusSource(Protocol):
         """Clients are served."""
 
     def progress(self) -> Progress:
-        """Return how far the start is."""
+        """Return the progress of the start."""
 
     def metrics_text(self) -> bytes:
         """Return all metrics in Prometheus' text format 0.0.4."""
@@ -98,19 +98,19 @@ class StatusSource(Protocol):
         """Return the state of the broker."""
 
     def topics(self) -> Iterator[TopicSummary]:
-        """Yield all topics; between two of them the broker may go on, and topics come and go."""
+        """Yield all topics; topics may be created or deleted during the iteration."""
 
     def topic(self, name: str) -> TopicStatus | None:
-        """Return a topic, None if there is none of that name."""
+        """Return a topic, None if there is no such topic."""
 
     def groups(self) -> Iterator[GroupSummary]:
         """Yield all consumer groups, like `topics`."""
 
     def group(self, name: str) -> GroupStatus | None:
-        """Return a consumer group, None if there is none of that name."""
+        """Return a consumer group, None if there is no such group."""
 
     async def timer_state(self, topic: str, user_id: bytes) -> TimerState | None:
-        """Return what is known of a timer, durably; None if there is no such topic.
+        """Return the durable state of a timer; None if there is no such topic.
 
         Args:
             topic: any text.
@@ -118,15 +118,15 @@ class StatusSource(Protocol):
         """
 
     async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
-        """Cancel a pending timer, and return what became of it once that is durable.
+        """Cancel a pending timer, and return its state once that is durable.
 
         Args:
             topic: any text.
             user_id: 1 to 255 bytes of any kind.
 
         Returns:
-            "cancelled", also if it was cancelled before; another state if there was nothing to
-            cancel. None if there is no such topic.
+            "cancelled", also if it was cancelled before; another state if nothing could be
+            cancelled. None if there is no such topic.
 
         Raises:
             RequestError: the disk is full.

@@ -1,5 +1,5 @@
-"""The commands that ask a running broker: as a Kafka client, or through its admin API. Layer 6.
+"""The commands that query a running broker or read a data directory. Layer 6.
 
-What a command needs to run is imported when it runs, so that `latermq --help` and every mistake in
-an argument are answered at once.
+A command imports its dependencies when it runs, so that `latermq --help` and the report of a wrong
+argument do not wait for them.
 """

@@ -1,4 +1,4 @@
-"""The admin API from outside, with the standard library alone, which loads fast. Layer 6."""
+"""A client of the admin API; it uses the standard library only, which loads fast. Layer 6."""
 
 import json
 from typing import Any, Final
@@ -6,35 +6,36 @@ from typing import Any, Final
 from appliance.commands.arguments import read_address
 from appliance.errors import NotReadyError, RequestError, UnknownTopicError, UnreachableError
 
-TIMEOUT_S: Final = 10.0
-"""A cancel waits for one flush, which on a disk that is in trouble may take seconds."""
+_UNKNOWN_SERVER_ERROR: Final = -1
+"""The admin API answers in sentences, not in Kafka's codes."""
 
-_KAFKA_STORAGE_ERROR: Final = 56
+TIMEOUT_S: Final = 10.0
+"""A cancel waits for one flush, which may take seconds on a failing disk."""
 
 
 def get(address: str, *segments: str | bytes) -> Any:
-    """Ask for what is at `/api/v1/` and those segments; see `_ask`."""
+    """Get the resource at `/api/v1/` and these path segments; see `_ask`."""
     return _ask(address, "GET", segments)
 
 
 def delete(address: str, *segments: str | bytes) -> Any:
-    """Delete what is at `/api/v1/` and those segments; see `_ask`."""
+    """Delete the resource at `/api/v1/` and these path segments; see `_ask`."""
     return _ask(address, "DELETE", segments)
 
 
 def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
-    """Ask the admin API of a broker.
+    """Send a request to the admin API of a broker.
 
     Returns:
-        What it answered; also what it says of a timer that cannot be cancelled.
+        The decoded answer, also the one for a timer that cannot be cancelled.
 
     Raises:
-        ConfigError: the address has the wrong form.
-        UnreachableError: nobody answers there, or somebody else.
+        ConfigError: the address is not HOST:PORT.
+        UnreachableError: nothing answers at the address, or it is not latermq.
         NotReadyError: the broker is starting or stopping.
-        RequestError: it refuses; UnknownTopicError if what is asked for is not there.
+        RequestError: the broker refuses; UnknownTopicError if the resource does not exist.
     """
-    # Here and not above: other commands do without.
+    # Imported here because other commands do not need it.
     import http.client
     from urllib.parse import quote
 
@@ -49,7 +50,7 @@ def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
         reason = (getattr(error, "strerror", None) or str(error) or repr(error)).lower()
         raise UnreachableError(
             f"no broker answers at the admin address {address} ({reason}): start it with "
-            "`latermq serve`, or say where it is with --admin"
+            "`latermq serve`, or give its address with --admin"
         ) from None
     finally:
         connection.close()
@@ -57,7 +58,7 @@ def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
         answer = json.loads(body)
     except ValueError:
         raise UnreachableError(
-            f"what answers at {address} is no latermq: say where its admin address is with --admin"
+            f"the server at {address} is not latermq: give the broker's admin address with --admin"
         ) from None
     return _checked(response.status, answer)
 
@@ -68,9 +69,9 @@ def _checked(status: int, answer: Any) -> Any:
     if status == 503:
         raise NotReadyError(
             f"the broker is not ready: {answer['phase']}, {answer['recovered_bytes']} of "
-            f"{answer['total_bytes']} bytes; try again"
+            f"{answer['total_bytes']} bytes; try again later"
         )
     message = str(answer.get("error", f"status {status}"))
     if status == 404:
         raise UnknownTopicError(message)
-    raise RequestError(message, code=_KAFKA_STORAGE_ERROR)
+    raise RequestError(message, code=_UNKNOWN_SERVER_ERROR)

@@ -4,9 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import typer
-
-from appliance.clock import SystemClock
+from appliance.commands import usage
 from appliance.commands.arguments import Json, ends_quietly
 from appliance.commands.offline import (
     EXIT_FAULTS,
@@ -19,6 +17,7 @@ from appliance.commands.offline import (
 )
 from appliance.commands.output import complain, print_json, print_line, printable
 from appliance.offline.findings import Fault, Findings, Note
+from appliance.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from appliance.offline.check import CheckReport
@@ -31,19 +30,19 @@ Examples:
   latermq check ./restored --json
   latermq check /var/lib/latermq --live
 
-Exit status: 0 all is whole, 1 faults were found, 2 it could not be checked.
+Exit status: 0 no faults, 1 faults were found, 2 the directory could not be checked.
 """
 
 
 @ends_quietly
 @reports_failure
 def check(directory: DirArgument, live: Live = False, json: Json = False) -> None:
-    """Verify every frame of the log, and every file that follows from it.
+    """Verify every frame of the log, and every file that is derived from it.
 
-    Reads alone: nothing in the directory is made or changed.
+    Read-only: it creates and changes nothing in the directory.
     """
 
-    def tell(finding: Fault | Note) -> None:
+    def report_finding(finding: Fault | Note) -> None:
         meter.clear()
         if json:
             print_json(finding_in_json(finding))
@@ -51,14 +50,14 @@ def check(directory: DirArgument, live: Live = False, json: Json = False) -> Non
             kind = "fault" if isinstance(finding, Fault) else "note"
             print_line(f"{kind}: {printable(str(finding))}")
 
-    # Not at the top: what checks takes time to load, and help and mistakes are answered at once.
+    # Imported here so that help and argument errors do not wait for it.
     from appliance.offline.check import Check
 
     meter = Meter()
-    findings = Findings(tell)
+    findings = Findings(report_finding)
     with opened(Path(directory), findings, may_be_live=live) as data:
         if data.is_live:
-            complain("a broker is running: what it has flushed is checked, up to now")
+            complain("a broker is running: this checks what it has flushed up to now")
         run = Check(data, findings, SystemClock())
         for done, total in run.run():
             meter.show(done, total)
@@ -66,7 +65,7 @@ def check(directory: DirArgument, live: Live = False, json: Json = False) -> Non
         report = run.report
     _print_report(report, json=json)
     if report.faults:
-        raise typer.Exit(EXIT_FAULTS)
+        raise usage.Exit(EXIT_FAULTS)
 
 
 def _print_report(report: "CheckReport", *, json: bool) -> None:

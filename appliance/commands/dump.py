@@ -1,12 +1,11 @@
-"""`latermq dump`: show what is in a data directory. Layer 6."""
+"""`latermq dump`: show the content of a data directory. Layer 6."""
 
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
+from appliance.commands import usage
 from appliance.commands.arguments import Json, ends_quietly, format_instant, to_bytes
 from appliance.commands.offline import (
     EXIT_FAULTS,
@@ -37,7 +36,7 @@ Examples:
   latermq dump /var/lib/latermq queues --topic orders --partition 0
   latermq dump /var/lib/latermq state
 
-Exit status: 0 done, 1 something on the way is damaged (it says where), 2 it could not be done.
+Exit status: 0 done, 1 part of the data is damaged (it prints where), 2 nothing could be shown.
 """
 
 _LINES_AT_ONCE: Final = 512
@@ -54,17 +53,17 @@ _ONE_OF_MANY: Final = {
     "records": "record",
     "timers": "timer",
     "cancels": "cancel",
-    "settled": "settled",
+    "completed": "completed",
     "partitions": "partition",
     "entries": "entry",
     "members": "member",
     "values": "value",
-    "withdrawals": "withdrawal",
+    "cancellations": "cancellation",
 }
 
 
 class What(StrEnum):
-    """What is shown."""
+    """What a dump shows."""
 
     FRAMES = "frames"
     RECORDS = "records"
@@ -100,48 +99,48 @@ class Kind(StrEnum):
 
 @ends_quietly
 @reports_failure
-def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
+def dump(  # noqa: PLR0917 (these are flags: click passes them by name)
     directory: DirArgument,
     what: Annotated[
         What,
-        typer.Argument(
+        usage.Argument(
             help="frames of the log; visible records; timers; units of the ConsumeQueues; the "
-            "state that follows from the log; what the checkpoint names."
+            "state after replay of the log; the checkpoint and the snapshots it names."
         ),
     ] = What.FRAMES,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Of this topic.")] = None,
+    topic: Annotated[str | None, usage.Option(metavar="TOPIC", help="Only this topic.")] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Of this partition.")
+        int | None, usage.Option(min=0, metavar="N", help="Only this partition.")
     ] = None,
     kind: Annotated[
-        list[Kind] | None, typer.Option(help="Frames of this kind; may be repeated.")
+        list[Kind] | None, usage.Option(help="Only frames of this kind; may be repeated.")
     ] = None,
     from_: Annotated[
-        int, typer.Option("--from", min=0, metavar="POS", help="From this log position on.")
+        int, usage.Option("--from", min=0, metavar="POS", help="Start at this log position.")
     ] = 0,
     to: Annotated[
-        int | None, typer.Option(min=0, metavar="POS", help="To before this log position.")
+        int | None, usage.Option(min=0, metavar="POS", help="Stop before this log position.")
     ] = None,
     offsets: Annotated[
         str | None,
-        typer.Option(metavar="FROM:TO", help="Offsets, the last one excluded; either may be left."),
+        usage.Option(metavar="FROM:TO", help="Only offsets FROM to TO - 1; either may be empty."),
     ] = None,
     id_: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Timers with this id.")
+        str | None, usage.Option("--id", metavar="ID", help="Only timers with this id.")
     ] = None,
-    pending: Annotated[bool, typer.Option("--pending", help="Timers that are pending.")] = False,
+    pending: Annotated[bool, usage.Option("--pending", help="Only pending timers.")] = False,
     content: Annotated[
         bool,
-        typer.Option("--content", help="Frames with what they hold: records, timers, cancels."),
+        usage.Option("--content", help="Also the content of frames: records, timers, cancels."),
     ] = False,
     live: Live = False,
     json: Json = False,
 ) -> None:
-    """Show what is in a data directory, as text or JSON lines.
+    """Show the content of a data directory, as text or JSON lines.
 
-    Reads alone: nothing in the directory is made or changed.
+    Read-only: it creates and changes nothing in the directory.
     """
-    # These take time to load, and help and mistakes are answered at once.
+    # Imported here so that help and argument errors do not wait for it.
     from appliance.main import KAFKA_FACADE
     from appliance.offline.dump import Dump, Filters
 
@@ -167,7 +166,7 @@ def dump(  # noqa: PLR0917 (these are flags: typer passes them by name)
         finally:
             printer.flush()
     if findings.fault_count:
-        raise typer.Exit(EXIT_FAULTS)
+        raise usage.Exit(EXIT_FAULTS)
 
 
 def _items(source: "Dump", what: What, *, with_contents: bool) -> "Iterator[Item]":
@@ -187,7 +186,7 @@ def _items(source: "Dump", what: What, *, with_contents: bool) -> "Iterator[Item
 
 
 def _kind_numbers(kinds: list[Kind] | None) -> frozenset[int] | None:
-    from appliance.store.frame_kinds import KIND_NAMES
+    from appliance.store.log.frame_kinds import KIND_NAMES
 
     numbers = {name.replace(" ", "-"): number for number, name in KIND_NAMES.items()}
     return frozenset(numbers[each.value] for each in kinds) if kinds else None
@@ -199,19 +198,19 @@ def _read_offsets(text: str | None) -> tuple[int | None, int | None]:
     first, colon, end = text.partition(":")
     numbers = [int(each) if each.isascii() and each.isdigit() else None for each in (first, end)]
     if not colon or [bool(first), bool(end)] != [each is not None for each in numbers]:
-        raise ConfigError(f"--offsets {text!r} has the wrong form: expected FROM:TO")
+        raise ConfigError(f"--offsets {text!r} is invalid: use FROM:TO")
     return numbers[0], numbers[1]
 
 
 class _Printer:
-    """Prints items, many lines at once."""
+    """Prints items, many lines per write."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
         self._lines: list[str] = []
 
     def finding(self, finding: Fault | Note) -> None:
-        """Say what is wrong, where it is met; of text to a person only."""
+        """Report a finding next to the items around it; as text, on standard error."""
         self.flush()
         if self._is_json:
             self._lines.append(json_line(finding_in_json(finding)))
@@ -234,7 +233,7 @@ class _Printer:
             self.flush()
 
     def flush(self) -> None:
-        """Print what was gathered."""
+        """Print the buffered lines."""
         lines, self._lines = self._lines, []
         if lines:
             print_lines(lines)
@@ -251,7 +250,7 @@ def _for_json(value: Any) -> Any:
 
 
 def _text_lines(head: str, item: "Item", indent: str) -> Iterator[str]:
-    """A line of names and values; what has parts of its own follows, further to the right."""
+    """Yield a line of names and values, then nested values on indented lines."""
     flat, deep = [], []
     for name, value in item.items():
         is_list_of_items = isinstance(value, list) and value and isinstance(value[0], dict)

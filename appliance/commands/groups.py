@@ -3,10 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-import typer
-
-from appliance.clock import SystemClock
-from appliance.commands import kafka_client
+from appliance.commands import kafka_client, usage
 from appliance.commands.arguments import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -24,6 +21,7 @@ from appliance.commands.output import (
     printable,
 )
 from appliance.errors import ConfigError, RequestError, UnknownTopicError
+from appliance.system.clock import SystemClock
 
 EXAMPLES: Final = """\
 Examples:
@@ -38,16 +36,14 @@ Examples:
 
 UNKNOWN_MEMBER_ID: Final = 25
 REBALANCE_IN_PROGRESS: Final = 27
-"""What a broker says to a commit from outside of a group that has members."""
+"""The broker refuses an outside commit to a group with members with one of these codes."""
 
-app = typer.Typer(
+app = usage.Group(
     help="List and describe consumer groups, and set their offsets.",
     epilog=EXAMPLES,
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+GroupName = Annotated[str, usage.Argument(metavar="GROUP", help="Name of the group.")]
 
 
 @app.command("list")
@@ -80,7 +76,7 @@ def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) ->
 def describe_group(
     group: GroupName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False
 ) -> None:
-    """Show the members of a group, where it is in each partition, and how far behind."""
+    """Show the members of a group, and its offset and lag in each partition."""
     with kafka_client.admin_client(bootstrap) as client:
         if all(each["group_id"] != group for each in client.list_groups()):
             raise UnknownTopicError(f"there is no group {printable(group)}")
@@ -124,7 +120,7 @@ def _offsets_with_lag(client: Any, group: str) -> list[dict[str, Any]]:
 def _member(member: Any) -> dict[str, Any]:
     assignment = member["member_assignment"]
     partitions: list[dict[str, Any]] | None = None
-    if isinstance(assignment, dict):  # else it is none of a consumer
+    if isinstance(assignment, dict):  # else the member is not a consumer
         partitions = [
             {"topic": each["topic"], "partition": index}
             for each in assignment["assigned_partitions"]
@@ -149,7 +145,7 @@ def _print_members(members: list[dict[str, Any]]) -> None:
         )
         for member in members
     ]
-    print_table(("MEMBER", "CLIENT", "HOST", "PARTITIONS"), rows, empty="it has no members")
+    print_table(("MEMBER", "CLIENT", "HOST", "PARTITIONS"), rows, empty="the group has no members")
 
 
 def _print_offsets(offsets: list[dict[str, Any]], members: list[dict[str, Any]]) -> None:
@@ -170,40 +166,40 @@ def _print_offsets(offsets: list[dict[str, Any]], members: list[dict[str, Any]])
         for each in offsets
     ]
     head = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "READ BY")
-    print_table(head, rows, empty="it has committed no offsets")
+    print_table(head, rows, empty="the group has committed no offsets")
 
 
 @app.command("reset-offsets")
 @ends_quietly
-def reset_offsets(  # noqa: PLR0917 (these are flags: typer passes them by name)
+def reset_offsets(  # noqa: PLR0917 (these are flags: click passes them by name)
     group: GroupName,
     to: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="earliest, latest, or an offset.")
+        str | None, usage.Option(metavar="WHERE", help="earliest, latest, or an offset.")
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="To the first records of that time, or so long ago: 2h."),
+        usage.Option(metavar="TIME", help="To the first records since then, or this long ago: 2h."),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic", metavar="TOPIC", help="Only there; else wherever it has offsets. May repeat."
+        usage.Option(
+            "--topic", metavar="TOPIC", help="Default: topics with offsets; may be repeated."
         ),
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this one; may repeat."),
+        usage.Option("--partition", "-p", min=0, metavar="N", help="Only this one; may repeat."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be done.")
+        bool, usage.Option("--dry-run", help="Show the new offsets without setting them.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Set where a group goes on reading. It must have no members then."""
+    """Set the offsets of a group. The group must have no members."""
     check_group(group)
     if (to is None) == (since is None):
-        raise ConfigError("say where the group is to go on: --to or --since, one of them")
+        raise ConfigError("give the new offsets with either --to or --since")
     where = None if to is None else read_place("--to", to)
     since_ms = None if since is None else read_past("--since", since, SystemClock().wall_ms())
     with kafka_client.admin_client(bootstrap) as client:
@@ -227,7 +223,7 @@ def reset_offsets(  # noqa: PLR0917 (these are flags: typer passes them by name)
     rows = [tuple(move.values()) for move in moves]
     print_table(("TOPIC", "PARTITION", "OLD OFFSET", "NEW OFFSET"), rows, empty="")
     if dry_run:
-        complain("nothing was changed: leave --dry-run out to do it")
+        complain("nothing was changed: repeat without --dry-run to set these offsets")
 
 
 def _chosen(
@@ -237,7 +233,7 @@ def _chosen(
     topics: list[str] | None,
     indexes: list[int] | None,
 ) -> list[Any]:
-    """The partitions that are meant."""
+    """Return the partitions that the options select."""
     from kafka import TopicPartition
 
     partitions = list(committed)
@@ -254,7 +250,8 @@ def _chosen(
     chosen = [each for each in partitions if not indexes or each.partition in indexes]
     if not chosen:
         raise UnknownTopicError(
-            f"{printable(group)} has no offsets there: say for which topic with --topic"
+            f"group {printable(group)} has no offsets in these partitions: name a topic with "
+            "--topic, and partitions that it has"
         )
     return chosen
 
@@ -262,7 +259,7 @@ def _chosen(
 def _targets(
     client: Any, partitions: list[Any], where: str | int | None, since_ms: int | None
 ) -> dict[Any, int]:
-    """The offset for each partition, which lies between its ends."""
+    """Return the new offset of each partition, limited to what the partition holds."""
     from kafka import OffsetSpec
 
     begins = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
@@ -275,7 +272,7 @@ def _targets(
     targets = {}
     for each in partitions:
         offset = where if isinstance(where, int) else found[each].offset
-        if offset < 0:  # no record is that young
+        if offset < 0:  # no record is that new
             offset = ends[each].offset
         targets[each] = min(max(offset, begins[each].offset), ends[each].offset)
     return targets
@@ -288,7 +285,8 @@ def _commit(client: Any, group: str, targets: Mapping[Any, int]) -> None:
     for error in client.alter_group_offsets(group, offsets).values():
         if error.errno in (UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS):
             raise RequestError(
-                f"{printable(group)} has members: stop them first, they would go on where they are",
+                f"group {printable(group)} has members, which would ignore new offsets: stop them "
+                "first",
                 code=error.errno,
             )
         kafka_client.check_code(error.errno, None)

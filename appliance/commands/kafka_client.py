@@ -1,6 +1,6 @@
-"""A running broker through kafka-python, with its errors as ours. Layer 6.
+"""Access to a running broker through kafka-python, with its errors turned into ours. Layer 6.
 
-Importing kafka-python takes a tenth of a second, so that is left until it is needed.
+Importing kafka-python takes a tenth of a second, so each function imports it when needed.
 """
 
 import socket
@@ -13,7 +13,7 @@ from appliance.errors import InvalidTopicError, RequestError, UnknownTopicError,
 
 CONNECT_S: Final = 5.0
 REQUEST_MS: Final = 15_000
-"""An answer that takes longer will not come."""
+"""A broker that has not answered by then will not answer."""
 
 _CLIENT_ID: Final = "latermq-cli"
 _UNKNOWN_SERVER_ERROR: Final = -1
@@ -21,7 +21,7 @@ _UNKNOWN_SERVER_ERROR: Final = -1
 
 @contextmanager
 def admin_client(bootstrap: str) -> Iterator[Any]:
-    """Give a KafkaAdminClient, closed at the end; see `translated` for what may be raised."""
+    """Yield a KafkaAdminClient, closed at the end; `translated` lists the errors."""
     check_reachable(bootstrap)
     from kafka import KafkaAdminClient  # type: ignore[import-untyped]
 
@@ -40,7 +40,7 @@ def admin_client(bootstrap: str) -> Iterator[Any]:
 
 @contextmanager
 def producer(bootstrap: str) -> Iterator[Any]:
-    """Give a KafkaProducer, closed at the end; see `translated` for what may be raised."""
+    """Yield a KafkaProducer, closed at the end; `translated` lists the errors."""
     check_reachable(bootstrap)
     from kafka import KafkaProducer
 
@@ -57,13 +57,13 @@ def producer(bootstrap: str) -> Iterator[Any]:
         try:
             yield client
         finally:
-            # What was to be waited for was waited for.
+            # The caller has waited for the acknowledgements that it needs.
             client.close(timeout=0)
 
 
 @contextmanager
 def consumer(bootstrap: str, **settings: Any) -> Iterator[Any]:
-    """Give a KafkaConsumer, closed at the end; see `translated` for what may be raised."""
+    """Yield a KafkaConsumer, closed at the end; `translated` lists the errors."""
     check_reachable(bootstrap)
     from kafka import KafkaConsumer
 
@@ -84,11 +84,11 @@ def consumer(bootstrap: str, **settings: Any) -> Iterator[Any]:
 
 
 def check_reachable(bootstrap: str) -> None:
-    """Fail at once where the client would try for seconds, or for ever.
+    """Fail at once where the client library would retry for seconds, or for ever.
 
     Raises:
-        ConfigError: the address has the wrong form.
-        UnreachableError: nobody answers there.
+        ConfigError: the address is not HOST:PORT.
+        UnreachableError: nothing listens at the address.
     """
     address = read_address("--bootstrap", bootstrap)
     try:
@@ -96,8 +96,8 @@ def check_reachable(bootstrap: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UnreachableError(
-            f"no broker answers at {address} ({reason}): start it with `latermq serve`, or say "
-            "where it is with --bootstrap"
+            f"no broker answers at {address} ({reason}): start it with `latermq serve`, or give "
+            "its address with --bootstrap"
         ) from None
 
 
@@ -105,12 +105,12 @@ def partitions_of(client: Any, topic: str) -> set[int]:
     """Return the indexes of a topic's partitions; none if there is no such topic.
 
     Args:
-        client: a KafkaProducer, which has a topic made that does not exist, or a KafkaConsumer.
-        topic: its name.
+        client: a KafkaProducer, which makes the broker create a missing topic, or a KafkaConsumer.
+        topic: the topic's name.
 
     Raises:
-        InvalidTopicError: it cannot be the name of a topic.
-        UnknownTopicError: there is none of that name, and the broker makes none.
+        InvalidTopicError: a topic cannot have this name.
+        UnknownTopicError: the topic does not exist, and the broker does not create it.
     """
     from kafka.errors import KafkaTimeoutError  # type: ignore[import-untyped]
 
@@ -120,25 +120,25 @@ def partitions_of(client: Any, topic: str) -> set[int]:
     except ValueError as error:
         raise InvalidTopicError(str(error)) from None
     except KafkaTimeoutError:
-        # That is how a producer says it: the topic might be made while it waits.
+        # A producer has no other error for it: the topic might be created while it waits.
         raise UnknownTopicError(
-            f"there is no topic {topic}, and this broker makes none by itself: "
-            "`latermq topics create` does"
+            f"there is no topic {topic}, and this broker does not create topics on first use: "
+            "create it with `latermq topics create`"
         ) from None
 
 
 def check_partition(topic: str, partition: int, known: set[int]) -> None:
-    """Raise UnknownTopicError unless a partition is among those that are known."""
+    """Raise UnknownTopicError unless a partition is among the known ones."""
     if partition not in known:
-        raise UnknownTopicError(f"{topic} has no partition {partition}: it has 0 to {max(known)}")
+        raise UnknownTopicError(f"{topic} has no partition {partition}: use 0 to {max(known)}")
 
 
 @contextmanager
 def translated(bootstrap: str) -> Iterator[None]:
-    """Raise our errors for those of kafka-python.
+    """Turn the errors of kafka-python into ours.
 
     Raises:
-        UnreachableError: no answer came.
+        UnreachableError: the broker did not answer.
         RequestError: the broker refused; UnknownTopicError if there is no such topic.
     """
     from kafka import errors
@@ -149,13 +149,13 @@ def translated(bootstrap: str) -> Iterator[None]:
         raise refusal(error) from None
     except errors.KafkaError as error:
         raise UnreachableError(
-            f"no answer from the broker at {bootstrap}: {error}; it sends clients to its "
+            f"no answer from the broker at {bootstrap}: {error}; clients connect to the broker's "
             "advertised address (`latermq status` shows it), which must be reachable from here"
         ) from None
 
 
 def refusal(error: Any) -> RequestError:
-    """Return what a broker's error response means, with the broker's own sentence if it said one.
+    """Return the error for a broker's error response, with the broker's own message if it has one.
 
     Args:
         error: kafka.errors.BrokerResponseError.
@@ -169,7 +169,7 @@ def refusal(error: Any) -> RequestError:
 
 
 def check_code(code: int, message: str | None) -> None:
-    """Raise RequestError unless a code of a response says that all is well."""
+    """Raise RequestError if the error code of a response is not 0."""
     from kafka import errors
 
     if code:

@@ -1,4 +1,4 @@
-"""What `check`, `dump` and `rebuild` share: a directory, progress, exit statuses. Layer 6."""
+"""Parts that `check`, `dump` and `rebuild` share: directory, progress, exit status. Layer 6."""
 
 import functools
 import sys
@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, TypeVar
 
-import typer
-
+from appliance.commands import usage
 from appliance.commands.output import complain
 from appliance.errors import DataDirectoryLockedError, LatermqError, StorageError
-from appliance.fs import OsFileSystem
 from appliance.offline.findings import Fault, Findings, Note
+from appliance.system.files import OsFileSystem
 from appliance.units import MIB
 
 if TYPE_CHECKING:
@@ -25,18 +24,18 @@ EXIT_FAULTS: Final = 1
 EXIT_NOT_RUN: Final = 2
 
 DirArgument = Annotated[
-    str, typer.Argument(metavar="DIR", help="The data directory (--data-dir of serve).")
+    str, usage.Argument(metavar="DIR", help="The data directory (--data-dir of serve).")
 ]
 Live = Annotated[
     bool,
-    typer.Option(
-        "--live", help="Also if a broker is running: look at what it has flushed up to now."
+    usage.Option(
+        "--live", help="Read the directory of a running broker: what it has flushed up to now."
     ),
 ]
 
 
 def reports_failure(command: Callable[P, R]) -> Callable[P, R]:
-    """Let a command that could not do its work end with EXIT_NOT_RUN and a sentence."""
+    """Make a command that fails exit with EXIT_NOT_RUN and an error message."""
 
     @functools.wraps(command)
     def run(*arguments: P.args, **options: P.kwargs) -> R:
@@ -44,7 +43,7 @@ def reports_failure(command: Callable[P, R]) -> Callable[P, R]:
             return command(*arguments, **options)
         except LatermqError as error:
             complain(error.message + _hint(error))
-            raise typer.Exit(EXIT_NOT_RUN) from None
+            raise usage.Exit(EXIT_NOT_RUN) from None
 
     return run
 
@@ -52,20 +51,20 @@ def reports_failure(command: Callable[P, R]) -> Callable[P, R]:
 def _hint(error: LatermqError) -> str:
     if isinstance(error, StorageError) and error.is_forbidden:
         return (
-            "; run it as the user that owns the directory, or as a member of its group, who may "
-            "read it"
+            "; run the command as the owner of the directory, or as a member of its group, which "
+            "may read it"
         )
     return ""
 
 
 @contextmanager
 def opened(root: Path, findings: Findings, *, may_be_live: bool) -> Iterator["DataDir"]:
-    """Open a data directory for reading, and keep brokers out meanwhile.
+    """Open a data directory for reading; no broker can start on it until the block ends.
 
     Raises:
-        LatermqError: it cannot be opened; see `DataDir.open`.
+        LatermqError: the directory cannot be opened; see `DataDir.open`.
     """
-    # Not at the top: it takes time to load, and help and mistakes are answered at once.
+    # Imported here so that help and argument errors do not wait for it.
     from appliance.offline.data_dir import DataDir
 
     data = DataDir(OsFileSystem(), root, findings)
@@ -79,24 +78,24 @@ def opened(root: Path, findings: Findings, *, may_be_live: bool) -> Iterator["Da
 
 
 class InUseError(LatermqError):
-    """A broker holds the directory that a command was to look at."""
+    """A broker holds the lock of the directory that a command is to read."""
 
     def __init__(self, error: DataDirectoryLockedError) -> None:
         holder = "a broker" if error.pid is None else f"a broker (pid {error.pid})"
         super().__init__(
-            f"{holder} is running on {error.directory}: stop it, or say --live to see what it has "
+            f"{holder} is running on {error.directory}: stop it, or use --live to read what it has "
             "flushed up to now"
         )
 
 
 class Meter:
-    """How far a long command is, on standard error if that is a terminal."""
+    """The progress of a long command, on standard error if that is a terminal."""
 
     def __init__(self) -> None:
         self._is_shown = False
 
     def show(self, done: int, total: int) -> None:
-        """Show bytes of the log done, of all."""
+        """Show how many bytes of the log are done, and of how many."""
         if sys.stderr.isatty():
             share = 100 * done // total if total else 100
             sys.stderr.write(f"\r{done // MIB} of {total // MIB} MiB, {share} % ")
@@ -104,7 +103,7 @@ class Meter:
             self._is_shown = True
 
     def clear(self) -> None:
-        """Take it away, so that a line can be printed."""
+        """Erase the progress, so that a line can be printed."""
         if self._is_shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -112,7 +111,7 @@ class Meter:
 
 
 def finding_in_json(finding: Fault | Note) -> dict[str, Any]:
-    """A fault or a note as a JSON object."""
+    """Return a fault or a note as a JSON object."""
     if isinstance(finding, Note):
         return {
             "type": "note",

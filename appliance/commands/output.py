@@ -1,7 +1,6 @@
-"""How commands print: tables with some colour on a terminal, plain columns elsewhere, or JSON.
+"""Command output: coloured tables on a terminal, plain columns elsewhere, or JSON.
 
-What comes from records and names is made printable first, so that it cannot steer the terminal.
-Layer 6.
+Text from records and names is escaped first, so that it cannot control the terminal. Layer 6.
 """
 
 import base64
@@ -16,17 +15,17 @@ from appliance.commands.arguments import to_bytes
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\\\\]"
 )
-r"""What steers a terminal, ends a line or turns the direction of text; bytes that are no UTF-8,
-which are decoded to lone surrogates; and the backslash, which escapes all of them."""
+r"""Characters that control a terminal, end a line or change the direction of text; lone surrogates,
+to which bytes that are not UTF-8 are decoded; and the backslash, which escapes all of them."""
 
 _SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\\": "\\\\"}
 
 
 def printable(value: str | bytes | None) -> str:
-    """Return text for a person, in one line.
+    """Return escaped text that fits on one line.
 
     Args:
-        value: text, or bytes that may be text; None is shown as nothing.
+        value: text, or bytes that may be text; None becomes the empty text.
     """
     if value is None:
         return ""
@@ -39,13 +38,13 @@ def _escaped(match: re.Match[str]) -> str:
     if char in _SHORT:
         return _SHORT[char]
     number = ord(char)
-    if 0xDC80 <= number <= 0xDCFF:  # how Python decodes a byte that is no UTF-8
+    if 0xDC80 <= number <= 0xDCFF:  # how Python decodes a byte that is not UTF-8
         number -= 0xDC00
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
 def octets_in_json(value: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes of a record for JSON: text if they are UTF-8, else `{"base64": ...}`."""
+    """Return a record's bytes for JSON: text if they are UTF-8, else `{"base64": ...}`."""
     if value is None:
         return None
     try:
@@ -55,12 +54,12 @@ def octets_in_json(value: bytes | None) -> str | dict[str, str] | None:
 
 
 def json_line(value: Any) -> str:
-    """Return a value as JSON in one line."""
+    """Return a value as one line of JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON in one line."""
+    """Print a value as one line of JSON."""
     print_lines([json_line(value)])
 
 
@@ -70,28 +69,28 @@ def print_line(text: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines, at once: the other end of a pipe may wait for them."""
+    """Print lines and flush them: the reader of a pipe may wait for them."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 
 def complain(sentence: str) -> None:
-    """Say to a person what went wrong, or what to do."""
+    """Print an error or a hint to standard error."""
     sys.stderr.write(f"latermq: {sentence}\n")
 
 
 def is_terminal() -> bool:
-    """A person reads what is printed."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    """Print a table; numbers stand on the right.
+    """Print a table; columns of numbers are right-aligned.
 
     Args:
-        head: names of the columns.
-        rows: their cells; text of others has been made printable; None is shown as a dash.
-        empty: said to a person if there are no rows.
+        head: the column names.
+        rows: the cells; foreign text is already `printable`; None is shown as a dash.
+        empty: the message on standard error if there are no rows.
     """
     if not rows:
         complain(empty)
@@ -126,7 +125,7 @@ def _print_rich_table(
 
 
 def print_fields(fields: Sequence[tuple[str, object]]) -> None:
-    """Print names and values, one pair in a line."""
+    """Print names and values, one pair per line."""
     width = max(len(name) for name, _ in fields)
     bold, plain = ("\x1b[1m", "\x1b[0m") if is_terminal() else ("", "")
     for name, value in fields:

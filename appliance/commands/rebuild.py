@@ -1,16 +1,15 @@
-"""`latermq rebuild`: make anew what follows from a log. Layer 6."""
+"""`latermq rebuild`: rebuild the files that are derived from the log. Layer 6."""
 
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
-from appliance.clock import SystemClock
+from appliance.commands import usage
 from appliance.commands.arguments import Json, ends_quietly
 from appliance.commands.offline import EXIT_FAULTS, DirArgument, Meter, reports_failure
 from appliance.commands.output import print_json, print_line, printable
-from appliance.config_file import load_config
-from appliance.fs import OsFileSystem
+from appliance.config.config_file import load_config
+from appliance.system.clock import SystemClock
+from appliance.system.files import OsFileSystem
 
 EXAMPLES: Final = """\
 Examples:
@@ -19,9 +18,9 @@ Examples:
   latermq rebuild /var/lib/latermq
   latermq rebuild /var/lib/latermq --config /etc/latermq/latermq.toml
 
-The log is kept as it is, but for a torn tail, which any start cuts off. Give the configuration of
-the broker, if it has one, and run it as the user that the broker runs as: that user will own the
-files. Exit status: 0 done, 1 done and the log is damaged (it says where), 2 it could not be done.
+The log is left as it is, except for a torn tail, which every start cuts off. Give the broker's
+configuration file, if it has one, and run the command as the broker's user, who then owns the
+files. Exit status: 0 done, 1 done but the log is damaged (it prints where), 2 nothing was rebuilt.
 """
 
 
@@ -30,27 +29,27 @@ files. Exit status: 0 done, 1 done and the log is damaged (it says where), 2 it 
 def rebuild(
     directory: DirArgument,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings of the broker, in TOML.")
+        Path | None, usage.Option(metavar="FILE", help="Settings of the broker, in TOML.")
     ] = None,
     accept_loss: Annotated[
         bool,
-        typer.Option(
-            "--accept-loss", help="Go on without what is missing or damaged of the log, for good."
+        usage.Option(
+            "--accept-loss", help="Continue without missing or damaged log data; it stays lost."
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Remove every file that follows from the log, and make it anew from the log.
+    """Remove every file that is derived from the log, and rebuild it from the log.
 
-    No broker may be running.
+    No broker may run on the directory.
     """
-    # Here, so that help and errors do not wait for all of the broker to load.
+    # Imported here so that help and argument errors do not wait for the whole broker.
     from appliance.main import KAFKA_FACADE
     from appliance.offline.rebuild import Rebuild
 
-    settled = load_config(config, {"data_dir": directory}, OsFileSystem())
+    completed = load_config(config, {"data_dir": directory}, OsFileSystem())
     fs, clock = OsFileSystem(), SystemClock()
-    run = Rebuild(fs, clock, settled, KAFKA_FACADE, accepts_loss=accept_loss)
+    run = Rebuild(fs, clock, completed, KAFKA_FACADE, accepts_loss=accept_loss)
     meter = Meter()
     for progress in run.run():
         meter.show(progress.recovered_bytes, progress.total_bytes)
@@ -75,4 +74,4 @@ def rebuild(
             print_line(printable(str(damage)))
         print_line(f"rebuilt: {report}")
     if report.damage:
-        raise typer.Exit(EXIT_FAULTS)
+        raise usage.Exit(EXIT_FAULTS)

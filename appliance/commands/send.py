@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import typer
-
-from appliance.commands import kafka_client
+from appliance.commands import kafka_client, usage
 from appliance.commands.arguments import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -22,7 +20,7 @@ from appliance.commands.output import complain, print_json, print_line, printabl
 from appliance.errors import ConfigError, LatermqError
 
 IN_FLIGHT_MAX: Final = 10_000
-"""Records read from standard input that are not acknowledged yet; bounds the memory."""
+"""Unacknowledged records from standard input; bounds the memory."""
 
 EXAMPLES: Final = """\
 Examples:
@@ -35,7 +33,7 @@ Examples:
   latermq send orders retry --level 3 --key customer-5 --header trace=abc
   seq 1000 | latermq send numbers --delay 10s
 
-A delay is 1500 (ms), 30s, 15m, 2h, 7d or PT15M. docs/DELAY.md says all about it.
+A delay is 1500 (ms), 30s, 15m, 2h, 7d or PT15M. docs/DELAY.md has the details.
 """
 
 Headers = list[tuple[str, bytes]]
@@ -43,11 +41,11 @@ Headers = list[tuple[str, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What all records of one command have in common.
+    """The properties that all records of one command share.
 
     Attributes:
-        topic, partition, key, headers: where they go, and what they carry; None for no matter.
-        words: what is asked for, for people.
+        topic, partition, key, headers: of each record; None lets the client choose.
+        words: the requested delay as text for the output.
     """
 
     topic: str
@@ -58,45 +56,45 @@ class Wish:
 
 
 @ends_quietly
-def send(  # noqa: PLR0917 (these are flags: typer passes them by name)
+def send(  # noqa: PLR0917 (these are flags: click passes them by name)
     topic: TopicName,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VALUE", help="One record each; none: one for each input line"),
+        usage.Argument(metavar="VALUE", help="One record each; none: one for each input line."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of the records.")] = None,
+    key: Annotated[str | None, usage.Option("--key", "-k", help="The key of the records.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated."),
+        usage.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated."),
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Deliver so much later: 30s, 15m, 2h, 7d.")
+        str | None, usage.Option(metavar="TIME", help="Deliver this much later: 30s, 15m, 2h, 7d.")
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="INSTANT", help="Deliver then: 2030-01-01T00:00:00Z, or epoch ms."),
+        usage.Option(metavar="INSTANT", help="Deliver at: 2030-01-01T00:00:00Z, or epoch ms."),
     ] = None,
     level: Annotated[
-        int | None, typer.Option(metavar="N", help="Deliver after the delay of that level.")
+        int | None, usage.Option(metavar="N", help="Deliver after the delay of this level.")
     ] = None,
     id_: Annotated[
         str | None,
-        typer.Option("--id", metavar="ID", help="Name it, to look it up, replace or cancel it."),
+        usage.Option("--id", metavar="ID", help="An id to look up, replace or cancel the record."),
     ] = None,
     cancel: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Cancel the pending record of that name; sends no value."),
+        usage.Option(metavar="ID", help="Cancel the pending record with this id; takes no VALUE."),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, metavar="N", help="Send there, whatever the key."),
+        usage.Option("--partition", "-p", min=0, metavar="N", help="Send to it whatever the key."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
     """Send records; delayed ones appear in the topic when they are due."""
     if cancel is not None and values:
-        raise ConfigError("--cancel ID sends no record: leave the value out")
+        raise ConfigError("--cancel sends no record: remove VALUE")
     headers = [(name, to_bytes(value)) for name, value in read_pairs("--header", header)]
     asked, words = _asked(delay=delay, at=at, level=level, user_id=id_, cancels=cancel)
     wish = Wish(topic, partition, None if key is None else to_bytes(key), headers + asked, words)
@@ -110,7 +108,7 @@ def send(  # noqa: PLR0917 (these are flags: typer passes them by name)
         for metadata in _acknowledged(producer, [b""] if cancel else records, wish):
             count += 1
             if json:
-                # A record that waits has no offset yet.
+                # A delayed record has no offset yet.
                 offset = metadata.offset if metadata.offset >= 0 else None
                 print_json({"topic": topic, "partition": metadata.partition, "offset": offset})
             elif not is_counted:
@@ -127,7 +125,7 @@ def _asked(
     user_id: str | None,
     cancels: str | None,
 ) -> tuple[Headers, str]:
-    """The delay headers, and in words. The broker is their judge; what it says is passed on."""
+    """Return the delay headers and their text; the broker checks them and reports errors."""
     headers: Headers = []
     words = ""
     asked = (
@@ -158,10 +156,10 @@ def _input_lines() -> Iterator[bytes]:
 
 
 def _acknowledged(producer: Any, records: Iterable[bytes], wish: Wish) -> Iterator[Any]:
-    """Send records, and yield where each went, in their order, once it is acknowledged.
+    """Send records, and yield the metadata of each in order, once it is acknowledged.
 
     Raises:
-        LatermqError: one was not; says how many were.
+        LatermqError: a record was refused; the message says how many were sent before it.
     """
     waiting: deque[Any] = deque()
     count = 0

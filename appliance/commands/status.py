@@ -1,10 +1,8 @@
-"""`latermq status` and `latermq timers`: what the admin API tells. Layer 6."""
+"""`latermq status` and `latermq timers`: views of the admin API. Layer 6."""
 
 from typing import Annotated, Any, Final
 
-import typer
-
-from appliance.commands import admin_client
+from appliance.commands import admin_client, usage
 from appliance.commands.arguments import (
     DEFAULT_ADMIN,
     Admin,
@@ -43,22 +41,20 @@ Examples:
   latermq timers show orders order-17
   latermq timers cancel orders order-17
 
-A record that was cancelled here is never delivered, as with `latermq send TOPIC --cancel ID`.
+A cancelled record is never delivered, as with `latermq send TOPIC --cancel ID`.
 """
 
-timers_app = typer.Typer(
+timers_app = usage.Group(
     help="Look a delayed record up by its id, or cancel it.",
     epilog=TIMERS_EXAMPLES,
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
-TimerId = Annotated[str, typer.Argument(metavar="ID", help="What it was sent with as --id.")]
+TimerId = Annotated[str, usage.Argument(metavar="ID", help="The --id that it was sent with.")]
 
 
 @ends_quietly
 def status(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
-    """Show what a running broker holds, and whether all is well."""
+    """Show the state of a running broker."""
     found = admin_client.get(admin, "status")
     if json:
         print_json(found)
@@ -74,14 +70,14 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
     due = found["next_due_at"]
     next_due = "" if due is None else f", the next one due {format_instant(due)}"
     advertised = found["advertised"]
-    told = "" if advertised == found["kafka"] else f" (clients are sent to {advertised})"
+    note = "" if advertised == found["kafka"] else f" (advertised as {advertised})"
     flushed = {
-        "sync": "sync: what is acknowledged survives a power cut",
-        "async": "async: what is acknowledged survives the process, the last of it no power cut",
+        "sync": "sync: acknowledged records survive a power cut",
+        "async": "async: acknowledged records survive a crash; a power cut may lose the newest",
     }
     fields: list[tuple[str, object]] = [
         ("version", found["version"]),
-        ("kafka", f"{found['kafka']}{told}"),
+        ("kafka", f"{found['kafka']}{note}"),
         ("admin", found["admin"]),
         ("cluster", f"{found['cluster_id']}, epoch {found['epoch']}"),
         ("up", f"{_duration(found['uptime_ms'])}, since {format_instant(found['started_at'])}"),
@@ -97,12 +93,12 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         count = found["unreadable_timers"]
         fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
     if found["insecure"]:
-        fields.append(("INSECURE", "other machines connect without encryption and password"))
+        fields.append(("INSECURE", "other machines can connect without encryption or password"))
     return fields
 
 
 def _duration(duration_ms: int) -> str:
-    """The two largest units of a duration."""
+    """Return a duration in its two largest units."""
     units = (("d", MS_PER_DAY), ("h", MS_PER_HOUR), ("m", MS_PER_MINUTE), ("s", MS_PER_SECOND))
     words: list[str] = []
     for name, unit_ms in units:
@@ -117,7 +113,7 @@ def _duration(duration_ms: int) -> str:
 def show_timer(
     topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
 ) -> None:
-    """Show what became of a delayed record: pending, cancelled, delivered or unknown."""
+    """Show the state of a delayed record: pending, cancelled, delivered or unknown."""
     found = admin_client.get(admin, "topics", topic, "timers", to_bytes(timer_id))
     if json:
         print_json(found)
@@ -130,7 +126,7 @@ def show_timer(
 def cancel_timer(
     topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
 ) -> None:
-    """Cancel a delayed record: it is never delivered. Status 1 if there was nothing to cancel."""
+    """Cancel a delayed record: it is never delivered. Exit status 1 if nothing was cancelled."""
     found = admin_client.delete(admin, "topics", topic, "timers", to_bytes(timer_id))
     if json:
         print_json(found)
@@ -139,11 +135,11 @@ def cancel_timer(
     else:
         complain(f"nothing was cancelled: {_timer_line(timer_id, found)}")
     if found["state"] != "cancelled":
-        raise typer.Exit(EXIT_NOT_CANCELLED)
+        raise usage.Exit(EXIT_NOT_CANCELLED)
 
 
 def _timer_line(timer_id: str, found: Any) -> str:
     if found["state"] == "unknown":
-        return f"{printable(timer_id)}: unknown, or settled too long ago to be remembered"
+        return f"{printable(timer_id)}: unknown, or completed so long ago that it was forgotten"
     due = format_instant(found["due_at"])
     return f"{printable(timer_id)}: {found['state']}, due {due}, partition {found['partition']}"

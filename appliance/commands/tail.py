@@ -3,10 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
-import typer
-
-from appliance.clock import SystemClock
-from appliance.commands import kafka_client
+from appliance.commands import kafka_client, usage
 from appliance.commands.arguments import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -28,59 +25,60 @@ from appliance.commands.output import (
     printable,
 )
 from appliance.errors import ConfigError, UnknownTopicError
+from appliance.system.clock import SystemClock
 
 POLL_MS: Final = 500
 ASSIGNMENT_POLLS: Final = 60
-"""So often a member of a group asks for partitions, half a minute in all, before it gives up."""
+"""Polls that a group member waits for partitions before it gives up: half a minute in all."""
 
 SILENT_POLLS: Final = 4
-"""After so many polls that brought nothing of what is known to be there, ask whether the broker is:
-the client itself tries for ever."""
+"""Polls without any of the records known to exist, after which to check that the broker answers:
+the client itself retries for ever."""
 
 EXAMPLES: Final = """\
 Examples:
 
 \b
-  latermq tail orders                 all that is there
-  latermq tail orders --follow        and what comes; Ctrl-C ends
+  latermq tail orders                 all records up to now
+  latermq tail orders --follow        and new ones, until Ctrl-C
   latermq tail orders -f --from latest
   latermq tail orders --since 15m     or --since 2026-01-01T00:00:00Z
   latermq tail orders --from 1000 --partition 0 --count 10
   latermq tail orders --group billing --follow
 
-A line is place, time, key and value, with tabs between them when piped. A record that was delayed
-says when it was due, and how late it came if it came just now.
+A line has place, time, key and value, separated by tabs when piped. For a delayed record it also
+says when the record was due, and how late it arrived if it arrived during this command.
 """
 
 
 @ends_quietly
-def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
+def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
     topic: TopicName,
     from_: Annotated[
         str,
-        typer.Option("--from", metavar="WHERE", help="earliest, latest, or an offset."),
+        usage.Option("--from", metavar="WHERE", help="earliest, latest, or an offset."),
     ] = "earliest",
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Begin with records of that time, or so long ago: 15m."),
+        usage.Option(metavar="TIME", help="Start at this time, or this long ago: 15m."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
+        bool, usage.Option("--follow", "-f", help="Wait for new records, until Ctrl-C.")
     ] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, metavar="N", help="End after N records.")
+        int | None, usage.Option("--count", "-n", min=1, metavar="N", help="Stop after N records.")
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this one; may repeat."),
+        usage.Option("--partition", "-p", min=0, metavar="N", help="Only this one; may repeat."),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(
+        usage.Option(
             "--group",
             "-g",
             metavar="GROUP",
-            help="Read as a member of that group: go on where it is, and commit.",
+            help="Read as a member of this group, from its offsets, and commit.",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -92,8 +90,8 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
         check_group(group)
     if group is not None and (since is not None or partition or isinstance(start, int)):
         raise ConfigError(
-            "a member of a group begins where the group is: --since, --partition and an offset "
-            "do not go with --group (see `latermq groups reset-offsets`)"
+            "--since, --partition and an offset cannot be used with --group: a member starts at "
+            "the group's offsets (`latermq groups reset-offsets` changes them)"
         )
     since_ms = None if since is None else read_past("--since", since, SystemClock().wall_ms())
     settings: dict[str, Any] = {"group_id": group}
@@ -103,8 +101,8 @@ def tail(  # noqa: PLR0917 (these are flags: typer passes them by name)
         known = kafka_client.partitions_of(consumer, topic)
         if not known:
             raise UnknownTopicError(
-                f"there is no topic {printable(topic)}: `latermq topics create` makes one, and so "
-                "does the first record"
+                f"there is no topic {printable(topic)}: create it with `latermq topics create`, or "
+                "send a record to it"
             )
         reading = Reading(consumer, topic, is_member=group is not None)
         if group is None:
@@ -123,11 +121,11 @@ def _chosen(topic: str, known: set[int], wanted: list[int] | None) -> list[int]:
 
 
 class Reading:
-    """A consumer that knows where each of its partitions ended when it began.
+    """A consumer that remembers the end offsets of its partitions at the start.
 
     Attributes:
-        ends: by partition.
-        interrupts: hold Ctrl-C back while the client works.
+        ends: the end offset by partition.
+        interrupts: postpones Ctrl-C while the client works.
     """
 
     def __init__(self, consumer: Any, topic: str, *, is_member: bool) -> None:
@@ -135,8 +133,8 @@ class Reading:
 
         Args:
             consumer: a KafkaConsumer.
-            topic: what to read.
-            is_member: of a group, for which what was printed is committed.
+            topic: the topic to read.
+            is_member: the consumer is in a group, so offsets are committed after printing.
         """
         self._consumer = consumer
         self._topic = topic
@@ -145,12 +143,12 @@ class Reading:
         self.ends: Mapping[Any, int] = {}
 
     def assign(self, indexes: list[int], start: str | int, since_ms: int | None) -> None:
-        """Read these partitions from there on.
+        """Read these partitions from `start` on.
 
         Args:
-            indexes: partitions that exist.
-            start: "earliest", "latest" or an offset; beyond either end it is that end.
-            since_ms: if not None, begin at the first record of that time or later instead.
+            indexes: existing partitions.
+            start: "earliest", "latest" or an offset, which is limited to what the partition holds.
+            since_ms: epoch ms; if not None, start at the first record of that time or later.
         """
         from kafka import TopicPartition  # type: ignore[import-untyped]
 
@@ -172,11 +170,11 @@ class Reading:
             consumer.seek(each, offset)
 
     def join(self) -> None:
-        """Read what the group assigns."""
+        """Read the partitions that the group assigns."""
         self._consumer.subscribe([self._topic])
 
     def poll(self, most: int | None) -> list[Any]:
-        """Return the next records, of each partition in order; none if none came for a while."""
+        """Return the next records, each partition's in order; none if none arrive in POLL_MS."""
         with self.interrupts.held_back():
             found = self._consumer.poll(timeout_ms=POLL_MS, max_records=most)
             if self._is_member and set(self.ends) != self._consumer.assignment():
@@ -184,14 +182,14 @@ class Reading:
         return [record for records in found.values() for record in records]
 
     def commit(self) -> None:
-        """Note for the group that everything up to here was printed."""
+        """Commit for the group that everything up to here was printed."""
         if self._is_member:
             with self.interrupts.held_back():
                 self._consumer.commit()
 
     @property
     def is_at_end(self) -> bool:
-        """All that was there at the beginning was read; false as long as there is no partition."""
+        """Everything up to `ends` was read; false while no partition is assigned."""
         position = self._consumer.position
         return bool(self.ends) and all(position(each) >= end for each, end in self.ends.items())
 
@@ -203,13 +201,13 @@ def _print_records(
 
     Args:
         reading: where the records come from.
-        awaited: the broker that has to bring all that was there at the beginning, which is the end
-            then; None goes on for ever.
-        count: how many records; None for no matter.
+        awaited: the broker's address, to stop once everything that existed at the start was read;
+            None continues for ever.
+        count: how many records; None for no limit.
         as_json: print JSON.
 
     Raises:
-        UnreachableError: the broker that is awaited has gone.
+        UnreachableError: the awaited broker does not answer any more.
     """
     clock = SystemClock()
     printed = idle_polls = silent_polls = 0
@@ -232,21 +230,21 @@ def _print_records(
             kafka_client.check_reachable(awaited)
         idle_polls = 0 if reading.ends else idle_polls + 1
         if idle_polls == ASSIGNMENT_POLLS:
-            complain("the group gave this member no partition: others read all of them")
+            complain("the group assigned no partition to this member: other members have them all")
             return
 
 
 def _with_arrival(
     reading: Reading, records: list[Any], now_ms: int
 ) -> Iterator[tuple[Any, int | None]]:
-    """Records, and when each came; of what was there before nobody knows."""
+    """Yield records with their arrival time; None if a record existed before the start."""
     for record in records:
         end = reading.ends.get((record.topic, record.partition), record.offset)
         yield record, now_ms if record.offset >= end else None
 
 
 def _header(record: Any, name: str) -> int | None:
-    """The number in a header that the broker adds to delayed records."""
+    """Return the number in a header that the broker adds to delayed records."""
     for key, value in reversed(record.headers):
         if key == name and value and value.isdigit() and len(value) <= 15:
             return int(value)

@@ -3,9 +3,9 @@
 import sys
 from typing import Annotated, Any, Final
 
-import typer
+import click
 
-from appliance.commands import kafka_client
+from appliance.commands import kafka_client, usage
 from appliance.commands.arguments import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -35,18 +35,16 @@ Examples:
   latermq topics delete orders --yes
 """
 
-app = typer.Typer(
+app = usage.Group(
     help="List, create, describe and delete topics.",
     epilog=EXAMPLES,
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 
 @app.command("list")
 @ends_quietly
 def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """List all topics, with how many records can be read."""
+    """List all topics, with the number of records that can be read."""
     with kafka_client.admin_client(bootstrap) as client:
         topics = client.describe_topics(None)
         counts = _record_counts(client, topics)
@@ -65,7 +63,7 @@ def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) ->
     print_table(
         ("TOPIC", "PARTITIONS", "RECORDS"),
         rows,
-        empty="there are no topics yet: make one with `latermq topics create NAME`",
+        empty="there are no topics yet: create one with `latermq topics create NAME`",
     )
 
 
@@ -77,7 +75,7 @@ def _record_counts(client: Any, topics: list[Any]) -> dict[str, int]:
 
 
 def _offsets(client: Any, topics: list[Any]) -> dict[Any, tuple[int, int]]:
-    """First and next offset of each partition."""
+    """Return the first and the next offset of each partition."""
     from kafka import OffsetSpec, TopicPartition  # type: ignore[import-untyped]
 
     partitions = [
@@ -98,18 +96,18 @@ def create_topic(
     topic: TopicName,
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions", "-p", min=1, metavar="N", help="How many; the broker's default if left."
+        usage.Option(
+            "--partitions", "-p", min=1, metavar="N", help="How many; default: the broker's."
         ),
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A topic setting; may be repeated."),
+        usage.Option("--set", metavar="NAME=VALUE", help="A topic setting; may be repeated."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Create a topic. docs/KAFKA.md has the settings."""
+    """Create a topic. docs/KAFKA.md lists the settings."""
     wanted = {
         "num_partitions": -1 if partitions is None else partitions,
         "configs": dict(read_pairs("--set", setting)),
@@ -128,7 +126,7 @@ def create_topic(
 def describe_topic(
     topic: TopicName,
     all_: Annotated[
-        bool, typer.Option("--all", help="Show all settings, also those with their default.")
+        bool, usage.Option("--all", help="Also show settings that have their default.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -156,7 +154,7 @@ def describe_topic(
     if settings:
         print_fields([(name, printable(value)) for name, value in settings.items()])
     rows = [tuple(part.values()) for part in partitions]
-    print_table(("PARTITION", "FIRST", "NEXT"), rows, empty="it has no partitions")
+    print_table(("PARTITION", "FIRST", "NEXT"), rows, empty="the topic has no partitions")
 
 
 def _settings(client: Any, topic: str, *, with_defaults: bool) -> dict[str, str]:
@@ -174,17 +172,17 @@ def _settings(client: Any, topic: str, *, with_defaults: bool) -> dict[str, str]
 @ends_quietly
 def delete_topic(
     topic: TopicName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, usage.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a topic, its records, and those that wait in it."""
+    """Delete a topic, its records and its pending delayed records."""
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError("there is nobody to ask: say --yes to delete the topic")
-        question = f"Delete {printable(topic)} with its records and all that wait in it?"
-        if not typer.confirm(question, err=True):
+            raise ConfigError("standard input is not a terminal: use --yes to delete the topic")
+        question = f"Delete {printable(topic)}, its records and its pending delayed records?"
+        if not click.confirm(question, err=True):
             complain("nothing was deleted")
-            raise typer.Exit(1)
+            raise usage.Exit(1)
     with kafka_client.admin_client(bootstrap) as client:
         (gone,) = client.delete_topics([topic], raise_errors=False)["topics"]
         kafka_client.check_code(gone["error_code"], gone.get("error_message"))

@@ -1,1 +1,1 @@
-"""Tools for a data directory that no broker works on: check it, show what is in it, rebuild it."""
+"""Offline tools for a data directory: check it, dump its content, rebuild derived files."""

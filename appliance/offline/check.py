@@ -1,7 +1,7 @@
-"""`latermq check`: is everything in a data directory as it was written, and as the log says?
+"""`latermq check`: verifies that a data directory is intact and agrees with its log.
 
-The log is read once, frame by frame, and applied to a state as a start does it. What else is in the
-directory is compared with that state. Nothing is written. Layer 4.
+It reads the log once, frame by frame, and applies it to a state as a start does. It compares all
+other files with that state. It writes nothing. Layer 4.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from appliance.clock import Clock
 from appliance.offline.check_queues import QueueCheck
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
@@ -18,25 +17,26 @@ from appliance.offline.log_state import LogState, config_for
 from appliance.offline.log_walk import SLICE_BYTES, LogWalk
 from appliance.offline.saved_states import SavedStates, WholeState
 from appliance.store.checkpoint import COPY_SIZE, is_of_other_version
-from appliance.store.lost import cuts
 from appliance.store.paths import parse_segment_name
+from appliance.store.recovery.lost import cuts
+from appliance.system.clock import Clock
 
 CLUSTER_AT: Final = 32
-"""Where in a copy of the checkpoint the cluster stands."""
+"""Offset of the cluster id in a copy of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was looked at.
+    """What a check covered.
 
     Attributes:
-        start, end: log positions between which frames lie.
-        frames, units: whole frames, and ConsumeQueue units that follow from them.
+        start, end: log positions of the first frame and after the last one.
+        frames, units: whole frames, and ConsumeQueue units derived from them.
         states: saved states that were compared with the log.
         epoch: of the last frame.
-        is_clean: the last broker stopped as it should.
-        is_live: a broker was working on it; what it wrote meanwhile was not looked at.
-        faults: how many.
+        is_clean: the last broker stopped cleanly.
+        is_live: a broker was running; what it wrote during the check was not checked.
+        faults: the number of faults.
     """
 
     start: int
@@ -51,10 +51,10 @@ class CheckReport:
 
 
 class Check:
-    """One check of an open data directory; `run` it to its end.
+    """One check of an open data directory; exhaust `run`.
 
     Attributes:
-        report: what was looked at, in the end.
+        report: what the check covered; set when `run` ends.
     """
 
     report: CheckReport
@@ -67,13 +67,13 @@ class Check:
         *,
         slice_bytes: int = SLICE_BYTES,
     ) -> None:
-        """Touches nothing yet.
+        """Prepare a check; reads nothing yet.
 
         Args:
-            data: is open.
-            findings: where faults go.
-            clock: ids that were to be forgotten by now are not looked for.
-            slice_bytes: of the log are looked at between two reports of progress.
+            data: the open directory.
+            findings: receives the faults.
+            clock: ids whose retention has ended are not expected.
+            slice_bytes: bytes of the log to check between two reports of progress.
         """
         self._slice_bytes = slice_bytes
         self._data = data
@@ -81,14 +81,14 @@ class Check:
         self._now_ms = clock.wall_ms()
         self._states = SavedStates(data, findings)
         self._met: set[int] = set()
-        """Numbers of states whose position was come to."""
+        """Numbers of the states whose position the walk has reached."""
         self._compared = 0
 
     def run(self) -> Iterator[tuple[int, int]]:
-        """Look at everything.
+        """Check everything.
 
         Yields:
-            Bytes of the log looked at so far, and all of them.
+            Bytes of the log checked so far, and in total.
 
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
@@ -153,7 +153,7 @@ class Check:
         self._findings.note(state.path, None, text)
 
     def _check_positions(self, walk: LogWalk) -> None:
-        """A state that was met nowhere in the log does not follow from it."""
+        """Report states whose position is not the end of a frame."""
         if walk.damage or self._data.is_live:
             return
         for state in self._states.states:
@@ -162,14 +162,14 @@ class Check:
                 self._findings.fault(Fault(state.path, 0, expected, f"{state.saved.applied}"))
 
     def _note_unnamed(self) -> None:
-        """Files of states that nobody names: a crash came before they were named."""
+        """Note files of states that no checkpoint names: a crash came before it was written."""
         if self._data.is_live:
             return
         paths = self._data.paths
         entries = [entry for state in self._states.states for entry in state.control.runs]
         named = {entry.path(paths) for entry in entries}
-        named |= {paths.control_file(saved.number) for saved in self._data.checkpoint.states}
-        # Which runs a damaged control file names nobody knows.
+        named |= {paths.snapshot(saved.number) for saved in self._data.checkpoint.states}
+        # The runs that a damaged state snapshot names are unknown.
         is_known = len(self._states.states) == self._states.count
         for directory in (paths.control, paths.timer, paths.index) if is_known else ():
             unnamed = [path for path in self._files(directory) if path not in named]
@@ -186,7 +186,7 @@ class Check:
     # The checkpoint itself
 
     def _note_cuts(self) -> None:
-        """Tell of what starts have cut off the log and set aside."""
+        """Note the parts of the log that starts cut off and kept in separate files."""
         for cut in cuts(self._data.fs, self._data.paths):
             self._findings.note(
                 self._data.paths.lost_file(cut.pos, cut.epoch),
@@ -198,16 +198,16 @@ class Check:
     def _check_checkpoint(self, walk: LogWalk) -> None:
         checkpoint = self._data.checkpoint
         for place, (raw, copy) in enumerate(zip(checkpoint.raw, checkpoint.copies, strict=True)):
-            # A place that was never written is no damage; nor, after a crash, is a torn one, if
-            # the other is whole.
+            # A copy that was never written is not damage. After a crash, neither is a torn one if
+            # the other copy is whole.
             if copy is not None or not any(raw):
                 continue
             if is_of_other_version(raw):
-                text = "a copy of another format version, which the next one that is written clears"
+                text = "a copy of another format version; the next checkpoint clears it"
                 self._findings.note(checkpoint.path, place * COPY_SIZE, text)
                 continue
             if (self._data.is_live or not self._data.is_clean) and checkpoint.newest is not None:
-                text = "this copy is torn, as an unclean stop may leave it; the other one is whole"
+                text = "this copy is torn, which a crash may cause; the other copy is whole"
                 self._findings.note(checkpoint.path, place * COPY_SIZE, text)
                 continue
             self._checkpoint_fault(
@@ -222,9 +222,9 @@ class Check:
         if not checkpoint.is_own:
             expected = f"the cluster of the log, {self._data.cluster}"
             self._checkpoint_fault(place + CLUSTER_AT, expected, f"{newest.log.cluster}")
-        elif newest.reach < walk.pos and not self._data.is_live:
-            expected = f"a reach of {walk.pos} or more, where the log ends"
-            self._checkpoint_fault(place, expected, f"{newest.reach}")
+        elif newest.watermark < walk.pos and not self._data.is_live:
+            expected = f"a watermark of {walk.pos} or more, where the log ends"
+            self._checkpoint_fault(place, expected, f"{newest.watermark}")
 
     def _checkpoint_fault(self, offset: int, expected: str, found: str) -> None:
         self._findings.fault(Fault(self._data.checkpoint.path, offset, expected, found))

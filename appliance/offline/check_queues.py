@@ -1,8 +1,7 @@
-"""Compares ConsumeQueue files with the units that follow from the log. Layer 4.
+"""Compares ConsumeQueue files with the units derived from the log. Layer 4.
 
-The units of a slice of the log are compared as soon as they are known, so that few are in memory.
-What is found is told at the end: a topic that is deleted further on in the log has no files, and
-another one may have its name.
+Units are compared after each slice of the log, so that few are in memory. Faults are reported at
+the end: a topic that is deleted later in the log has no files, and another topic may have its name.
 """
 
 from bisect import bisect_right
@@ -11,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from _core.layout import UNIT_AT_SIZE, UNIT_AT_TAGS_CODE, UNIT_SIZE, UNITS_PER_FILE
-from _core.partition import Partition, Topic
+from _core.bytes.layout import UNIT_AT_SIZE, UNIT_AT_TAGS_CODE, UNIT_SIZE, UNITS_PER_FILE
+from _core.queue.partition import Partition, Topic
 from appliance.errors import StorageError
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
@@ -20,20 +19,20 @@ from appliance.offline.log_state import LogState
 from appliance.store.paths import segment_name
 
 FAULTS_PER_PARTITION_MAX: Final = 100
-"""Ranges of wrong units that are told of one partition."""
+"""Ranges of wrong units that are reported for one partition."""
 
 _NO_UNIT: Final = bytes(UNIT_SIZE)
 
 
 @dataclass(slots=True)
 class _Queue:
-    """What is known of one partition's files.
+    """The check of one partition's files.
 
     Attributes:
-        required: units below this offset must be there and right; None: nothing must be there. Of
-            those behind it, after a clean stop, only what is there at all must be right.
-        wrong: of each range of units what is wrong with the first.
-        wrong_count: ranges, also those that are not kept.
+        required: units below this offset must exist and be right; None if none must exist. After a
+            clean stop, units from this offset on may be missing, but must be right if they exist.
+        wrong: for each range of wrong units the fault of the first one.
+        wrong_count: the number of ranges, also of those that are not kept.
     """
 
     directory: Path
@@ -47,7 +46,7 @@ class QueueCheck:
 
     Args:
         data: the directory.
-        findings: where faults go.
+        findings: receives the faults.
         required: by topic id and partition, the offset below which units must be in the files.
     """
 
@@ -57,18 +56,18 @@ class QueueCheck:
         self._data = data
         self._findings = findings
         self._required = required
-        self._is_settled = data.is_clean and not data.is_live
+        self._is_final = data.is_clean and not data.is_live
         self._queues: dict[int, dict[int, _Queue]] = {}
         """By topic id and partition."""
         self._damage: Sequence[tuple[int, int, str]] = ()
         self.units = 0
 
     def compare(self, state: LogState, damage: Sequence[tuple[int, int, str]]) -> None:
-        """Compare the units of all frames since the last call; they are let go of.
+        """Compare the units of all frames since the last call, then release the units.
 
         Args:
-            state: what follows from the log so far.
-            damage: (from, to, what) of the damaged parts so far. Units that lead there are right.
+            state: the state after the log so far.
+            damage: (from, to, what) of the damaged parts so far. Units that point there are right.
         """
         self._damage = damage
         for partition in state.projections.partitions:
@@ -77,7 +76,7 @@ class QueueCheck:
                     partition.units_are_saved(self._compare(partition))
 
     def _compare(self, partition: Partition) -> int:
-        """Compare the first units that were not; the offset up to which they were then."""
+        """Compare the first units not compared yet; return the offset after them."""
         queue = self._queue_of(partition)
         offset, units, end = partition.unsaved_units()
         self.units += len(units) // UNIT_SIZE
@@ -102,13 +101,13 @@ class QueueCheck:
         return queue
 
     def _read(self, queue: _Queue, first: int, at: int, size: int) -> bytes | None:
-        """Units of the file that begins with offset `first`; zeros where there are none.
+        """Read units of the file that begins with offset `first`; missing units are zeros.
 
-        None if they cannot be read, which is a fault.
+        Returns None and reports a fault if they cannot be read.
         """
         path = queue.directory / segment_name(first * UNIT_SIZE)
         try:
-            # Opened anew each time: there may be more partitions than a process may open files.
+            # Opened each time: there may be more partitions than files that a process may open.
             file = self._data.fs.open(path, writable=False)
             try:
                 return file.pread(size, at).ljust(size, b"\x00")
@@ -130,8 +129,8 @@ class QueueCheck:
             is_required = queue.required is not None and unit < queue.required
             if theirs == ours or (theirs == _NO_UNIT and not is_required):
                 continue
-            # What no state covers is written again by the next start, whatever it is now.
-            if self._leads_to_damage(theirs) or not (is_required or self._is_settled):
+            # After a crash, the next start rewrites the units that no saved state covers.
+            if self._leads_to_damage(theirs) or not (is_required or self._is_final):
                 continue
             place = unit % UNITS_PER_FILE * UNIT_SIZE
             text = f"{describe_unit(ours)} of offset {unit}"
@@ -145,7 +144,7 @@ class QueueCheck:
         return place >= 0 and pos < self._damage[place][1]
 
     def _add(self, queue: _Queue, fault: Fault) -> None:
-        """Take note of a fault, together with the one before it if it goes on there."""
+        """Add a fault, or extend the previous one if this one continues it."""
         last = queue.wrong[-1] if queue.wrong else None
         if last is not None and last.path == fault.path:
             assert last.size is not None
@@ -158,11 +157,11 @@ class QueueCheck:
             queue.wrong.append(fault)
 
     def forget_topic(self, topic: Topic) -> None:
-        """The log deletes a topic: it has no files."""
+        """Drop the results of a topic that the log deletes: it has no files."""
         self._queues.pop(topic.topic_id, None)
 
     def finish(self) -> None:
-        """Tell what is wrong."""
+        """Report the faults."""
         for queues in self._queues.values():
             for queue in queues.values():
                 for fault in queue.wrong:
@@ -173,7 +172,7 @@ class QueueCheck:
 
 
 def describe_unit(unit: bytes) -> str:
-    """A unit for people."""
+    """Return a unit as text."""
     if unit == _NO_UNIT:
         return "no unit"
     position = int.from_bytes(unit[:UNIT_AT_SIZE], "big", signed=True)

@@ -1,15 +1,16 @@
-"""What a control file says, one fact at a time, so that two of them can be compared. Layer 4; does
-no I/O.
-"""
+"""Splits a state snapshot into facts, so that two can be compared. Layer 4; does no I/O."""
 
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from _core.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_TOPIC
-from appliance.store import control_file
-from appliance.store.control_file import (
+from _core.bytes.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_TOPIC
+from appliance.store.state import snapshot
+from appliance.store.state.control_frames import decode_epoch, decode_topic
+from appliance.store.state.group_frames import decode_group, decode_offsets
+from appliance.store.state.sequences import decode_sequences
+from appliance.store.state.snapshot import (
     HEAD,
     LEVEL_STATE,
     PARTITION,
@@ -17,12 +18,9 @@ from appliance.store.control_file import (
     VALUE_HEAD,
     VALUE_SEQUENCES,
 )
-from appliance.store.control_frames import decode_epoch, decode_topic
-from appliance.store.group_frames import decode_group, decode_offsets
-from appliance.store.sequences import decode_sequences
 
 FactKey = tuple[Any, ...]
-"""What a fact is about: a word for its sort, then names and numbers."""
+"""The subject of a fact: its type, then names and numbers."""
 
 _TOTALS: Final = (
     "records accepted",
@@ -56,7 +54,7 @@ class Fact:
 
     Attributes:
         offset: of the value in the file, bytes.
-        value: what is said.
+        value: the value.
     """
 
     offset: int
@@ -64,12 +62,12 @@ class Fact:
 
 
 def facts_of(data: bytes) -> dict[FactKey, Fact]:
-    """Everything that a control file says about what follows from the log.
+    """Return the facts of a state snapshot that are derived from the log.
 
-    Left out: the names of runs, lost ranges and damage, the key of the ids.
+    The names of runs, lost ranges, damage and the key of the ids are left out.
 
     Args:
-        data: a file that `control_file.read` took.
+        data: the content of a file that `snapshot.read` accepted.
     """
     head = zip(_HEAD_NAMES, HEAD.unpack_from(data), strict=True)
     facts = {("head", name): Fact(0, value) for name, value in head}
@@ -100,18 +98,18 @@ def _facts(kind: int, topic_id: int, payload: bytes) -> Iterator[tuple[FactKey, 
         partition, producers = decode_sequences(payload)
         for producer in producers:
             yield ("producer", topic_id, partition, producer.producer_id), 0, producer
-    elif kind == control_file.VALUE_PARTITIONS:
+    elif kind == snapshot.VALUE_PARTITIONS:
         for at, (topic, index, *row) in _rows(PARTITION, payload):
             names = ("start offset", "next offset", "highest timestamp", "log bytes")
             for name, value in zip(names, row, strict=True):
                 yield ("partition", topic, index, name), at, value
-    elif kind == control_file.VALUE_UNIT_RUNS:
-        for at, (topic, index, first, *row) in _rows(control_file.UNIT_RUN, payload):
+    elif kind == snapshot.VALUE_UNIT_RUNS:
+        for at, (topic, index, first, *row) in _rows(snapshot.UNIT_RUN, payload):
             yield ("run of offsets", topic, index, first), at, tuple(row)
-    elif kind == control_file.VALUE_TOTALS:
+    elif kind == snapshot.VALUE_TOTALS:
         for name, (at, (value,)) in zip(_TOTALS, _rows(TOTAL, payload), strict=False):
             yield ("total", name), at, value
-    elif kind == control_file.VALUE_LEVEL_STATES:
+    elif kind == snapshot.VALUE_LEVEL_STATES:
         for level, (at, level_row) in enumerate(_rows(LEVEL_STATE, payload), 1):
             yield ("level", level), at, level_row
 
@@ -122,5 +120,5 @@ def _rows(layout: struct.Struct, payload: bytes) -> Iterator[tuple[int, tuple[An
 
 
 def describe(key: FactKey, value: Any) -> str:
-    """A fact for people."""
+    """Return a fact as text."""
     return f"{' '.join(map(str, key))}: {value}"

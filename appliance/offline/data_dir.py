@@ -1,28 +1,28 @@
-"""A data directory that is looked at: opened for reading only, nothing in it made or changed.
+"""A data directory opened read-only: nothing in it is created or changed.
 
-It is held with a shared lock meanwhile, so that no broker starts on it; several may look. What a
-running broker holds can be looked at as far as it has come: segments are only ever appended to, and
-a frame that is whole is never written again. Layer 4.
+A shared lock keeps brokers from starting on it; several readers may hold the lock. The directory of
+a running broker can be read up to what it has written: segments are append-only, and a whole frame
+is never rewritten. Layer 4.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from _core.frames import check, read_header
-from _core.layout import FRAME_HEADER_SIZE, KIND_BLANK, KIND_HEAD
+from _core.bytes.layout import FRAME_HEADER_SIZE, KIND_BLANK, KIND_HEAD
+from _core.log.frames import check, read_header
 from appliance.errors import (
     ConfigError,
     CorruptionError,
     DataDirectoryLockedError,
     StorageError,
 )
-from appliance.fs import FileSystem, Lock
 from appliance.offline.findings import Findings
 from appliance.offline.log_files import LogFiles
 from appliance.store.checkpoint import COPY_SIZE, NO_CLUSTER, Checkpoint, SavedState, decode
-from appliance.store.control_frames import decode_head
 from appliance.store.paths import DataPaths
+from appliance.store.state.control_frames import decode_head
+from appliance.system.files import FileSystem, Lock
 from appliance.units import PAGE_SIZE_BYTES
 
 WHOLE = "whole"
@@ -33,8 +33,8 @@ class CheckpointCopies:
     """The checkpoint file.
 
     Attributes:
-        raw, copies: what is there; None where it is no whole copy.
-        is_own: False: it is about another log, and nothing that it says counts.
+        raw, copies: the bytes of each copy, and the decoded copy; None if it is not whole.
+        is_own: False if the checkpoint belongs to another log; its content is then ignored.
     """
 
     path: Path
@@ -49,35 +49,35 @@ class CheckpointCopies:
 
     @property
     def states(self) -> tuple[SavedState, ...]:
-        """Every state that a whole copy names, each once."""
+        """The states that the whole copies name, without duplicates."""
         if not self.is_own:
             return ()
         return tuple(dict.fromkeys(state for copy in self.copies if copy for state in copy.states))
 
     @property
     def flushed(self) -> int:
-        """The log was once durable up to here for certain; -1 if nobody says so."""
+        """The log position up to which the log was certainly durable; -1 if unknown."""
         if not self.is_own:
             return -1
         return max((copy.flushed for copy in self.copies if copy is not None), default=-1)
 
     @property
-    def reach(self) -> int:
-        """No frame was written at or behind this position; -1 if nobody says so."""
+    def watermark(self) -> int:
+        """The allocation watermark: no frame was written at or after it; -1 if unknown."""
         newest = self.newest
-        return newest.reach if newest is not None and self.is_own else -1
+        return newest.watermark if newest is not None and self.is_own else -1
 
 
 class DataDir:
     """A data directory, for reading. `open` comes first, `close` last.
 
     Attributes:
-        paths: where things are.
+        paths: the paths of its files.
         log: the segments.
-        checkpoint: what the checkpoint file says.
-        is_live: a broker is working on it.
-        is_clean: the last broker stopped as it should.
-        cluster: that the log belongs to, if its first frame tells.
+        checkpoint: the content of the checkpoint file.
+        is_live: a broker is running on it.
+        is_clean: the last broker stopped cleanly.
+        cluster: the cluster of the log, if its first frame names it.
     """
 
     def __init__(self, fs: FileSystem, root: Path, findings: Findings) -> None:
@@ -94,12 +94,12 @@ class DataDir:
         """Take the lock and open the log.
 
         Args:
-            may_be_live: go on if a broker holds the directory, as far as it has come.
+            may_be_live: if a broker holds the directory, read what it has written so far.
 
         Raises:
-            ConfigError: it is no data directory.
-            DataDirectoryLockedError: a broker holds it.
-            StorageError: something in it cannot be opened.
+            ConfigError: it is not a data directory.
+            DataDirectoryLockedError: a broker holds the lock.
+            StorageError: a file in it cannot be opened.
         """
         if not self.fs.exists(self.paths.commit_log):
             raise not_a_data_dir(self.paths)
@@ -110,7 +110,7 @@ class DataDir:
                 raise
             self.is_live = True
         self.is_clean = not self.fs.exists(self.paths.abort)
-        # Before the log: all that it calls flushed is in the files that are opened next.
+        # Before the log: whatever the checkpoint calls flushed is in the files opened next.
         self.read_checkpoint()
         self.log.open()
         self.cluster = self._first_cluster()
@@ -121,7 +121,7 @@ class DataDir:
             self.log.end_at(self._last_whole())
 
     def read_checkpoint(self) -> None:
-        """Read the copies of the checkpoint, again if a broker has written them meanwhile.
+        """Read the copies of the checkpoint; call it again if a broker may have rewritten them.
 
         Raises:
             StorageError: the file cannot be opened.
@@ -143,7 +143,7 @@ class DataDir:
         file.close()
 
     def _first_cluster(self) -> UUID | None:
-        """The cluster that the log belongs to, if its first frame tells."""
+        """Return the cluster of the log, if its first frame names it."""
         if not self.log.segments:
             return None
         start = self.log.start
@@ -160,7 +160,10 @@ class DataDir:
             return None
 
     def _last_whole(self) -> int:
-        """Where the frames that are whole by now end; all before what is flushed may be damaged."""
+        """Return the end of the frames that are whole by now.
+
+        The search begins at the flushed position, so damage before it does not matter.
+        """
         log = self.log
         pos = max(self.checkpoint.flushed, log.start)
         while True:
@@ -170,14 +173,14 @@ class DataDir:
             header = read_header(frame)
             if header["kind"] != KIND_BLANK:
                 frame = log.bytes_at(pos, max(header["size"], 0))
-            else:  # its header is all that is looked at
+            else:  # the check reads its header only
                 frame = memoryview(bytes(frame).ljust(max(header["size"], 0), b"\0"))
             if check(frame, pos) != WHOLE:
                 return pos
             pos += header["size"]
 
     def close(self) -> None:
-        """Give the files and the lock back; may be called twice."""
+        """Close the files and release the lock; may be called twice."""
         self.log.close()
         if self._lock is not None:
             self._lock.release()
@@ -185,6 +188,6 @@ class DataDir:
 
 
 def not_a_data_dir(paths: DataPaths) -> ConfigError:
-    """What is said of a directory without a log."""
+    """Return the error for a directory without a log."""
     name = paths.commit_log.name
-    return ConfigError(f"{paths.root} is no data directory of latermq: it has no {name}/")
+    return ConfigError(f"{paths.root} is not a latermq data directory: it has no {name}/")

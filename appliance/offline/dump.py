@@ -1,14 +1,14 @@
-"""`latermq dump`: what is in a data directory, one item after the other. Layer 4.
+"""`latermq dump`: yields the content of a data directory as items. Layer 4.
 
-Items are dictionaries as `frame_items` describes them. They are made as the log is read, so that a
-log of any size takes the memory of what is pending in it, and no more.
+Items are dictionaries as `frame_items` describes them. They are produced while the log is read, so
+that memory grows with the pending timers and not with the size of the log.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from _core.layout import (
+from _core.bytes.layout import (
     KIND_ACCEPT,
     KIND_BLANK,
     UNIT_AT_SIZE,
@@ -30,7 +30,7 @@ from appliance.offline.log_walk import LogWalk
 from appliance.offline.saved_states import SavedStates, WholeState
 from appliance.offline.state_items import state_items
 from appliance.store.checkpoint import COPY_SIZE
-from appliance.store.frame_kinds import kind_name
+from appliance.store.log.frame_kinds import kind_name
 from appliance.store.paths import parse_segment_name
 from appliance.units import KIB, MIB
 
@@ -40,15 +40,15 @@ UNITS_AT_ONCE: Final = 64 * KIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What is wanted; None: everything.
+    """Which items to yield; None does not filter.
 
     Attributes:
-        topic, partition: records, timers, units and frames of these.
-        kinds: of frames, KIND_*.
-        first_pos, end_pos: frames that begin in this range of the log.
-        first_offset, end_offset: frames with records, records, and units in this range.
-        user_id: timers with this id.
-        is_pending: timers that are pending.
+        topic, partition: only their records, timers, units and frames.
+        kinds: only frames of these kinds, KIND_*.
+        first_pos, end_pos: only frames that begin in this range of log positions.
+        first_offset, end_offset: only records, units and frames with records in this range.
+        user_id: only timers with this id.
+        is_pending: only pending timers.
     """
 
     topic: str | None = None
@@ -62,13 +62,13 @@ class Filters:
     is_pending: bool = False
 
     def takes_place(self, topic: str | None, partition: int) -> bool:
-        """Whether this partition is wanted."""
+        """Return whether this partition is selected."""
         return (self.topic is None or topic == self.topic) and (
             self.partition is None or partition == self.partition
         )
 
     def takes_offsets(self, first: int, count: int) -> bool:
-        """Whether any of these offsets is wanted."""
+        """Return whether any of these offsets is selected."""
         if self.first_offset is None and self.end_offset is None:
             return True
         return (self.first_offset is None or first + count > self.first_offset) and (
@@ -76,7 +76,7 @@ class Filters:
         )
 
     def takes_frame(self, frame: Frame, topic: str | None) -> bool:
-        """Whether a frame is wanted."""
+        """Return whether a frame is selected."""
         header = frame.header
         if frame.pos < self.first_pos:
             return False
@@ -91,12 +91,12 @@ class Filters:
 
 
 class Dump:
-    """What is in an open data directory. Each method goes through all of it, once.
+    """The content of an open data directory. Each method reads all of it once.
 
     Args:
         data: the directory.
-        findings: told of what is damaged on the way.
-        filters: what is wanted.
+        findings: receives the faults met while reading.
+        filters: selects the items.
         decompress: unpacks batches.
     """
 
@@ -118,14 +118,14 @@ class Dump:
         )
 
     def _state(self) -> LogWalk:
-        """The whole log, applied."""
+        """Apply the whole log."""
         walk = self._walk()
         for _ in walk.slices():
             walk.state.release_units()
         return walk
 
     def _frames(self) -> Iterator[tuple[Frame, str | None, dict[int, str]]]:
-        """The frames that are wanted, the topic of each, and the names of all topics."""
+        """Yield the selected frames, the topic of each, and the names of all topics."""
         log, filters = self._data.log, self._filters
         log.begin_at(filters.first_pos)
         walk = self._walk(wants_positions=True)
@@ -142,10 +142,10 @@ class Dump:
         walk.note_tail()
 
     def frames(self, *, with_contents: bool) -> Iterator[Item]:
-        """The frames of the log.
+        """Yield the frames of the log.
 
         Args:
-            with_contents: also what they hold: records, timers, cancels, payloads.
+            with_contents: also their content: records, timers, cancels, payloads.
 
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
@@ -159,7 +159,7 @@ class Dump:
             yield item
 
     def records(self) -> Iterator[Item]:
-        """The visible records, also those that were deleted or whose topic was.
+        """Yield the visible records, also those that were deleted or whose topic was deleted.
 
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
@@ -175,7 +175,7 @@ class Dump:
                     yield head | record | place
 
     def timers(self) -> Iterator[Item]:
-        """Every timer, in the order of arrival, and whether it is pending.
+        """Yield every timer in order of arrival, with its state.
 
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
@@ -201,16 +201,16 @@ class Dump:
                     continue
                 if filters.user_id is not None and timer.get("id") != filters.user_id:
                     continue
-                settled = "settled" if frame.topic_id in alive else "topic deleted"
+                completed = "completed" if frame.topic_id in alive else "topic deleted"
                 head = {
                     "topic": topic,
                     "partition": partition,
-                    "state": "pending" if is_pending else settled,
+                    "state": "pending" if is_pending else completed,
                 }
                 yield head | timer
 
     def state(self) -> Iterator[Item]:
-        """Topics with their partitions and producers, groups, offsets, epochs.
+        """Yield topics with their partitions and producers, groups, offsets, epochs.
 
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
@@ -218,7 +218,7 @@ class Dump:
         yield from state_items(self._state().state, self._filters.takes_place)
 
     def queues(self) -> Iterator[Item]:
-        """The units in the ConsumeQueue files, as they are there."""
+        """Yield the units in the ConsumeQueue files, unchecked."""
         fs, root, filters = self._data.fs, self._data.paths.consume_queue, self._filters
         for topic in fs.list_dir(root) if fs.exists(root) else []:
             for partition in sorted(fs.list_dir(root / topic), key=_as_number):
@@ -256,7 +256,7 @@ class Dump:
             file.close()
 
     def checkpoint(self) -> Iterator[Item]:
-        """The copies of the checkpoint, and the control files that they name."""
+        """Yield the copies of the checkpoint, and the state snapshots that they name."""
         copies = self._data.checkpoint
         for place, (raw, copy) in enumerate(zip(copies.raw, copies.copies, strict=True)):
             item: Item = {"type": "copy", "offset_in_file": place * COPY_SIZE}
@@ -267,7 +267,7 @@ class Dump:
                 "state": "newest" if copy is copies.newest else "older",
                 "sequence": copy.sequence,
                 "flushed": copy.flushed,
-                "reach": copy.reach,
+                "watermark": copy.watermark,
                 "cluster": str(copy.log.cluster),
                 "states": [plain(state) for state in copy.states],
             }

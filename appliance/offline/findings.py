@@ -1,4 +1,4 @@
-"""What is wrong in a data directory, and what is worth knowing of it. Layer 4."""
+"""Faults and notes about a data directory. Layer 4."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 KEPT_MAX: Final = 10_000
-"""Faults that are told one by one; of more only the number is known."""
+"""Faults that are reported one by one; further faults are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,10 @@ class Fault:
 
     Attributes:
         path: the file.
-        offset: position in it of the first thing that is wrong, bytes.
-        expected, found: in words.
-        size: bytes that are concerned; None if nobody can say.
-        position: the same place as a position of the log, if the file is a part of it.
+        offset: position of the first wrong byte in the file.
+        expected, found: descriptions for the report.
+        size: number of affected bytes; None if unknown.
+        position: the same place as a log position, if the file is a segment of the log.
     """
 
     path: Path
@@ -37,12 +37,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that is as it may be, and that an operator may want to know.
+    """Something that is not a fault, but that an operator may want to know.
 
     Attributes:
         path: the file or directory.
-        offset: position in the file, bytes; None if it is about the whole of it.
-        text: what is to be known.
+        offset: position in the file, bytes; None if the note is about the whole file.
+        text: the note.
     """
 
     path: Path
@@ -55,25 +55,25 @@ class Note:
 
 
 class Findings:
-    """Faults and notes in the order in which they were found.
+    """Reports faults and notes in the order in which they are found.
 
     Args:
-        tell: called with each, as soon as it is known.
+        report: called with each finding as soon as it is known.
 
     Attributes:
         fault_count: all faults, also those beyond KEPT_MAX.
     """
 
-    def __init__(self, tell: Callable[[Fault | Note], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[Fault | Note], None]) -> None:
+        self._report = report
         self.fault_count = 0
 
     def fault(self, fault: Fault) -> None:
-        """Take note of a fault."""
+        """Report a fault."""
         self.fault_count += 1
         if self.fault_count <= KEPT_MAX:
-            self._tell(fault)
+            self._report(fault)
 
     def note(self, path: Path, offset: int | None, text: str) -> None:
-        """Take note of what is no fault."""
-        self._tell(Note(path, offset, text))
+        """Report a note."""
+        self._report(Note(path, offset, text))

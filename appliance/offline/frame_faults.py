@@ -1,10 +1,9 @@
-"""What a frame should have and what it has, in words. Layer 4."""
+"""Describes the fault of a frame: what was expected and what was found. Layer 4."""
 
 from typing import Final
 
-from _core.crc32c import crc32c
-from _core.frames import FAULTS, read_header
-from _core.layout import (
+from _core.bytes.crc32c import crc32c
+from _core.bytes.layout import (
     AT_CRC,
     AT_KIND,
     AT_MAGIC,
@@ -13,27 +12,28 @@ from _core.layout import (
     FRAME_HEADER_SIZE,
     FRAME_MAGIC,
 )
-from _core.log_scan import EPOCH_FELL
+from _core.log.frames import FAULTS, read_header
+from _core.state.scan import EPOCH_FELL
 
 _BY_TEXT: Final = {text: name for name, text in FAULTS.items()}
 _NO_MAGIC, _BAD_KIND, _BAD_SIZE, _MISPLACED, _BAD_CRC, _BAD_BATCH = 1, 3, 4, 5, 6, 7
 
 
 def explain(data: memoryview, pos: int, fault: str, is_there: bool) -> tuple[str, str]:
-    """Say what was expected and found where a frame should be.
+    """Describe what was expected and found in place of a frame.
 
     Args:
         data: the bytes from there on, up to the next whole frame.
         pos: their log position.
-        fault: what the scan says is wrong.
+        fault: the fault that the scan reports.
         is_there: the segment exists.
 
     Returns:
-        Expected and found, in words.
+        The descriptions of what was expected and what was found.
     """
     whole = f"a whole frame at log position {pos}"
     if not is_there:
-        return f"the segment that goes on at log position {pos}", "no such file"
+        return f"the segment that continues at log position {pos}", "no such file"
     if len(data) < FRAME_HEADER_SIZE or fault == EPOCH_FELL:
         return whole, fault
     header = read_header(data)
@@ -50,7 +50,7 @@ def explain(data: memoryview, pos: int, fault: str, is_there: bool) -> tuple[str
         )
         return whole, f"sizes that do not add up: {parts}"
     if number == _MISPLACED:
-        return whole, f"a frame of log position {header['phys_offset']}"
+        return whole, f"a frame of log position {header['position']}"
     if number == _BAD_CRC:
         stored = int.from_bytes(data[AT_CRC : AT_CRC + 4], "big")
         return (

@@ -1,7 +1,7 @@
-"""Frames as dictionaries, for people and for programs.
+"""Frames as dictionaries, for text and JSON output.
 
-A value is a number, a text, bytes, None, or a list or dictionary of such. Fields that say nothing
-are left out. Layer 4; does no I/O.
+A value is a number, a text, bytes, None, or a list or dictionary of these. Fields without
+information are left out. Layer 4; does no I/O.
 """
 
 import struct
@@ -10,11 +10,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, cast
 from uuid import UUID
 
-from _core.batch import batch_header
-from _core.frames import read_header
-from _core.layout import (
+from _core.bytes.batch import batch_header
+from _core.bytes.layout import (
     BATCH_HEADER_SIZE,
     CANCEL_ENTRY_SIZE,
+    COMPLETED_ENTRY_SIZE,
     FRAME_FLAG_MIXED_TAGS,
     FRAME_FLAG_OPTIONAL,
     FRAME_HEADER_SIZE,
@@ -28,12 +28,13 @@ from _core.layout import (
     KIND_PRODUCER,
     KIND_TOPIC,
     KIND_VERDICT,
-    SETTLED_ENTRY_SIZE,
     TIMER_ENTRY_SIZE,
 )
-from _core.record_list import records
+from _core.bytes.record_list import records
+from _core.log.frames import read_header
 from appliance.errors import CorruptionError, RequestError
-from appliance.store.control_frames import (
+from appliance.store.log.frame_kinds import kind_name
+from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     TopicFrame,
     decode_epoch,
@@ -42,21 +43,20 @@ from appliance.store.control_frames import (
     decode_topic,
     decode_verdict,
 )
-from appliance.store.frame_kinds import kind_name
-from appliance.store.group_frames import decode_group, decode_offsets
+from appliance.store.state.group_frames import decode_group, decode_offsets
 
 Item = dict[str, Any]
 
 Decompress = Callable[[int, memoryview, int], bytes]
-"""(codec, record section, most bytes) -> plain bytes; raises RequestError."""
+"""(codec, record section, maximum size) -> plain bytes; raises RequestError."""
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIii8x")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
-_SETTLED: Final = struct.Struct(">qiBBxxIiq")
+_COMPLETED: Final = struct.Struct(">qiBBxxIiq")
 
-_WITHDRAWALS: Final = {1: "cancel", 2: "delivered"}
+_CANCELLATIONS: Final = {1: "cancel", 2: "delivered"}
 
 _ATTRIBUTE_CODEC: Final = 7
 _ATTRIBUTE_LOG_APPEND_TIME: Final = 8
@@ -73,8 +73,8 @@ _OPTIONAL: Final[dict[str, tuple[str, int]]] = {
     "min_timestamp": ("min_timestamp", _UNKNOWN_MIN),
     "max_timestamp": ("max_timestamp", -1),
     "running_max": ("running_max", -1),
-    "min_deliver_ms": ("min_due", -1),
-    "max_deliver_ms": ("max_due", -1),
+    "min_due_ms": ("min_due", -1),
+    "max_due_ms": ("max_due", -1),
     "producer_id": ("producer_id", -1),
     "producer_epoch": ("producer_epoch", -1),
     "first_sequence": ("first_sequence", -1),
@@ -83,7 +83,7 @@ _OPTIONAL: Final[dict[str, tuple[str, int]]] = {
     "visible_size": ("visible_size", 0),
     "held_size": ("held_size", 0),
 }
-"""Header field -> its name here, and what it is when it says nothing."""
+"""Header field -> its name here, and the value that means "none"."""
 
 
 class Frame:
@@ -111,11 +111,11 @@ class Frame:
 
     @property
     def topic_id(self) -> int:
-        """0: of no topic."""
+        """The topic id; 0 if the frame belongs to no topic."""
         return self.header["topic_id"]
 
     def item(self, topic_names: Mapping[int, str]) -> Item:
-        """What its header says."""
+        """Return the fields of the header."""
         header = self.header
         item: Item = {
             "position": self.pos,
@@ -148,16 +148,16 @@ class Frame:
         return self.data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + self.header["tables_size"]]
 
     def payload(self) -> Item | None:
-        """What a control frame says; None of other frames.
+        """Return the decoded payload of a control frame; None for other frames.
 
         Raises:
-            CorruptionError: it cannot be read.
+            CorruptionError: it cannot be decoded.
         """
         decode = _DECODERS.get(self.kind)
         return None if decode is None else decode(bytes(self._tables()))
 
     def timers(self) -> list[Item]:
-        """The timer table of an accept frame, with the record that each holds back."""
+        """Return the timer table of an accept frame, with the held record of each timer."""
         if self.kind != KIND_ACCEPT or not self.header["timer_count"]:
             return []
         held = self._held_records()
@@ -179,29 +179,29 @@ class Frame:
         return found
 
     def cancels(self) -> list[Item]:
-        """The cancel table of an accept frame."""
+        """Return the cancel table of an accept frame."""
         found = []
         start = FRAME_HEADER_SIZE + self.header["timer_count"] * TIMER_ENTRY_SIZE
         for n in range(self.header["cancel_count"]):
             at = start + n * CANCEL_ENTRY_SIZE
             index, kind, id_size, due, id_pos = _CANCEL.unpack_from(self.data, at)
-            item: Item = {"index": index, "why": _WITHDRAWALS.get(kind, str(kind))}
+            item: Item = {"index": index, "why": _CANCELLATIONS.get(kind, str(kind))}
             item["id"] = bytes(self.data[id_pos : id_pos + id_size])
             if due:
                 item["due"] = due
             found.append(item)
         return found
 
-    def settled(self) -> list[Item]:
-        """The settled table of a deliver or cancel frame."""
+    def completed(self) -> list[Item]:
+        """Return the completed table of a deliver or cancel frame."""
         if self.kind not in (KIND_DELIVER, KIND_CANCEL):
             return []
         count = self.header["timer_count"]
-        id_pos = FRAME_HEADER_SIZE + count * SETTLED_ENTRY_SIZE
+        id_pos = FRAME_HEADER_SIZE + count * COMPLETED_ENTRY_SIZE
         found = []
         for n in range(count):
-            at = FRAME_HEADER_SIZE + n * SETTLED_ENTRY_SIZE
-            accept_pos, index, id_size, *_ = _SETTLED.unpack_from(self.data, at)
+            at = FRAME_HEADER_SIZE + n * COMPLETED_ENTRY_SIZE
+            accept_pos, index, id_size, *_ = _COMPLETED.unpack_from(self.data, at)
             item: Item = {"accept_position": accept_pos, "index": index}
             if id_size:
                 item["id"] = bytes(self.data[id_pos : id_pos + id_size])
@@ -210,7 +210,7 @@ class Frame:
         return found
 
     def records(self, decompress: Decompress, unpacked_max: int) -> list[Item]:
-        """The visible records. One that is `problem` alone says why the others cannot be shown."""
+        """Return the visible records, or one item with `problem` if they cannot be decoded."""
         start = FRAME_HEADER_SIZE + self.header["tables_size"]
         batch = self.data[start : start + self.header["visible_size"]]
         return _records(batch, decompress, unpacked_max)
@@ -258,7 +258,7 @@ def _records(batch: memoryview, decompress: Decompress, unpacked_max: int) -> li
 
 
 def batch_item(frame: Frame) -> Item:
-    """How the visible batch of a frame is stored."""
+    """Return how the visible batch of a frame is encoded."""
     start = FRAME_HEADER_SIZE + frame.header["tables_size"]
     header = batch_header(frame.data[start : start + BATCH_HEADER_SIZE])
     attributes = header["attributes"]
@@ -285,7 +285,7 @@ def _topic(frame: TopicFrame) -> Item:
 
 
 def plain(value: Any) -> Any:
-    """A decoded payload without its classes."""
+    """Convert a decoded payload to dictionaries, lists and scalars."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, UUID):
@@ -307,7 +307,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Item]]] = {
 
 
 def contents(frame: Frame, decompress: Decompress, unpacked_max: int) -> Item:
-    """What a frame holds beside its header; parts that it does not have are left out."""
+    """Return the content of a frame without its header; missing parts are left out."""
     item: Item = {}
     try:
         payload = frame.payload()
@@ -318,7 +318,7 @@ def contents(frame: Frame, decompress: Decompress, unpacked_max: int) -> Item:
     if frame.header["visible_size"]:
         item["batch"] = batch_item(frame)
         item["records"] = frame.records(decompress, unpacked_max)
-    parts = (("timers", frame.timers), ("cancels", frame.cancels), ("settled", frame.settled))
+    parts = (("timers", frame.timers), ("cancels", frame.cancels), ("completed", frame.completed))
     for name, read in parts:
         if found := read():
             item[name] = found

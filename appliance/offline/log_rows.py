@@ -1,81 +1,81 @@
-"""Timers and ids as they follow from a log, as the rows that a saved state has of them.
+"""The timers and ids after replay of a log, as the rows that a saved state has.
 
-What happens to them is gathered as in a broker, and folded into one run in memory from time to
-time, so that only what is pending or remembered takes memory. Layer 4; does no I/O.
+Changes go into a memtable as in a broker. The memtable is folded into one run in memory when it is
+large, so that only pending and remembered entries take memory. Layer 4; does no I/O.
 """
 
 from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from _core.layout import RUN_ID_SIZE, RUN_IDS, RUN_SETTLED_SIZE, RUN_TIMER_SIZE, RUN_TIMERS
-from _core.projections import Projections
-from _core.run_merge import RunMerge
-from _core.timer_deltas import TimerDeltas
-from appliance.store.run_files import IdRow, SettledRow, TimerRow, rows_of
-from appliance.store.runs import KINDS, delta_blocks, merged_blocks
+from _core.bytes.layout import RUN_COMPLETED_SIZE, RUN_ID_SIZE, RUN_IDS, RUN_TIMER_SIZE, RUN_TIMERS
+from _core.state.projections import Projections
+from _core.timers.memtable import TimerMemtable
+from _core.timers.run_merge import RunMerge
+from appliance.store.runs.run_files import CompletedRow, IdRow, TimerRow, rows_of
+from appliance.store.runs.run_set import KINDS, memtable_blocks, merged_blocks
 from appliance.units import MIB
 
 FOLD_BYTES: Final = 64 * MIB
 
-Row = TimerRow | SettledRow | IdRow
+Row = TimerRow | CompletedRow | IdRow
 RowKey = tuple[int, int, int]
 
 
 class LogRows:
-    """The rows of all timers and ids at the present place in the log.
+    """The rows of all timers and ids at the current log position.
 
     Args:
-        projections: what the frames are applied to; nothing was yet.
-        now_ms: epoch ms; ids to be forgotten by then are left out.
+        projections: the frames are applied to them; no frame was applied yet.
+        now_ms: epoch ms; ids whose retention ends by then are left out.
     """
 
     def __init__(self, projections: Projections, now_ms: int) -> None:
         self._projections = projections
         self.now_ms = now_ms
         self._blocks: dict[int, list[bytes]] = {RUN_TIMERS: [], RUN_IDS: []}
-        self._deltas = projections.deltas = TimerDeltas()
+        self._memtable = projections.memtable = TimerMemtable()
 
     def bound_memory(self) -> None:
-        """Fold what was gathered if it is much; call it now and then."""
-        if self._deltas.memory_bytes > FOLD_BYTES:
+        """Fold the memtable if it exceeds FOLD_BYTES; call it regularly."""
+        if self._memtable.memory_bytes > FOLD_BYTES:
             self.fold()
 
     def fold(self) -> None:
-        """Merge what was gathered into the rows."""
-        deltas, self._deltas = self._deltas, TimerDeltas()
-        self._projections.deltas = self._deltas
-        deltas.sort()
+        """Merge the memtable into the rows."""
+        memtable, self._memtable = self._memtable, TimerMemtable()
+        self._projections.memtable = self._memtable
+        memtable.sort()
         for kind in KINDS:
             merge = RunMerge(
                 kind, source_count=2, topics=self.topics, is_whole=True, now_ms=self.now_ms
             )
-            sources = [iter(self._blocks[kind]), iter(delta_blocks(deltas, kind))]
+            sources = [iter(self._blocks[kind]), iter(memtable_blocks(memtable, kind))]
             self._blocks[kind] = [block for block, _ in merged_blocks(merge, sources)]
-        deltas.release()
+        memtable.release()
 
     @property
     def topics(self) -> "array[int]":
-        """Ids of the topics that exist here."""
+        """Ids of the topics that exist at this position."""
         return array("i", self._projections.topics_by_id)
 
     def blocks(self, kind: int) -> Iterator[bytes]:
-        """The rows of a kind, block by block, as of the last `fold`."""
+        """Return the rows of a kind, block by block, as of the last `fold`."""
         return iter(self._blocks[kind])
 
 
 def key_of(row: Row) -> RowKey:
-    """What orders rows of a kind, and tells them apart."""
+    """Return the unique sort key of a row among those of its kind."""
     if isinstance(row, IdRow):
         return row.hash_high, row.hash_low, row.topic_id
     return row.accept_pos, row.index, 0
 
 
 def size_of(row: Row) -> int:
-    """Bytes of a row in a run."""
+    """Return the size of a row in a run, bytes."""
     if isinstance(row, IdRow):
         return RUN_ID_SIZE
-    return RUN_TIMER_SIZE if isinstance(row, TimerRow) else RUN_SETTLED_SIZE
+    return RUN_TIMER_SIZE if isinstance(row, TimerRow) else RUN_COMPLETED_SIZE
 
 
 def differences(
@@ -88,7 +88,7 @@ def differences(
         ours, theirs: their blocks.
 
     Yields:
-        Each row that is in one of them alone, or that differs: ours and theirs.
+        (ours, theirs) for each row that differs; None for a row that is missing.
     """
     left, right = _rows(kind, ours), _rows(kind, theirs)
     a, b = next(left, None), next(right, None)
@@ -111,7 +111,7 @@ def _rows(kind: int, blocks: Iterator[bytes]) -> Iterator[Row]:
 
 
 def describe(row: Row | None) -> str:
-    """A row for people."""
+    """Return a row as text."""
     if row is None:
         return "none"
     if isinstance(row, TimerRow):
@@ -128,4 +128,4 @@ def describe(row: Row | None) -> str:
             f"of record {row.index} of the frame at {row.accept_pos}, due {row.due_ms}, partition "
             f"{row.partition}, forgotten at {row.forget_ms}"
         )
-    return f"the settled timer of record {row.index} of the frame at {row.accept_pos}"
+    return f"the completed timer of record {row.index} of the frame at {row.accept_pos}"

@@ -1,57 +1,57 @@
-"""What follows from a log, made by the same code as in a broker, and nothing written. Layer 4."""
+"""The state after replay of a log, by the broker's own code; it writes nothing. Layer 4."""
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NoReturn, cast
 
-from _core.layout import (
+from _core.bytes.layout import (
     FRAME_HEADER_SIZE,
     KIND_EPOCH,
     KIND_PRODUCER,
     KIND_TOPIC,
 )
-from _core.log_check import CheckedProjections
-from _core.partition import Topic
-from appliance.config import Config
+from _core.queue.partition import Topic
+from _core.state.check import CheckedProjections
+from appliance.config.config import Config
 from appliance.errors import CorruptionError
-from appliance.store.control_frames import (
+from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     EpochFrame,
     decode_epoch,
     decode_producer,
     decode_topic,
 )
-from appliance.store.state import LogCalls, State
+from appliance.store.state.state import LogCalls, State
 
 DEFAULTS: Final = Config()
 
-_SETTINGS: Final = re.compile(r"levels=([0-9]{1,2}) fired_id_memory_ms=([0-9]{1,15})")
+_SETTINGS: Final = re.compile(r"levels=([0-9]{1,2}) completed_id_memory_ms=([0-9]{1,15})")
 
 ControlFault = Callable[[int, str, str], None]
-"""Told of a payload that is wrong: offset from the start of its frame, expected, found."""
+"""Receives the fault of a payload: offset from the start of its frame, expected, found."""
 
 
 def config_for(settings: str | None) -> Config:
-    """A configuration from which the same follows as from that of the broker.
+    """Return a configuration that gives the same state as the broker's.
 
     Args:
-        settings: as a control file tells them; None, or what nobody understands: the defaults.
+        settings: the text in a state snapshot; None or an unknown text gives the defaults.
     """
     match = _SETTINGS.fullmatch(settings or "")
     if match is None:
         return DEFAULTS
     level_count, memory_ms = map(int, match.groups())
     levels = tuple(1000 * number for number in range(1, level_count + 1))
-    return replace(DEFAULTS, delay_levels=levels, fired_id_memory_ms=memory_ms)
+    return replace(DEFAULTS, delay_levels=levels, completed_id_memory_ms=memory_ms)
 
 
 class LogState(State):
-    """Topics, groups, epochs, timers and ids, as they follow from the frames applied so far.
+    """Topics, groups, epochs, timers and ids after the frames applied so far.
 
     Attributes:
         epoch_frames: every epoch frame, in order.
-        topic_names: of every topic that ever was, by topic id.
+        topic_names: the names of all topics by topic id, also of deleted ones.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class LogState(State):
         """Begin empty.
 
         Args:
-            config: what `config_for` says.
-            fault: told of control frames that cannot be read.
-            removed: told of topics that are deleted.
+            config: the result of `config_for`.
+            fault: called for control frames that cannot be decoded.
+            removed: called for topics that are deleted.
         """
         super().__init__(
             config,
@@ -87,11 +87,11 @@ class LogState(State):
 
     @property
     def checked(self) -> CheckedProjections:
-        """The projections, which know more than those of a broker."""
+        """The projections, which check more than those of a broker."""
         return cast(CheckedProjections, self.projections)
 
     def apply_control(self, kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
-        """Take up a frame of control state; what cannot be read is a fault."""
+        """Apply a frame of control state; one that cannot be decoded is a fault."""
         try:
             self._note(kind, topic_id, payload)
             super().apply_control(kind, topic_id, payload, epoch)
@@ -100,7 +100,7 @@ class LogState(State):
             self._fault(at, str(error.expected), str(error.found))
 
     def _note(self, kind: int, topic_id: int, payload: bytes) -> None:
-        """Remember what a broker needs not, and see what it takes for granted."""
+        """Record facts that a broker does not need, and check ones that it takes for granted."""
         if kind == KIND_TOPIC:
             frame = decode_topic(payload)
             if frame.op == TOPIC_DECLARED:
@@ -114,11 +114,11 @@ class LogState(State):
             self.epoch_frames.append(decode_epoch(payload))
 
     def release_units(self) -> None:
-        """Let go of ConsumeQueue units: whoever wanted them has seen them."""
+        """Release the ConsumeQueue units, after they were used."""
         for partition in self.projections.partitions:
             if partition is not None and partition.units_dirty:
                 partition.units_are_saved(partition.next_offset)
 
 
 def _refuse_to_append(*_: object) -> NoReturn:
-    raise AssertionError("nothing is written to a log that is only looked at")
+    raise AssertionError("a log that is opened for reading is never written")

@@ -1,22 +1,22 @@
-"""One pass over the log of a data directory, in slices, with what is wrong on the way. Layer 4."""
+"""One pass over the log of a data directory, in slices, that reports faults. Layer 4."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from _core.frames import FAULTS
-from _core.layout import FRAME_HEADER_SIZE
-from _core.log_check import LogCheck
+from _core.bytes.layout import FRAME_HEADER_SIZE
+from _core.log.frames import FAULTS
+from _core.state.check import LogCheck
 from appliance.errors import FormatVersionError
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
 from appliance.offline.frame_faults import explain
 from appliance.offline.log_state import LogState
 from appliance.offline.verdicts import find_verdicts
-from appliance.store.frame_kinds import newer_frame_error
+from appliance.store.log.frame_kinds import newer_frame_error
 from appliance.units import MIB
 
 SLICE_BYTES: Final = 16 * MIB
-"""Looked at between two reports of progress."""
+"""Bytes of the log between two reports of progress."""
 
 
 class LogWalk:
@@ -24,13 +24,13 @@ class LogWalk:
 
     Args:
         data: the directory.
-        findings: where faults go.
-        new_state: makes the state, told where faults of control frames go.
+        findings: receives the faults.
+        new_state: makes the state; its argument receives the faults of control frames.
         wants_positions: see `slices`.
-        wants_contradictions: tell of frames that are whole and contradict others.
+        wants_contradictions: report frames that are whole but contradict others.
 
     Attributes:
-        state: what follows from the frames so far.
+        state: the state after the frames so far.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LogWalk:
             data.log.read_into,
             self.state.apply_control,
             known_flushed=data.checkpoint.flushed,
-            reach=data.checkpoint.reach,
+            watermark=data.checkpoint.watermark,
             written=data.log.written_ranges,
             verdicts=find_verdicts(data),
         )
@@ -61,7 +61,7 @@ class LogWalk:
 
     @property
     def pos(self) -> int:
-        """Log position reached; at the end, where the log ends."""
+        """The log position after the last frame; finally the end of the log."""
         return self._scan.pos
 
     @property
@@ -71,7 +71,7 @@ class LogWalk:
 
     @property
     def epoch(self) -> int:
-        """Of the last frame."""
+        """The epoch of the last frame."""
         return self._scan.epoch
 
     @property
@@ -85,15 +85,15 @@ class LogWalk:
         return self._scan.damage
 
     def slices(self, size: int = SLICE_BYTES, stops: Sequence[int] = ()) -> Iterator[list[int]]:
-        """Go through the log.
+        """Walk the log.
 
         Args:
             size: bytes of a slice.
-            stops: ascending log positions at which a slice ends, if a frame does.
+            stops: ascending log positions; a slice ends there if a frame ends there.
 
         Yields:
-            After every `size` bytes or so, and at the end, the positions of the frames since, if
-            they are wanted.
+            After about every `size` bytes, and at the end, the positions of the frames since the
+            last slice; an empty list without `wants_positions`.
 
         Raises:
             FormatVersionError: a frame is of a newer version.
@@ -137,7 +137,7 @@ class LogWalk:
         self._findings.fault(Fault(path, offset, expected, found, size, pos))
 
     def note_tail(self) -> None:
-        """Tell what lies behind the end of the log, if that is not as a clean stop leaves it."""
+        """Report the bytes after the end of the log, unless a clean stop leaves them so."""
         scan, flushed = self._scan, self._data.checkpoint.flushed
         if self._data.is_live:
             return

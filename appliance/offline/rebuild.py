@@ -1,27 +1,27 @@
-"""`latermq rebuild`: throw away all that follows from the log, and make it anew. Layer 4.
+"""`latermq rebuild`: removes all files derived from the log and rebuilds them. Layer 4.
 
 The log itself is treated as by any start: a torn tail is cut, damage is reported, and after an
 unclean stop a new epoch begins. A kill at any moment leaves a directory that a start can use: files
-are removed only when nothing names them any more.
+are removed only after nothing names them any more.
 """
 
 from collections.abc import Iterator
 
 from appliance.broker import Broker
-from appliance.clock import Clock
-from appliance.config import Config
+from appliance.config.config import Config
 from appliance.facade import Facade
-from appliance.fs import FileSystem
 from appliance.offline.data_dir import not_a_data_dir
 from appliance.store.checkpoint import CheckpointFile
-from appliance.store.commit_log import CommitLog
-from appliance.store.log_presence import LogPresence, read_heads
+from appliance.store.log.commit_log import CommitLog
 from appliance.store.paths import DataPaths
-from appliance.store.recovery import Progress, RecoveryReport
+from appliance.store.recovery.log_presence import LogPresence, read_heads
+from appliance.store.recovery.report import Progress, RecoveryReport
+from appliance.system.clock import Clock
+from appliance.system.files import FileSystem
 
 
 class Rebuild:
-    """One rebuild; `run` it to its end, then `report` says what was found."""
+    """One rebuild; exhaust `run`, then `report` has the result."""
 
     report: RecoveryReport
 
@@ -34,14 +34,14 @@ class Rebuild:
         *,
         accepts_loss: bool = False,
     ) -> None:
-        """Touches no file yet.
+        """Prepare a rebuild; touches no file yet.
 
         Args:
             fs: all files.
-            clock: of a frame that begins an epoch.
-            config: that of the broker; what follows from the log depends on a few settings.
-            facade: what topic settings mean.
-            accepts_loss: go on without what is missing of the log.
+            clock: gives the time of the frame that begins an epoch.
+            config: the broker's; the derived files depend on a few settings.
+            facade: interprets topic settings.
+            accepts_loss: continue although parts of the log are missing.
         """
         self._accepts_loss = accepts_loss
         self._fs = fs
@@ -51,12 +51,12 @@ class Rebuild:
         self._paths = DataPaths(config.data_dir)
 
     def run(self) -> Iterator[Progress]:
-        """Do it; yields between slices.
+        """Rebuild; yields between slices.
 
         Raises:
-            ConfigError: it is no data directory.
-            LogRefusedError: the log is not the one that the checkpoint knows, or lacks much.
-            LatermqError: what `Broker.recover` raises.
+            ConfigError: it is not a data directory.
+            LogRefusedError: the log does not match the checkpoint, or large parts are missing.
+            LatermqError: as `Broker.recover`.
         """
         if not self._fs.exists(self._paths.commit_log):
             raise not_a_data_dir(self._paths)
@@ -67,7 +67,7 @@ class Rebuild:
             self._forget()
         finally:
             lock.release()
-        # Should a broker take the lock now, it does the rest.
+        # If a broker takes the lock now, its start does the rest.
         broker = Broker(
             self._clock, self._fs, self._config, self._facade, accepts_loss=self._accepts_loss
         )
@@ -80,10 +80,10 @@ class Rebuild:
         broker.close()
 
     def _check_log(self) -> None:
-        """Refuse as a start does, while nothing is removed yet.
+        """Make the checks of a start before anything is removed.
 
         Raises:
-            LogRefusedError: the log is not the one that the checkpoint knows.
+            LogRefusedError: the log does not match the checkpoint.
         """
         checkpoint = CheckpointFile(self._fs, self._paths.checkpoint)
         log = CommitLog(
@@ -105,7 +105,7 @@ class Rebuild:
             log.close()
 
     def _forget(self) -> None:
-        """Remove what follows from the log, once nothing names it any more."""
+        """Remove the derived files, after the checkpoint no longer names them."""
         paths = self._paths
         if self._fs.exists(paths.checkpoint):
             checkpoint = CheckpointFile(self._fs, paths.checkpoint)

@@ -1,7 +1,7 @@
-"""The saved states that the checkpoint names: are they whole, and what follows from the log?
+"""Checks the saved states that the checkpoint names: are they whole, and do they match the log?
 
-Each is read and checked by itself first. Then, when the log was applied up to its position, it is
-compared with what follows from the log there. Layer 4.
+Each state is first read and checked by itself. When the log has been applied up to its position, it
+is compared with the state derived from the log. Layer 4.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from _core.crc32c import crc32c
-from _core.layout import RUN_TIMERS
-from _core.run_merge import RunMerge
+from _core.bytes.crc32c import crc32c
+from _core.bytes.layout import RUN_TIMERS
+from _core.timers.run_merge import RunMerge
 from appliance.errors import CorruptionError, StorageError
 from appliance.offline import log_rows
 from appliance.offline.control_facts import Fact, FactKey, describe, facts_of
@@ -21,22 +21,22 @@ from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
 from appliance.offline.log_rows import LogRows, Row, RowKey
 from appliance.offline.log_state import LogState
-from appliance.store import control_file
 from appliance.store.checkpoint import SavedState
-from appliance.store.control_file import PARTITION, ControlState
-from appliance.store.run_files import BLOCK_HEAD, CRC, HEAD, RunEntry, RunReader, rows_of
-from appliance.store.runs import KINDS, merged_blocks, open_run
-from appliance.store.state import Capture, encode_control
+from appliance.store.runs.run_files import BLOCK_HEAD, CRC, HEAD, RunEntry, RunReader, rows_of
+from appliance.store.runs.run_set import KINDS, merged_blocks, open_run
+from appliance.store.state import snapshot
+from appliance.store.state.snapshot import PARTITION, ControlState
+from appliance.store.state.state import Capture, encode_control
 
 LIVE_READS_MAX: Final = 5
 
-TOLD_MAX: Final = 100
-"""So many differences of one part of a state are told one by one."""
+REPORTED_MAX: Final = 100
+"""Differences of one part of a state that are reported one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeState:
-    """A state whose control file is whole."""
+    """A state whose state snapshot is whole."""
 
     saved: SavedState
     path: Path
@@ -50,8 +50,8 @@ class SavedStates:
     """All states that a whole copy of the checkpoint names. `read` comes first.
 
     Attributes:
-        states: those whose control file is whole, by position.
-        count: all that are named.
+        states: those whose state snapshot is whole, by position.
+        count: all named states.
     """
 
     def __init__(self, data: DataDir, findings: Findings) -> None:
@@ -63,19 +63,19 @@ class SavedStates:
 
     @property
     def newest(self) -> ControlState | None:
-        """The control file of the last one."""
+        """The state snapshot of the last state."""
         return self.states[-1].control if self.states else None
 
     # By themselves
 
     def read(self) -> None:
-        """Read every file of every state, and tell which are not as they were written."""
+        """Read every file of every state, and report damaged ones."""
         for _ in range(LIVE_READS_MAX):
             self._faults = []
             self._read()
             if not self._faults or not self._data.is_live:
                 break
-            # A broker takes checkpoints meanwhile, and removes what is not named any more.
+            # A running broker takes checkpoints, and removes files that are no longer named.
             before = self._data.checkpoint.states
             self._data.read_checkpoint()
             if self._data.checkpoint.states == before:
@@ -89,13 +89,13 @@ class SavedStates:
         self.states = []
         checked: dict[RunEntry, bool] = {}
         for saved in named:
-            path = self._data.paths.control_file(saved.number)
+            path = self._data.paths.snapshot(saved.number)
             try:
-                control = control_file.read(self._data.fs, path, saved)
+                control = snapshot.read(self._data.fs, path, saved)
                 with closing(self._data.fs.open(path, writable=False)) as file:
                     data = file.pread(saved.size, 0)
             except (StorageError, CorruptionError) as error:
-                self._tell(path, error, f"the control file of state {saved.number}")
+                self._add_fault(path, error, f"the state snapshot of state {saved.number}")
                 continue
             for entry in control.runs:
                 if entry not in checked:
@@ -111,11 +111,11 @@ class SavedStates:
                 for _ in reader.blocks():
                     pass
         except (StorageError, CorruptionError) as error:
-            self._tell(path, error, "a run that the checkpoint names")
+            self._add_fault(path, error, "a run that the checkpoint names")
             return False
         return True
 
-    def _tell(self, path: Path, error: StorageError | CorruptionError, what: str) -> None:
+    def _add_fault(self, path: Path, error: StorageError | CorruptionError, what: str) -> None:
         if isinstance(error, CorruptionError):
             expected, found = str(error.expected), str(error.found)
             self._faults.append(Fault(path, error.offset, expected, found))
@@ -128,12 +128,12 @@ class SavedStates:
     def compare(
         self, state: WholeState, log: LogState, rows: LogRows, *, last: tuple[int, int], epoch: int
     ) -> None:
-        """Compare a state with what follows from the log at its position.
+        """Compare a state with the one derived from the log at its position.
 
         Args:
-            state: of the control file.
-            log: all frames below the position, and none behind, applied.
-            rows: its timers and ids.
+            state: the saved state.
+            log: the state after all frames before the position and none after it.
+            rows: the timers and ids of `log`.
             last: position and CRC of the last frame.
             epoch: of that frame.
         """
@@ -148,7 +148,7 @@ class SavedStates:
         except StorageError as error:
             if not (self._data.is_live and error.is_missing):
                 raise
-            text = "it was replaced while it was looked at; its timers and ids are not compared"
+            text = "replaced by the broker during the check; its timers and ids are not compared"
             self._findings.note(state.path, None, text)
 
     def _compare_control(
@@ -175,14 +175,14 @@ class SavedStates:
             for key in dict.fromkeys((*found, *expected))
             if not _agree(key, expected.get(key), found.get(key))
         ]
-        for fault in differing[:TOLD_MAX]:
+        for fault in differing[:REPORTED_MAX]:
             self._findings.fault(fault)
-        if len(differing) > TOLD_MAX:
-            more = f"{len(differing) - TOLD_MAX} more values are wrong"
+        if len(differing) > REPORTED_MAX:
+            more = f"{len(differing) - REPORTED_MAX} more values are wrong"
             self._findings.note(state.path, None, more)
 
     def _compare_rows(self, state: WholeState, rows: LogRows, kind: int) -> None:
-        """Fast if all is as it should be: row by row only if the sums differ."""
+        """Compare the rows of one kind: row by row only if their checksums differ."""
         ours = _sum_of(rows.blocks(kind))
         with ExitStack() as stack:
             theirs = _sum_of(self._merged(stack, state, rows, kind))
@@ -192,7 +192,7 @@ class SavedStates:
             pairs = log_rows.differences(
                 kind, rows.blocks(kind), self._merged(stack, state, rows, kind)
             )
-            differing = list(islice(pairs, TOLD_MAX))
+            differing = list(islice(pairs, REPORTED_MAX))
         wanted = {log_rows.key_of(row) for _, row in differing if row is not None}
         places = self._places(state, kind, wanted)
         for our, their in differing:
@@ -219,7 +219,7 @@ class SavedStates:
     def _places(
         self, state: WholeState, kind: int, wanted: set[RowKey]
     ) -> dict[RowKey, tuple[Path, int]]:
-        """Where rows are: the newest run that has them counts."""
+        """Return the file and offset of rows, in the newest run that has them."""
         places = {}
         for entry in state.control.runs:
             if entry.kind != kind:
@@ -250,7 +250,7 @@ class SavedStates:
         return (entries[-1].path(self._data.paths), 0) if entries else (state.path, 0)
 
     def required_units(self) -> dict[tuple[int, int], int]:
-        """By topic id and partition, below which offset a start takes units to be in the files."""
+        """Return the offset below which a start expects units, by topic id and partition."""
         newest = self.newest
         if newest is None:
             return {}
@@ -270,7 +270,7 @@ def _sum_of(blocks: Iterator[bytes]) -> tuple[int, int]:
 
 def _agree(key: FactKey, expected: Fact | None, found: Fact | None) -> bool:
     if found is None:
-        # A broker forgets producers that were idle for long; the log does not.
+        # A broker expires idle producers; the log does not.
         return bool(key[0] == "producer")
     return bool(expected is not None and expected.value == found.value)
 

@@ -1,4 +1,4 @@
-"""What follows from a log, as items: topics, groups, offsets, epochs. Layer 4; does no I/O."""
+"""The state after replay of a log, as items. Layer 4; does no I/O."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,11 +9,11 @@ TakesPlace = Callable[[str | None, int], bool]
 
 
 def state_items(state: LogState, takes_place: TakesPlace) -> Iterator[Item]:
-    """What follows from a log.
+    """Yield topics, producers, groups, offsets, epochs and levels.
 
     Args:
-        state: after all of it.
-        takes_place: whether a partition of a topic is wanted.
+        state: the state after the whole log.
+        takes_place: returns whether a partition of a topic is selected.
     """
     yield {
         "type": "cluster",

@@ -1,25 +1,25 @@
-"""What starts have judged lost, found before the log is gone through. Layer 4.
+"""The log ranges that earlier starts declared lost, collected before the log is read. Layer 4.
 
-The head of each segment repeats all verdicts before it, so those of the last segment are what is
-left to look for.
+The head of each segment repeats all verdicts before it, so only the last segment must be scanned
+for further ones.
 """
 
 from typing import Final
 
-from _core.frames import check, read_header
-from _core.layout import FRAME_HEADER_SIZE, KIND_HEAD, KIND_VERDICT
-from _core.log_scan import LogScan
-from _core.projections import Projections
+from _core.bytes.layout import FRAME_HEADER_SIZE, KIND_HEAD, KIND_VERDICT
+from _core.log.frames import check, read_header
+from _core.state.projections import Projections
+from _core.state.scan import LogScan
 from appliance.errors import CorruptionError
 from appliance.offline.data_dir import DataDir
-from appliance.store.control_frames import Ranges, decode_head, decode_verdict
-from appliance.store.log_presence import WHOLE
+from appliance.store.recovery.log_presence import WHOLE
+from appliance.store.state.control_frames import Ranges, decode_head, decode_verdict
 
 SLICE_BYTES: Final = 1 << 24
 
 
 def find_verdicts(data: DataDir) -> Ranges:
-    """All (from, to) log positions of what a start judged lost, ascending."""
+    """Return the (from, to) log positions that a start declared lost, ascending."""
     log = data.log
     found: set[tuple[int, int]] = set()
     if not log.segments:
@@ -32,12 +32,12 @@ def find_verdicts(data: DataDir) -> Ranges:
         if check(frame, base) == WHOLE:
             _note(found, KIND_HEAD, _payload_of(frame))
     scan = LogScan(
-        Projections(level_count=1, id_key=bytes(16), fired_id_memory_ms=0),
+        Projections(level_count=1, id_key=bytes(16), completed_id_memory_ms=0),
         log.segments[-1:],
         log.read_into,
         lambda kind, _topic_id, payload, _epoch: _note(found, kind, payload),
         known_flushed=data.checkpoint.flushed,
-        reach=data.checkpoint.reach,
+        watermark=data.checkpoint.watermark,
         written=log.written_ranges,
     )
     while not scan.step(SLICE_BYTES):
@@ -57,4 +57,4 @@ def _note(found: set[tuple[int, int]], kind: int, payload: bytes) -> None:
         elif kind == KIND_VERDICT:
             found.update(decode_verdict(payload).lost)
     except CorruptionError:
-        return  # the walk meets it again, and tells
+        return  # the walk reads this frame again and reports the fault

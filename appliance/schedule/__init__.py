@@ -1,1 +1,1 @@
-"""Deciding what is due, and when to look again. Sans-IO."""
+"""Decides when to deliver timers. Sans-IO."""

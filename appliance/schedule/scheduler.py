@@ -1,29 +1,31 @@
-"""When to deliver, and how much at a time.
+"""Decides when to deliver, and how much at a time.
 
-Sans-IO: the owner tells the time, delivers what `deliver_due` says, and wakes at `next_wake_ms`.
-Chunks are bounded, so that a burst of a million due timers does not keep producers and consumers
-waiting. Layer 3.
+Sans-IO: the owner passes the time to `deliver_due` and wakes at `next_wake_ms`. Chunks are bounded,
+so a burst of a million due timers does not block producers and consumers. Layer 3.
 """
 
+import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from _core.deliver import DeliverPath
-from _core.due_queue import DueQueue
+from _core.paths.deliver import DeliverPath
+from _core.timers.due_queue import DueQueue
 
 DISK_FULL_RETRY_MS: Final = 200
-"""Due timers that found no room are tried again this much later."""
+"""Delay before due timers are retried after a full disk."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one call did.
+    """The result of one call of `deliver_due`.
 
     Attributes:
         count: timers delivered.
         has_more: more are due now, and can be delivered.
-        cold: positions of frames to be read from the disk, so that timers that wait for them go on;
-            call `note_read` then.
+        cold: log positions of frames that timers wait for: read them from the disk, then call
+            `note_read`.
     """
 
     count: int
@@ -35,22 +37,32 @@ class Scheduler:
     """Delivers due timers in chunks."""
 
     def __init__(self, due: DueQueue, path: DeliverPath, *, chunk_records: int) -> None:
-        """Join the pending timers with the way they are delivered.
+        """Deliver the timers of a queue.
 
         Args:
             due: pending timers.
             path: gathers and appends.
-            chunk_records: most timers of one call, >= 1.
+            chunk_records: maximum number of timers per call, >= 1.
         """
         self._due = due
         self._path = path
         self._chunk_records = chunk_records
         self._not_before_ms = 0
+        self._is_debug = _log.isEnabledFor(logging.DEBUG)
 
     def deliver_due(self, now_ms: int) -> Delivery:
         """Append the next chunk of what is due at `now_ms` (epoch ms) to the log."""
         path = self._path
+        frames_before = path.frames
         count = path.deliver(now_ms, self._chunk_records)
+        if self._is_debug and count:
+            _log.debug(
+                "delivered timers=%d frames=%d late_ms_max=%d waiting=%d",
+                count,
+                path.frames - frames_before,
+                path.late_ms_max,
+                path.waiting,
+            )
         self._not_before_ms = now_ms + DISK_FULL_RETRY_MS if path.disk_full else 0
         if path.disk_full:
             return Delivery(count, has_more=False)
@@ -59,7 +71,7 @@ class Scheduler:
         return Delivery(count, is_due or path.ready > 0, cold)
 
     def note_read(self) -> None:
-        """What a `Delivery` named as cold was read, as far as it can be; deliver again."""
+        """Note that the cold frames of a `Delivery` were read, or are unreadable; deliver again."""
         self._path.note_read()
 
     @property

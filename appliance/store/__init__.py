@@ -1,1 +1,1 @@
-"""The data directory: the CommitLog, which is the truth, and the files that follow from it."""
+"""The data directory: the CommitLog, the only source of truth, and files derived from it."""

@@ -1,9 +1,9 @@
-"""The checkpoint: what a start may know of the log before it reads it.
+"""The checkpoint file: what recovery may know about the log before it reads it.
 
-Two copies in one file, written in turn, so that a torn write leaves the other one; docs/FORMAT.md
-draws them. Each names the newest state that was saved and the one before it, so that the two last
-states can be reached through either copy. Without a copy that is whole a start takes nothing for
-known, and reads more. Layer 2.
+The file has two copies, written in turn, so that a torn write leaves the other one intact;
+docs/FORMAT.md describes them. Each names the newest saved state and the one before, so that both
+can be found through either copy. Without an intact copy, recovery assumes nothing and reads more of
+the log. Layer 2.
 """
 
 import struct
@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from _core.crc32c import crc32c
+from _core.bytes.crc32c import crc32c
 from appliance.errors import StorageError
-from appliance.fs import File, FileSystem
+from appliance.system.files import File, FileSystem
 
 MAGIC: Final = 0x4C4D5143
 """LMQC."""
 VERSION: Final = 2
 COPY_SIZE: Final = 4096
-"""A page each: no write of one touches the other."""
+"""A page per copy: no write of one touches the other."""
 STATES_KEPT: Final = 2
-"""The newest state, and the one that serves if its files are damaged."""
+"""The newest state, and the previous one in case files of the newest are damaged."""
 
 BODY: Final = struct.Struct(">IHxxqqq16sqqIi")
 STATE: Final = struct.Struct(">qqII")
 CRC: Final = struct.Struct(">I")
 VERSIONED: Final = struct.Struct(">IH")
-"""Magic and version, which stand there in every version."""
+"""Magic and version, at the same place in every version."""
 COPY: Final = struct.Struct(f"{BODY.format}{STATE.format[1:] * STATES_KEPT}I")
 
 NO_CLUSTER: Final = UUID(int=0)
@@ -38,15 +38,15 @@ NO_CLUSTER: Final = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """Which log it is, and what a start must know of it although the log is not there.
+    """The identity of a log, and what recovery must know about it even if the log is missing.
 
     Attributes:
-        cluster: that the log belongs to.
+        cluster: id of the cluster that the log belongs to.
         start: log position of the first byte that is kept.
-        own_from: flushed marks of frames from this log position on are about this disk; a slave
-            has the frames below it from its master, whose disk their marks are about.
-        salt: begins the CRC of every frame but heads.
-        epoch: the newest one.
+        own_from: flushed marks of frames from this log position on refer to this disk; a slave
+            copies the frames below it from its master, and their marks refer to that disk.
+        salt: a random number in the header of every frame, which clients never see.
+        epoch: the newest epoch.
     """
 
     cluster: UUID = NO_CLUSTER
@@ -61,43 +61,43 @@ _NO_STATE: Final = (-1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A state of all that follows from the log, and the control file that leads to its parts."""
+    """A saved state of everything derived from the log, and the state snapshot that names it."""
 
     applied: int
-    """It is what follows from every frame below this log position, and from none behind."""
+    """The state includes every frame below this log position, and none from it on."""
     number: int
-    """The control file is named by it; above 0."""
+    """The name of the state snapshot; above 0."""
     size: int
-    """Bytes of the control file."""
+    """Size of the state snapshot in bytes."""
     crc: int
-    """CRC32C of the control file."""
+    """CRC32C of the state snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Positions of the log; 0 <= flushed <= reach. The newest state comes first."""
+    """Positions of the log; 0 <= flushed <= watermark. The newest state comes first."""
 
     sequence: int
     flushed: int
-    reach: int
+    watermark: int
     states: tuple[SavedState, ...] = ()
     log: LogIdentity = LogIdentity()
 
     @property
     def knows_log(self) -> bool:
-        """It tells of a log that had frames."""
+        """It describes a log that had frames."""
         return self.log.cluster != NO_CLUSTER and (self.flushed > 0 or bool(self.states))
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """One copy, without the padding behind it."""
+    """Encode one copy, without the padding after it."""
     assert len(checkpoint.states) <= STATES_KEPT
     body = BODY.pack(
         MAGIC,
         VERSION,
         checkpoint.sequence,
         checkpoint.flushed,
-        checkpoint.reach,
+        checkpoint.watermark,
         checkpoint.log.cluster.bytes,
         checkpoint.log.start,
         checkpoint.log.own_from,
@@ -111,7 +111,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def is_of_other_version(copy: bytes) -> bool:
-    """Say whether another latermq wrote this, in a form that this one does not read."""
+    """Return whether this is a copy in the format of another version, which cannot be read."""
     if len(copy) < COPY_SIZE:
         return False
     magic, version = VERSIONED.unpack_from(copy)
@@ -119,30 +119,30 @@ def is_of_other_version(copy: bytes) -> bool:
 
 
 def decode(copy: bytes) -> Checkpoint | None:
-    """Read one copy; None if it is not whole, or of another version."""
+    """Decode one copy; None if it is damaged or of another version."""
     if len(copy) < COPY.size:
         return None
-    magic, version, sequence, flushed, reach, cluster, start, own_from, salt, epoch, *rest = (
+    magic, version, sequence, flushed, watermark, cluster, start, own_from, salt, epoch, *rest = (
         COPY.unpack_from(copy)
     )
     *fields, crc = rest
     if crc32c(copy[: COPY.size - CRC.size]) != crc:
         return None
-    if magic != MAGIC or version != VERSION or not 0 <= flushed <= reach:
+    if magic != MAGIC or version != VERSION or not 0 <= flushed <= watermark:
         return None
     found = [tuple(fields[at : at + 4]) for at in range(0, len(fields), 4)]
     states = tuple(SavedState(*state) for state in found if state[0] >= 0)
     log = LogIdentity(UUID(bytes=cluster), start, own_from, salt, epoch)
-    return Checkpoint(sequence, flushed, reach, states, log)
+    return Checkpoint(sequence, flushed, watermark, states, log)
 
 
 class CheckpointFile:
-    """The file of both copies. `open` comes first; all others may be on any thread.
+    """The file of both copies. Call `open` first; all other methods may run on any thread.
 
     Attributes:
-        log: which log it is about; written into every copy.
-        last: what the next copy goes out from: the newest whole one, None if there is none.
-        copies: what each place in the file holds, as far as it is whole.
+        log: identity of the log, written into every copy.
+        last: the newest intact copy, on which the next one is based; None if there is none.
+        copies: the content of each place in the file, None if it is damaged.
     """
 
     def __init__(self, fs: FileSystem, path: Path) -> None:
@@ -152,13 +152,13 @@ class CheckpointFile:
         self._lock = threading.Lock()
         self._sequence = 0
         self._other_versions: list[int] = []
-        """Places in the file, bytes, of copies in a form that this latermq does not read."""
+        """Offsets in the file, in bytes, of copies in the format of another version."""
         self.log = LogIdentity()
         self.last: Checkpoint | None = None
         self.copies: list[Checkpoint | None] = [None, None]
 
     def open(self) -> None:
-        """Read what is there; changes nothing. A place that cannot be read holds nothing.
+        """Read both copies; change nothing. An unreadable copy counts as damaged.
 
         Raises:
             StorageError: the file cannot be opened.
@@ -173,10 +173,10 @@ class CheckpointFile:
         self._sequence = 0 if self.last is None else self.last.sequence
 
     def ensure(self) -> None:
-        """Make the file if it is missing; comes before anything is written.
+        """Create the file if it is missing; call it before the first write.
 
         Raises:
-            StorageError: it cannot be made.
+            StorageError: it cannot be created.
         """
         if self._file is None:
             self._file = self._fs.open(self._path, create=True)
@@ -200,50 +200,53 @@ class CheckpointFile:
 
     @property
     def states(self) -> tuple[SavedState, ...]:
-        """Every state that a whole copy names, those of the newest copy first, each once."""
+        """The states that intact copies name, those of the newest copy first, without repeats."""
         whole = sorted(
             (copy for copy in self.copies if copy is not None),
             key=lambda copy: -copy.sequence,
         )
         return tuple(dict.fromkeys(state for copy in whole for state in copy.states))
 
-    def believe(self, states: Sequence[SavedState], *, is_own: bool) -> None:
-        """Let the next copy go on from what was found out about the last one.
+    def adopt(self, states: Sequence[SavedState], *, is_own: bool) -> None:
+        """Base the next copy on what recovery verified about the last one.
 
         Args:
-            states: those that are whole and fit the log.
-            is_own: False: the copies speak of another log, so their positions mean nothing.
+            states: those that are intact and fit the log.
+            is_own: False: the copies describe another log, so their positions are discarded.
         """
         if self.last is not None:
-            flushed, reach = (self.last.flushed, self.last.reach) if is_own else (0, 0)
+            flushed, watermark = (self.last.flushed, self.last.watermark) if is_own else (0, 0)
             kept = tuple(states)[:STATES_KEPT]
-            self.last = replace(self.last, flushed=flushed, reach=reach, states=kept)
+            self.last = replace(self.last, flushed=flushed, watermark=watermark, states=kept)
 
-    def write(self, flushed: int, reach: int) -> None:
-        """Say durably how far the log goes; what was said of a greater reach holds on.
+    def write(self, flushed: int, watermark: int) -> None:
+        """Write durably how far the log extends; a higher watermark written before remains.
 
         Args:
             flushed: log position up to which the log is durable.
-            reach: log position from which on nothing was or will be written before the next call.
+            watermark: allocation watermark: nothing was or will be written at or after this log
+                position before the next call.
 
         Raises:
             StorageError: it could not be written or synced; the process must stop.
         """
         with self._lock:
             before = self.last
-            self._write(flushed, reach if before is None else max(before.reach, reach), ())
+            self._write(
+                flushed, watermark if before is None else max(before.watermark, watermark), ()
+            )
 
     def note_flushed(self, flushed: int) -> None:
-        """Say durably how far the log is durable, and nothing else.
+        """Write durably how far the log is durable, and nothing else.
 
         Raises:
             StorageError: it could not be written or synced; the process must stop.
         """
         with self._lock:
-            self._write(flushed, 0 if self.last is None else self.last.reach, ())
+            self._write(flushed, 0 if self.last is None else self.last.watermark, ())
 
     def rewrite(self, flushed: int) -> None:
-        """Write both copies anew: neither may go on saying what is not true of this log.
+        """Rewrite both copies, so that neither keeps claims that are false for this log.
 
         Raises:
             StorageError: it could not be written or synced; the process must stop.
@@ -252,27 +255,27 @@ class CheckpointFile:
             self.note_flushed(flushed)
 
     def save(self, state: SavedState, flushed: int) -> None:
-        """Name a state whose every file is durable; `flushed` as with `write`.
+        """Add a saved state, all of whose files are durable; `flushed` as in `write`.
 
         Raises:
             StorageError: it could not be written or synced; the process must stop.
         """
         assert state.applied <= flushed
         with self._lock:
-            self._write(flushed, 0 if self.last is None else self.last.reach, (state,))
+            self._write(flushed, 0 if self.last is None else self.last.watermark, (state,))
 
     def lower_flushed(self, end: int) -> None:
-        """Let the next copy say no more than that the log is durable up to `end`, where it ends.
+        """Limit the durable position of the next copy to `end`, the end of the log.
 
-        A start calls it that found less of the log than was durable once: the same place will be
-        written again, and what is torn then was not durable.
+        Recovery calls it when it found less of the log than was durable before: the range after
+        `end` will be written again, and a tear in it then is not a loss of durable data.
         """
         with self._lock:
             if self.last is not None and self.last.flushed > end:
                 self.last = replace(self.last, flushed=end)
 
     def forget_states(self) -> None:
-        """Let no copy name a state, durably; what they say of positions stays.
+        """Remove the saved states from both copies, durably; keep the positions.
 
         Raises:
             StorageError: it could not be written or synced.
@@ -282,10 +285,10 @@ class CheckpointFile:
                 self.log = self.last.log
                 self.last = replace(self.last, states=())
                 for _ in self.copies:
-                    self._write(self.last.flushed, self.last.reach, ())
+                    self._write(self.last.flushed, self.last.watermark, ())
 
     def end(self, flushed: int) -> None:
-        """Say durably that the log ends at `flushed`, and that nothing was written behind it.
+        """Write durably that the log ends at `flushed`, and that nothing was written after it.
 
         Raises:
             StorageError: it could not be written or synced.
@@ -293,23 +296,23 @@ class CheckpointFile:
         with self._lock:
             self._write(flushed, flushed, ())
 
-    def _write(self, flushed: int, reach: int, states: tuple[SavedState, ...]) -> None:
+    def _write(self, flushed: int, watermark: int, states: tuple[SavedState, ...]) -> None:
         assert self._file is not None
         before = self.last
         if before is not None:
-            # Who comes late from another thread must not take back what was said meanwhile.
+            # A late call from another thread must not lower a position written meanwhile.
             flushed = max(flushed, before.flushed)
             states = (states + before.states)[:STATES_KEPT]
-        # Counted only when it is durable: what is tried again after a failure must go to the same
-        # place, which may be torn now, and not over the only copy that is whole.
+        # Advance the sequence only when the copy is durable: a retry after a failure must write to
+        # the same place, which may be torn, and not over the only intact copy.
         sequence = self._sequence + 1
-        reach = max(flushed, reach)
-        checkpoint = Checkpoint(sequence, flushed, reach, states, self.log)
-        # Else a later change of versions would find it and believe what was true long ago.
+        watermark = max(flushed, watermark)
+        checkpoint = Checkpoint(sequence, flushed, watermark, states, self.log)
+        # Otherwise a later change of version would find these copies and trust outdated positions.
         for at in self._other_versions:
             self._file.pwritev([bytes(COPY_SIZE)], at)
         self._other_versions = []
-        # The older copy is the one that is lost if this write is torn.
+        # This overwrites the older copy: only that one is lost if the write is torn.
         self._file.pwritev([encode(checkpoint)], sequence % 2 * COPY_SIZE)
         self._file.fdatasync()
         self._sequence = sequence
@@ -317,7 +320,7 @@ class CheckpointFile:
         self.last = checkpoint
 
     def close(self) -> None:
-        """Give the file back; may be called twice."""
+        """Close the file; may be called twice."""
         if self._file is not None:
             self._file.close()
             self._file = None

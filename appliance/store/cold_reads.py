@@ -1,11 +1,11 @@
-"""What is not in memory, read and checked on a thread: frames, and ConsumeQueue units.
+"""Reads and checks frames and ConsumeQueue units that are not in memory, on a thread.
 
 `read` runs on a thread, `take_up` on the loop. A place is the log position of a frame, or
-(partition handle, offset) where the unit that names the frame must be read first.
+(partition handle, offset) if the unit that points to the frame must be read first.
 
-What is damaged may heal: a sector that could not be read is read again, and a frame that failed its
-CRCs is read again past the kernel's cache, when somebody asks for it and some time has passed: one
-second, then twice as long each time, up to a minute. Layer 2.
+Damage may be temporary. An unreadable sector, or a frame that failed its CRCs, is read again past
+the page cache when it is next requested and some time has passed: one second, then twice as long
+each time, up to a minute. Layer 2.
 """
 
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final
 
-from _core.layout import FRAME_HEADER_SIZE
-from _core.log_view import LONE_BYTES, NEAR_BYTES, WINDOW_BYTES, Block
-from _core.projections import Projections
-from appliance.clock import Clock
-from appliance.fs import FileSystem
+from _core.bytes.layout import FRAME_HEADER_SIZE
+from _core.log.view import LONE_BYTES, NEAR_BYTES, WINDOW_BYTES, Block
+from _core.state.projections import Projections
 from appliance.model import ColdPlace
-from appliance.store.commit_log import CommitLog
-from appliance.store.consume_queue import ConsumeQueues
-from appliance.store.frame_reads import FrameReader
-from appliance.store.recovery import Damage
-from appliance.store.unit_reader import WHOLE, UnitReader, UnitsFound
+from appliance.store.damage import Damage
+from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.frame_reader import FrameReader
+from appliance.store.queue.consume_queue import ConsumeQueues
+from appliance.store.queue.unit_reader import WHOLE, UnitReader, UnitsFound
+from appliance.system.clock import Clock
+from appliance.system.files import FileSystem
 from appliance.units import NS_PER_MS
 
 RETRY_MIN_NS: Final = 1_000 * NS_PER_MS
@@ -32,13 +32,13 @@ RETRY_MAX_NS: Final = 60_000 * NS_PER_MS
 
 @dataclass(slots=True)
 class ColdRead:
-    """What a thread found.
+    """The result of a read on a thread.
 
     Attributes:
-        asked: positions of the frames that were read.
-        blocks: whole frames, also some that follow what was asked for.
-        faults: bytes, and what is wrong, of damaged frames by their log position.
-        units: of the partitions whose units were asked for.
+        asked: log positions of the frames that were read.
+        blocks: intact frames, including some after the requested ones.
+        faults: (size in bytes, fault) of damaged frames, by log position.
+        units: the results for the requested units.
     """
 
     asked: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class ColdRead:
 
 
 class ColdReader:
-    """Reads what the paths of the loop found to be cold."""
+    """Reads frames and units that the loop needs and that are not in memory."""
 
     def __init__(
         self,
@@ -65,19 +65,19 @@ class ColdReader:
         self._units = UnitReader(fs, queues, log)
         self._frames = FrameReader(log)
         self._waits_ns: dict[int, int] = {}
-        """Damaged frames by position, and how long to wait before the next try."""
+        """By position of a damaged frame: the wait before the next retry."""
         self._retries: list[tuple[int, int]] = []
-        """When a frame may be asked for again (monotonic ns), and its position: a heap."""
+        """A heap of (time from which a frame may be read again in monotonic ns, its position)."""
         log.view.fill = self._frames.read_hot
 
     def read(self, places: list[ColdPlace], *, is_sparse: bool = False) -> ColdRead:
         """Read and check; may run on any thread.
 
-        Not all of them, if they take half of the memory for frames: ask again for the others.
+        Stops once the frames fill half of the memory for frames: request the others again.
 
         Args:
             places: what to read.
-            is_sparse: nobody will ask for what lies between them.
+            is_sparse: the bytes between them will not be needed.
         """
         read = ColdRead()
         positions: list[int] = []
@@ -116,17 +116,17 @@ class ColdReader:
         return read
 
     def take_up(self, read: ColdRead, known: list[Damage]) -> list[Damage]:
-        """Let the loop have what `read` found; on the loop.
+        """Apply the result of `read`; on the loop.
 
         Args:
-            read: what it returned.
-            known: damage that was told of before; what healed is taken out.
+            read: the result.
+            known: damage reported before; entries that are readable again are removed.
 
         Returns:
-            What is damaged and was not known.
+            New damage.
 
         Raises:
-            StorageError: a file of units could not be mended, though there was room.
+            StorageError: a unit file could not be repaired, for a reason other than a full disk.
         """
         damage = []
         for block in read.blocks:
@@ -145,23 +145,23 @@ class ColdReader:
         for found in read.units:
             if found.units is not None:
                 self._queues.take_up(found.units)
-            # Of a topic that was deleted meanwhile the files are gone, as they should be.
+            # The files of a topic that was deleted meanwhile are removed on purpose.
             is_deleted = found.units is not None and found.units.partition.topic.deleted
             if found.damage is not None and not is_deleted:
                 damage.append(found.damage)
         return damage
 
     def _heal(self, pos: int, known: list[Damage]) -> None:
-        """A frame that was damaged is whole now."""
+        """Note that a damaged frame is intact again."""
         del self._waits_ns[pos]
         path, offset = self._log.path_of(pos)
         known[:] = [each for each in known if each.path != path or each.offset != offset]
 
     def retry_damaged(self, known: list[Damage]) -> None:
-        """Let damaged frames be asked for again that have waited long enough; on the loop.
+        """Permit another read of damaged frames whose wait is over; on the loop.
 
         Args:
-            known: as with `take_up`; a frame may also have come with what was read near it.
+            known: as in `take_up`; a frame may also have been read together with one near it.
         """
         for pos in [pos for pos in self._waits_ns if self._log.view.holds(pos)]:
             self._heal(pos, known)

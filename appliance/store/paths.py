@@ -1,12 +1,12 @@
 """The names of all files and directories below the data directory.
 
     commitlog/00000000000000000000          one segment, named by its base position
-    commitlog/spare                         a file that will be a segment again
+    commitlog/spare                         a file to be reused as a segment
     consumequeue/TOPIC/QUEUE/000...         units of one partition, named by its first byte
     timer/ index/                           pending timers and users' ids as of a checkpoint
-    control/                                the rest of what is known at a checkpoint
-    checkpoint                              which of these belong together; how far the log goes
-    lost/POSITION-EPOCH                     what a start has cut off the log at that position
+    control/                                all other state as of a checkpoint
+    checkpoint                              which of these belong together; the end of the log
+    lost/POSITION-EPOCH                     bytes that a start cut off the log at that position
     abort                                   exists while a broker runs
     lock                                    held while a broker runs
 
@@ -21,23 +21,23 @@ NAME_DIGITS: Final = 20
 
 
 SPARE_NAME: Final = "spare"
-"""Of a file beside the segments; what is in it means nothing."""
+"""Name of a file next to the segments; its content has no meaning."""
 
 
 def segment_name(base: int) -> str:
-    """The file name of the segment that begins at log position `base`, bytes, >= 0."""
+    """Return the file name of the segment that begins at log position `base` (>= 0)."""
     return f"{base:0{NAME_DIGITS}d}"
 
 
 def parse_segment_name(name: str) -> int | None:
-    """The base position that a file name stands for; None if it is not a segment's name."""
+    """Return the base position in a file name; None if it is not the name of a segment."""
     if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
         return None
     return int(name)
 
 
 def parse_lost_name(name: str) -> tuple[int, int] | None:
-    """The log position and the epoch that a name below `lost/` stands for; None if it is none."""
+    """Return the log position and the epoch in a name below `lost/`; None if it is not valid."""
     pos, dash, epoch = name.partition("-")
     base = parse_segment_name(pos)
     if base is None or not dash or not (epoch.isascii() and epoch.isdigit()):
@@ -46,7 +46,7 @@ def parse_lost_name(name: str) -> tuple[int, int] | None:
 
 
 class DataPaths:
-    """Where things are in one data directory."""
+    """The paths of one data directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -60,7 +60,7 @@ class DataPaths:
         self.lost = root / "lost"
 
     def directories(self) -> tuple[Path, ...]:
-        """Every directory that a store has, parents first."""
+        """All directories of a store, parents first."""
         return (
             self.root,
             self.commit_log,
@@ -70,12 +70,12 @@ class DataPaths:
             self.control,
         )
 
-    def control_file(self, number: int) -> Path:
-        """The control file of one saved state."""
+    def snapshot(self, number: int) -> Path:
+        """The state snapshot with that number."""
         return self.control / segment_name(number)
 
     def lost_file(self, pos: int, epoch: int) -> Path:
-        """What the start of an epoch has cut off the log at a position."""
+        """The file of the bytes that the start of an epoch cut off the log at a position."""
         return self.lost / f"{segment_name(pos)}-{epoch}"
 
     def queue(self, topic: str, partition: int) -> Path:

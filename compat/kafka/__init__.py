@@ -1,1 +1,1 @@
-"""The Kafka facade: unmodified Kafka clients talk to the broker through this package."""
+"""The Kafka facade: unmodified Kafka clients use the broker through this package."""

@@ -1,25 +1,26 @@
-"""Requests that look into frames: what is not in memory is read meanwhile. Layer 4; no I/O."""
+"""Requests that search in frames: cold frames are read asynchronously. Layer 4; no I/O."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from appliance.errors import ColdFrameError
 from appliance.model import ColdPlace
-from compat.kafka.error_codes import ErrorCode
 from compat.kafka.node import Node
-from compat.kafka.registry import Fields, Later
+from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields
 
 COLD_READS_MAX: Final = 1_000
-"""Of one request; halving a partition takes some forty."""
+"""Reads per request; a binary search in a partition takes about forty."""
 
 Item = TypeVar("Item")
 
 
 class ColdSearch(Generic[Item]):
-    """One request under way: what is cold is read, and then it goes on where it was.
+    """One request in progress: it pauses while a cold frame is read, then continues.
 
     Attributes:
-        later: the answer.
+        deferred: the response.
     """
 
     def __init__(
@@ -29,16 +30,16 @@ class ColdSearch(Generic[Item]):
         answer: Callable[[Item], Fields],
         respond: Callable[[list[Fields]], Fields],
     ) -> None:
-        """Begin; it may be over when this returns.
+        """Start the search; it may have finished when this returns.
 
         Args:
             node: the broker.
-            items: what is asked for.
-            answer: answers an item; may raise ColdFrameError, and is then called again.
-            respond: makes the response of the answers, one for each item. An item that does not
-                come to an end has the answer KAFKA_STORAGE_ERROR.
+            items: the requested items.
+            answer: answers an item; if it raises ColdFrameError, it is called again after the read.
+            respond: makes the response from the answers, one per item. An item that exceeds
+                COLD_READS_MAX has the answer KAFKA_STORAGE_ERROR.
         """
-        self.later = Later()
+        self.deferred: DeferredResponse[Fields] = DeferredResponse()
         self._node = node
         self._items = items
         self._answer = answer
@@ -55,12 +56,12 @@ class ColdSearch(Generic[Item]):
                 if self._cold_read_count < COLD_READS_MAX:
                     self._read(error.place)
                     return
-                # The memory is too small for what is read, or the disk too slow.
+                # The cache is too small for the frames, or the disk is too slow.
                 found = {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
             self._answers.append(found)
-        self.later.complete(self._respond(self._answers))
+        self.deferred.complete(self._respond(self._answers))
 
     def _read(self, place: ColdPlace) -> None:
         self._cold_read_count += 1
-        if not self.later.is_abandoned:
+        if not self.deferred.is_abandoned:
             self._node.read_cold([place], self._go_on)

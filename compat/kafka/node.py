@@ -1,7 +1,7 @@
-"""What the control-plane handlers know of the broker behind them, as interfaces.
+"""The interfaces through which control-plane handlers use the broker.
 
-The broker satisfies them by its shape, so that handlers import nothing above them and tests can put
-a small broker in memory in its place. Layer 3; does no I/O.
+The broker implements them structurally, so that handlers import nothing above them and tests can
+substitute a small broker in memory. Layer 3; does no I/O.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from appliance.clock import Clock
-from appliance.config import Config
+from appliance.config.config import Config
 from appliance.model import ColdPlace
-from appliance.store.group_frames import GroupFrame, OffsetEntry
+from appliance.store.state.group_frames import OffsetEntry
+from appliance.system.clock import Clock
 from appliance.units import NS_PER_MS
 from compat.kafka.groups.coordinator import GroupCoordinator
+from compat.kafka.groups.group_log import GroupLog
 
 
 class ProducerView(Protocol):
-    """What is remembered of an idempotent producer on one partition."""
+    """The state of an idempotent producer on one partition."""
 
     @property
     def epoch(self) -> int: ...
@@ -47,7 +48,7 @@ class PartitionView(Protocol):
 
     @property
     def log_bytes(self) -> int:
-        """What its frames take of the log, also those of records that were deleted."""
+        """Bytes of its frames in the log, including those of deleted records."""
 
     @property
     def producers(self) -> Mapping[int, ProducerView]:
@@ -65,22 +66,77 @@ class TopicView(Protocol):
 
     @property
     def topic_id(self) -> int:
-        """Its number in the log, by which offsets are kept; it is never given again."""
+        """The topic's number in the log, the key of committed offsets; never reused."""
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Only the settings that were given for it."""
+        """The settings given for the topic, without defaults."""
 
     @property
     def partitions(self) -> Sequence[PartitionView]: ...
 
 
-class ControlBroker(Protocol):
-    """The part of the broker that answers control-plane requests.
+class TopicsView(Protocol):
+    """The topics. Those that go into a method are ones that came out of it, hence Any."""
 
-    Topics that go into a method are ones that came out of it, hence Any: a broker asks for its own
-    class.
-    """
+    def all(self) -> Sequence[TopicView]: ...
+
+    def find(self, name: str) -> TopicView | None: ...
+
+    def find_by_uuid(self, uuid: UUID) -> TopicView | None: ...
+
+    def check_create(self, name: str, partition_count: int) -> None:
+        """Raise the RequestError that `create` would raise, and create nothing."""
+
+    def create(
+        self, name: str, partition_count: int, settings: Mapping[str, str | None]
+    ) -> TopicView: ...
+
+    def delete(self, name: str) -> None: ...
+
+    def check_add_partitions(self, topic: Any, partition_count: int) -> None:
+        """Raise the RequestError that `add_partitions` would raise, and add nothing."""
+
+    def add_partitions(self, topic: Any, partition_count: int) -> None:
+        """Raise the number of a topic's partitions to `partition_count`."""
+
+    def replace_settings(self, topic: Any, settings: Mapping[str, str]) -> None:
+        """Give a topic these settings and no others; they were checked."""
+
+    def delete_records(self, topic: Any, offsets: Mapping[int, int]) -> None:
+        """Raise the start offset of partitions, by index, to offsets that are visible."""
+
+
+class SearchView(Protocol):
+    """Finds offsets in a partition. Each call may raise ColdFrameError: read it, then ask again."""
+
+    def find(self, queue: Any, timestamp_ms: int) -> tuple[int, int] | None:
+        """Find the first record from which the running maximum of timestamps reaches a time.
+
+        Returns:
+            Its offset and timestamp in epoch ms, None if there is none.
+        """
+
+    def find_highest(self, queue: Any) -> tuple[int, int] | None:
+        """Find the record with the highest timestamp: offset and epoch ms, None if none is left."""
+
+    def find_end_of_epoch(self, queue: Any, epoch: int) -> tuple[int, int] | None:
+        """Find where the records of an epoch, and of all before it, end.
+
+        Returns:
+            The last epoch up to it that is known and an offset, None if it is yet to come.
+        """
+
+
+class GroupStoreView(GroupLog, Protocol):
+    """The consumer groups of the store, and their committed offsets."""
+
+    def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
+        """Commit or delete offsets, all of them or none; raises RequestError."""
+
+
+class ControlBroker(Protocol):
+    """The part of the broker that answers control-plane requests."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -95,98 +151,31 @@ class ControlBroker(Protocol):
     @property
     def config(self) -> Config: ...
 
-    def topics(self) -> Sequence[TopicView]: ...
-
-    def find_topic(self, name: str) -> TopicView | None: ...
-
-    def find_topic_by_uuid(self, uuid: UUID) -> TopicView | None: ...
-
-    def check_topic(
-        self, name: str, partition_count: int, settings: Mapping[str, str | None]
-    ) -> None:
-        """Raise the RequestError that create_topic would raise, and create nothing."""
-
-    def create_topic(
-        self, name: str, partition_count: int, settings: Mapping[str, str | None]
-    ) -> TopicView: ...
-
-    def delete_topic(self, name: str) -> None: ...
-
-    def check_partitions(self, topic: Any, partition_count: int) -> None:
-        """Raise the RequestError that add_partitions would raise, and add nothing."""
-
-    def add_partitions(self, topic: Any, partition_count: int) -> None:
-        """Raise the number of a topic's partitions to `partition_count`."""
-
-    def replace_topic_settings(self, topic: Any, settings: Mapping[str, str]) -> None:
-        """Give a topic these settings and no others; they were checked."""
-
-    def delete_records(self, topic: Any, offsets: Mapping[int, int]) -> None:
-        """Raise the start offset of partitions, by index, to offsets that are visible."""
-
-    def end_of_epoch(self, topic: Any, partition: int, epoch: int) -> tuple[int, int] | None:
-        """Find where in a partition the records of an epoch, and of all before it, end.
-
-        Returns:
-            The last epoch up to it that is known and an offset, None if it is yet to come.
-
-        Raises:
-            ColdFrameError: a frame has to be read first; then ask again.
-        """
-
-    def space(self) -> tuple[int, int]:
-        """Bytes of the file system that holds the data: all, and free ones. Raises StorageError."""
-
-    def allocate_producer_id(self) -> int: ...
-
     @property
     def clock(self) -> Clock: ...
 
     @property
-    def generation_floor(self) -> int: ...
+    def topics(self) -> TopicsView: ...
 
-    def groups(self) -> Mapping[str, GroupFrame]:
-        """The groups that were told, by name, each as it was told last."""
+    @property
+    def groups(self) -> GroupStoreView: ...
 
-    def group_names(self) -> Sequence[str]:
-        """All groups, also those of which there are offsets alone."""
+    @property
+    def search(self) -> SearchView: ...
 
-    def tell_group(self, frame: GroupFrame) -> None:
-        """Write what a group is now, or that it is no more; raises RequestError."""
+    def space(self) -> tuple[int, int]:
+        """Return total and free bytes of the data's file system. Raises StorageError."""
 
-    def committed_offsets(self, group: str) -> Mapping[tuple[int, int], OffsetEntry]:
-        """The offsets of a group by topic id and partition; none if nobody knows it."""
-
-    def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
-        """Commit or delete offsets, all of them or none; raises RequestError."""
-
-    def offset_for_time(
-        self, topic: Any, partition: int, timestamp_ms: int
-    ) -> tuple[int, int] | None:
-        """Find the first record from which the running maximum of timestamps reaches a time.
-
-        Returns:
-            Its offset and timestamp in epoch ms, None if there is none.
-
-        Raises:
-            ColdFrameError: a frame has to be read first; then ask again.
-        """
-
-    def offset_of_max_timestamp(self, topic: Any, partition: int) -> tuple[int, int] | None:
-        """Find the record with the highest timestamp: offset and epoch ms, None if none is left.
-
-        Raises:
-            ColdFrameError: a frame has to be read first; then ask again.
-        """
+    def allocate_producer_id(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who sent a request.
+    """The sender of a request.
 
     Args:
-        client_id: what the client calls itself, "" if it does not say.
-        host: its address.
+        client_id: the client's name for itself, "" if it sends none.
+        host: its IP address.
     """
 
     client_id: str = ""
@@ -199,13 +188,13 @@ class Node:
 
     Args:
         broker: the broker.
-        host: the advertised host; an IPv4 literal, unless the user chose a name: "localhost" leads
-            librdkafka to ::1 first.
+        host: the advertised host; an IPv4 literal unless the user chose a name: for "localhost"
+            librdkafka tries ::1 first.
         port: the advertised port, 1 to 65535.
         groups: the consumer groups of this broker.
-        read_cold: (places, then): has frames and units read from the disk, and calls `then` when
-            they are in memory, or known to be damaged.
-        client: who asks.
+        read_cold: (places, then): reads frames and units from the disk, and calls `then` when they
+            are in memory or known to be damaged.
+        client: the sender of the request.
     """
 
     broker: ControlBroker
@@ -216,5 +205,5 @@ class Node:
     client: Client = Client()
 
     def now_ms(self) -> int:
-        """Return the monotonic time in ms, by which the protocol's time-outs go."""
+        """Return the monotonic time in ms, the clock of the protocol's time-outs."""
         return self.broker.clock.monotonic_ns() // NS_PER_MS

@@ -1,1 +1,1 @@
-"""Consumer groups of the classic protocol: who is in which group, and who consumes what."""
+"""Consumer groups of the classic protocol: members, generations and assignments."""

@@ -1,22 +1,22 @@
-"""All consumer groups of this broker: what JoinGroup, SyncGroup, Heartbeat, LeaveGroup mean.
+"""The consumer groups of this broker: implements JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-The coordinator is driven from outside: requests come in as calls with the present time, answers
-that must wait go into a Reply, and `expire` is to be called when `next_deadline_ms` has come. All
-times are monotonic ms, but for what is said to be wall-clock time.
+The caller drives the coordinator: requests are calls with the current time, answers that must wait
+complete a deferred response, and the caller calls `expire` at `next_deadline_ms`. All times are
+monotonic ms unless they are described as wall-clock time.
 
-Memory is bounded by settings: groups, members of a group, and bytes of one and of all groups. What
-goes beyond is refused with GROUP_MAX_SIZE_REACHED, which ends a consumer with a word that says why.
-Layer 3; does no I/O.
+Settings bound the memory: groups, members of a group, and bytes of one and of all groups. Requests
+beyond the bounds get GROUP_MAX_SIZE_REACHED, which stops a consumer with an error that names the
+cause. Layer 3; does no I/O.
 """
 
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from appliance.config import Config
+from appliance.config.config import Config
 from appliance.errors import RequestError
-from appliance.store.group_frames import GROUP_CLASSIC, GROUP_DELETED, GroupFrame
-from compat.kafka.error_codes import ErrorCode
+from appliance.store.state.group_frames import GROUP_CLASSIC, GROUP_DELETED, GroupFrame
+from appliance.system.clock import Clock
 from compat.kafka.groups.deadlines import Deadline, DeadlineQueue
 from compat.kafka.groups.group import STATES_OF_FRAMES, Group, GroupState, Usage
 from compat.kafka.groups.group_log import GroupLog
@@ -24,87 +24,91 @@ from compat.kafka.groups.member import (
     JoinAnswer,
     JoinRequest,
     Member,
-    Reply,
     SyncAnswer,
     SyncRequest,
     member_size,
 )
-from compat.kafka.groups.rebalance import TELL_RETRY_MS, Rebalancer
+from compat.kafka.groups.rebalance import SAVE_RETRY_MS, Rebalancer
+from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.error_codes import ErrorCode
 
 NO_GENERATION: Final = -1
-"""Of a commit that no member makes."""
+"""The generation of a commit that is not made by a member."""
 
 
 class GroupCoordinator:
-    """Knows every group and its members.
+    """All groups and their members.
 
     Args:
-        log: keeps the groups.
-        config: what is allowed.
+        log: stores the groups.
+        config: the limits.
     """
 
-    def __init__(self, log: GroupLog, config: Config) -> None:
+    def __init__(self, log: GroupLog, clock: Clock, config: Config) -> None:
         self._log = log
+        self._clock = clock
         self._config = config
         self._groups: dict[str, Group] = {}
         self._usage = Usage()
         self._deadlines = DeadlineQueue()
         self._rebalancer = Rebalancer(
-            log, self._deadlines, initial_delay_ms=config.initial_rebalance_delay_ms
+            log, clock, self._deadlines, initial_delay_ms=config.initial_rebalance_delay_ms
         )
 
     # Time
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `expire`; None while nothing is waited for. May come too early."""
+        """Return when to call `expire`, None if no deadline is set; it may be too early."""
         return self._deadlines.next_ms()
 
     def expire(self, now_ms: int) -> None:
-        """Let happen what was to happen by now. O(log n) for each."""
+        """Handle all deadlines that are due. O(log n) for each."""
         self._deadlines.expire(now_ms)
 
     @property
     def deadline_count(self) -> int:
-        """How many deadlines are kept, also such as were cancelled or put off."""
+        """The number of stored deadlines, including cancelled and postponed ones."""
         return len(self._deadlines)
 
     @property
     def size_bytes(self) -> int:
-        """What all groups take."""
+        """The memory of all groups, bytes."""
         return self._usage.size_bytes
 
     # Members
 
-    def join(self, request: JoinRequest, reply: Reply[JoinAnswer], now_ms: int) -> None:
-        """Answer JoinGroup: most often when all members of the group have sent one.
+    def join(
+        self, request: JoinRequest, deferred: DeferredResponse[JoinAnswer], now_ms: int
+    ) -> None:
+        """Handle JoinGroup; `deferred` usually completes when all members of the group have joined.
 
-        The rebalance time-out of the request is 0 or more.
+        The rebalance time-out of the request must be 0 or more.
         """
         error = self._check_join(request)
         group = self._groups.get(request.group_id)
         if error is ErrorCode.NONE and group is None:
             group = self._make_group(request.group_id)
-            # There is nothing to tell yet. If somebody commits before a member is in, it stays
-            # when nobody comes, and then is looked at as a simple one is.
-            group.is_told = True
-            self._rebalancer.keep_told(group, now_ms)
+            # There is nothing to record yet. If a commit arrives but no member ever joins, the
+            # group stays and is checked like a simple group.
+            group.is_saved = True
+            self._rebalancer.save_again(group, now_ms)
         if error is not ErrorCode.NONE or group is None:
-            reply.complete(JoinAnswer(error=error, member_id=request.member_id))
+            deferred.complete(JoinAnswer(error=error, member_id=request.member_id))
         elif not self._has_place(group, request):
-            reply.complete(JoinAnswer(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
+            deferred.complete(JoinAnswer(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
             member = self._find_member(group, request)
             if member is not None:
-                # It gives up, so that nobody has to wait for it.
-                self._rebalancer.remove(group, (member,), now_ms)
+                # The client gives up, so the others must not wait for it.
+                self._rebalancer.remove(group, (member,), now_ms, "a member does not fit")
             self._forget_unused(group)
         elif not group.supports(request.protocol_type, request.protocols):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            reply.complete(JoinAnswer(error=error, member_id=request.member_id))
+            deferred.complete(JoinAnswer(error=error, member_id=request.member_id))
             self._forget_unused(group)
         elif request.member_id:
-            self._join_with_id(group, request, reply, now_ms)
+            self._join_with_id(group, request, deferred, now_ms)
         else:
-            self._join_without_id(group, request, reply, now_ms)
+            self._join_without_id(group, request, deferred, now_ms)
 
     def _check_join(self, request: JoinRequest) -> ErrorCode:
         config = self._config
@@ -121,11 +125,11 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _has_place(self, group: Group, request: JoinRequest) -> bool:
-        """Tell whether a group may have this member as the request describes it."""
+        """Return whether the limits allow this member as the request describes it."""
         count_max = self._config.group_member_count_max
         member = self._find_member(group, request)
         if member is not None:
-            # After the limit was lowered those that join first stay.
+            # If the limit was lowered, the members that join first stay.
             is_late = member.awaiting_join is None and group.awaiting_join_count >= count_max
             if group.is_rebalancing and is_late:
                 return False
@@ -137,13 +141,13 @@ class GroupCoordinator:
         needed = member_size(
             request.member_id, request.instance_id, request.client_id, request.protocols
         )
-        # Its id may have to be made, and begins with one of its names.
+        # Its id may have to be generated, and begins with one of its names.
         needed += len(request.client_id) + len(request.protocol_type)
         return self._has_room(group, needed - (0 if member is None else member.size_bytes))
 
     @staticmethod
     def _find_member(group: Group, request: JoinRequest) -> Member | None:
-        """Return the member whose place a request is for, if there is one."""
+        """Return the existing member that a request belongs to, None for a new one."""
         member_id = request.member_id
         if not member_id and request.instance_id is not None:
             member_id = group.static_ids.get(request.instance_id, "")
@@ -157,61 +161,71 @@ class GroupCoordinator:
         )
 
     def _join_without_id(
-        self, group: Group, request: JoinRequest, reply: Reply[JoinAnswer], now_ms: int
+        self,
+        group: Group,
+        request: JoinRequest,
+        deferred: DeferredResponse[JoinAnswer],
+        now_ms: int,
     ) -> None:
         member_id = group.make_member_id(request.client_id, request.instance_id)
         if request.instance_id is not None:
             old_id = group.static_ids.get(request.instance_id)
             if old_id is None:
-                self._rebalancer.add(group, request, member_id, reply, now_ms=now_ms)
+                self._rebalancer.add(group, request, member_id, deferred, now_ms=now_ms)
             else:
                 member = group.members[old_id]
-                self._rebalancer.replace(group, member, request, member_id, reply, now_ms=now_ms)
+                self._rebalancer.replace(group, member, request, member_id, deferred, now_ms=now_ms)
         elif request.is_member_id_required:
             deadline = Deadline(self._deadlines)
             deadline.expired = partial(self._expire_pending, group, member_id)
             deadline.set(now_ms + request.session_timeout_ms)
             group.expect(member_id, deadline)
-            reply.complete(JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+            deferred.complete(JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         else:
-            self._rebalancer.add(group, request, member_id, reply, now_ms=now_ms)
+            self._rebalancer.add(group, request, member_id, deferred, now_ms=now_ms)
 
     def _join_with_id(
-        self, group: Group, request: JoinRequest, reply: Reply[JoinAnswer], now_ms: int
+        self,
+        group: Group,
+        request: JoinRequest,
+        deferred: DeferredResponse[JoinAnswer],
+        now_ms: int,
     ) -> None:
         member_id = request.member_id
         if member_id in group.pending and request.instance_id is None:
             group.stop_expecting(member_id)
-            self._rebalancer.add(group, request, member_id, reply, now_ms=now_ms)
+            self._rebalancer.add(group, request, member_id, deferred, now_ms=now_ms)
             return
         error = group.check_member(member_id, request.instance_id)
         if error is ErrorCode.NONE:
             member = group.members[member_id]
-            self._rebalancer.rejoin(group, member, request, reply, now_ms=now_ms)
+            self._rebalancer.rejoin(group, member, request, deferred, now_ms=now_ms)
         else:
-            reply.complete(JoinAnswer(error=error, member_id=member_id))
+            deferred.complete(JoinAnswer(error=error, member_id=member_id))
 
     def _expire_pending(self, group: Group, member_id: str, now_ms: int) -> None:
         self._rebalancer.stop_expecting(group, member_id, now_ms)
         self._forget_unused(group)
 
-    def sync(self, request: SyncRequest, reply: Reply[SyncAnswer], now_ms: int) -> None:
-        """Answer SyncGroup: when the leader's assignment is there."""
+    def sync(
+        self, request: SyncRequest, deferred: DeferredResponse[SyncAnswer], now_ms: int
+    ) -> None:
+        """Handle SyncGroup; `deferred` completes when the leader has sent the assignment."""
         group = self._groups.get(request.group_id)
         error = self._check_sync(group, request)
         if error is not ErrorCode.NONE or group is None:
-            reply.complete(SyncAnswer(error=error))
+            deferred.complete(SyncAnswer(error=error))
             return
         member = group.members[request.member_id]
         if group.state is GroupState.STABLE:
             self._rebalancer.note_synced(group, member)
             self._rebalancer.restart_session(member, now_ms)
-            reply.complete(self._rebalancer.assignment_of(group, member))
+            deferred.complete(self._rebalancer.assignment_of(group, member))
             return
         assert group.state is GroupState.COMPLETING_REBALANCE
         size = sum(len(request.assignments.get(member_id, b"")) for member_id in group.members)
         has_room = self._has_room(group, size)
-        self._rebalancer.sync(group, member, request, reply, has_room=has_room, now_ms=now_ms)
+        self._rebalancer.sync(group, member, request, deferred, has_room=has_room, now_ms=now_ms)
 
     @staticmethod
     def _check_sync(group: Group | None, request: SyncRequest) -> ErrorCode:
@@ -225,7 +239,7 @@ class GroupCoordinator:
         if request.generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         is_same_type = request.protocol_type in (None, group.protocol_type)
-        # A group that has never been through a rebalance has no protocol yet.
+        # A group without a completed rebalance has no protocol yet.
         is_same = group.protocol is None or request.protocol in (None, group.protocol)
         if not (is_same_type and is_same):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -239,7 +253,7 @@ class GroupCoordinator:
         generation: int,
         now_ms: int,
     ) -> ErrorCode:
-        """Note that a member is alive. REBALANCE_IN_PROGRESS asks it to join again."""
+        """Restart a member's session. REBALANCE_IN_PROGRESS asks the member to rejoin."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(group_id)
@@ -256,15 +270,15 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Iterable[tuple[str, str | None]], now_ms: int
     ) -> list[ErrorCode]:
-        """Let members go.
+        """Remove members.
 
         Args:
             group_id: their group.
-            leaving: member and instance id of each; the instance id is enough of a static one.
+            leaving: member and instance id of each; a static member needs only the instance id.
             now_ms: monotonic.
 
         Returns:
-            One code for each, in their order.
+            One code for each, in the same order.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -289,7 +303,7 @@ class GroupCoordinator:
         for member_id in unwanted:
             self._rebalancer.stop_expecting(group, member_id, now_ms)
         if gone:
-            self._rebalancer.remove(group, gone.values(), now_ms)
+            self._rebalancer.remove(group, gone.values(), now_ms, "a member leaves")
         self._forget_unused(group)
         return errors
 
@@ -303,15 +317,15 @@ class GroupCoordinator:
         generation: int,
         now_ms: int,
     ) -> ErrorCode:
-        """Tell whether offsets may be committed; a member that commits is alive.
+        """Return whether offsets may be committed; a commit restarts the member's session.
 
-        Without a member and a generation (NO_GENERATION) they may while the group has no members;
-        if it does not exist, it does from now on.
+        Without a member id and a generation (NO_GENERATION) the group must have no members; a
+        missing group is created.
         """
         group = self._groups.get(group_id)
         is_simple = generation < 0 and not member_id and instance_id is None
         if group is None:
-            # A member of a group that was deleted is to find out at its next heartbeat.
+            # A member of a deleted group learns of the deletion at its next heartbeat.
             return self._begin_simple(group_id, now_ms) if generation < 0 else _ILLEGAL
         if is_simple:
             is_empty = group.state is GroupState.EMPTY
@@ -325,34 +339,34 @@ class GroupCoordinator:
             return _ILLEGAL
         self._rebalancer.restart_session(group.members[member_id], now_ms)
         if group.state is GroupState.COMPLETING_REBALANCE:
-            # What it consumes was taken from it already.
+            # The member has already lost its previous assignment.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def _begin_simple(self, group_id: str, now_ms: int) -> ErrorCode:
-        """Make a group that has offsets and no members."""
+        """Create a group with offsets and without members."""
         if not self._has_room_for_group():
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        self._rebalancer.keep_told(self._make_simple_group(group_id), now_ms)
+        self._rebalancer.save_again(self._make_simple_group(group_id), now_ms)
         return ErrorCode.NONE
 
     def _make_simple_group(self, group_id: str) -> Group:
         group = self._make_group(group_id)
-        # Its offsets are all that there is of it, and they say themselves since when.
+        # The group has only offsets, which have their own times.
         group.state_ms = 0
-        group.is_told = True
+        group.is_saved = True
         return group
 
     def is_subscribed(self, group_id: str, topic_name: str) -> bool:
-        """Tell whether a member consumes a topic; True as well if that cannot be known."""
+        """Return whether a member consumes a topic; also True if that is unknown."""
         group = self._groups.get(group_id)
         topics = frozenset[str]() if group is None else group.subscribed_topics()
         return topics is None or topic_name in topics
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """Since when a group has no members, epoch ms; None if it has some or does not exist.
+        """Return since when a group has no members, epoch ms; 0 if it never had one.
 
-        0 if there never was one.
+        None if the group has members or does not exist.
         """
         group = self._groups.get(group_id)
         if group is None or group.state is not GroupState.EMPTY:
@@ -362,16 +376,16 @@ class GroupCoordinator:
     # Groups
 
     def state_of(self, group_id: str) -> GroupState:
-        """What a group is doing; DEAD if it does not exist."""
+        """Return the state of a group; DEAD if it does not exist."""
         group = self._groups.get(group_id)
         return GroupState.DEAD if group is None else group.state
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group, to be looked at only."""
+        """Return a group; the caller must not change it."""
         return self._groups.get(group_id)
 
     def groups(self) -> Iterable[Group]:
-        """All groups, to be looked at only."""
+        """Return all groups; the caller must not change them."""
         return self._groups.values()
 
     def delete(self, group_id: str) -> ErrorCode:
@@ -384,10 +398,10 @@ class GroupCoordinator:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         try:
-            self._log.tell_group(GroupFrame(op=GROUP_DELETED, group=group_id))
+            self._log.save_group(GroupFrame(op=GROUP_DELETED, group=group_id))
         except RequestError:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._drop(group)
+        self._drop(group, "it is deleted")
         return ErrorCode.NONE
 
     def _has_room_for_group(self) -> bool:
@@ -404,7 +418,7 @@ class GroupCoordinator:
             sync_deadline=Deadline(self._deadlines),
             upkeep=Deadline(self._deadlines),
             usage=self._usage,
-            state_ms=self._log.clock.wall_ms(),
+            state_ms=self._clock.wall_ms(),
         )
         group.generation = self._log.generation_floor
         group.join_deadline.expired = partial(self._rebalancer.expire_join, group)
@@ -413,50 +427,51 @@ class GroupCoordinator:
         self._groups[group_id] = group
         return group
 
-    def _drop(self, group: Group) -> None:
+    def _drop(self, group: Group, reason: str) -> None:
         assert not group.members
         for member_id in list(group.pending):
             group.stop_expecting(member_id)
         for deadline in (group.join_deadline, group.sync_deadline, group.upkeep):
             deadline.cancel()
+        self._rebalancer.log_transition(group, group.state, GroupState.DEAD, reason)
         group.state = GroupState.DEAD
         group.give_back()
         del self._groups[group.group_id]
 
     def _forget_unused(self, group: Group) -> None:
-        """Let go of a group that nobody ever got into."""
+        """Drop a group that never had a generation and has no offsets."""
         is_unused = group.state is GroupState.EMPTY and not group.pending
-        # Those that had a generation are to go on counting for a while.
+        # A group that had a generation is kept for a while, so that its generations keep rising.
         has_begun = group.generation > self._log.generation_floor
-        is_kept = has_begun or bool(self._log.committed_offsets(group.group_id))
+        is_kept = has_begun or bool(self._log.offsets(group.group_id))
         if is_unused and not is_kept:
-            self._drop(group)
+            self._drop(group, "nobody got into it")
 
     def _keep_up(self, group: Group, now_ms: int) -> None:
-        """Tell a group again that could not be told, and forget an empty one without offsets."""
+        """Retry to record a group in the log, and delete an empty group without offsets."""
         if group.is_rebalancing:
-            return  # It is told as soon as there is something to tell.
+            return  # The end of the rebalance records it.
         is_used = group.state is not GroupState.EMPTY or bool(group.pending)
-        has_offsets = bool(self._log.committed_offsets(group.group_id))
-        if is_used or has_offsets or not group.is_told:
-            self._rebalancer.keep_told(group, now_ms)
-        elif group.group_id not in self._log.groups():
-            self._drop(group)
+        has_offsets = bool(self._log.offsets(group.group_id))
+        if is_used or has_offsets or not group.is_saved:
+            self._rebalancer.save_again(group, now_ms)
+        elif group.group_id not in self._log.groups:
+            self._drop(group, "it has neither members nor offsets")
         elif self.delete(group.group_id) is not ErrorCode.NONE:
-            group.upkeep.set(now_ms + TELL_RETRY_MS)
+            group.upkeep.set(now_ms + SAVE_RETRY_MS)
 
     # After a start
 
     def restore(self, now_ms: int) -> None:
-        """Take up the groups as the log has them: their members go on as if nothing had been.
+        """Restore the groups from the log, so that their members continue without a rebalance.
 
-        Sessions and the time to sync begin anew. Call it once, before any request.
+        Sessions and sync time-outs restart. Call it once, before any request.
         """
-        told = self._log.groups()
-        for name in self._log.group_names():
-            frame = told.get(name)
+        saved = self._log.groups
+        for name in self._log.names:
+            frame = saved.get(name)
             if frame is None:
-                self._rebalancer.keep_told(self._make_simple_group(name), now_ms)
+                self._rebalancer.save_again(self._make_simple_group(name), now_ms)
             elif frame.group_type == GROUP_CLASSIC:
                 self._restore_group(frame, now_ms)
 
@@ -464,29 +479,30 @@ class GroupCoordinator:
         group = self._make_group(frame.group)
         group.generation = max(frame.generation, 0)
         group.state_ms = frame.state_ms
-        for told in frame.members:
+        for kept in frame.members:
             member = Member(
-                member_id=told.member_id,
-                instance_id=told.instance_id,
-                client_id=told.client_id,
-                client_host=told.client_host,
-                session_timeout_ms=told.session_timeout_ms,
-                rebalance_timeout_ms=told.rebalance_timeout_ms,
-                protocols={} if frame.protocol is None else {frame.protocol: told.metadata},
+                member_id=kept.member_id,
+                instance_id=kept.instance_id,
+                client_id=kept.client_id,
+                client_host=kept.client_host,
+                session_timeout_ms=kept.session_timeout_ms,
+                rebalance_timeout_ms=kept.rebalance_timeout_ms,
+                protocols={} if frame.protocol is None else {frame.protocol: kept.metadata},
                 session=Deadline(self._deadlines),
                 is_restored=True,
             )
             group.add(self._rebalancer.make_member(group, member), frame.protocol_type or "")
-            group.assign(member, told.assignment)
+            group.assign(member, kept.assignment)
             self._rebalancer.restart_session(member, now_ms)
         group.protocol_type, group.protocol = frame.protocol_type, frame.protocol
         group.leader_id = frame.leader
         group.state = STATES_OF_FRAMES[frame.state]
-        group.is_told = True
+        self._rebalancer.log_transition(group, GroupState.DEAD, group.state, "the broker starts")
+        group.is_saved = True
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._rebalancer.await_assignment(group, now_ms)
         elif group.state is GroupState.EMPTY:
-            self._rebalancer.keep_told(group, now_ms)
+            self._rebalancer.save_again(group, now_ms)
 
 
 _ILLEGAL: Final = ErrorCode.ILLEGAL_GENERATION

@@ -1,8 +1,8 @@
-"""Many deadlines of which most are moved again before they come: a heap with lazy deletion.
+"""Deadlines that are usually postponed before they expire: a heap with lazy deletion.
 
-A heartbeat only writes a new time into its member's deadline. The heap holds an earlier one, and
-when that comes the deadline goes back into the heap with the new time. So a heartbeat costs nothing
-and a turn costs what came due, however many groups there are.
+A heartbeat only writes a new time into its member's deadline. The heap still has the earlier time;
+when that comes, the deadline is pushed again with the new time. A heartbeat is therefore O(1), and
+the cost of a turn depends on the due deadlines and not on the number of groups.
 Layer 3; does no I/O.
 """
 
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Final
 
 COMPACT_SLACK: Final = 64
-"""Entries that the heap may have beyond twice the deadlines that are set. What was cancelled stays
-in it until its time, which may be half an hour away, and clients could make that many."""
+"""Entries that the heap may have beyond twice the number of set deadlines. A cancelled entry stays
+until its time, which may be half an hour away, and clients could create very many."""
 
 
 class Deadline:
-    """One thing that happens at a time, unless it is put off or cancelled before.
+    """A callback at a set time, unless it is postponed or cancelled before.
 
     Attributes:
-        at_ms: when, in monotonic ms; None if it is not set.
-        expired: what happens; called with the present time, once for each time that is set.
+        at_ms: the time, monotonic ms; None if it is not set.
+        expired: the callback; called with the current time, once for each `set` that expires.
     """
 
     __slots__ = ("_queue", "at_ms", "expired", "queued_ms")
@@ -30,10 +30,10 @@ class Deadline:
         self.expired: Callable[[int], None] = _do_nothing
         self.at_ms: int | None = None
         self.queued_ms: int | None = None
-        """The time of the one entry in the heap that counts."""
+        """The time of the valid entry in the heap; all others are stale."""
 
     def set(self, at_ms: int) -> None:
-        """Let it happen at a time, in place of the one it had."""
+        """Set the time, replacing the previous one."""
         if self.at_ms is None:
             self._queue.set_count += 1
         self.at_ms = at_ms
@@ -41,7 +41,7 @@ class Deadline:
             self._queue.push(self, at_ms)
 
     def cancel(self) -> None:
-        """Let it not happen."""
+        """Cancel the callback."""
         if self.at_ms is not None:
             self._queue.set_count -= 1
             self.at_ms = None
@@ -64,11 +64,11 @@ class DeadlineQueue:
         self._pushed_count = 0
 
     def __len__(self) -> int:
-        """How many entries there are, also of deadlines that were cancelled or put off."""
+        """The number of heap entries, including those of cancelled and postponed deadlines."""
         return len(self._heap)
 
     def push(self, deadline: Deadline, at_ms: int) -> None:
-        """Put an entry into the heap; for Deadline alone. O(log n)."""
+        """Push an entry; only Deadline calls it. O(log n)."""
         deadline.queued_ms = at_ms
         self._pushed_count += 1
         heapq.heappush(self._heap, (at_ms, self._pushed_count, deadline))
@@ -84,7 +84,7 @@ class DeadlineQueue:
             if deadline.at_ms is None:
                 deadline.queued_ms = None
                 continue
-            # An entry that was made twice for one time stays once.
+            # Of two entries with the same time only one is kept.
             deadline.queued_ms = None
             kept.append(entry)
         for at_ms, _, deadline in kept:
@@ -93,7 +93,7 @@ class DeadlineQueue:
         heapq.heapify(self._heap)
 
     def next_ms(self) -> int | None:
-        """When to call `expire` again, None if never; may be earlier than anything happens."""
+        """Return when to call `expire` again, None if never; it may be too early."""
         while self._heap:
             at_ms, _, deadline = self._heap[0]
             if deadline.queued_ms == at_ms and deadline.at_ms is not None:
@@ -104,14 +104,14 @@ class DeadlineQueue:
         return None
 
     def expire(self, now_ms: int) -> None:
-        """Let everything happen whose time has come, in the order of the times.
+        """Call the callbacks of all due deadlines, in order of time.
 
-        What is set meanwhile for `now_ms` or earlier happens as well. O(log n) for each.
+        This includes deadlines that a callback sets to `now_ms` or earlier. O(log n) for each.
         """
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, _, deadline = heapq.heappop(self._heap)
             if deadline.queued_ms != at_ms:
-                continue  # It was set to an earlier time, which has its own entry.
+                continue  # Stale: it was set to an earlier time, which has its own entry.
             deadline.queued_ms = None
             if deadline.at_ms is None:
                 continue

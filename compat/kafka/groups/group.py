@@ -1,7 +1,6 @@
-"""One group: its members, what they have in common, and what of it goes into the log.
+"""One group: its members, their common protocols, and its frame in the log.
 
-What happens when is compat.kafka.groups.rebalance's.
-Layer 3; does no I/O.
+compat.kafka.groups.rebalance controls the state transitions. Layer 3; does no I/O.
 """
 
 import enum
@@ -11,8 +10,8 @@ from collections import Counter
 from typing import Final
 
 from appliance.errors import RemoteProtocolError
-from appliance.store.group_frames import (
-    GROUP_TOLD,
+from appliance.store.state.group_frames import (
+    GROUP_SAVED,
     STATE_COMPLETING_REBALANCE,
     STATE_EMPTY,
     STATE_PREPARING_REBALANCE,
@@ -20,43 +19,43 @@ from appliance.store.group_frames import (
     GroupFrame,
     GroupMember,
 )
-from compat.kafka.error_codes import ErrorCode
 from compat.kafka.groups.deadlines import Deadline
 from compat.kafka.groups.member import (
     MEMBER_OVERHEAD_BYTES,
     JoinAnswer,
     Member,
     Protocols,
-    Reply,
     SyncAnswer,
 )
-from compat.kafka.wire import Reader
+from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.wire import Reader
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-"""Of all consumers; then the metadata tells the topics. Others are Kafka Connect and the like."""
+"""The protocol type of consumers, whose metadata names the topics. Kafka Connect has another."""
 
 GENERATION_MAX: Final = (1 << 31) - 1
 
 ID_PREFIX_CHAR_COUNT_MAX: Final = 255
-"""Of a member id, in front of the random part: a client id may have 32,767 bytes, and what a
-response names can have no more."""
+"""Limit of a member id before its random part: a client id may already have 32,767 bytes, the
+maximum of a string in a response."""
 
 GROUP_OVERHEAD_BYTES: Final = 1024
 
 
 class GroupState(enum.Enum):
-    """What a group is doing; the values are Kafka's names."""
+    """The state of a group; the values are Kafka's names."""
 
     EMPTY = "Empty"
-    """No members; it may have offsets."""
+    """Without members; it may have offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Waits until all members have joined again."""
+    """Waits until all members have rejoined."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """A generation has begun; waits for its leader's assignment."""
     STABLE = "Stable"
-    """Every member can have its assignment."""
+    """Every member can get its assignment."""
     DEAD = "Dead"
-    """Deleted; nobody is given such a group any more."""
+    """Deleted; no lookup returns the group any more."""
 
 
 _STATES_IN_FRAMES: Final = {
@@ -69,10 +68,10 @@ STATES_OF_FRAMES: Final = {number: state for state, number in _STATES_IN_FRAMES.
 
 
 class Usage:
-    """What all groups together take.
+    """The memory of all groups together.
 
     Attributes:
-        size_bytes: names, subscriptions, assignments and what keeps them in order.
+        size_bytes: names, subscriptions, assignments and overhead.
     """
 
     def __init__(self) -> None:
@@ -84,24 +83,24 @@ class Group:
 
     Attributes:
         group_id: its name.
-        state: what it is doing.
-        state_ms: since when, wall clock.
+        state: its state.
+        state_ms: when it entered the state, wall-clock time.
         generation: counts the completed joins, from 1 on.
-        protocol_type: of all its members; stays when it is empty; None before the first one.
-        protocol: what the members of this generation have agreed on; None while it is empty.
-        leader_id: the member that assigns; None without members.
-        members: by member id, in the order in which they came.
+        protocol_type: of all its members; kept while it is empty; None before the first member.
+        protocol: the protocol chosen for this generation; None while it is empty.
+        leader_id: the member that makes the assignment; None without members.
+        members: by member id, in order of arrival.
         static_ids: the member id of each instance id.
-        pending: ids that were given to clients that are to join with them, and until when.
+        pending: ids given to clients that have not joined yet, with their deadlines.
         unsynced: members that have not sent SyncGroup in this generation.
-        awaiting_join_count: how many members have joined the coming generation.
-        size_bytes: what it takes, all in all.
-        is_initial: it was empty before this rebalance, so it waits for further members a while.
-        initial_end_ms: it does not wait beyond this, monotonic.
-        has_grown: somebody joined since the last look, during an initial rebalance.
-        join_deadline, sync_deadline: the end of the present phase of a rebalance.
-        upkeep: when to look whether it is still needed, or to write it again.
-        is_told: the log has it as it is.
+        awaiting_join_count: how many members have joined the next generation.
+        size_bytes: its memory.
+        is_initial: it was empty before this rebalance, so it waits a while for further members.
+        initial_end_ms: the end of that wait, monotonic.
+        has_grown: a member has joined since the last check in an initial rebalance.
+        join_deadline, sync_deadline: the ends of the two phases of a rebalance.
+        upkeep: when to check whether the group is still needed, or to record it again.
+        is_saved: the log has its current state.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class Group:
         self.join_deadline = join_deadline
         self.sync_deadline = sync_deadline
         self.upkeep = upkeep
-        self.is_told = False
+        self.is_saved = False
         self._support: Counter[str] = Counter()
         self._subscribed: tuple[int, frozenset[str] | None] | None = None
         self._usage = usage
@@ -144,7 +143,7 @@ class Group:
         self._usage.size_bytes += size_bytes
 
     def give_back(self) -> None:
-        """Stop counting what it takes: it is deleted."""
+        """Stop counting its memory, because it is deleted."""
         self._grow(-self.size_bytes)
 
     # Questions
@@ -156,16 +155,16 @@ class Group:
 
     @property
     def have_all_joined(self) -> bool:
-        """Nobody has to be waited for any more."""
+        """All members, and all clients with a pending id, have joined."""
         return not self.pending and self.awaiting_join_count == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The time that the slowest member needs to join again. O(members)."""
+        """The longest rebalance time-out of its members, ms. O(members)."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Tell what is wrong with the name a client gives itself."""
+        """Return the error for the ids in a member's request, or NONE."""
         if instance_id is not None:
             current = self.static_ids.get(instance_id)
             if current is None:
@@ -177,7 +176,7 @@ class Group:
         return ErrorCode.NONE
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Tell whether somebody with these protocols can be in the group. O(protocols)."""
+        """Return whether a member with these protocols can be in the group. O(protocols)."""
         if not protocol_type or not protocols:
             return False
         if not self.members:
@@ -189,8 +188,8 @@ class Group:
     def choose_protocol(self) -> str:
         """Return the protocol with the most votes among those that all members support.
 
-        Each member votes for the one that it likes best of them; of equal ones it is the one that
-        was voted for first. O(members * protocols).
+        Each member votes for the one of them that it prefers; the first vote decides a tie.
+        O(members * protocols).
         """
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -202,11 +201,11 @@ class Group:
         return next(name for name in member.protocols if self._support[name] == count)
 
     def metadata_of(self, member: Member) -> bytes:
-        """What the member said for the protocol that was chosen."""
+        """Return a member's metadata for the chosen protocol."""
         return b"" if self.protocol is None else member.protocols.get(self.protocol, b"")
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics that the members consume, None if that cannot be known.
+        """Return the topics that the members consume, None if they are unknown.
 
         O(metadata) the first time in a generation.
         """
@@ -231,12 +230,12 @@ class Group:
     # Members
 
     def make_member_id(self, client_id: str, instance_id: str | None) -> str:
-        """Return an id that nobody had before and nobody can guess."""
+        """Return a new member id that is unique and cannot be guessed."""
         prefix = (client_id if instance_id is None else instance_id)[:ID_PREFIX_CHAR_COUNT_MAX]
         return f"{prefix}-{uuid.UUID(bytes=secrets.token_bytes(16), version=4)}"
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take a member in; the first one leads."""
+        """Add a member; the first one becomes the leader."""
         assert member.member_id not in self.members
         if not self.members:
             self.protocol_type = protocol_type
@@ -249,24 +248,24 @@ class Group:
         self._grow(member.size_bytes)
 
     def expect(self, member_id: str, deadline: Deadline) -> None:
-        """Note that a client is to join with this id."""
+        """Add a pending id, with which a client is expected to join."""
         self.pending[member_id] = deadline
         self._grow(MEMBER_OVERHEAD_BYTES + len(member_id.encode()))
 
     def stop_expecting(self, member_id: str) -> None:
-        """Note that it has joined, or will not."""
+        """Remove a pending id, after the client has joined or did not in time."""
         self.pending.pop(member_id).cancel()
         self._grow(-MEMBER_OVERHEAD_BYTES - len(member_id.encode()))
 
-    def await_join(self, member: Member, reply: Reply[JoinAnswer]) -> None:
-        """Note that a member has joined and waits for the coming generation."""
-        # If it waits already it has come anew, on another connection, or there are two of them.
+    def await_join(self, member: Member, deferred: DeferredResponse[JoinAnswer]) -> None:
+        """Note that a member has joined; `deferred` completes with the next generation."""
+        # If it already waits, it has reconnected, or two clients use the same id.
         self.answer_join(member, JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID))
-        member.awaiting_join = reply
+        member.awaiting_join = deferred
         self.awaiting_join_count += 1
 
     def answer_join(self, member: Member, answer: JoinAnswer) -> bool:
-        """Answer the JoinGroup of a member that waits, if one does."""
+        """Complete the waiting JoinGroup of a member; returns whether there was one."""
         waiting, member.awaiting_join = member.awaiting_join, None
         if waiting is None:
             return False
@@ -275,31 +274,31 @@ class Group:
         return True
 
     def remove(self, member: Member, error: ErrorCode) -> None:
-        """Let a member go; what it waits for is answered with the error."""
+        """Remove a member; its waiting requests get the error."""
         member.session.cancel()
         self._grow(-member.size_bytes)
         del self.members[member.member_id]
         if member.instance_id is not None:
             del self.static_ids[member.instance_id]
-        self._withdraw(member.protocols)
+        self._remove_protocols(member.protocols)
         self.unsynced.discard(member.member_id)
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
         self.fail(member, error)
 
     def fail(self, member: Member, error: ErrorCode) -> None:
-        """Answer whatever a member waits for with an error."""
+        """Complete the waiting requests of a member with an error."""
         self.answer_join(member, JoinAnswer(error=error))
         member.answer_sync(SyncAnswer(error=error))
 
     def rename(self, member: Member, member_id: str, client_id: str, client_host: str) -> None:
-        """Give a static member a new id; it keeps its place, its assignment and its lead."""
+        """Give a static member a new id; it keeps its position, assignment and leadership."""
         assert member.instance_id is not None
         old_id = member.member_id
         self._grow(-member.size_bytes)
         member.member_id, member.client_id, member.client_host = member_id, client_id, client_host
         self._grow(member.size_bytes)
-        # In its old place: the order tells whose vote came first.
+        # Rebuilt in the same order, because the first vote decides a tie.
         self.members = {each.member_id: each for each in self.members.values()}
         self.static_ids[member.instance_id] = member_id
         if old_id in self.unsynced:
@@ -309,31 +308,31 @@ class Group:
             self.leader_id = member_id
 
     def update(self, member: Member, protocols: Protocols) -> None:
-        """Note that a member supports other protocols now."""
-        self._withdraw(member.protocols)
+        """Replace the protocols of a member."""
+        self._remove_protocols(member.protocols)
         self._grow(-member.size_bytes)
         member.protocols = protocols
         member.is_restored = False
         self._grow(member.size_bytes)
         self._support.update(protocols.keys())
 
-    def _withdraw(self, protocols: Protocols) -> None:
+    def _remove_protocols(self, protocols: Protocols) -> None:
         for name in protocols:
             self._support[name] -= 1
             if not self._support[name]:
                 del self._support[name]
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """Note what a member has to consume."""
+        """Set the assignment of a member."""
         self._grow(len(assignment) - len(member.assignment))
         member.assignment = assignment
 
     # The log
 
     def to_frame(self) -> GroupFrame:
-        """The frame that tells of the group as it is. O(members)."""
+        """Return the frame that records the current state of the group. O(members)."""
         return GroupFrame(
-            op=GROUP_TOLD,
+            op=GROUP_SAVED,
             group=self.group_id,
             state=_STATES_IN_FRAMES[self.state],
             generation=self.generation,
@@ -358,13 +357,13 @@ class Group:
 
 
 def read_subscription(metadata: bytes) -> list[str]:
-    """Read the topics out of what a consumer says when it joins.
+    """Return the topics in the metadata with which a consumer joins.
 
     Args:
-        metadata: int16 version, int32 count, and as many strings; more may follow.
+        metadata: int16 version, int32 count, and that many strings; more fields may follow.
 
     Raises:
-        RemoteProtocolError: it is something else.
+        RemoteProtocolError: the metadata has another format.
     """
     reader = Reader(metadata)
     reader.int16()

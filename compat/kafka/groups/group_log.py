@@ -1,35 +1,32 @@
-"""Where groups are kept, as far as the coordinator knows of it. Layer 3."""
+"""The interface through which the coordinator stores groups. Layer 3."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from appliance.clock import Clock
-from appliance.store.group_frames import GroupFrame, OffsetEntry
+from appliance.store.state.group_frames import GroupFrame, OffsetEntry
 
 
 class GroupLog(Protocol):
-    """The part of the broker that keeps groups. Every answer waits until the log is durable."""
-
-    @property
-    def clock(self) -> Clock:
-        """Says since when a group is in its state."""
+    """The part of the store that keeps groups. Every answer waits until the log is durable."""
 
     @property
     def generation_floor(self) -> int:
-        """A group that nobody knows begins its generations above it."""
+        """The generations of a new group begin above it."""
 
+    @property
     def groups(self) -> Mapping[str, GroupFrame]:
-        """The groups that were told, by name, each as it was told last."""
+        """The groups by name, each as last saved."""
 
-    def group_names(self) -> Sequence[str]:
-        """All groups, also those of which there are offsets alone."""
+    @property
+    def names(self) -> Sequence[str]:
+        """All groups, also those that have only offsets."""
 
-    def committed_offsets(self, group: str) -> Mapping[tuple[int, int], OffsetEntry]:
-        """The offsets of a group; none if nobody knows it."""
+    def offsets(self, group: str) -> Mapping[tuple[int, int], OffsetEntry]:
+        """The committed offsets of a group by topic id and partition; empty if it is unknown."""
 
-    def tell_group(self, frame: GroupFrame) -> None:
-        """Write what a group is now, or that it is no more, and its offsets with it.
+    def save_group(self, frame: GroupFrame) -> None:
+        """Append the state of a group, or its deletion, which removes its offsets.
 
         Raises:
-            RequestError: the disk is full, or the frame too large.
+            RequestError: the disk is full, or the frame is too large.
         """

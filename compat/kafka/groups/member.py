@@ -1,40 +1,28 @@
-"""What is known of one member of a group, and what is asked of and told to it.
+"""One member of a group, and the requests and answers of JoinGroup and SyncGroup.
 
 Layer 3; does no I/O.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
-from compat.kafka.error_codes import ErrorCode
 from compat.kafka.groups.deadlines import Deadline
+from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.error_codes import ErrorCode
 
 MEMBER_OVERHEAD_BYTES: Final = 256
-"""What a member takes besides its names, subscriptions and assignment; in a group frame, less."""
+"""Memory of a member besides its names, subscriptions and assignment; less in a group frame."""
 
 PROTOCOL_OVERHEAD_BYTES: Final = 64
 
 Protocols: TypeAlias = Mapping[str, bytes]
-"""The protocols that a member supports, the one it likes best first, each with its metadata."""
-
-A_contra = TypeVar("A_contra", contravariant=True)
-
-
-class Reply(Protocol[A_contra]):
-    """Where an answer goes that may have to wait."""
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Nobody waits for the answer any more: the connection is gone."""
-
-    def complete(self, answer: A_contra) -> None:
-        """Give the answer, once."""
+"""The protocols that a member supports in order of preference, each with its metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """What a client asks for with JoinGroup. Times are in ms."""
+    """A JoinGroup request. Times are in ms."""
 
     group_id: str
     member_id: str = ""
@@ -46,14 +34,14 @@ class JoinRequest:
     protocol_type: str
     protocols: Protocols
     is_member_id_required: bool = True
-    """The client learns its id from a refusal first, and joins with it (from version 4 on)."""
+    """The client first receives its id in a refusal, then joins with it (from version 4 on)."""
     can_skip_assignment: bool = True
-    """A leader can be told to leave the assignment as it is (from version 9 on)."""
+    """A leader can be told to skip the assignment (from version 9 on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
-    """What JoinGroup answers."""
+    """The answer to JoinGroup."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -63,12 +51,12 @@ class JoinAnswer:
     leader_id: str = ""
     skip_assignment: bool = False
     members: tuple[tuple[str, str | None, bytes], ...] = ()
-    """Member id, instance id and metadata of each, for the leader alone."""
+    """Member id, instance id and metadata of each member; only the leader receives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """What a client asks for with SyncGroup; `assignments`, by member id, come from the leader."""
+    """A SyncGroup request; only the leader sends `assignments`, by member id."""
 
     group_id: str
     member_id: str
@@ -81,7 +69,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncAnswer:
-    """What SyncGroup answers."""
+    """The answer to SyncGroup."""
 
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -95,10 +83,11 @@ class Member:
 
     Attributes:
         protocols: see Protocols.
-        session: when it is removed if nothing is heard of it.
-        is_new: no JoinGroup of it has been answered, so that it cannot send heartbeats.
-        is_restored: it comes from the log, which holds its metadata for the chosen protocol alone.
-        awaiting_join, awaiting_sync: the request of it that waits.
+        session: removes the member when it expires.
+        is_new: none of its JoinGroup requests was answered, so it cannot send heartbeats yet.
+        is_restored: it was restored from the log, which has only the metadata of the chosen
+            protocol.
+        awaiting_join, awaiting_sync: the deferred response of a waiting request.
     """
 
     member_id: str
@@ -112,12 +101,12 @@ class Member:
     assignment: bytes = b""
     is_new: bool = False
     is_restored: bool = False
-    awaiting_join: Reply[JoinAnswer] | None = None
-    awaiting_sync: Reply[SyncAnswer] | None = None
+    awaiting_join: DeferredResponse[JoinAnswer] | None = None
+    awaiting_sync: DeferredResponse[SyncAnswer] | None = None
 
     @property
     def size_bytes(self) -> int:
-        """What it takes. O(protocols)."""
+        """Its memory in bytes. O(protocols)."""
         return (
             member_size(self.member_id, self.instance_id, self.client_id, self.protocols)
             + len(self.client_host)
@@ -125,14 +114,14 @@ class Member:
         )
 
     def matches(self, protocols: Protocols) -> bool:
-        """Tell whether it supports just these protocols, with the same metadata, in this order."""
+        """Return whether it supports exactly these protocols, with this metadata and order."""
         if self.is_restored:
-            # A group without a protocol has no members, so there is one at least.
+            # A group with members has a protocol, so there is at least one.
             return all(protocols.get(name) == data for name, data in self.protocols.items())
         return list(self.protocols.items()) == list(protocols.items())
 
     def answer_sync(self, answer: SyncAnswer) -> bool:
-        """Answer the SyncGroup that waits, if one does."""
+        """Complete the waiting SyncGroup; returns whether there was one."""
         waiting, self.awaiting_sync = self.awaiting_sync, None
         if waiting is not None:
             waiting.complete(answer)
@@ -142,7 +131,7 @@ class Member:
 def member_size(
     member_id: str, instance_id: str | None, client_id: str, protocols: Protocols
 ) -> int:
-    """The bytes that a member takes before it has an assignment. O(protocols)."""
+    """Return the memory of a member without assignment, bytes. O(protocols)."""
     names = len(member_id.encode()) + len((instance_id or "").encode()) + len(client_id.encode())
     return (
         MEMBER_OVERHEAD_BYTES

@@ -1,27 +1,28 @@
-"""How a group comes to agree on who consumes what: Kafka's classic rebalance, step by step.
+"""Kafka's classic rebalance: the state machine by which a group agrees on an assignment.
 
-    EMPTY -> PREPARING_REBALANCE     somebody joins; others may follow for a moment
-    PREPARING -> COMPLETING          all have joined or their time is over: a generation begins,
-                                     its leader learns who is in it
-    COMPLETING -> STABLE             the leader's assignment is there; everybody gets his part
-    COMPLETING, STABLE -> PREPARING  somebody joins, leaves, is silent for too long, or changes
-                                     what it supports
-    PREPARING -> EMPTY               nobody is left
+    EMPTY -> PREPARING_REBALANCE     a member joins; others may follow for a moment
+    PREPARING -> COMPLETING          all have joined or the time is over: a generation begins, and
+                                     its leader receives the list of members
+    COMPLETING -> STABLE             the leader has sent the assignment; each member gets its part
+    COMPLETING, STABLE -> PREPARING  a member joins, leaves, times out, or changes its protocols
+    PREPARING -> EMPTY               no member is left
 
-A generation is told to the log when it begins, when it has its assignment and when it is empty. So
-the next broker on this log knows every generation that a client may know, and goes on with it: the
-members find their group as it was, and nobody has to join again. If the disk is full the group goes
-on in memory and is told later.
+The log records a generation when it begins, when it has its assignment, and when it is empty. The
+next broker on this log therefore knows every generation that a client may know, and continues it:
+the members find their group unchanged and need not rejoin. If the disk is full, the group continues
+in memory and is recorded later.
 Layer 3; does no I/O.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from appliance.errors import RequestError
+from appliance.log_text import quoted
+from appliance.system.clock import Clock
 from appliance.units import MS_PER_MINUTE
-from compat.kafka.error_codes import ErrorCode
 from compat.kafka.groups.deadlines import Deadline, DeadlineQueue
 from compat.kafka.groups.group import GENERATION_MAX, Group, GroupState
 from compat.kafka.groups.group_log import GroupLog
@@ -29,35 +30,42 @@ from compat.kafka.groups.member import (
     JoinAnswer,
     JoinRequest,
     Member,
-    Reply,
     SyncAnswer,
     SyncRequest,
 )
+from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.error_codes import ErrorCode
 
 NEW_MEMBER_TIMEOUT_MS: Final = 5 * MS_PER_MINUTE
-"""So long a member that waits for its first generation is kept. It cannot send heartbeats; if its
-connection is lost it comes again under another name. Kafka's number."""
+"""How long a member that waits for its first generation is kept. It cannot send heartbeats, and if
+its connection is lost it rejoins under another id. Kafka's number."""
 
 EMPTY_CHECK_MS: Final = 10 * MS_PER_MINUTE
-"""How often an empty group is looked at: without offsets it is forgotten. Kafka's number."""
+"""Interval of the check of an empty group: without offsets it is deleted. Kafka's number."""
 
-TELL_RETRY_MS: Final = 10_000
-"""How soon a group is told again that the log had no room for."""
+SAVE_RETRY_MS: Final = 10_000
+"""Delay before a group is recorded again after the log had no room for it."""
+
+_log = logging.getLogger(__name__)
 
 
 class Rebalancer:
     """Moves groups from state to state.
 
     Args:
-        log: where groups are told.
-        deadlines: everything that happens by itself.
+        log: records the groups.
+        deadlines: the queue for all time-outs.
         initial_delay_ms: how long an empty group waits for further members.
     """
 
-    def __init__(self, log: GroupLog, deadlines: DeadlineQueue, *, initial_delay_ms: int) -> None:
+    def __init__(
+        self, log: GroupLog, clock: Clock, deadlines: DeadlineQueue, *, initial_delay_ms: int
+    ) -> None:
         self._log = log
+        self._clock = clock
         self._deadlines = deadlines
         self._initial_delay_ms = initial_delay_ms
+        self._is_debug = _log.isEnabledFor(logging.DEBUG)
 
     # Joining
 
@@ -66,11 +74,11 @@ class Rebalancer:
         group: Group,
         request: JoinRequest,
         member_id: str,
-        reply: Reply[JoinAnswer],
+        deferred: DeferredResponse[JoinAnswer],
         *,
         now_ms: int,
     ) -> None:
-        """Take a new member in; it is answered when the next generation begins."""
+        """Add a new member; `deferred` completes when the next generation begins."""
         member = self.make_member(
             group,
             Member(
@@ -87,34 +95,34 @@ class Rebalancer:
         )
         group.add(member, request.protocol_type)
         group.has_grown = group.is_rebalancing and group.is_initial
-        group.await_join(member, reply)
+        group.await_join(member, deferred)
         member.session.set(now_ms + NEW_MEMBER_TIMEOUT_MS)
-        self._prepare_or_complete(group, now_ms)
+        self._prepare_or_complete(group, now_ms, "a member joins", member)
 
     def rejoin(
         self,
         group: Group,
         member: Member,
         request: JoinRequest,
-        reply: Reply[JoinAnswer],
+        deferred: DeferredResponse[JoinAnswer],
         *,
         now_ms: int,
     ) -> None:
-        """Answer a member that joins again: with the present generation if nothing has changed."""
+        """Handle the rejoin of a member; if nothing changed, it gets the current generation."""
         is_same = member.matches(request.protocols)
         is_leader = group.leader_id == member.member_id
         is_current = is_same and (
             group.state is GroupState.COMPLETING_REBALANCE
-            # A leader that joins again has seen something that calls for another assignment.
+            # A leader rejoins because it has noticed a change that needs a new assignment.
             or (group.state is GroupState.STABLE and not is_leader)
         )
         self._update(group, member, request)
         if is_current:
             self.restart_session(member, now_ms)
-            reply.complete(self._describe_generation(group, member, is_leader=is_leader))
+            deferred.complete(self._describe_generation(group, member, is_leader=is_leader))
             return
-        group.await_join(member, reply)
-        self._prepare_or_complete(group, now_ms)
+        group.await_join(member, deferred)
+        self._prepare_or_complete(group, now_ms, "a member joins again", member)
 
     def replace(
         self,
@@ -122,16 +130,16 @@ class Rebalancer:
         member: Member,
         request: JoinRequest,
         member_id: str,
-        reply: Reply[JoinAnswer],
+        deferred: DeferredResponse[JoinAnswer],
         *,
         now_ms: int,
     ) -> None:
-        """Let a static member that has lost its id come back under a new one.
+        """Let a static member that has lost its member id rejoin under a new one.
 
-        In a stable group it gets its assignment back, and nobody else notices.
+        In a stable group it keeps its assignment, and the other members do not notice.
         """
         known_leader_id = group.leader_id or ""
-        # Somebody else has the same instance id.
+        # A client that still waits under the old id has the same instance id.
         group.fail(member, ErrorCode.FENCED_INSTANCE_ID)
         group.rename(member, member_id, request.client_id, request.client_host)
         self._update(group, member, request)
@@ -143,8 +151,8 @@ class Rebalancer:
             group.state is GroupState.STABLE and group.choose_protocol() == group.protocol
         )
         if not is_same_protocol:
-            group.await_join(member, reply)
-            self._prepare_or_complete(group, now_ms)
+            group.await_join(member, deferred)
+            self._prepare_or_complete(group, now_ms, "a static member is replaced", member)
             return
         self.tell(group, now_ms)
         is_leader = group.leader_id == member_id
@@ -153,12 +161,12 @@ class Rebalancer:
                 group, member, is_leader=is_leader, skip_assignment=is_leader
             )
         else:
-            # Under its old id as leader it takes itself for a follower, and does not assign: what
-            # it would send is not looked at in a stable group.
+            # The old id as leader id makes it act as a follower, which sends no assignment: a
+            # stable group would ignore one.
             answer = self._describe_generation(
                 group, member, is_leader=False, leader_id=known_leader_id
             )
-        reply.complete(answer)
+        deferred.complete(answer)
 
     def _update(self, group: Group, member: Member, request: JoinRequest) -> None:
         group.update(member, request.protocols)
@@ -166,7 +174,7 @@ class Rebalancer:
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
 
     def make_member(self, group: Group, member: Member) -> Member:
-        """Have a member removed when its session is over."""
+        """Remove the member when its session expires; returns the member."""
         member.session.expired = partial(self._expire_session, group, member)
         return member
 
@@ -198,18 +206,46 @@ class Rebalancer:
 
     # From state to state
 
-    def _enter(self, group: Group, state: GroupState) -> None:
+    def _enter(
+        self, group: Group, state: GroupState, reason: str, member: Member | None = None
+    ) -> None:
+        self.log_transition(group, group.state, state, reason, member)
         group.state = state
-        group.state_ms = self._log.clock.wall_ms()
+        group.state_ms = self._clock.wall_ms()
 
-    def _prepare_or_complete(self, group: Group, now_ms: int) -> None:
+    def log_transition(
+        self,
+        group: Group,
+        old: GroupState,
+        new: GroupState,
+        reason: str,
+        member: Member | None = None,
+    ) -> None:
+        """Say in the debug log, if it is on, from which state to which a group goes, and why."""
+        if self._is_debug:
+            _log.debug(
+                "group %s: %s -> %s generation=%d members=%d reason=%s%s",
+                quoted(group.group_id),
+                old.value,
+                new.value,
+                group.generation,
+                len(group.members),
+                quoted(reason),
+                "" if member is None else f" member={quoted(member.member_id)}",
+            )
+
+    def _prepare_or_complete(
+        self, group: Group, now_ms: int, reason: str, member: Member | None = None
+    ) -> None:
         if not group.is_rebalancing:
-            self._prepare(group, now_ms)
+            self._prepare(group, now_ms, reason, member)
         elif not group.is_initial and group.have_all_joined:
-            self.complete_join(group, now_ms)
+            self.complete_join(group, now_ms, _ALL_JOINED)
 
-    def _prepare(self, group: Group, now_ms: int) -> None:
-        """Have all members join again."""
+    def _prepare(
+        self, group: Group, now_ms: int, reason: str, member: Member | None = None
+    ) -> None:
+        """Start a rebalance: all members must rejoin."""
         assert not group.is_rebalancing
         self._forget_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         group.unsynced.clear()
@@ -217,44 +253,45 @@ class Rebalancer:
         group.upkeep.cancel()
         group.is_initial = group.state is GroupState.EMPTY
         group.has_grown = False
-        self._enter(group, GroupState.PREPARING_REBALANCE)
+        self._enter(group, GroupState.PREPARING_REBALANCE, reason, member)
         if group.is_initial:
             group.initial_end_ms = now_ms + max(group.rebalance_timeout_ms, self._initial_delay_ms)
             group.join_deadline.set(now_ms + self._initial_delay_ms)
         elif group.have_all_joined:
-            self.complete_join(group, now_ms)
+            self.complete_join(group, now_ms, _ALL_JOINED)
         else:
             group.join_deadline.set(now_ms + group.rebalance_timeout_ms)
 
     def expire_join(self, group: Group, now_ms: int) -> None:
-        """The time to join is over, unless more members came to an empty group meanwhile."""
+        """End the join phase, unless more members have joined an initially empty group."""
         assert group.is_rebalancing
         if group.is_initial and group.has_grown and now_ms < group.initial_end_ms:
             group.has_grown = False
             until_ms = min(now_ms + self._initial_delay_ms, group.initial_end_ms)
             group.join_deadline.set(until_ms)
             return
-        self.complete_join(group, now_ms)
+        self.complete_join(group, now_ms, "the time to join is over")
 
-    def complete_join(self, group: Group, now_ms: int) -> None:
-        """Begin the next generation with those that have joined."""
+    def complete_join(self, group: Group, now_ms: int, reason: str) -> None:
+        """Begin the next generation with the members that have joined."""
         assert group.is_rebalancing
         group.join_deadline.cancel()
         for member in list(group.members.values()):
             if _has_gone(member):
                 group.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if group.members and not self._elect(group):
-            # Static members alone, none of which is back. Their sessions decide.
+            # Only static members are left, and none has rejoined. Wait until one does or their
+            # sessions expire.
             group.join_deadline.set(now_ms + group.rebalance_timeout_ms)
             return
         group.generation = 1 if group.generation == GENERATION_MAX else group.generation + 1
         if not group.members:
             group.protocol = None
-            self._enter(group, GroupState.EMPTY)
+            self._enter(group, GroupState.EMPTY, "no member is left")
             self.tell(group, now_ms)
             return
         group.protocol = group.choose_protocol()
-        self._enter(group, GroupState.COMPLETING_REBALANCE)
+        self._enter(group, GroupState.COMPLETING_REBALANCE, reason)
         self.await_assignment(group, now_ms)
         self.tell(group, now_ms)
         for member in list(group.members.values()):
@@ -265,7 +302,7 @@ class Rebalancer:
                 self.restart_session(member, now_ms)
 
     def _elect(self, group: Group) -> bool:
-        """Make sure that the leader is a member that has joined; False if nobody has."""
+        """Ensure that the leader is a member that has joined; return False if none has."""
         if group.leader_id is not None and group.members[group.leader_id].awaiting_join is not None:
             return True
         joined = (each for each in group.members.values() if each.awaiting_join is not None)
@@ -275,15 +312,15 @@ class Rebalancer:
         return elected is not None
 
     def await_assignment(self, group: Group, now_ms: int) -> None:
-        """Give the members of a generation the time to ask for their assignment."""
+        """Start the time-out for the SyncGroup requests of a generation."""
         group.unsynced = set(group.members)
         group.sync_deadline.set(now_ms + group.rebalance_timeout_ms)
 
     def expire_sync(self, group: Group, now_ms: int) -> None:
-        """Go on without those that have joined and never asked for their assignment."""
+        """Remove the members that have joined but sent no SyncGroup, and rebalance."""
         for member_id in group.unsynced.copy():
             group.remove(group.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
-        self._prepare(group, now_ms)
+        self._prepare(group, now_ms, "the time to ask for the assignment is over")
 
     # The assignment
 
@@ -292,33 +329,33 @@ class Rebalancer:
         group: Group,
         member: Member,
         request: SyncRequest,
-        reply: Reply[SyncAnswer],
+        deferred: DeferredResponse[SyncAnswer],
         *,
         has_room: bool,
         now_ms: int,
     ) -> None:
-        """Take the leader's assignment, or keep a member until it is there.
+        """Apply the leader's assignment, or let another member wait for it.
 
         Args:
             group: in COMPLETING_REBALANCE.
             member: one of its members.
-            request: checked.
-            reply: where its assignment goes.
-            has_room: the assignment fits into the limits.
+            request: the checked request.
+            deferred: completes with the member's assignment.
+            has_room: the assignment is within the limits.
             now_ms: monotonic.
         """
         member.answer_sync(SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
-        member.awaiting_sync = reply
+        member.awaiting_sync = deferred
         self.note_synced(group, member)
         if group.leader_id != member.member_id:
             return
         if not has_room:
-            # What Kafka answers if the group is too large for its log.
+            # Kafka's answer if the group is too large for its log.
             self._forget_assignments(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
-            self._prepare(group, now_ms)
+            self._prepare(group, now_ms, "the assignment is too large", member)
             return
         self._assign(group, request.assignments)
-        self._enter(group, GroupState.STABLE)
+        self._enter(group, GroupState.STABLE, "the leader has assigned", member)
         self.tell(group, now_ms)
         for each in list(group.members.values()):
             if each.answer_sync(self.assignment_of(group, each)):
@@ -331,7 +368,7 @@ class Rebalancer:
 
     @staticmethod
     def assignment_of(group: Group, member: Member) -> SyncAnswer:
-        """What a member of a stable group is to consume."""
+        """Return the assignment of a member of a stable group."""
         return SyncAnswer(
             protocol_type=group.protocol_type,
             protocol=group.protocol,
@@ -339,7 +376,7 @@ class Rebalancer:
         )
 
     def note_synced(self, group: Group, member: Member) -> None:
-        """A member has asked for its assignment."""
+        """Note that a member has sent SyncGroup."""
         group.unsynced.discard(member.member_id)
         if not group.unsynced:
             group.sync_deadline.cancel()
@@ -352,57 +389,62 @@ class Rebalancer:
 
     # Leaving
 
-    def remove(self, group: Group, members: Iterable[Member], now_ms: int) -> None:
-        """Let members go, and have the others share what they had."""
+    def remove(self, group: Group, members: Iterable[Member], now_ms: int, reason: str) -> None:
+        """Remove members, and rebalance the others."""
+        last = None
         for member in members:
             group.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._prepare_or_complete(group, now_ms)
+            last = member
+        self._prepare_or_complete(group, now_ms, reason, last)
 
     def stop_expecting(self, group: Group, member_id: str, now_ms: int) -> None:
-        """Do not wait any longer for a client that was given this id."""
+        """Stop waiting for the client that was given this id."""
         group.stop_expecting(member_id)
         if group.is_rebalancing:
-            self._prepare_or_complete(group, now_ms)
+            self._prepare_or_complete(group, now_ms, _ALL_JOINED)
 
     def restart_session(self, member: Member, now_ms: int) -> None:
-        """Something was heard of a member, or is told to it."""
+        """Restart the session time-out, after a request from the member or an answer to it."""
         member.session.set(now_ms + member.session_timeout_ms)
 
     def _expire_session(self, group: Group, member: Member, now_ms: int) -> None:
         is_waiting = member.awaiting_join is not None or member.awaiting_sync is not None
         if is_waiting and not member.is_new:
-            return  # It cannot send heartbeats meanwhile; the answer begins a new session.
-        self.remove(group, (member,), now_ms)
+            return  # It cannot send heartbeats while it waits; the answer restarts the session.
+        self.remove(group, (member,), now_ms, "the session of a member is over")
 
     # The log
 
     def tell(self, group: Group, now_ms: int) -> None:
-        """Write a group into the log as it is; if there is no room, try again later."""
+        """Record the state of a group in the log; if there is no room, retry later."""
         try:
-            self._log.tell_group(group.to_frame())
-            group.is_told = True
+            self._log.save_group(group.to_frame())
+            group.is_saved = True
         except RequestError:
-            group.is_told = False
+            group.is_saved = False
         self._plan_upkeep(group, now_ms)
 
-    def keep_told(self, group: Group, now_ms: int) -> None:
-        """Tell a group that is not told as it is, and look at it again if that will be needed."""
-        if group.is_told:
+    def save_again(self, group: Group, now_ms: int) -> None:
+        """Record a group if the log does not have its state, and schedule its next check."""
+        if group.is_saved:
             self._plan_upkeep(group, now_ms)
         else:
             self.tell(group, now_ms)
 
     @staticmethod
     def _plan_upkeep(group: Group, now_ms: int) -> None:
-        if not group.is_told:
-            group.upkeep.set(now_ms + TELL_RETRY_MS)
+        if not group.is_saved:
+            group.upkeep.set(now_ms + SAVE_RETRY_MS)
         elif group.state is GroupState.EMPTY:
             group.upkeep.set(now_ms + EMPTY_CHECK_MS)
 
 
+_ALL_JOINED: Final = "all members have joined"
+
+
 def _has_gone(member: Member) -> bool:
-    """Tell whether a generation is not to wait for this member."""
+    """Return whether a generation begins without this member."""
     if member.awaiting_join is None:
         return member.instance_id is None
-    # Nobody there knows its name yet, so that nobody would sync or send heartbeats.
+    # The client has not received its id, so it would neither sync nor send heartbeats.
     return member.is_new and member.awaiting_join.is_abandoned

@@ -1,0 +1,1 @@
+"""Bytes: format constants, the checked cursor, checksums, and Kafka's record batches."""

@@ -1,0 +1,68 @@
+"""The records of a batch as Python objects, for tools that display them. Layer 0: no I/O."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
+
+from _core.bytes.batch cimport Record, Slice, next_header, next_record
+from _core.bytes.octets cimport Cursor, cursor_of, left, take, take_varint
+
+
+cdef _octets(const uint8_t* data, int64_t size):
+    return None if size < 0 else PyBytes_FromStringAndSize(<const char*>data, size)
+
+
+cdef _nullable(Cursor* c):
+    cdef int64_t size = take_varint(c)
+    cdef const uint8_t* data = take(c, max(size, 0))
+    return _octets(data, size)
+
+
+cdef list _headers(const Record* r):
+    cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
+    cdef Slice key, value
+    cdef int64_t i
+    found = []
+    take_varint(&c)
+    for i in range(r.header_count):
+        if not next_header(&c, &key, &value):
+            raise ValueError("a record header is malformed")
+        found.append((_octets(key.data, key.size), _octets(value.data, value.size)))
+    return found
+
+
+def records(const uint8_t[::1] section, int64_t count):
+    """Decode the records of a batch.
+
+    Args:
+        section: the bytes after the batch header, decompressed.
+        count: number of records.
+
+    Returns:
+        (timestamp delta, offset delta, key, value, headers) of each record. Keys, values and
+        headers are bytes, null is None, and headers are pairs of name and value.
+
+    Raises:
+        ValueError: `section` is not exactly `count` whole records.
+    """
+    cdef Cursor c
+    cdef Cursor fields
+    cdef Record record
+    cdef int64_t i
+    found = []
+    if count == 0 and section.shape[0] == 0:
+        return found
+    if count <= 0 or section.shape[0] == 0:
+        raise ValueError(f"{count} records in {section.shape[0]} bytes")
+    c = cursor_of(&section[0], section.shape[0])
+    for i in range(count):
+        if not next_record(&c, &record):
+            raise ValueError(f"record {i} of {count} is malformed")
+        fields = cursor_of(record.tail, record.end - record.tail)
+        key = _nullable(&fields)
+        value = _nullable(&fields)
+        found.append(
+            (record.timestamp_delta, record.offset_delta, key, value, _headers(&record))
+        )
+    if left(&c):
+        raise ValueError(f"{left(&c)} bytes after the last of {count} records")
+    return found

@@ -1,6 +1,0 @@
-from typing_extensions import Buffer
-
-FAULTS: dict[int, str]
-
-def read_header(data: Buffer) -> dict[str, int]: ...
-def check(data: Buffer, phys_offset: int) -> str: ...

@@ -1,0 +1,1 @@
+"""The CommitLog: its frames, its growing tail, and the part of it that is in memory."""

@@ -1,0 +1,65 @@
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
+
+from _core.bytes.layout cimport KINDS_READ, RUN_OFFSETS_MIN
+
+# A frame header with native integers; the fields are those of layout.pxd.
+cdef struct FrameHeader:
+    int kind
+    int32_t size
+    int32_t epoch
+    int32_t topic_id
+    int64_t position
+    int64_t flushed
+    int64_t store_time_ms
+    int64_t base_offset
+    int32_t partition
+    int32_t record_count
+    int32_t timer_count
+    int32_t cancel_count
+    int32_t tables_size
+    int32_t visible_size
+    int32_t held_size
+    int64_t min_timestamp
+    int64_t max_timestamp
+    int64_t running_max
+    int64_t min_due_ms
+    int64_t max_due_ms
+    int64_t producer_id
+    int32_t first_sequence
+    int32_t last_sequence
+    int16_t producer_epoch
+    uint16_t flags
+    int32_t last_delta
+    int64_t tags
+    uint32_t salt
+
+cdef enum FrameFault:
+    FRAME_OK = 0
+    FRAME_NO_MAGIC
+    FRAME_NEWER_VERSION
+    FRAME_BAD_KIND
+    FRAME_BAD_SIZE
+    FRAME_MISPLACED
+    FRAME_BAD_CRC
+    FRAME_BAD_BATCH
+    FRAME_BAD_PADDING
+    FRAME_BAD_TABLE
+    FRAME_BAD_MARK
+
+# Whether this version reads frames of that kind.
+cdef inline bint is_read(int kind) noexcept nogil:
+    return 0 < kind < 32 and (KINDS_READ >> kind) & 1
+
+# Whether one entry stands for all offsets of the visible batch, instead of one unit for each.
+cdef inline bint is_run(const FrameHeader* h) noexcept nogil:
+    return h.record_count == 0 or <int64_t>h.last_delta + 1 - h.record_count >= RUN_OFFSETS_MIN
+
+cdef void blank_header(FrameHeader* h, int kind) noexcept nogil
+cdef void encode_header(const FrameHeader* h, uint8_t* out) noexcept nogil
+cdef void decode_header(const uint8_t* p, FrameHeader* h) noexcept nogil
+# Checks a whole frame. `available` bytes may be read at `p`, which is log position `pos`.
+cdef int check_frame(
+    const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches
+) noexcept nogil
+cdef uint32_t frame_crc(const uint8_t* p, const FrameHeader* h) noexcept nogil
+cdef int64_t frame_size(int64_t tables, int64_t visible, int64_t held) noexcept nogil

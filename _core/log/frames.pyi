@@ -1,0 +1,6 @@
+from typing_extensions import Buffer
+
+FAULTS: dict[int, str]
+
+def read_header(data: Buffer) -> dict[str, int]: ...
+def check(data: Buffer, position: int) -> str: ...

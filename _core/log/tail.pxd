@@ -1,0 +1,53 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from _core.bytes.buffer cimport Buf
+from _core.log.frames cimport FrameHeader
+from _core.log.pointers cimport Pointers
+
+# A run of bytes to write. It is staged (`offset` into the staging buffer), or outside (in a buffer
+# of the caller that lives until `taken`).
+cdef struct Part:
+    const uint8_t* outside
+    Py_ssize_t offset
+    Py_ssize_t size
+
+# The parts of a frame. The `visible_patch` bytes replace the start of the visible batch.
+cdef struct FrameBody:
+    const uint8_t* tables
+    int32_t tables_size
+    const uint8_t* visible
+    int32_t visible_size
+    const uint8_t* visible_patch
+    int32_t visible_patch_size
+    bint visible_stays        # the visible bytes stay in place until `taken`, so no copy is needed
+    const uint8_t* held
+    int32_t held_size
+
+cdef class LogTail:
+    cdef readonly Pointers pointers
+    cdef readonly int64_t segment_end
+    cdef readonly int64_t reserve_bytes
+    cdef public int32_t epoch
+    cdef public uint32_t salt
+    cdef public object roll
+    cdef public object prepare_spare
+    cdef public bint has_spare
+    cdef readonly bint has_held   # an unwritten frame has a held batch
+    cdef public int64_t last_pos
+    cdef public uint32_t last_crc
+    cdef readonly int64_t unapplied_pos
+    cdef Buf staging
+    cdef Part* parts
+    cdef Py_ssize_t part_count
+    cdef Py_ssize_t part_capacity
+    cdef Py_ssize_t staged_from   # start of the staged part that is still growing
+    cdef int room_for(self, int64_t size, bint reserved) except -1
+    cdef void _push_part(
+        self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
+    ) noexcept nogil
+    cdef void _close_staged(self) noexcept nogil
+    cdef int _reserve(self, Py_ssize_t staged_size) except -1 nogil
+    # Appends a whole frame, or raises MemoryError and appends nothing. Returns the offset of its
+    # header and tables in the staging buffer. The caller applies the frame to the state in memory,
+    # then sets unapplied_pos to -1.
+    cdef Py_ssize_t append(self, FrameHeader* h, const FrameBody* body) except -1

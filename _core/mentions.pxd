@@ -1,7 +1,0 @@
-from libc.stdint cimport int64_t
-
-from _core.octets cimport Cursor
-
-cdef int64_t count_mentions(
-    Cursor c, bint flexible, dict topics_by_name, int64_t serial, int64_t count_max
-) except -2

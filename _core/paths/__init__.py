@@ -1,0 +1,1 @@
+"""The hot paths, from request bytes to response bytes: produce, fetch, delay, deliver, cancel."""

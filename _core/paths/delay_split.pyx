@@ -1,0 +1,483 @@
+"""Splits a produced batch by its delay headers.
+
+    inspect --+-- no delay headers: the batch is stored verbatim
+              '-- split --> visible batch + held batch + timer and cancel tables = one accept frame
+
+Pass one (`inspect`) checks that every record is well-formed and within the limits, and looks for
+delay headers. Most batches have none. For the others, pass two (`split`) writes the parts of an
+accept frame. They are in one frame so that a crash keeps either all of them or none.
+
+The contract is docs/DELAY.md. A record that is held or due at once loses its request headers and
+gains `x-accepted-at`, `x-due-at` and, if it has an id, `x-due-id`. It is rewritten only once, here,
+so that a delivery merely copies it.
+
+Layer 0: no I/O, no clock.
+"""
+
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcmp, memset
+
+from _core.bytes.batch cimport (
+    ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice, begin_batch, finish_batch,
+    next_header, next_record, write_record,
+)
+from _core.bytes.buffer cimport Buf, append, extend_zero, release, reserve, shrink
+from _core.paths.delay_text cimport DELAY_OK, parse_delay, parse_deliver_at, parse_level
+from _core.paths.delay_text import describe
+from _core.timers.due_queue cimport DueQueue
+from _core.bytes.layout cimport *
+from _core.bytes.octets cimport (
+    Cursor, cursor_of, left, load_u32, store_u32, store_u64, store_varint, take_varint,
+)
+from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
+
+cdef enum:
+    KEEP_BYTES = 1 << 20
+    ID_SIZE_MAX = 255
+    # Maximum bits of a base timestamp and of a delta, so that no sum or difference can overflow.
+    TIMESTAMP_BITS = 61
+
+
+cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
+    return -(<int64_t>1 << TIMESTAMP_BITS) < value < <int64_t>1 << TIMESTAMP_BITS
+
+
+# Indexed by DelayHeader.
+cdef const char** NAMES = [
+    b"x-delay", b"x-deliver-at", b"x-delay-level", b"x-deliver-id", b"x-deliver-cancel",
+    b"x-accepted-at", b"x-due-at", b"x-due-id",
+]
+cdef int* NAME_SIZES = [7, 12, 13, 12, 16, 13, 8, 8]
+
+
+cdef int _name_of(const Slice* key) noexcept nogil:
+    """Which of the delay headers this is, or HEADER_NONE."""
+    cdef int i
+    # All of them begin with "x-". Few other headers do, so this check usually suffices.
+    if key.size < 7 or key.data[0] != b"x" or key.data[1] != b"-":
+        return HEADER_NONE
+    for i in range(HEADER_NAMES):
+        if NAME_SIZES[i] == key.size and memcmp(NAMES[i], key.data, key.size) == 0:
+            return i
+    return HEADER_NONE
+
+
+cdef int _decimal(int64_t value, uint8_t* out) noexcept nogil:
+    """Write a number in decimal; return how many digits. REQUIRES: value >= 0, 20 bytes at `out`.
+    """
+    cdef uint8_t digits[20]
+    cdef int n = 0, i
+    while True:
+        digits[n] = <uint8_t>(48 + value % 10)
+        value //= 10
+        n += 1
+        if value == 0:
+            break
+    for i in range(n):
+        out[i] = digits[n - 1 - i]
+    return n
+
+
+cdef int _write_header(Buf* out, int name, const uint8_t* value, Py_ssize_t size) except -1 nogil:
+    cdef uint8_t* p = reserve(out, 20)
+    out.size += store_varint(p, NAME_SIZES[name])
+    append(out, NAMES[name], NAME_SIZES[name])
+    p = reserve(out, 10)
+    out.size += store_varint(p, size)
+    append(out, value, size)
+    return 0
+
+
+cdef class BatchSplitter:
+    """The scratch space and limits of a broker. It handles one batch at a time."""
+
+    def __cinit__(
+        self, list level_ms not None, *, int64_t record_size_max, int64_t header_count_max,
+        int64_t header_size_max
+    ):
+        """Set the levels and limits.
+
+        Args:
+            level_ms: delay of each level in ms, ascending, 1 .. 255 of them.
+            record_size_max: largest record, bytes uncompressed.
+            header_count_max: maximum number of headers per record.
+            header_size_max: maximum size of all headers of a record, bytes.
+        """
+        assert 1 <= len(level_ms) <= LEVELS_MAX
+        for i, delay in enumerate(level_ms):
+            self.level_ms[i] = delay
+        self.level_count = len(level_ms)
+        self.record_size_max = record_size_max
+        self.header_count_max = header_count_max
+        self.header_size_max = header_size_max
+
+    def __dealloc__(self):
+        release(&self.visible)
+        release(&self.held)
+        release(&self.tables)
+        release(&self.timers)
+        release(&self.cancels)
+        release(&self.ids)
+        release(&self.scratch)
+
+    cdef int _fault(self, int fault, int32_t record, int header, int detail) noexcept nogil:
+        self.fault_record = record
+        self.fault_header = header
+        self.fault_detail = detail
+        return fault
+
+    cdef void _note_timestamp(self, int64_t timestamp) noexcept nogil:
+        if timestamp < self.min_timestamp:
+            self.min_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+
+    cdef int inspect(
+        self, const Batch* b, const uint8_t* records, int64_t size, bint look_for_headers
+    ) noexcept nogil:
+        cdef Cursor c = cursor_of(records, size)
+        cdef Record r
+        cdef int32_t i
+        cdef int fault
+        self.has_delay_headers = False
+        self.min_timestamp = INT64_MAX
+        self.max_timestamp = -1
+        memset(&self.tags, 0, sizeof(self.tags))
+        for i in range(b.count):
+            if not next_record(&c, &r):
+                return self._fault(SPLIT_RECORD_NOT_WHOLE, i, 0, 0)
+            if r.offset_delta != i:
+                return self._fault(SPLIT_OFFSET_DELTA, i, 0, 0)
+            if r.end - r.start > self.record_size_max:
+                self.fault_size = r.end - r.start
+                return self._fault(SPLIT_RECORD_TOO_LARGE, i, 0, 0)
+            if not _is_timestamp(b.base_timestamp) or not _is_timestamp(r.timestamp_delta):
+                return self._fault(SPLIT_TIMESTAMP, i, 0, 0)
+            self._note_timestamp(b.base_timestamp + r.timestamp_delta)
+            if r.header_count:
+                fault = self._check_headers(&r, i, look_for_headers)
+                if fault != SPLIT_OK:
+                    return fault
+        if left(&c):
+            return self._fault(SPLIT_TRAILING_BYTES, b.count - 1, 0, 0)
+        return SPLIT_OK
+
+    cdef int _check_headers(self, Record* r, int32_t i, bint look) noexcept nogil:
+        cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
+        cdef Slice key, value
+        cdef int64_t k, tag = 0
+        cdef int name
+        if r.header_count > self.header_count_max:
+            self.fault_size = r.header_count
+            return self._fault(SPLIT_TOO_MANY_HEADERS, i, 0, 0)
+        if r.end - r.headers > self.header_size_max:
+            self.fault_size = r.end - r.headers
+            return self._fault(SPLIT_HEADERS_TOO_LARGE, i, 0, 0)
+        take_varint(&c)
+        for k in range(r.header_count):
+            if not next_header(&c, &key, &value):
+                return self._fault(SPLIT_RECORD_NOT_WHOLE, i, 0, 0)
+            if look and not self.has_delay_headers:
+                name = _name_of(&key)
+                self.has_delay_headers = HEADER_NONE < name < HEADER_REQUESTS
+            if is_tags(&key):
+                tag = tag_code(&value)
+        if left(&c):
+            return self._fault(SPLIT_RECORD_NOT_WHOLE, i, 0, 0)
+        note_tag(&self.tags, tag)
+        return SPLIT_OK
+
+    cdef int _read_ask(
+        self, Record* r, int32_t i, int64_t now_ms, int64_t delay_max_ms, DelayAsk* ask
+    ) noexcept nogil:
+        """Read the delay parameters of record `i`. The last header of each name counts."""
+        cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
+        cdef Slice key, value
+        cdef int64_t k
+        cdef int name
+        memset(ask, 0, sizeof(DelayAsk))
+        ask.due_ms = -1
+        take_varint(&c)
+        for k in range(r.header_count):
+            next_header(&c, &key, &value)
+            name = _name_of(&key)
+            if HEADER_NONE < name < HEADER_REQUESTS:
+                ask.present[name] = True
+                ask.value[name] = value
+        return self._resolve_due(ask, i, now_ms, delay_max_ms)
+
+    cdef int _resolve_due(
+        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms
+    ) noexcept nogil:
+        cdef int64_t value = 0
+        cdef int error = DELAY_OK, header, asked = 0
+        for header in range(HEADER_LEVEL + 1):
+            if not ask.present[header]:
+                continue
+            self.fault_value = ask.value[header]
+            if header == HEADER_DELAY:
+                error = parse_delay(ask.value[header].data, ask.value[header].size, &value)
+                if error == DELAY_OK:
+                    ask.due_ms = now_ms + value
+            elif header == HEADER_DELIVER_AT:
+                error = parse_deliver_at(ask.value[header].data, ask.value[header].size, &value)
+                ask.due_ms = value
+            else:
+                error = parse_level(ask.value[header].data, ask.value[header].size, &value)
+                if error == DELAY_OK and value == 0:
+                    continue
+                ask.level = <int>value if value < self.level_count else self.level_count
+                if error == DELAY_OK:
+                    ask.due_ms = now_ms + self.level_ms[ask.level - 1]
+            if error != DELAY_OK:
+                return self._fault(SPLIT_DELAY_VALUE, i, header, error)
+            asked += 1
+            if asked > 1:
+                return self._fault(SPLIT_CONTRADICTION, i, header, 0)
+            if ask.due_ms - now_ms > delay_max_ms:
+                self.fault_size = delay_max_ms
+                return self._fault(SPLIT_DELAY_TOO_LONG, i, header, 0)
+        for header in range(HEADER_ID, HEADER_CANCEL + 1):
+            if ask.present[header] and not 1 <= ask.value[header].size <= ID_SIZE_MAX:
+                self.fault_size = ask.value[header].size
+                return self._fault(SPLIT_ID_SIZE, i, header, 0)
+        if ask.present[HEADER_CANCEL] and (asked or ask.present[HEADER_ID]):
+            return self._fault(SPLIT_CANCEL_CONTRADICTION, i, HEADER_CANCEL, 0)
+        return SPLIT_OK
+
+    cdef int _write_rewritten(
+        self, Buf* out, Record* r, int64_t offset_delta, DelayAsk* ask, int64_t now_ms
+    ) except -1 nogil:
+        """Write a record without its request headers, plus the headers that the broker adds."""
+        cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
+        cdef Slice key, value
+        cdef const uint8_t* from_
+        cdef int64_t k, kept = 2 + ask.present[HEADER_ID]
+        cdef uint8_t digits[20]
+        cdef Buf* tail = &self.scratch
+        take_varint(&c)
+        for k in range(r.header_count):
+            next_header(&c, &key, &value)
+            kept += _name_of(&key) == HEADER_NONE
+        tail.size = 0
+        append(tail, r.tail, r.headers - r.tail)
+        reserve(tail, 10)
+        tail.size += store_varint(tail.data + tail.size, kept)
+        c = cursor_of(r.headers, r.end - r.headers)
+        take_varint(&c)
+        for k in range(r.header_count):
+            from_ = c.p
+            next_header(&c, &key, &value)
+            if _name_of(&key) == HEADER_NONE:
+                append(tail, from_, c.p - from_)
+        _write_header(tail, HEADER_ACCEPTED_AT, digits, _decimal(now_ms, digits))
+        _write_header(tail, HEADER_DUE_AT, digits, _decimal(ask.due_ms, digits))
+        if ask.present[HEADER_ID]:
+            _write_header(tail, HEADER_DUE_ID, ask.value[HEADER_ID].data, ask.value[HEADER_ID].size)
+        return write_record(
+            out, r.attributes, r.timestamp_delta, offset_delta, tail.data, tail.size
+        )
+
+    cdef int _add_timer(
+        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, DueQueue due
+    ) except -1 nogil:
+        cdef Py_ssize_t start = self.held.size
+        cdef int64_t level_offset = -1
+        cdef uint8_t* e
+        self._write_rewritten(&self.held, r, self.timer_count, ask, now_ms)
+        if ask.level:
+            level_offset = due.level_offset_for(ask.level, ask.due_ms)
+            if level_offset >= 0:
+                level_offset += self.level_used[ask.level]
+                self.level_used[ask.level] += 1
+        e = extend_zero(&self.timers, TIMER_ENTRY_SIZE)
+        store_u32(e + TIMER_AT_INDEX, i)
+        e[TIMER_AT_LEVEL] = <uint8_t>ask.level
+        e[TIMER_AT_KIND] = DUE_RESOLVED
+        store_u64(e + TIMER_AT_DUE, ask.due_ms)
+        store_u64(e + TIMER_AT_LEVEL_OFFSET, level_offset)
+        store_u32(e + TIMER_AT_TARGET_PARTITION, <uint32_t>-1)
+        store_u32(e + TIMER_AT_RECORD_POS, <uint32_t>start)
+        store_u32(e + TIMER_AT_RECORD_SIZE, <uint32_t>(self.held.size - start))
+        if ask.present[HEADER_ID]:
+            e[TIMER_AT_ID_SIZE] = <uint8_t>ask.value[HEADER_ID].size
+            store_u32(e + TIMER_AT_ID_POS, <uint32_t>self.ids.size)
+            append(&self.ids, ask.value[HEADER_ID].data, ask.value[HEADER_ID].size)
+        self.timer_count += 1
+        if self.min_due < 0 or ask.due_ms < self.min_due:
+            self.min_due = ask.due_ms
+        if ask.due_ms > self.max_due:
+            self.max_due = ask.due_ms
+        return 0
+
+    cdef int _add_cancellation(
+        self, int32_t i, int kind, const Slice* name, int64_t due_ms
+    ) except -1 nogil:
+        cdef uint8_t* e = extend_zero(&self.cancels, CANCEL_ENTRY_SIZE)
+        store_u32(e + CANCEL_AT_INDEX, i)
+        e[CANCEL_AT_KIND] = <uint8_t>kind
+        e[CANCEL_AT_ID_SIZE] = <uint8_t>name.size
+        store_u64(e + CANCEL_AT_DUE, due_ms)
+        store_u32(e + CANCEL_AT_ID_POS, <uint32_t>self.ids.size)
+        append(&self.ids, name.data, name.size)
+        self.cancel_count += 1
+        return 0
+
+    cdef void _reset(self) noexcept nogil:
+        shrink(&self.visible, KEEP_BYTES)
+        shrink(&self.held, KEEP_BYTES)
+        shrink(&self.tables, KEEP_BYTES)
+        shrink(&self.timers, KEEP_BYTES)
+        shrink(&self.cancels, KEEP_BYTES)
+        shrink(&self.ids, KEEP_BYTES)
+        shrink(&self.scratch, KEEP_BYTES)
+        memset(self.level_used, 0, sizeof(self.level_used))
+        memset(&self.tags, 0, sizeof(self.tags))
+        self.visible_count = self.timer_count = self.cancel_count = 0
+        self.min_due = self.max_due = -1
+        self.min_timestamp = INT64_MAX
+        self.max_timestamp = -1
+
+    cdef int split(
+        self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
+        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, DueQueue due
+    ) except -1 nogil:
+        """Returns SPLIT_OK or a SplitFault. REQUIRES: `inspect` returned SPLIT_OK."""
+        cdef Cursor c = cursor_of(records, size)
+        cdef Batch built = b[0]
+        cdef Record r
+        cdef DelayAsk ask
+        cdef int32_t i
+        cdef int fault
+        self._reset()
+        begin_batch(&self.visible)
+        begin_batch(&self.held)
+        for i in range(b.count):
+            next_record(&c, &r)
+            fault = self._read_ask(&r, i, now_ms, delay_max_ms, &ask)
+            if fault != SPLIT_OK:
+                return fault
+            if ask.present[HEADER_CANCEL]:
+                self._add_cancellation(i, CANCEL_BY_HEADER, &ask.value[HEADER_CANCEL], 0)
+            elif ask.due_ms > now_ms:
+                self._add_timer(&r, i, &ask, now_ms, due)
+            else:
+                if ask.due_ms < 0 and not ask.present[HEADER_ID]:
+                    # No delay is requested, or only x-delay-level 0: keep the record as it is.
+                    write_record(
+                        &self.visible, r.attributes, r.timestamp_delta, self.visible_count,
+                        r.tail, r.end - r.tail,
+                    )
+                else:
+                    if ask.due_ms < 0:
+                        ask.due_ms = now_ms
+                    if ask.present[HEADER_ID]:
+                        self._add_cancellation(
+                            i, CANCEL_BY_DELIVERY, &ask.value[HEADER_ID], ask.due_ms
+                        )
+                    if due_timestamp:
+                        r.timestamp_delta = ask.due_ms - b.base_timestamp
+                    self._write_rewritten(&self.visible, &r, self.visible_count, &ask, now_ms)
+                self.visible_count += 1
+                note_tag(&self.tags, tag_of_tail(r.tail, r.end - r.tail))
+                self._note_timestamp(b.base_timestamp + r.timestamp_delta)
+        if log_append_time and self.visible_count:
+            self.min_timestamp = self.max_timestamp = now_ms
+        built.attributes &= ~ATTRIBUTE_CODEC
+        if self.timer_count:
+            built.count = self.timer_count
+            built.last_delta = self.timer_count - 1
+            built.base_offset = 0
+            finish_batch(&self.held, 0, &built)
+        else:
+            self.held.size = 0
+        if self.visible_count == 0:
+            self.visible.size = 0
+            self.min_timestamp = INT64_MIN
+        return SPLIT_OK
+
+    cdef int32_t tables_size(self) noexcept nogil:
+        """Size of the tables of the frame in bytes, a multiple of 8."""
+        cdef Py_ssize_t size = self.timers.size + self.cancels.size + self.ids.size
+        return <int32_t>((size + FRAME_ALIGNMENT - 1) & ~<Py_ssize_t>(FRAME_ALIGNMENT - 1))
+
+    cdef int assemble(
+        self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch,
+        bint log_append_time
+    ) except -1 nogil:
+        """Complete the output of `split` with the position and the base offset of the frame."""
+        cdef Batch built = b[0]
+        cdef int64_t ids_pos = FRAME_HEADER_SIZE + self.timers.size + self.cancels.size
+        cdef int64_t held_pos = FRAME_HEADER_SIZE + self.tables_size() + self.visible.size
+        cdef uint8_t* e = self.timers.data
+        cdef int32_t i
+        for i in range(self.timer_count):
+            store_u64(e + TIMER_AT_ACCEPT_POS, frame_pos)
+            store_u32(
+                e + TIMER_AT_RECORD_POS, <uint32_t>(load_u32(e + TIMER_AT_RECORD_POS) + held_pos)
+            )
+            if e[TIMER_AT_ID_SIZE]:
+                store_u32(e + TIMER_AT_ID_POS, <uint32_t>(load_u32(e + TIMER_AT_ID_POS) + ids_pos))
+            e += TIMER_ENTRY_SIZE
+        e = self.cancels.data
+        for i in range(self.cancel_count):
+            store_u32(e + CANCEL_AT_ID_POS, <uint32_t>(load_u32(e + CANCEL_AT_ID_POS) + ids_pos))
+            e += CANCEL_ENTRY_SIZE
+        self.tables.size = 0
+        append(&self.tables, self.timers.data, self.timers.size)
+        append(&self.tables, self.cancels.data, self.cancels.size)
+        append(&self.tables, self.ids.data, self.ids.size)
+        extend_zero(&self.tables, self.tables_size() - self.tables.size)
+        if self.visible_count:
+            built.attributes &= ~ATTRIBUTE_CODEC
+            if log_append_time:
+                built.attributes |= ATTRIBUTE_LOG_APPEND_TIME
+            built.base_offset = base_offset
+            built.leader_epoch = epoch
+            built.count = self.visible_count
+            built.last_delta = self.visible_count - 1
+            built.max_timestamp = self.max_timestamp
+            finish_batch(&self.visible, 0, &built)
+        return 0
+
+    def describe_fault(self, int fault):
+        """The error message for the client about the last inspect or split.
+
+        Args:
+            fault: the SplitFault that it returned.
+        """
+        header = NAMES[self.fault_header].decode() if 0 <= self.fault_header < HEADER_NAMES else ""
+        if fault == SPLIT_DELAY_VALUE:
+            value = None
+            if self.fault_value.size >= 0:
+                value = (<const char*>self.fault_value.data)[:self.fault_value.size]
+            return describe(self.fault_detail, header, value)
+        return {
+            SPLIT_RECORD_NOT_WHOLE: "the record is malformed: its lengths do not add up",
+            SPLIT_OFFSET_DELTA: "the offset deltas of a batch must be 0, 1, 2, ...",
+            SPLIT_TRAILING_BYTES: "bytes follow the last record of the batch",
+            SPLIT_RECORD_TOO_LARGE: (
+                f"the record has {self.fault_size} bytes; "
+                f"limits.record_size_max_bytes is {self.record_size_max}"
+            ),
+            SPLIT_TOO_MANY_HEADERS: (
+                f"the record has {self.fault_size} headers; "
+                f"limits.header_count_max is {self.header_count_max}"
+            ),
+            SPLIT_HEADERS_TOO_LARGE: (
+                f"the record's headers have {self.fault_size} bytes; "
+                f"limits.header_size_max_bytes is {self.header_size_max}"
+            ),
+            SPLIT_DELAY_TOO_LONG: (
+                f"{header}: due more than delay.max.ms = {self.fault_size} ms after receipt"
+            ),
+            SPLIT_CONTRADICTION: "use only one of x-delay, x-deliver-at and x-delay-level",
+            SPLIT_CANCEL_CONTRADICTION: (
+                "x-deliver-cancel cannot be combined with "
+                "x-delay, x-deliver-at, x-delay-level or x-deliver-id"
+            ),
+            SPLIT_TIMESTAMP: f"the timestamp of the record has more than {TIMESTAMP_BITS} bits",
+            SPLIT_ID_SIZE: (
+                f"{header} must have 1 to {ID_SIZE_MAX} bytes, not {max(self.fault_size, 0)}"
+            ),
+        }[fault]

@@ -1,0 +1,62 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.bytes.batch cimport Batch
+from _core.bytes.buffer cimport Buf
+from _core.timers.due_queue cimport Timer
+from _core.paths.due_records cimport Due, HeldRecords
+from _core.log.frames cimport FrameHeader
+from _core.log.view cimport LogView
+from _core.state.writer cimport LogWriter
+from _core.queue.partition cimport Partition, Topic
+from _core.bytes.tags cimport TagSum
+from _core.timers.waiting_timers cimport Waiting
+
+cdef enum:
+    LATENESS_BOUNDS = 13
+
+cdef class DeliverPath:
+    cdef readonly LogWriter writer
+    cdef readonly LogView view
+    cdef HeldRecords records
+    cdef Timer* timers
+    cdef Due* found
+    cdef int32_t* group_of    # by partition handle: index of its last timer in the chunk, -1 = none
+    cdef Py_ssize_t group_capacity
+    cdef Py_ssize_t chunk_max
+    cdef int64_t batch_size_max
+    cdef Buf batch
+    cdef Buf tables
+    cdef Buf names
+    cdef TagSum tags          # of the records of one frame
+    cdef Waiting aside        # cold timers and those after one in its partition, in order
+    cdef Waiting unreadable
+    cdef int32_t* held        # by partition handle: number of its timers in `aside`
+    cdef Py_ssize_t handle_count
+    cdef Py_ssize_t reading   # how many of `aside` are being read
+    cdef readonly Py_ssize_t ready    # how many of `aside` have been read
+    cdef readonly bint is_reading
+    cdef set retried          # positions of unreadable timers that are being retried
+    cdef bint is_retried
+    cdef Py_ssize_t cursor    # index of the unreadable timer checked last
+    cdef Py_ssize_t delivered
+    cdef readonly int64_t frames
+    cdef readonly bint disk_full
+    cdef readonly int64_t damaged_timers
+    cdef int64_t lateness_counts[LATENESS_BOUNDS + 1]
+    cdef readonly int64_t lateness_sum_ms
+    cdef readonly int64_t late_ms_max
+    cdef int _begin(self) except -1
+    cdef Py_ssize_t _take_due(
+        self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
+    ) except -1
+    cdef int _set_aside(self, const Timer* timer) except -1
+    cdef int _note_unreadable(self, const Timer* timer, int result) except -1
+    cdef Py_ssize_t _take_aside(self, Py_ssize_t count, Py_ssize_t limit) except -1
+    cdef Py_ssize_t _take_unreadable(self, Py_ssize_t count, Py_ssize_t limit) except -1
+    cdef int _return_aside(self) except -1
+    cdef list _group(self, Py_ssize_t count)
+    cdef int32_t _gather_run(
+        self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h
+    ) except -2
+    cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2
+    cdef void _note_lateness(self, int64_t late_ms) noexcept nogil

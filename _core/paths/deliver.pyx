@@ -1,0 +1,489 @@
+"""The deliver path: copies the records of due timers from the log and appends them as batches.
+
+    due queue --> locate --+-- in memory:  group by partition --> deliver frames
+                           +-- cold:       set aside --> a thread reads --> next delivery
+                           '-- unreadable: retry later
+
+A chunk of timers is popped from the due queue in order (due millisecond, then arrival) and grouped
+by partition. Each group becomes one or more deliver frames. A deliver frame has the visible batch
+*and* the ids of the timers that it completes, in one atomic append. After any crash a timer is
+therefore either pending or delivered, never both and never neither.
+
+Records are copied only from `LogView`, so they have been checked. A timer whose record is not in
+memory is set aside, and so are the later timers of its partition, so that a partition keeps its
+order. They stay pending, and all other partitions go on. The owner has the records of these timers
+read, in order. A timer whose record the disk cannot read waits by itself and delays no other timer.
+It is retried when `LogView` allows it, and is then delivered late.
+
+Records were rewritten when they were accepted, so a delivery copies key, value and headers as they
+are. Delivered batches have producer id, epoch and sequence -1.
+
+Layer 0: no I/O, no clock.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memmove, memset
+
+from _core.bytes.batch cimport (
+    ATTRIBUTE_LOG_APPEND_TIME, Batch, begin_batch, finish_batch, write_record,
+)
+from _core.bytes.buffer cimport Buf, append, extend_zero, release, shrink
+from _core.timers.due_queue cimport DueQueue, Timer
+from _core.paths.due_records cimport (
+    LOCATE_COLD, LOCATE_CONTRADICTED, LOCATED, Due, HeldRecords,
+)
+from _core.log.frames cimport FrameHeader, blank_header, frame_size
+from _core.bytes.layout cimport *
+from _core.log.tail cimport FrameBody
+from _core.log.view cimport LogView
+from _core.state.writer cimport LogWriter
+from _core.bytes.octets cimport store_u32, store_u64
+from _core.queue.partition cimport Partition, Topic
+from _core.bytes.tags cimport note_tag, seal_tags, tag_of_tail
+from _core.timers.waiting_timers cimport drop_first, push_timer
+
+cdef enum:
+    KEEP_BYTES = 4 << 20
+    # Maximum timers of a deliver frame, so that its table is small compared with its batch.
+    RUN_MAX = 16384
+    # Maximum timers that wait for the disk, and timers whose records are read at a time.
+    ASIDE_MAX = 1 << 20
+    READ_COUNT = 256
+    # Timers delivered per call after they waited for the disk: other timers are still on time.
+    ASIDE_CHUNK = 128
+    # Unreadable timers retried at a time, and checked to choose them.
+    RETRIES_MAX = 64
+    LOOKED_AT_MAX = 1024
+
+LATENESS_BOUNDS_MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 250, 500, 1000, 5000, 60000)
+cdef int64_t* LATENESS_LIMITS = [0, 1, 2, 5, 10, 20, 50, 100, 250, 500, 1000, 5000, 60000]
+
+
+cdef class DeliverPath:
+    """Delivers chunks of due timers.
+
+    Attributes:
+        disk_full: the last `deliver` stopped because the disk was full. The timers that were not
+            delivered are still due.
+        ready: number of timers whose records have been read after they waited for the disk.
+        damaged_timers: number of timers that their accept frame does not contain. They are never
+            delivered.
+        late_ms_max: how late the latest timer of the last `deliver` was, ms.
+    """
+
+    def __cinit__(
+        self, LogWriter writer not None, LogView view not None, *, Py_ssize_t chunk_max,
+        int64_t batch_size_max
+    ):
+        """Connect the parts of the path.
+
+        Args:
+            writer: appends frames.
+            view: the frame cache, for held records.
+            chunk_max: maximum number of timers per call.
+            batch_size_max: a delivered batch ends once it has at least this many bytes.
+        """
+        self.writer = writer
+        self.view = view
+        self.records = HeldRecords(view)
+        self.chunk_max = chunk_max
+        self.batch_size_max = batch_size_max
+        self.retried = set()
+        self.timers = <Timer*>malloc(chunk_max * sizeof(Timer))
+        self.found = <Due*>malloc(chunk_max * sizeof(Due))
+        if self.timers == NULL or self.found == NULL:
+            raise MemoryError(f"cannot allocate chunks of {chunk_max} timers")
+
+    def __dealloc__(self):
+        free(self.timers)
+        free(self.found)
+        free(self.group_of)
+        free(self.held)
+        free(self.aside.timers)
+        free(self.unreadable.timers)
+        release(&self.batch)
+        release(&self.tables)
+        release(&self.names)
+
+    def deliver(self, int64_t now_ms, Py_ssize_t limit):
+        """Append the records of due timers that are in memory.
+
+        Args:
+            now_ms: epoch ms; timers due later are not touched.
+            limit: maximum number of timers, limited to `chunk_max`.
+
+        Returns:
+            The number of timers delivered.
+        """
+        cdef Py_ssize_t count
+        cdef int32_t first
+        cdef Partition partition
+        self.disk_full = False
+        self.delivered = 0
+        self.late_ms_max = 0
+        self._begin()
+        limit = min(limit, self.chunk_max)
+        count = self._take_unreadable(0, limit // 2)
+        # The limit ensures that timers which waited for the disk do not delay the others.
+        count = self._take_aside(count, min(count + ASIDE_CHUNK, (limit + 1) // 2))
+        count = self._take_due(count, now_ms, limit)
+        for first in self._group(count):
+            partition = <Partition>self.writer.projections.partitions[self.timers[first].partition]
+            while first >= 0:
+                if self.disk_full:
+                    self.writer.projections.due.unpop(&self.timers[first], 1)
+                    first = self.found[first].next
+                else:
+                    first = self._deliver_run(partition, first, now_ms)
+        self.records.end()
+        if self.disk_full:
+            self._return_aside()
+        return self.delivered
+
+    cdef int _begin(self) except -1:
+        cdef Py_ssize_t handles = len(self.writer.projections.partitions)
+        cdef int32_t* grown
+        self.records.begin()
+        if handles > self.handle_count:
+            grown = <int32_t*>realloc(self.held, handles * sizeof(int32_t))
+            if grown == NULL:
+                raise MemoryError("cannot allocate the table of partitions that wait for the disk")
+            self.held = grown
+            memset(grown + self.handle_count, 0, (handles - self.handle_count) * sizeof(int32_t))
+            self.handle_count = handles
+        return 0
+
+    cdef Py_ssize_t _take_due(
+        self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
+    ) except -1:
+        """Pop due timers into `timers` from index `count` on, and set aside those that must wait.
+
+        Returns the new count.
+        """
+        cdef DueQueue due = self.writer.projections.due
+        cdef Py_ssize_t i, end
+        cdef Timer timer
+        cdef int result
+        if self.is_clogged or count >= limit:
+            return count
+        end = count + due.pop_due(now_ms, self.timers + count, limit - count)
+        for i in range(count, end):
+            timer = self.timers[i]
+            if self.held[timer.partition]:
+                self._set_aside(&timer)
+                continue
+            if self.records.is_spent():
+                due.unpop(&self.timers[i], end - i)
+                break
+            result = self.records.locate(&timer, &self.found[count])
+            if result == LOCATED:
+                self.timers[count] = timer
+                count += 1
+            elif result == LOCATE_COLD:
+                self._set_aside(&timer)
+            else:
+                self._note_unreadable(&timer, result)
+        return count
+
+    # Timers that wait for the disk: pending, but no longer in the due queue
+
+    cdef int _set_aside(self, const Timer* timer) except -1:
+        """Let a timer wait for its record; later timers of its partition wait after it."""
+        if self.writer.projections.due.keep(timer):
+            push_timer(&self.aside, timer)
+            self.held[timer.partition] += 1
+        return 0
+
+    cdef int _note_unreadable(self, const Timer* timer, int result) except -1:
+        """Let a timer whose record cannot be read wait by itself, without delaying others."""
+        if result == LOCATE_CONTRADICTED:
+            # The frame is whole but does not contain the timer, so the timer is wrong.
+            self.damaged_timers += 1
+            self.writer.projections.dropped.add((timer.position, timer.record_index))
+        elif self.writer.projections.due.keep(timer):
+            push_timer(&self.unreadable, timer)
+        return 0
+
+    cdef Py_ssize_t _take_aside(self, Py_ssize_t count, Py_ssize_t limit) except -1:
+        """Move timers whose records were read to `timers`, in order, from index `count` on.
+
+        Returns the new count.
+        """
+        cdef DueQueue due = self.writer.projections.due
+        cdef Py_ssize_t n = min(self.ready, max(limit - count, 0)), k = 0, left = 0
+        cdef Timer* first = self.aside.timers + self.aside.start
+        cdef Timer timer
+        cdef int result
+        # Partitions with an earlier timer that is still cold; few, because all were just read.
+        stuck = set()
+        while k < n and not self.records.is_spent():
+            timer = first[k]
+            k += 1
+            if timer.partition in stuck:
+                first[left] = timer
+                left += 1
+                continue
+            result = LOCATE_COLD
+            if due.take_kept(&timer):
+                result = self.records.locate(&timer, &self.found[count])
+                if result == LOCATED:
+                    self.timers[count] = timer
+                    count += 1
+                elif result == LOCATE_COLD:
+                    due.keep(&timer)
+                    stuck.add(timer.partition)
+                    first[left] = timer
+                    left += 1
+                    continue
+                else:
+                    self._note_unreadable(&timer, result)
+            self.held[timer.partition] -= 1
+        memmove(first + k - left, first, left * sizeof(Timer))
+        drop_first(&self.aside, k - left)
+        self.ready -= k
+        return count
+
+    cdef Py_ssize_t _take_unreadable(self, Py_ssize_t count, Py_ssize_t limit) except -1:
+        """Move retried timers that are readable now to `timers`. Returns the new count."""
+        cdef DueQueue due = self.writer.projections.due
+        cdef Py_ssize_t i, left = 0
+        cdef Timer timer
+        if not self.is_retried:
+            return count
+        self.is_retried = False
+        for i in range(self.unreadable.count):
+            timer = self.unreadable.timers[self.unreadable.start + i]
+            if (
+                timer.position in self.retried and count < limit
+                and not self.view.is_damaged(timer.position)
+            ):
+                if not due.take_kept(&timer):
+                    continue
+                if self.records.locate(&timer, &self.found[count]) == LOCATED:
+                    self.timers[count] = timer
+                    count += 1
+                    continue
+                due.keep(&timer)
+            self.unreadable.timers[self.unreadable.start + left] = timer
+            left += 1
+        self.unreadable.count = left
+        return count
+
+    cdef int _return_aside(self) except -1:
+        """Put all timers set aside back into the due queue, in order."""
+        cdef DueQueue due = self.writer.projections.due
+        cdef Py_ssize_t i
+        cdef Timer* timer
+        for i in range(self.aside.count):
+            timer = &self.aside.timers[self.aside.start + i]
+            self.held[timer.partition] -= 1
+            if due.take_kept(timer):
+                due.unpop(timer, 1)
+        drop_first(&self.aside, self.aside.count)
+        self.ready = self.reading = 0
+        return 0
+
+    def next_cold(self):
+        """Log positions of the frames to read next. Call `note_read` when they are read.
+
+        Empty while frames are being read, or if no timer waits.
+        """
+        cdef Py_ssize_t i
+        cdef int32_t size
+        cdef int64_t pos
+        if self.is_reading or self.ready:
+            return []
+        found = {}
+        self.retried = set()
+        for i in range(min(self.unreadable.count, LOOKED_AT_MAX)):
+            self.cursor = self.cursor + 1 if self.cursor + 1 < self.unreadable.count else 0
+            pos = self.unreadable.timers[self.unreadable.start + self.cursor].position
+            if len(found) < RETRIES_MAX and not self.view.is_damaged(pos):
+                found[pos] = True
+                self.retried.add(pos)
+        self.reading = min(self.aside.count, READ_COUNT)
+        for i in range(self.reading):
+            pos = self.aside.timers[self.aside.start + i].position
+            if self.view._find(pos, &size) == NULL and not self.view.is_damaged(pos):
+                found[pos] = True
+        if not found:
+            self.ready = self.reading
+        self.is_reading = bool(found)
+        return list(found)
+
+    def note_read(self):
+        """Note that the frames from `next_cold` were read, as far as they are readable."""
+        self.is_reading = False
+        self.is_retried = bool(self.retried)
+        self.ready = min(self.reading, self.aside.count)
+
+    def look_ahead(self, int64_t until_ms):
+        """Log positions of frames to read ahead: those of timers due soon that are not in memory.
+
+        Args:
+            until_ms: epoch ms; timers due later are not considered.
+        """
+        cdef DueQueue due = self.writer.projections.due
+        cdef int32_t size
+        cdef Py_ssize_t i, count
+        if not 0 <= due.next_due_ms() <= until_ms:
+            return []
+        count = due.pop_due(until_ms, self.timers, self.chunk_max)
+        found = set()
+        for i in range(count):
+            if self.view._find(self.timers[i].position, &size) == NULL:
+                if not self.view.is_damaged(self.timers[i].position):
+                    found.add(self.timers[i].position)
+        due.unpop(self.timers, count)
+        return list(found)
+
+    @property
+    def is_clogged(self):
+        """Whether so many timers wait for the disk that no more are popped until some are read."""
+        return self.aside.count >= ASIDE_MAX
+
+    @property
+    def waiting(self):
+        """Number of due timers that wait for the disk, or for an earlier timer that does."""
+        return self.aside.count
+
+    @property
+    def unreadable_count(self):
+        """Number of due timers whose records cannot be read at present; they are retried."""
+        return self.unreadable.count
+
+    cdef list _group(self, Py_ssize_t count):
+        """Link the timers of each partition; return the first of each, in order of due time."""
+        cdef Py_ssize_t handles = len(self.writer.projections.partitions), i
+        cdef int32_t* grown
+        cdef int32_t handle, last
+        if handles > self.group_capacity:
+            grown = <int32_t*>realloc(self.group_of, handles * sizeof(int32_t))
+            if grown == NULL:
+                raise MemoryError("cannot allocate the groups of a delivery")
+            self.group_of = grown
+            for i in range(self.group_capacity, handles):
+                grown[i] = -1
+            self.group_capacity = handles
+        firsts = []
+        for i in range(count):
+            handle = self.timers[i].partition
+            last = self.group_of[handle]
+            if last < 0:
+                firsts.append(i)
+            else:
+                self.found[last].next = <int32_t>i
+            self.found[i].next = -1
+            self.group_of[handle] = <int32_t>i
+        for i in range(count):
+            self.group_of[self.timers[i].partition] = -1
+        return firsts
+
+    cdef int32_t _gather_run(
+        self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h
+    ) except -2:
+        """Build the records and the table of one deliver frame, from timer `first` on.
+
+        Sets the count and timestamps of `b`, and the times of `h`. Returns the first timer left
+        over, or -1.
+        """
+        cdef Due* due
+        cdef int64_t timestamp
+        cdef int32_t i = first
+        cdef uint8_t* entry
+        shrink(&self.batch, KEEP_BYTES)
+        shrink(&self.tables, KEEP_BYTES)
+        shrink(&self.names, KEEP_BYTES)
+        begin_batch(&self.batch)
+        memset(&self.tags, 0, sizeof(self.tags))
+        b.max_timestamp = -1
+        while i >= 0 and b.count < RUN_MAX:
+            if b.count and self.batch.size >= self.batch_size_max:
+                break
+            due = &self.found[i]
+            timestamp = due.timestamp
+            if topic.log_append_time:
+                timestamp = now_ms
+            elif topic.due_timestamp:
+                timestamp = self.timers[i].due_ms
+            if b.count == 0:
+                b.base_timestamp = h.min_timestamp = timestamp
+                h.min_due_ms = self.timers[i].due_ms
+            h.min_timestamp = min(h.min_timestamp, timestamp)
+            b.max_timestamp = max(b.max_timestamp, timestamp)
+            h.max_due_ms = self.timers[i].due_ms
+            write_record(
+                &self.batch, due.attributes, timestamp - b.base_timestamp, b.count,
+                due.tail, due.tail_size,
+            )
+            note_tag(&self.tags, tag_of_tail(due.tail, due.tail_size))
+            entry = extend_zero(&self.tables, COMPLETED_ENTRY_SIZE)
+            store_u64(entry + COMPLETED_AT_ACCEPT_POS, self.timers[i].position)
+            store_u32(entry + COMPLETED_AT_INDEX, self.timers[i].record_index)
+            entry[COMPLETED_AT_ID_SIZE] = <uint8_t>due.name_size
+            append(&self.names, due.name, due.name_size)
+            b.count += 1
+            i = due.next
+        append(&self.tables, self.names.data, self.names.size)
+        extend_zero(&self.tables, -self.tables.size & (FRAME_ALIGNMENT - 1))
+        return i
+
+    cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2:
+        """Append one deliver frame for timers from `first` on; return the next timer, or -1."""
+        cdef Topic topic = partition.topic
+        cdef FrameHeader h
+        cdef FrameBody body
+        cdef Batch b
+        cdef int64_t size
+        cdef int32_t i
+        memset(&b, 0, sizeof(b))
+        memset(&body, 0, sizeof(body))
+        blank_header(&h, KIND_DELIVER)
+        i = self._gather_run(topic, first, now_ms, &b, &h)
+        size = frame_size(self.tables.size, self.batch.size, 0)
+        if not self.writer.prepare(topic, size, True, now_ms):
+            self.disk_full = True
+            return first
+        b.base_offset = partition.next_offset
+        b.leader_epoch = self.writer.tail.epoch
+        b.attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
+        b.last_delta = b.count - 1
+        b.producer_id = -1
+        b.producer_epoch = -1
+        b.base_sequence = -1
+        finish_batch(&self.batch, 0, &b)
+        h.store_time_ms = now_ms
+        h.base_offset = partition.next_offset
+        h.record_count = b.count
+        h.last_delta = b.last_delta
+        h.tags = seal_tags(&self.tags, b.count, &h.flags)
+        h.timer_count = b.count
+        h.max_timestamp = b.max_timestamp
+        h.running_max = max(partition.running_max, b.max_timestamp)
+        body.tables = self.tables.data
+        body.tables_size = <int32_t>self.tables.size
+        body.visible = self.batch.data
+        body.visible_size = <int32_t>self.batch.size
+        body.visible_patch = self.batch.data
+        body.visible_patch_size = BATCH_HEADER_SIZE
+        self.writer.append(partition, &h, &body)
+        self.delivered += b.count
+        self.frames += 1
+        while first != i:
+            self._note_lateness(now_ms - self.timers[first].due_ms)
+            first = self.found[first].next
+        return i
+
+    cdef void _note_lateness(self, int64_t late_ms) noexcept nogil:
+        cdef int i = 0
+        while i < LATENESS_BOUNDS and late_ms > LATENESS_LIMITS[i]:
+            i += 1
+        self.lateness_counts[i] += 1
+        self.lateness_sum_ms += late_ms
+        self.late_ms_max = max(self.late_ms_max, late_ms)
+
+    @property
+    def lateness(self):
+        """Delivered timers by lateness: a count for each of LATENESS_BOUNDS_MS, and one above."""
+        return [self.lateness_counts[i] for i in range(LATENESS_BOUNDS + 1)]

@@ -1,0 +1,32 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.timers.due_queue cimport Timer
+from _core.log.view cimport LogView
+
+# The location of a due timer's record.
+cdef struct Due:
+    const uint8_t* tail       # key, value, headers
+    int64_t tail_size
+    const uint8_t* name       # user id
+    int name_size
+    int attributes
+    int64_t timestamp
+    int32_t next              # index of the next timer of its partition in this chunk, -1 = last
+
+cdef enum LocateResult:
+    LOCATED = 0
+    LOCATE_COLD = 1
+    LOCATE_DAMAGED = 2        # the frame cannot be read at present
+    LOCATE_CONTRADICTED = 3   # the frame can be read, but does not contain the timer
+
+cdef class HeldRecords:
+    cdef LogView view
+    cdef list blocks          # the blocks of the records found
+    cdef int64_t user         # see `LogView.user`
+    cdef int64_t reads_left
+    cdef int64_t pinned_bytes
+    cdef int begin(self) except -1
+    cdef int end(self) except -1
+    cdef bint is_spent(self) noexcept nogil
+    # Locates the record of a timer. Returns a LocateResult.
+    cdef int locate(self, const Timer* timer, Due* due) except -1

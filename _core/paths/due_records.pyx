@@ -1,0 +1,95 @@
+"""Locates the records of due timers in the frame cache, for a delivery to copy them.
+
+The locations stay valid until `end`. A round of delivery is bounded, both in the number of frames
+that it reads on the event loop and in the memory that it pins.
+
+Layer 0: no I/O.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.bytes.batch cimport Record, next_record
+from _core.timers.due_queue cimport Timer
+from _core.bytes.layout cimport *
+from _core.log.view cimport LogView
+from _core.bytes.octets cimport Cursor, cursor_of, load_i32, load_i64, load_u32
+
+cdef enum:
+    # Per round: frames read on the event loop (a thread reads the others), and memory pinned.
+    READS_MAX = 16
+    PINNED_MAX_BYTES = 64 << 20
+
+
+cdef class HeldRecords:
+    """Finds held records through their accept frames."""
+
+    def __cinit__(self, LogView view not None):
+        """Read frames from the frame cache `view`."""
+        self.view = view
+        self.blocks = []
+
+    cdef int begin(self) except -1:
+        """Start a round."""
+        self.blocks = []
+        self.pinned_bytes = 0
+        self.view.user += 1
+        self.user = self.view.user
+        self.reads_left = READS_MAX
+        return 0
+
+    cdef int end(self) except -1:
+        self.blocks = []
+        return 0
+
+    cdef bint is_spent(self) noexcept nogil:
+        """Whether the round must end because it pins too much memory."""
+        return self.pinned_bytes >= PINNED_MAX_BYTES
+
+    cdef int locate(self, const Timer* timer, Due* due) except -1:
+        """Find a timer's record through its accept frame. Returns a LocateResult."""
+        cdef int64_t pos = timer.position
+        cdef const uint8_t* frame
+        cdef const uint8_t* entry
+        cdef int32_t low = 0, high, middle, frame_size = 0
+        cdef int64_t held_pos, record_pos, record_size
+        cdef Cursor c
+        cdef Record r
+        if self.view.is_damaged(pos):
+            return LOCATE_DAMAGED
+        frame = self.view._find(pos, &frame_size)
+        if frame == NULL and self.reads_left:
+            self.reads_left -= 1
+            frame = self.view.frame_at(pos, &frame_size)
+        if frame == NULL:
+            return LOCATE_COLD
+        if self.view.block.note_user(self.user, self.blocks):
+            self.pinned_bytes += self.view.block.capacity
+        high = load_i32(frame + AT_TIMER_COUNT)
+        while low < high:
+            middle = (low + high) // 2
+            entry = frame + FRAME_HEADER_SIZE + <int64_t>middle * TIMER_ENTRY_SIZE
+            if load_i32(entry + TIMER_AT_INDEX) < timer.record_index:
+                low = middle + 1
+            else:
+                high = middle
+        if low >= load_i32(frame + AT_TIMER_COUNT):
+            return LOCATE_CONTRADICTED
+        entry = frame + FRAME_HEADER_SIZE + <int64_t>low * TIMER_ENTRY_SIZE
+        if load_i32(entry + TIMER_AT_INDEX) != timer.record_index:
+            return LOCATE_CONTRADICTED
+        held_pos = (
+            <int64_t>FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
+            + load_i32(frame + AT_VISIBLE_SIZE)
+        )
+        record_pos = load_u32(entry + TIMER_AT_RECORD_POS)
+        record_size = load_u32(entry + TIMER_AT_RECORD_SIZE)
+        c = cursor_of(frame + record_pos, record_size)
+        if not next_record(&c, &r):
+            return LOCATE_CONTRADICTED
+        due.tail = r.tail
+        due.tail_size = r.end - r.tail
+        due.attributes = r.attributes
+        due.timestamp = r.timestamp_delta + load_i64(frame + held_pos + BATCH_AT_BASE_TIMESTAMP)
+        due.name_size = entry[TIMER_AT_ID_SIZE]
+        due.name = frame + load_u32(entry + TIMER_AT_ID_POS)
+        return LOCATED

@@ -1,0 +1,79 @@
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from _core.bytes.batch cimport Batch
+from _core.bytes.buffer cimport Buf
+from _core.paths.delay_split cimport BatchSplitter
+from _core.log.frames cimport FrameHeader
+from _core.log.tail cimport FrameBody
+from _core.state.writer cimport LogWriter
+from _core.bytes.octets cimport Cursor
+from _core.queue.partition cimport Partition, Topic
+
+# The outcome of one partition's batch.
+cdef struct Outcome:
+    int16_t error
+    int64_t base_offset
+    int64_t log_append_time
+    int64_t end_pos           # the response waits until the log is durable up to here
+    int32_t fault_record      # index of the refused record, -1 = the batch as a whole
+
+cdef enum ProduceResult:
+    PRODUCE_ANSWERED = 0
+    PRODUCE_SILENT = 1        # acks=0, and all batches were accepted
+    PRODUCE_CLOSE = 2         # acks=0, and a batch was refused: close the connection as Kafka does
+    PRODUCE_MALFORMED = 3
+    PRODUCE_TOO_LARGE = 4     # too many topics and partitions to be answered
+
+cdef class ProducePath:
+    cdef readonly LogWriter writer
+    cdef readonly BatchSplitter splitter
+    cdef object decompress
+    cdef int64_t item_count_max
+    cdef int64_t unpacked_batch_max
+    cdef int64_t unpacked_size_max
+    cdef int64_t unpacked_left          # of the current request
+    cdef int64_t serial                 # of the current request
+    cdef readonly int64_t work_bytes
+    cdef readonly int64_t batches
+    cdef readonly dict refused          # batches by Kafka error code
+    cdef public int64_t requests
+    cdef readonly int64_t received_bytes
+    cdef str message
+    cdef bint transactional
+    cdef int32_t timeout_ms    # of the last request
+    cdef int handle(
+        self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
+    ) except -1
+    cdef int count_refused(self, int error, int64_t count) except -1
+    cdef int _count_unpacked(self, int64_t size) except -1
+    cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
+    cdef int _partition(
+        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
+        Buf* marks, int64_t* end_pos, bint* failed
+    ) except -1
+    cdef int _write_outcome(
+        self, Buf* out, int version, int32_t index, const Outcome* o, Partition p
+    ) except -1
+    cdef int _accept(
+        self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms,
+        Outcome* o
+    ) except -1
+    cdef int _check_batch(
+        self, Topic topic, int version, const uint8_t* data, int64_t size, Batch* b
+    ) except -1
+    cdef int _check_producer(
+        self, Partition partition, const Batch* b, Outcome* o, bint* duplicate
+    ) except -1
+    cdef int _accept_verbatim(
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,
+        int64_t now_ms, Outcome* o
+    ) except -1
+    cdef int _accept_split(
+        self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o
+    ) except -1
+    cdef bint _prepare(self, Topic topic, int64_t size, int64_t now_ms, Outcome* o) except -1
+    cdef int _refuse_split(self, int fault, Outcome* o) except -1
+    cdef int _append(
+        self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body,
+        int64_t now_ms, Outcome* o
+    ) except -1

@@ -1,0 +1,24 @@
+from collections.abc import Callable
+from typing import Self
+
+from _core.paths.delay_split import BatchSplitter
+from _core.state.writer import LogWriter
+
+class ProducePath:
+    writer: LogWriter
+    splitter: BatchSplitter
+    batches: int
+    refused: dict[int, int]
+    requests: int
+    received_bytes: int
+    work_bytes: int
+    def __new__(
+        cls,
+        writer: LogWriter,
+        splitter: BatchSplitter,
+        decompress: Callable[[int, memoryview, int], bytes],
+        *,
+        item_count_max: int,
+        unpacked_batch_max: int,
+        unpacked_size_max: int,
+    ) -> Self: ...

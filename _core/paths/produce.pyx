@@ -1,0 +1,491 @@
+"""The produce path, Produce versions 3 to 11: from request bytes to frames in the log.
+
+    partition pre-check --> per partition: batch checks --> idempotence --> decompress --> inspect
+                                           --> append verbatim, or split and append --> response
+
+Behaviour. A request has one batch per partition, of magic 2, which is accepted as a whole or not at
+all. A batch without delay headers is stored verbatim; a batch with them is split by `delay_split`.
+The base offset in the response is -1 if any record of the batch is not visible at once. A retry of
+an idempotent producer gets the original response. A malformed request is refused before any of its
+batches is processed.
+
+Work is bounded. A request may name a limited number of topics and partitions, and each partition
+only once. The decompressed size of all batches of a request is limited.
+
+Versions. 3: transactional id; 5: log start offset; 7: zstd; 8: record errors and message;
+9: flexible encoding.
+
+Layer 0: no I/O, no clock. Runs on the event loop, one request at a time.
+"""
+
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy, memset
+
+from _core.paths.answer cimport Mark
+from _core.bytes.batch cimport (
+    ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, Batch,
+    decode_batch,
+)
+from _core.bytes.buffer cimport Buf, append as buf_append
+from _core.bytes.crc32c cimport extend
+from _core.paths.delay_split cimport SPLIT_OK, BatchSplitter
+from _core.log.frames cimport FrameHeader, blank_header, frame_size
+from _core.bytes.kafka_errors cimport *
+from _core.bytes.kafka_wire cimport (
+    put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
+)
+from _core.bytes.layout cimport *
+from _core.log.tail cimport FrameBody
+from _core.state.writer cimport LogWriter
+from _core.paths.partition_check cimport check_partitions
+from _core.bytes.octets cimport (
+    Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
+)
+from _core.queue.partition cimport (
+    SEQUENCE_DUPLICATE, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Sequenced, Topic,
+)
+from _core.bytes.tags cimport seal_tags
+
+cdef enum:
+    FIRST_FLEXIBLE = 9
+    CODEC_ZSTD = 4
+    # After the index of the partition.
+    OUTCOME_AT_ERROR = 4
+
+
+cdef class ProducePath:
+    """Handles the Produce requests of all connections.
+
+    Attributes:
+        requests, batches, received_bytes: totals since the start.
+        work_bytes: total decompressed bytes since the start.
+        refused: number of refused batches by Kafka error code.
+    """
+
+    def __cinit__(
+        self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None, *,
+        int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max
+    ):
+        """Connect the parts of the path.
+
+        Args:
+            writer: appends frames.
+            splitter: reads delay headers.
+            decompress: function (codec, bytes, maximum size) that returns the bytes of a compressed
+                record section. It raises an exception with a message, the Kafka error code in
+                `code`, and the number of bytes decompressed before the error in `unpacked_size`.
+            item_count_max: maximum number of topics and partitions together in a request.
+            unpacked_batch_max: maximum decompressed size of one batch, bytes.
+            unpacked_size_max: maximum decompressed size of all batches of a request, bytes.
+        """
+        self.writer = writer
+        self.splitter = splitter
+        self.decompress = decompress
+        self.item_count_max = item_count_max
+        self.unpacked_batch_max = unpacked_batch_max
+        self.unpacked_size_max = unpacked_size_max
+        self.refused = {}
+
+    cdef int handle(
+        self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
+    ) except -1:
+        """Handle the request body at `c`, and write the response to `out` from the topic array on.
+
+        Raises `end_pos` to the log position that must be durable before the response is sent, and
+        appends a Mark to `marks` for each accepted batch. Returns a ProduceResult.
+        """
+        cdef bint flexible = version >= FIRST_FLEXIBLE, failed = False
+        cdef int64_t topics, partitions, i, k, size
+        cdef const uint8_t* name
+        cdef int acks
+        cdef Topic topic
+        cdef int64_t mentions
+        self.serial += 1
+        mentions = check_partitions(
+            c[0], flexible, self.writer.projections.topics_by_name, self.serial,
+            self.item_count_max,
+        )
+        if mentions < 0:
+            return PRODUCE_MALFORMED
+        if mentions > self.item_count_max:
+            return PRODUCE_TOO_LARGE
+        self.unpacked_left = self.unpacked_size_max
+        take_string(c, flexible, &size)
+        self.transactional = size >= 0
+        acks = take_i16(c)
+        self.timeout_ms = take_i32(c)
+        topics = take_array(c, flexible, 2)
+        put_array(out, flexible, topics)
+        for i in range(topics):
+            name = take_string(c, flexible, &size)
+            topic = self.writer.projections.topics_by_name.get((<const char*>name)[:size])
+            put_string(out, flexible, name, size)
+            partitions = take_array(c, flexible, 5)
+            put_array(out, flexible, partitions)
+            for k in range(partitions):
+                self._partition(c, version, topic, acks, now_ms, out, marks, end_pos, &failed)
+            skip_tags(c, flexible)
+            if flexible:
+                put_i8(out, 0)
+        skip_tags(c, flexible)
+        put_i32(out, 0)  # throttle time
+        if flexible:
+            put_i8(out, 0)
+        assert not c.failed
+        if acks == 0:
+            return PRODUCE_CLOSE if failed else PRODUCE_SILENT
+        return PRODUCE_ANSWERED
+
+    cdef int _partition(
+        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
+        Buf* marks, int64_t* end_pos, bint* failed
+    ) except -1:
+        cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef int32_t index = take_i32(c)
+        cdef int64_t size = <int64_t>take_uvarint(c) - 1 if flexible else take_i32(c)
+        cdef const uint8_t* data = take(c, size) if size > 0 else c.p
+        cdef Partition partition = None
+        cdef Outcome o
+        cdef Mark mark
+        skip_tags(c, flexible)
+        memset(&o, 0, sizeof(o))
+        o.base_offset = o.log_append_time = -1
+        o.fault_record = -1
+        self.message = None
+        self.batches += 1
+        self.received_bytes += max(size, 0)
+        if acks < -1 or acks > 1:
+            o.error = INVALID_REQUIRED_ACKS
+            self.message = f"acks must be 0, 1 or all, not {acks}"
+        elif self.transactional:
+            o.error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            self.message = "transactions are not supported yet"
+        elif topic is None or not 0 <= index < len(topic.partitions):
+            o.error = UNKNOWN_TOPIC_OR_PARTITION
+        elif (<Partition>topic.partitions[index]).is_mentioned_again(self.serial):
+            o.error = INVALID_REQUEST
+            self.message = f"partition {index} is named more than once: use one batch for each"
+        else:
+            partition = <Partition>topic.partitions[index]
+            self._accept(partition, version, data, size, now_ms, &o)
+        if o.error:
+            failed[0] = True
+            self.count_refused(o.error, 1)
+        else:
+            end_pos[0] = max(end_pos[0], o.end_pos)
+            mark = Mark(o.end_pos, out.size + OUTCOME_AT_ERROR)
+            buf_append(marks, &mark, sizeof(Mark))
+        return self._write_outcome(out, version, index, &o, partition)
+
+    cdef int count_refused(self, int error, int64_t count) except -1:
+        if count:
+            self.refused[error] = self.refused.get(error, 0) + count
+        return 0
+
+    cdef int _write_outcome(
+        self, Buf* out, int version, int32_t index, const Outcome* o, Partition p
+    ) except -1:
+        cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef bytes text
+        put_i32(out, index)
+        put_i16(out, o.error)
+        put_i64(out, -1 if o.error else o.base_offset)
+        put_i64(out, o.log_append_time)
+        if version >= 5:
+            put_i64(out, -1 if p is None else p.start_offset)
+        if version >= 8:
+            text = None if self.message is None else self.message.encode()
+            if o.fault_record >= 0:
+                put_array(out, flexible, 1)
+                put_i32(out, o.fault_record)
+                put_string(out, flexible, <const uint8_t*><const char*>text, len(text))
+                if flexible:
+                    put_i8(out, 0)
+            else:
+                put_array(out, flexible, 0)
+            if text is None:
+                put_string(out, flexible, NULL, -1)
+            else:
+                put_string(out, flexible, <const uint8_t*><const char*>text, len(text))
+        if flexible:
+            put_i8(out, 0)
+        return 0
+
+    cdef int _check_batch(
+        self, Topic topic, int version, const uint8_t* data, int64_t size, Batch* b
+    ) except -1:
+        """Make the checks that Kafka makes before it reads records. Returns an error code."""
+        if size < BATCH_HEADER_SIZE:
+            self.message = (
+                f"a record batch has at least {BATCH_HEADER_SIZE} bytes, got {max(size, 0)}"
+            )
+            return INVALID_RECORD
+        decode_batch(data, b)
+        if size > topic.batch_size_max:
+            self.message = (
+                f"the batch has {size} bytes; max.message.bytes is {topic.batch_size_max}"
+            )
+            return MESSAGE_TOO_LARGE
+        if b.magic != 2:
+            self.message = (
+                f"message format {b.magic} is not supported, only 2 (Kafka 0.11 and later)"
+            )
+            return INVALID_RECORD if b.magic < 2 else CORRUPT_MESSAGE
+        if b.length != size - 12:
+            self.message = (
+                f"the first batch declares {<int64_t>b.length + 12} bytes, got {size}: "
+                "exactly one record batch is expected per partition"
+            )
+            # Clients retry a corrupt batch, but not an invalid one.
+            return CORRUPT_MESSAGE if b.length < BATCH_HEADER_SIZE - 12 else INVALID_RECORD
+        if b.crc != extend(0, data + BATCH_CRC_START, size - BATCH_CRC_START):
+            self.message = "the CRC of the batch does not match its content"
+            return CORRUPT_MESSAGE
+        if b.count <= 0 or b.last_delta != b.count - 1:
+            self.message = f"invalid record count {b.count} for last offset delta {b.last_delta}"
+            return INVALID_RECORD
+        if b.count > RECORDS_PER_BYTE_MAX * size:
+            self.message = f"{b.count} records in {size} bytes: the maximum is 64 per byte"
+            return INVALID_RECORD
+        if b.attributes & ATTRIBUTE_TRANSACTIONAL:
+            self.message = "transactions are not supported yet"
+            return INVALID_RECORD
+        if b.attributes & ATTRIBUTE_CONTROL:
+            self.message = "clients cannot write control batches"
+            return INVALID_RECORD
+        if b.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+            self.message = "a producer cannot set the timestamp type LogAppendTime"
+            return INVALID_TIMESTAMP
+        if (b.attributes & ATTRIBUTE_CODEC) > CODEC_ZSTD:
+            self.message = f"compression type {b.attributes & ATTRIBUTE_CODEC} is unknown"
+            return UNSUPPORTED_COMPRESSION_TYPE
+        if (b.attributes & ATTRIBUTE_CODEC) == CODEC_ZSTD and version < 7:
+            self.message = "zstd needs Produce version 7"
+            return UNSUPPORTED_COMPRESSION_TYPE
+        return NONE
+
+    cdef int _check_producer(
+        self, Partition partition, const Batch* b, Outcome* o, bint* duplicate
+    ) except -1:
+        """Check the sequence of the batch as received. Returns an error code. Sets `duplicate` and
+        the original outcome if the batch is a retry.
+        """
+        cdef Sequenced known
+        cdef int32_t last
+        cdef int verdict
+        duplicate[0] = False
+        if b.producer_id < 0:
+            return NONE
+        if b.base_sequence < 0 or b.producer_epoch < 0:
+            self.message = "an idempotent batch needs a producer epoch and a sequence number"
+            return INVALID_RECORD
+        last = <int32_t>((<int64_t>b.base_sequence + b.last_delta) & 0x7FFFFFFF)
+        verdict = partition.check_sequence(
+            b.producer_id, b.producer_epoch, b.base_sequence, last, &known
+        )
+        if verdict == SEQUENCE_NEXT:
+            return NONE
+        if verdict == SEQUENCE_DUPLICATE:
+            duplicate[0] = True
+            o.base_offset = known.answer
+            if partition.topic.log_append_time:
+                o.log_append_time = known.store_time_ms
+            o.end_pos = known.end_pos
+            return NONE
+        if verdict == SEQUENCE_OLD_EPOCH:
+            self.message = f"producer {b.producer_id} has a newer epoch than {b.producer_epoch}"
+            return INVALID_PRODUCER_EPOCH
+        self.message = f"sequence {b.base_sequence} of producer {b.producer_id} is out of order"
+        return OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    cdef int _accept(
+        self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms,
+        Outcome* o
+    ) except -1:
+        cdef Topic topic = partition.topic
+        cdef Batch b
+        cdef bint duplicate
+        cdef const uint8_t* records
+        cdef int64_t records_size
+        cdef int fault = SPLIT_OK, codec
+        cdef bytes plain
+        o.error = self._check_batch(topic, version, data, size, &b)
+        if o.error:
+            return 0
+        o.error = self._check_producer(partition, &b, o, &duplicate)
+        if o.error or duplicate:
+            return 0
+        records = data + BATCH_HEADER_SIZE
+        records_size = size - BATCH_HEADER_SIZE
+        codec = b.attributes & ATTRIBUTE_CODEC
+        self.splitter.has_delay_headers = False
+        if codec:
+            plain = self._unpack(codec, records, records_size, o)
+            if plain is None:
+                return 0
+            records = <const uint8_t*><const char*>plain
+            records_size = len(plain)
+        # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
+        # stored, and the record count in the header determines how many offsets it takes.
+        with nogil:
+            fault = self.splitter.inspect(&b, records, records_size, topic.reads_delay_headers)
+        if fault == SPLIT_OK and self.splitter.has_delay_headers:
+            with nogil:
+                fault = self.splitter.split(
+                    &b, records, records_size, now_ms, topic.delay_max_ms,
+                    topic.log_append_time, topic.due_timestamp, self.writer.projections.due,
+                )
+            if fault == SPLIT_OK:
+                return self._accept_split(partition, &b, now_ms, o)
+        if fault != SPLIT_OK:
+            return self._refuse_split(fault, o)
+        return self._accept_verbatim(partition, &b, data, size, now_ms, o)
+
+    cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o):
+        """Decompress the record section. On an error returns None and sets the error in `o`."""
+        cdef bytes plain
+        cdef int64_t unpacked
+        packed = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
+        o.error = MESSAGE_TOO_LARGE
+        if self.unpacked_left > 0:
+            try:
+                plain = self.decompress(
+                    codec, packed, min(self.unpacked_left, self.unpacked_batch_max)
+                )
+                o.error = NONE
+                self._count_unpacked(len(plain))
+                return plain
+            except Exception as error:
+                if getattr(error, "code", None) is None:
+                    raise
+                o.error = error.code
+                self.message = str(error)
+                # Decompression before the error counts as work, too.
+                unpacked = error.unpacked_size
+            if o.error != MESSAGE_TOO_LARGE or self.unpacked_left >= self.unpacked_batch_max:
+                self._count_unpacked(unpacked)
+                return None
+            self._count_unpacked(unpacked)
+        self.message = (
+            f"the batches of the request decompress to more than {self.unpacked_size_max} bytes, "
+            "the limit set by limits.request_decompressed_size_max_bytes"
+        )
+        return None
+
+    cdef int _count_unpacked(self, int64_t size) except -1:
+        self.unpacked_left -= size
+        self.work_bytes += size
+        return 0
+
+    cdef int _refuse_split(self, int fault, Outcome* o) except -1:
+        self.message = self.splitter.describe_fault(fault)
+        o.error = INVALID_RECORD
+        o.fault_record = self.splitter.fault_record
+        return 0
+
+    cdef bint _prepare(self, Topic topic, int64_t size, int64_t now_ms, Outcome* o) except -1:
+        """Make room for a frame of `size` bytes. On failure returns False and sets the error."""
+        if size > self.writer.frame_size_max:
+            self.message = (
+                f"the batch takes {size} bytes uncompressed; "
+                f"the maximum frame size is {self.writer.frame_size_max}"
+            )
+            o.error = MESSAGE_TOO_LARGE
+        elif not self.writer.prepare(topic, size, False, now_ms):
+            self.message = "the disk is full"
+            o.error = KAFKA_STORAGE_ERROR
+        return o.error == NONE
+
+    cdef int _accept_verbatim(
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,
+        int64_t now_ms, Outcome* o
+    ) except -1:
+        """Append the batch as it is, except for base offset, leader epoch and LogAppendTime."""
+        cdef Topic topic = partition.topic
+        cdef FrameHeader h
+        cdef FrameBody body
+        cdef uint8_t patch[BATCH_HEADER_SIZE]
+        cdef uint32_t crc
+        if not self._prepare(topic, frame_size(0, size, 0), now_ms, o):
+            return 0
+        memcpy(patch, data, BATCH_HEADER_SIZE)
+        store_u64(patch + BATCH_AT_BASE_OFFSET, partition.next_offset)
+        store_u32(patch + BATCH_AT_LEADER_EPOCH, self.writer.tail.epoch)
+        if topic.log_append_time:
+            store_u16(patch + BATCH_AT_ATTRIBUTES, b.attributes | ATTRIBUTE_LOG_APPEND_TIME)
+            store_u64(patch + BATCH_AT_MAX_TIMESTAMP, now_ms)
+            crc = extend(0, patch + BATCH_CRC_START, BATCH_HEADER_SIZE - BATCH_CRC_START)
+            store_u32(
+                patch + BATCH_AT_CRC,
+                extend(crc, data + BATCH_HEADER_SIZE, size - BATCH_HEADER_SIZE),
+            )
+            self.splitter.min_timestamp = self.splitter.max_timestamp = now_ms
+            o.log_append_time = now_ms
+        blank_header(&h, KIND_ACCEPT)
+        memset(&body, 0, sizeof(body))
+        h.record_count = b.count
+        body.visible = data
+        body.visible_size = <int32_t>size
+        body.visible_patch = patch
+        body.visible_patch_size = BATCH_HEADER_SIZE
+        body.visible_stays = True
+        return self._append(partition, b, &h, &body, now_ms, o)
+
+    cdef int _accept_split(
+        self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o
+    ) except -1:
+        """Append the visible batch, the held batch and the tables in one frame."""
+        cdef Topic topic = partition.topic
+        cdef BatchSplitter s = self.splitter
+        cdef FrameHeader h
+        cdef FrameBody body
+        cdef int64_t size = frame_size(s.tables_size(), s.visible.size, s.held.size)
+        if not self._prepare(topic, size, now_ms, o):
+            return 0
+        s.assemble(
+            b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch,
+            topic.log_append_time
+        )
+        blank_header(&h, KIND_ACCEPT)
+        memset(&body, 0, sizeof(body))
+        h.record_count = s.visible_count
+        h.timer_count = s.timer_count
+        h.cancel_count = s.cancel_count
+        h.min_due_ms = s.min_due
+        h.max_due_ms = s.max_due
+        body.tables = s.tables.data
+        body.tables_size = <int32_t>s.tables.size
+        body.visible = s.visible.data
+        body.visible_size = <int32_t>s.visible.size
+        body.visible_patch = s.visible.data
+        body.visible_patch_size = BATCH_HEADER_SIZE if s.visible_count else 0
+        body.held = s.held.data
+        body.held_size = <int32_t>s.held.size
+        if topic.log_append_time:
+            o.log_append_time = now_ms
+        return self._append(partition, b, &h, &body, now_ms, o)
+
+    cdef int _append(
+        self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body,
+        int64_t now_ms, Outcome* o
+    ) except -1:
+        """Complete the header of an accept frame, append it, and set the outcome."""
+        h.store_time_ms = now_ms
+        h.min_timestamp = self.splitter.min_timestamp
+        h.max_timestamp = self.splitter.max_timestamp
+        h.running_max = max(partition.running_max, h.max_timestamp)
+        if h.record_count:
+            h.base_offset = partition.next_offset
+            h.last_delta = h.record_count - 1
+            h.tags = seal_tags(&self.splitter.tags, h.record_count, &h.flags)
+        if b.producer_id >= 0:
+            h.producer_id = b.producer_id
+            h.producer_epoch = b.producer_epoch
+            h.first_sequence = b.base_sequence
+            h.last_sequence = <int32_t>((<int64_t>b.base_sequence + b.last_delta) & 0x7FFFFFFF)
+        self.writer.append(partition, h, body)
+        o.base_offset = h.base_offset if h.record_count == b.count else -1
+        o.end_pos = h.position + h.size
+        return 0

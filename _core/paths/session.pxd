@@ -1,0 +1,68 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.paths.answer cimport Answer
+from _core.bytes.buffer cimport Buf
+from _core.paths.fetch cimport FetchPath
+from _core.bytes.octets cimport Cursor
+from _core.paths.produce cimport ProducePath
+
+cdef class ParkedFetch:
+    cdef readonly Session session
+    cdef readonly int32_t wait_ms
+    cdef readonly list cold
+    cdef readonly bint answered
+    cdef public object timer
+    cdef public bint is_expired
+    cdef Answer answer
+    cdef bytes request
+    cdef int version
+    cdef int32_t correlation
+    cdef list partitions
+
+cdef class ResponseSlot:
+    cdef readonly Session session
+    cdef readonly bint answered
+    cdef Answer answer
+    cdef bytes payload           # set if `complete` came before the slot was in a session
+    cdef int64_t end_pos
+
+cdef class Session:
+    cdef readonly ProducePath produce
+    cdef readonly FetchPath fetch
+    cdef readonly str close_reason
+    cdef readonly bint paused
+    cdef readonly bint yielded
+    cdef readonly bint has_more
+    cdef readonly int64_t taken_bytes
+    cdef readonly list new_parked
+    cdef readonly int64_t requests
+    cdef readonly int64_t silent_pos
+    cdef object control_plane
+    cdef object answers          # deque of Answer
+    cdef int64_t request_size_max
+    cdef int64_t queued_bytes    # size of queued responses
+    cdef int64_t parked_bytes    # size of the requests of parked fetches
+    cdef int64_t work_left       # in this turn
+    cdef public int64_t queued_max_bytes
+    cdef int parked_count
+    cdef Buf input
+    cdef Py_ssize_t consumed     # bytes of `input` that are processed
+    cdef Buf merged              # Produce responses of this round, sent together
+    cdef int64_t merged_end_pos
+    cdef int64_t merged_wait_ms
+    cdef Buf marks               # marks of the batches in `merged`
+    cdef Buf out                 # a Fetch response under construction
+    cdef public object trace     # called for each request and response; None if nobody listens
+    cdef int merged_traced       # requests that `merged` answers, while they are traced
+    cdef int _process(self, int64_t now_ms) except -1
+    cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
+    cdef int _trace_request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
+    cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1
+    cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1
+    cdef int _control_plane(self, const uint8_t* p, Py_ssize_t size) except -1
+    cdef int _respond(self, Answer answer, bytes payload, int64_t end_pos) except -1
+    cdef int _park(self, ParkedFetch parked, int result) except -1
+    cdef int _end_round(self) except -1
+    cdef int _fill(self, Answer answer, list pieces) except -1
+    cdef int _close(self, str reason) except -1
+    cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1

@@ -1,0 +1,73 @@
+from collections.abc import Callable
+from typing import Protocol, Self
+
+from _core.paths.fetch import FetchPath
+from _core.paths.produce import ProducePath
+
+class _Timer(Protocol):
+    def cancel(self) -> None: ...
+
+class _Trace(Protocol):
+    def begin(self) -> None: ...
+    def end(self, header: tuple[int, int, int, bytes | None], size: int, outcome: int) -> None: ...
+    def leave(self, count: int) -> None: ...
+
+TRACE_ANSWERED: int
+TRACE_PARKED: int
+TRACE_SILENT: int
+
+QUEUED_MAX_BYTES: int
+
+class ParkedFetch:
+    session: Session
+    wait_ms: int
+    cold: list[int | tuple[int, int]]
+    answered: bool
+    timer: _Timer | None
+    is_expired: bool
+    def unpark(self) -> None: ...
+
+class ResponseSlot:
+    session: Session | None
+    answered: bool
+    def complete(self, payload: bytes, end_pos: int) -> None: ...
+
+class Session:
+    produce: ProducePath
+    fetch: FetchPath
+    close_reason: str | None
+    paused: bool
+    yielded: bool
+    has_more: bool
+    taken_bytes: int
+    queued_max_bytes: int
+    new_parked: list[ParkedFetch]
+    requests: int
+    silent_pos: int
+    trace: _Trace | None
+    def __new__(
+        cls,
+        produce: ProducePath,
+        fetch: FetchPath,
+        control_plane: Callable[[bytes], tuple[bytes, int] | ResponseSlot | str],
+        *,
+        request_size_max: int,
+    ) -> Self: ...
+    def get_buffer(self) -> memoryview: ...
+    def received(self, count: int, now_ms: int) -> None: ...
+    def resume(self, now_ms: int) -> None: ...
+    def yield_turn(self) -> None: ...
+    def compact(self, keep_bytes: int = ...) -> None: ...
+    def trim(self) -> None: ...
+    def retry(self, parked: ParkedFetch) -> bool: ...
+    def output(self, durable_pos: int, size_max: int = ...) -> list[bytes | memoryview]: ...
+    def time_out(self, now_ms: int, wait_max_ms: int, durable_pos: int) -> int: ...
+    @property
+    def held_bytes(self) -> int: ...
+    @property
+    def partial_bytes(self) -> int: ...
+    @property
+    def is_waiting(self) -> bool: ...
+    @property
+    def awaits_flush(self) -> bool: ...
+    def close(self) -> None: ...

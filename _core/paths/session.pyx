@@ -1,0 +1,556 @@
+"""A Kafka connection without its socket: request bytes in, response bytes out, in order.
+
+    socket -> received --+-- ProducePath -------+--> queue of answers -> output -> socket
+                         +-- FetchPath ---------+
+                         '-- control_plane: others --'
+
+Produce and Fetch are handled here, from bytes to bytes. All other requests go to `control_plane`.
+Responses leave in the order of their requests: a response that waits for a flush, or a fetch that
+waits for data, holds back those after it. All Produce responses of one read are merged into one
+buffer.
+
+For each read the owner (compat.kafka.network.server) calls `received`, then the store's commit,
+then `compact`, and sends the result of `output`. `compact` must follow the commit, because the
+commit writes slices of the input buffer.
+
+The resources of a connection are bounded. Memory: a request is limited in size, and the queued
+responses are limited in number and bytes; `held_bytes` reports the total to the owner. Time: once a
+turn has done TURN_WORK_BYTES of work, the rest of the input waits for the connection's next turn,
+after all other connections.
+
+Layer 0: no I/O, no clock.
+"""
+
+from collections import deque
+
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memmove
+
+from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, time_out
+from _core.bytes.buffer cimport Buf, fence, fit, release, reserve, shrink, unfence
+from _core.paths.fetch cimport (
+    FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
+    FetchPath,
+)
+from _core.bytes.kafka_wire cimport put_i32, put_i8, skip_tags, take_string
+from _core.bytes.octets cimport Cursor, cursor_of, load_i16, load_i32, store_u32, take_i16, take_i32
+from _core.queue.partition cimport Partition
+from _core.paths.produce cimport (
+    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, ProducePath,
+)
+
+# The state of a request in `Session.trace`: it has a response, it waits for one, it gets none.
+TRACE_ANSWERED = 0
+TRACE_PARKED = 1
+TRACE_SILENT = 2
+
+# Bytes of queued responses beyond which no more requests are processed.
+QUEUED_MAX_BYTES = 8 << 20
+
+cdef enum:
+    KEY_PRODUCE = 0
+    KEY_FETCH = 1
+    PRODUCE_MIN = 3
+    PRODUCE_MAX = 11
+    PRODUCE_FLEXIBLE = 9
+    FETCH_MIN = 4
+    FETCH_MAX = 17
+    FETCH_FLEXIBLE = 12
+    INPUT_MIN_BYTES = 16 << 10
+    INPUT_KEEP_BYTES = 4 << 20
+    KEEP_BYTES = 64 << 10
+    # Pause a client that sends requests but does not read responses.
+    ANSWERS_MAX = 256
+    # A few ms of work. A request counts as REQUEST_WORK_BYTES plus its size, plus the bytes that it
+    # decompresses or copies.
+    TURN_WORK_BYTES = 2 << 20
+    REQUEST_WORK_BYTES = 1024
+
+
+cdef class ParkedFetch:
+    """A fetch that waits for more data, or for frames to be read from disk.
+
+    Attributes:
+        session: the connection.
+        wait_ms: how long the client is willing to wait, ms.
+        cold: places that a thread must read first (`FrameFinder.place`); empty if it waits for
+            data.
+        answered: whether it has been answered.
+        timer: the owner's handle of the time-out.
+        is_expired: set by the owner when the time-out expires.
+    """
+
+    def unpark(self):
+        """Stop watching its partitions."""
+        cdef Partition partition
+        for partition in self.partitions:
+            if self in partition.waiters:
+                partition.waiters.remove(self)
+        self.partitions = []
+
+
+cdef class ResponseSlot:
+    """The pending response to a control-plane request; later requests wait for it.
+
+    Attributes:
+        session: the connection, once the slot is in its queue.
+        answered: whether `complete` was called.
+    """
+
+    def complete(self, bytes payload not None, int64_t end_pos):
+        """Set the response. Nothing is sent if the connection is closed.
+
+        Args:
+            payload: the response without its size prefix.
+            end_pos: log position that must be durable before the response is sent.
+        """
+        assert not self.answered
+        self.answered = True
+        if self.session is None:
+            self.payload = payload
+            self.end_pos = end_pos
+            return
+        self.answer.parked = False
+        self.session.parked_count -= 1
+        self.session._respond(self.answer, payload, end_pos)
+
+
+cdef class Session:
+    """State of one connection.
+
+    Attributes:
+        close_reason: why the connection must be closed once its output is sent, or None.
+        paused: whether input is not processed because a response is parked or too many are queued.
+        yielded: whether input is left for the next turn because this turn has done enough work.
+            Call `resume` in that turn, even if responses wait.
+        has_more: whether the last `output` left responses that may be sent.
+        taken_bytes: bytes of the last `output`.
+        new_parked: fetches parked by the last `received`; the owner sets their time-outs.
+        requests: number of requests processed.
+        silent_pos: end of the frames in the log that no response waits for, because they were sent
+            with acks=0 or timed out.
+        trace: None, or an object called before and after each request and for each response that
+            leaves: `begin()`, `end((key, version, correlation id, client id or None), bytes,
+            TRACE_...)`, `leave(count)`. Set it before the first `received`.
+    """
+
+    def __cinit__(self, ProducePath produce not None, FetchPath fetch not None,
+                  control_plane not None, *, int64_t request_size_max):
+        """Start a connection.
+
+        Args:
+            produce, fetch: the shared hot paths.
+            control_plane: function of a request's bytes that returns (response without size prefix,
+                log position that must be durable first), a ResponseSlot if the response comes
+                later, or a text with the reason to close the connection.
+            request_size_max: largest request, bytes.
+        """
+        self.produce = produce
+        self.fetch = fetch
+        self.control_plane = control_plane
+        self.request_size_max = request_size_max
+        self.queued_max_bytes = QUEUED_MAX_BYTES
+        self.answers = deque()
+        self.new_parked = []
+        self.merged_wait_ms = INT64_MAX
+
+    def __dealloc__(self):
+        release(&self.input)
+        release(&self.merged)
+        release(&self.marks)
+        release(&self.out)
+
+    # Input
+
+    def get_buffer(self):
+        """Writable memory for the next bytes from the socket, until `received` or `compact`."""
+        cdef Py_ssize_t room = self.input.capacity - self.input.size
+        # Grow the buffer as bytes arrive, never by the claim of a size field.
+        if room < INPUT_MIN_BYTES // 2:
+            reserve(&self.input, self.input.capacity if self.input.capacity else INPUT_MIN_BYTES)
+            room = self.input.capacity - self.input.size
+        return PyMemoryView_FromMemory(<char*>self.input.data + self.input.size, room, PyBUF_WRITE)
+
+    def received(self, Py_ssize_t count, int64_t now_ms):
+        """Handle every whole request after `count` bytes were written to the buffer.
+
+        Args:
+            count: bytes, at most the size of the last `get_buffer`.
+            now_ms: epoch ms, the receive time of these requests.
+        """
+        assert 0 <= count <= self.input.capacity - self.input.size
+        self.input.size += count
+        self.new_parked = []
+        self._process(now_ms)
+
+    def resume(self, int64_t now_ms):
+        """Handle requests that were left while `paused` or `yielded`."""
+        self.new_parked = []
+        self.paused = False
+        self._process(now_ms)
+
+    def yield_turn(self):
+        """End this turn after the current request."""
+        self.work_left = 0
+
+    cdef int _process(self, int64_t now_ms) except -1:
+        cdef Py_ssize_t rest
+        cdef int32_t size
+        cdef int64_t before
+        self.yielded = False
+        self.work_left = TURN_WORK_BYTES
+        while self.close_reason is None:
+            rest = self.input.size - self.consumed
+            if rest < 4:
+                break
+            # Like Kafka, process nothing after a parked fetch.
+            if (
+                self.parked_count or len(self.answers) >= ANSWERS_MAX
+                or self.queued_bytes >= self.queued_max_bytes
+            ):
+                self.paused = True
+                break
+            size = load_i32(self.input.data + self.consumed)
+            if size < 8 or size > self.request_size_max:
+                self._close(
+                    f"a request of {size} bytes is out of range; "
+                    f"network.request_size_max_bytes is {self.request_size_max}"
+                )
+                break
+            if rest - 4 < size:
+                break
+            if self.work_left <= 0:
+                self.yielded = True
+                break
+            self.consumed += 4 + size
+            self.requests += 1
+            before = self.produce.work_bytes + self.fetch.work_bytes
+            # Poison the bytes after the request so that the sanitizer catches over-reads.
+            fence(self.input.data + self.consumed, self.input.capacity - self.consumed)
+            if self.trace is None:
+                self._request(self.input.data + self.consumed - size, size, now_ms)
+            else:
+                self._trace_request(self.input.data + self.consumed - size, size, now_ms)
+            unfence(self.input.data + self.consumed, self.input.capacity - self.consumed)
+            # The request may have ended the turn already, through yield_turn.
+            self.work_left -= REQUEST_WORK_BYTES + size
+            self.work_left -= self.produce.work_bytes + self.fetch.work_bytes - before
+        return self._end_round()
+
+    def compact(self, Py_ssize_t keep_bytes=INPUT_KEEP_BYTES):
+        """Drop processed input. Call it after the commit: until then frames refer to the input.
+
+        Args:
+            keep_bytes: capacity of the input buffer that is kept for the next request, bytes.
+        """
+        cdef Py_ssize_t rest = self.input.size - self.consumed
+        if rest and self.consumed:
+            memmove(self.input.data, self.input.data + self.consumed, rest)
+        self.input.size = rest
+        self.consumed = 0
+        fit(&self.input, keep_bytes)
+
+    def trim(self):
+        """Free the memory of an idle connection. Not between `get_buffer` and `received`."""
+        if self.input.size == 0:
+            release(&self.input)
+        if self.merged.size == 0:
+            release(&self.merged)
+            release(&self.marks)
+        release(&self.out)
+
+    @property
+    def held_bytes(self):
+        """Memory of this connection, bytes. A slice counts in full even if others share it."""
+        buffers = self.input.capacity + self.merged.capacity + self.out.capacity
+        return buffers + self.queued_bytes + self.parked_bytes
+
+    @property
+    def partial_bytes(self):
+        """Bytes received of an incomplete request; 0 if there is none."""
+        cdef Py_ssize_t rest = self.input.size - self.consumed
+        if self.paused or self.yielded or self.close_reason is not None:
+            return 0
+        return rest
+
+    cdef int _fill(self, Answer answer, list pieces) except -1:
+        answer.pieces = pieces
+        for piece in pieces:
+            self.queued_bytes += len(piece)
+        return 0
+
+    cdef int _close(self, str reason) except -1:
+        self.close_reason = reason
+        return 0
+
+    # Requests
+
+    cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1:
+        cdef Cursor c = cursor_of(p, size)
+        cdef int64_t client_id_size
+        cdef int key = take_i16(&c)
+        cdef int version = take_i16(&c)
+        cdef int32_t correlation = take_i32(&c)
+        if key == KEY_PRODUCE and PRODUCE_MIN <= version <= PRODUCE_MAX:
+            take_string(&c, False, &client_id_size)
+            skip_tags(&c, version >= PRODUCE_FLEXIBLE)
+            self.produce.requests += 1
+            return self._produce(&c, version, correlation, now_ms)
+        if key == KEY_FETCH and FETCH_MIN <= version <= FETCH_MAX:
+            take_string(&c, False, &client_id_size)
+            skip_tags(&c, version >= FETCH_FLEXIBLE)
+            self.fetch.requests += 1
+            return self._fetch(&c, version, correlation)
+        return self._control_plane(p, size)
+
+    cdef int _trace_request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1:
+        """Handle a request, and tell `trace` of it. Nothing of this runs while that is None."""
+        cdef Cursor c = cursor_of(p, size)
+        cdef int64_t client_id_size
+        cdef const uint8_t* client_id
+        cdef int parked_before = self.parked_count
+        cdef Py_ssize_t merged_before = self.merged.size
+        cdef int key = take_i16(&c)
+        cdef int version = take_i16(&c)
+        cdef int32_t correlation = take_i32(&c)
+        client_id = take_string(&c, False, &client_id_size)
+        name = None
+        if not c.failed and client_id_size >= 0:
+            name = PyBytes_FromStringAndSize(<const char*>client_id, client_id_size)
+        self.trace.begin()
+        self._request(p, size, now_ms)
+        if self.parked_count > parked_before:
+            outcome = TRACE_PARKED
+        elif self.close_reason is not None:
+            outcome = TRACE_SILENT
+        elif key != KEY_PRODUCE:
+            outcome = TRACE_ANSWERED
+        elif self.merged.size > merged_before:
+            self.merged_traced += 1
+            outcome = TRACE_ANSWERED
+        else:
+            outcome = TRACE_SILENT
+        self.trace.end((key, version, correlation, name), size, outcome)
+        return 0
+
+    cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1:
+        put_i32(out, 0)  # size, filled in at the end
+        put_i32(out, correlation)
+        if flexible:
+            put_i8(out, 0)
+        return 0
+
+    cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1:
+        cdef Py_ssize_t start = self.merged.size, marked = self.marks.size
+        cdef int result
+        self._begin_answer(&self.merged, correlation, version >= PRODUCE_FLEXIBLE)
+        result = self.produce.handle(
+            c, version, now_ms, &self.merged, &self.marks, &self.merged_end_pos
+        )
+        if result == PRODUCE_ANSWERED:
+            store_u32(self.merged.data + start, <uint32_t>(self.merged.size - start - 4))
+            # Merged responses wait together, no longer than the shortest time-out among them.
+            self.merged_wait_ms = min(self.merged_wait_ms, self.produce.timeout_ms)
+            return 0
+        self.merged.size = start
+        self.marks.size = marked
+        self.silent_pos = max(self.silent_pos, self.merged_end_pos)
+        if result == PRODUCE_MALFORMED:
+            return self._close("malformed Produce request")
+        if result == PRODUCE_TOO_LARGE:
+            return self._close("a Produce request names too many topics and partitions")
+        if result == PRODUCE_CLOSE:
+            # There is no response with acks=0: closing is how the producer learns of the error.
+            return self._close("a batch sent with acks=0 was refused")
+        return 0
+
+    cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1:
+        cdef const uint8_t* body = c.p
+        cdef Py_ssize_t size = c.end - c.p
+        cdef FetchAsk ask
+        cdef ParkedFetch parked
+        cdef Answer answer = Answer()
+        cdef int result
+        self._end_round()
+        shrink(&self.out, KEEP_BYTES)
+        self._begin_answer(&self.out, correlation, version >= FETCH_FLEXIBLE)
+        result = self.fetch.handle(c, version, True, False, &self.out, &ask)
+        if result == FETCH_MALFORMED:
+            return self._close("malformed Fetch request")
+        if result == FETCH_TOO_LARGE:
+            return self._close("a Fetch request names too many topics and partitions")
+        self.answers.append(answer)
+        if result == FETCH_ANSWERED:
+            self._fill(answer, self.fetch.pieces(&self.out, 0))
+            shrink(&self.out, KEEP_BYTES)
+            return 0
+        parked = ParkedFetch()
+        parked.session = self
+        parked.answer = answer
+        parked.request = PyBytes_FromStringAndSize(<const char*>body, size)
+        self.parked_bytes += size
+        parked.version = version
+        parked.correlation = correlation
+        parked.wait_ms = ask.max_wait_ms
+        answer.parked = True
+        self.parked_count += 1
+        self._park(parked, result)
+        self.new_parked.append(parked)
+        return 0
+
+    cdef int _park(self, ParkedFetch parked, int result) except -1:
+        cdef Partition partition
+        parked.cold = self.fetch.cold if result == FETCH_COLD else []
+        parked.partitions = []
+        if result == FETCH_TOO_LITTLE:
+            parked.partitions = self.fetch.watched
+            for partition in parked.partitions:
+                partition.waiters.append(parked)
+        return 0
+
+    def retry(self, ParkedFetch parked not None):
+        """Retry a parked fetch.
+
+        Args:
+            parked: a fetch of this session. Once it `is_expired`, it is answered with any data
+                there is.
+
+        Returns:
+            True if it is answered, False if it still waits; see `parked.cold`.
+        """
+        cdef Cursor c
+        cdef FetchAsk ask
+        cdef int result
+        if parked.answered:
+            return True
+        parked.unpark()
+        c = cursor_of(<const uint8_t*><const char*>parked.request, len(parked.request))
+        shrink(&self.out, KEEP_BYTES)
+        self._begin_answer(&self.out, parked.correlation, parked.version >= FETCH_FLEXIBLE)
+        result = self.fetch.handle(&c, parked.version, not parked.is_expired, True, &self.out, &ask)
+        if result != FETCH_ANSWERED:
+            self._park(parked, result)
+            return False
+        self._fill(parked.answer, self.fetch.pieces(&self.out, 0))
+        shrink(&self.out, KEEP_BYTES)
+        self.parked_bytes -= len(parked.request)
+        parked.answer.parked = False
+        self.parked_count -= 1
+        parked.answered = True
+        return True
+
+    cdef int _control_plane(self, const uint8_t* p, Py_ssize_t size) except -1:
+        cdef Answer answer
+        cdef ResponseSlot parked
+        self._end_round()
+        outcome = self.control_plane(PyBytes_FromStringAndSize(<const char*>p, size))
+        if isinstance(outcome, str):
+            return self._close(outcome)
+        answer = Answer()
+        self.answers.append(answer)
+        if not isinstance(outcome, ResponseSlot):
+            payload, end_pos = outcome
+            return self._respond(answer, payload, end_pos)
+        parked = <ResponseSlot>outcome
+        if parked.answered:
+            return self._respond(answer, parked.payload, parked.end_pos)
+        parked.session = self
+        parked.answer = answer
+        answer.parked = True
+        self.parked_count += 1
+        return 0
+
+    cdef int _respond(self, Answer answer, bytes payload, int64_t end_pos) except -1:
+        answer.end_pos = end_pos
+        return self._fill(answer, [len(payload).to_bytes(4, "big") + payload])
+
+    # Output
+
+    cdef int _end_round(self) except -1:
+        """Queue the merged Produce responses as one answer."""
+        cdef Answer answer
+        if self.merged.size:
+            answer = Answer()
+            answer.end_pos = self.merged_end_pos
+            answer.wait_ms = self.merged_wait_ms
+            answer.marks = PyBytes_FromStringAndSize(<char*>self.marks.data, self.marks.size)
+            answer.traced = self.merged_traced
+            self._fill(
+                answer, [PyBytes_FromStringAndSize(<char*>self.merged.data, self.merged.size)]
+            )
+            self.answers.append(answer)
+            shrink(&self.merged, KEEP_BYTES)
+            shrink(&self.marks, KEEP_BYTES)
+        self.merged_traced = 0
+        self.merged_end_pos = 0
+        self.merged_wait_ms = INT64_MAX
+        return 0
+
+    def output(self, int64_t durable_pos, int64_t size_max=INT64_MAX):
+        """Take the responses that may be sent now, as buffers in order.
+
+        Args:
+            durable_pos: log position up to which acknowledgements are allowed.
+            size_max: bytes after which the rest is left for the next call, even in the middle of a
+                response.
+        """
+        cdef Answer answer
+        cdef int64_t room = size_max
+        result = []
+        self.has_more = False
+        self.taken_bytes = 0
+        while self.answers:
+            answer = <Answer>self.answers[0]
+            if answer.parked or answer.end_pos > durable_pos:
+                break
+            if room <= 0:
+                self.has_more = True
+                break
+            room -= answer.take(room, result)
+            if not answer.pieces:
+                self.answers.popleft()
+                if self.trace is not None:
+                    self.trace.leave(max(1, answer.traced))
+        self.taken_bytes = size_max - room
+        self.queued_bytes -= self.taken_bytes
+        return result
+
+    def time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
+        """Answer REQUEST_TIMED_OUT to the Produce batches that have waited too long for the disk.
+
+        The waiting time of a response counts from the first call that finds it waiting.
+
+        Args:
+            now_ms: monotonic ms.
+            wait_max_ms: longest waiting time; the time-out of a request may be shorter.
+            durable_pos: log position up to which acknowledgements are allowed.
+
+        Returns:
+            The number of batches timed out; `output` has their responses.
+        """
+        given_up = time_out(self.answers, now_ms, wait_max_ms, durable_pos, &self.silent_pos)
+        self.produce.count_refused(REQUEST_TIMED_OUT, given_up)
+        return given_up
+
+    @property
+    def is_waiting(self):
+        """Whether any response is queued, waiting for a flush, for data or for the disk."""
+        return bool(self.answers)
+
+    @property
+    def awaits_flush(self):
+        """Whether the first queued response waits for the log to become durable."""
+        if not self.answers or self.has_more:
+            return False
+        return not (<Answer>self.answers[0]).parked
+
+    def close(self):
+        """Mark the connection as closed. Its owner unparks its fetches."""
+        self.close_reason = self.close_reason or "closed"
+        self.answers.clear()
+        self.queued_bytes = self.parked_bytes = 0
+        release(&self.input)
+        self.consumed = 0

@@ -1,0 +1,93 @@
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from _core.bytes.buffer cimport Buf
+from _core.queue.unit_blocks cimport UnitBlocks
+from _core.queue.unit_runs cimport UnitRuns
+
+cdef enum:
+    REMEMBERED_BATCHES = 5    # Kafka's max.in.flight bound: how old a retry can be
+
+cdef struct Sequenced:
+    int32_t first
+    int32_t last
+    int64_t answer            # base offset in the response, -1 if the batch was split
+    int64_t end_pos           # log position after its frame: a retry also waits for this flush
+    int64_t store_time_ms
+
+cdef class ProducerState:
+    cdef readonly int16_t epoch
+    cdef readonly int64_t last_ms
+    cdef Sequenced batches[REMEMBERED_BATCHES]
+    cdef int count
+    cdef int newest
+
+cdef enum SequenceVerdict:
+    SEQUENCE_NEXT = 0
+    SEQUENCE_DUPLICATE
+    SEQUENCE_OUT_OF_ORDER
+    SEQUENCE_OLD_EPOCH
+
+cdef struct Unit:
+    int64_t pos
+    int32_t size              # negative: the record was lost, and this is the next frame
+    int64_t tags_code
+    int64_t first             # first offset of its run, or its own
+    int64_t end               # offset after the last of its run, or after its own
+
+cdef enum UnitPlace:
+    UNIT_NONE = 0             # no such record
+    UNIT_COLD                 # a thread must read it first
+    UNIT_IN_MEMORY
+    UNIT_FROM_FILE            # may be corrupt: check that its frame holds the record
+
+cdef class Topic:
+    cdef readonly str name
+    cdef readonly bytes name_bytes
+    cdef readonly object uuid
+    cdef readonly int32_t topic_id
+    cdef readonly list partitions
+    cdef readonly dict settings
+    cdef readonly bint deleted
+    cdef bint reads_delay_headers
+    cdef bint log_append_time
+    cdef bint due_timestamp
+    cdef int64_t batch_size_max
+    cdef int64_t delay_max_ms
+    cdef public int64_t declared_in   # end of the segment that holds its last topic frame
+
+cdef class Partition:
+    cdef readonly Topic topic
+    cdef readonly int32_t index
+    cdef readonly int32_t handle
+    cdef readonly int64_t start_offset
+    cdef readonly int64_t next_offset
+    cdef readonly int64_t visible_offset
+    cdef readonly int64_t running_max
+    cdef readonly int64_t log_bytes   # size of its frames in the log
+    cdef readonly int64_t confirmed_pos     # position of the last frame with its next offset
+    cdef readonly int64_t offset_floor      # a topic frame says that lower offsets are assigned
+    cdef public list waiters
+    cdef readonly dict producers
+    cdef readonly bint units_dirty
+    cdef readonly UnitRuns runs   # offsets without a unit of their own
+    cdef Buf units
+    cdef int64_t units_base       # number of the first unit in memory, not counting runs
+    cdef readonly int64_t units_saved       # queue offset up to which units are in the file
+    cdef public UnitBlocks blocks
+    cdef int64_t mentioned_in     # serial of the last request checked for duplicates that names it
+    cdef bint mentioned_again     # that request names it more than once
+    cdef int64_t captured_in      # serial of the last capture that includes its producers
+    cdef void confirm(self, int64_t pos, int64_t next_offset, int64_t running_max) noexcept
+    cdef void mention(self, int64_t serial) noexcept
+    cdef bint is_mentioned_again(self, int64_t serial) noexcept
+    cdef int add_units(
+        self, int64_t count, int64_t pos, int32_t size, int64_t tags_code
+    ) except -1
+    cdef int add_run(self, int64_t end, int64_t pos, int32_t size, int64_t tags_code) except -1
+    cdef int find_unit(self, int64_t offset, Unit* unit) except -1
+    cdef int check_sequence(
+        self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found
+    )
+    cdef int note_sequence(
+        self, int64_t producer_id, int16_t epoch, const Sequenced* batch, int64_t now_ms
+    ) except -1

@@ -1,0 +1,76 @@
+from collections.abc import Iterable
+from typing import Self
+from uuid import UUID
+
+from _core.paths.session import ParkedFetch
+from _core.queue.unit_blocks import UnitBlocks
+from _core.queue.unit_runs import UnitRuns
+
+class ProducerState:
+    epoch: int
+    last_ms: int
+    @property
+    def last_sequence(self) -> int: ...
+
+class Topic:
+    name: str
+    name_bytes: bytes
+    uuid: UUID
+    topic_id: int
+    partitions: list[Partition]
+    settings: dict[str, str]
+    deleted: bool
+    declared_in: int
+    def __init__(self, name: str, uuid: UUID, topic_id: int, settings: dict[str, str]) -> None: ...
+    def configure(
+        self,
+        *,
+        reads_delay_headers: bool,
+        log_append_time: bool,
+        due_timestamp: bool,
+        batch_size_max: int,
+        delay_max_ms: int,
+    ) -> None: ...
+    def mark_deleted(self) -> None: ...
+
+class Partition:
+    topic: Topic
+    index: int
+    handle: int
+    start_offset: int
+    next_offset: int
+    visible_offset: int
+    running_max: int
+    log_bytes: int
+    confirmed_pos: int
+    offset_floor: int
+    waiters: list[ParkedFetch]
+    producers: dict[int, ProducerState]
+    units_dirty: bool
+    units_saved: int
+    runs: UnitRuns
+    blocks: UnitBlocks | None
+    def __new__(
+        cls, topic: Topic, index: int, handle: int, start_offset: int, next_offset: int
+    ) -> Self: ...
+    def restore(
+        self,
+        *,
+        start_offset: int,
+        next_offset: int,
+        running_max: int,
+        log_bytes: int,
+        applied: int,
+        runs: Iterable[tuple[int, int, int, int, int]] = (),
+    ) -> None: ...
+    def unit(self, offset: int) -> tuple[int, int, int] | None: ...
+    def unit_in_memory(self, offset: int) -> tuple[int, int, int] | None: ...
+    def unsaved_units(self) -> tuple[int, memoryview, int]: ...
+    def units_are_saved(self, up_to: int) -> None: ...
+    def cut_units(self, offset: int) -> None: ...
+    @property
+    def unsaved_count(self) -> int: ...
+    def raise_start(self, offset: int) -> None: ...
+    def encode_producers(self) -> bytes: ...
+    def restore_producers(self, payload: bytes, end_pos: int) -> None: ...
+    def forget_producers(self, idle_since_ms: int) -> int: ...

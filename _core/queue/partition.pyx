@@ -1,0 +1,472 @@
+"""Topics and partitions: offsets, ConsumeQueue units, and the sequences of idempotent producers.
+
+All of this is a projection of the log and can be rebuilt from it.
+
+A ConsumeQueue unit (i64 position, i32 size, i64 tags_code) maps an offset to its frame. A lookup
+finds it in one of three places:
+
+ - `UnitRuns`: one entry for a range of offsets that share a frame;
+ - the units in memory: those not saved yet, and a short tail of the saved ones for live consumers;
+ - `UnitBlocks`: units that were read back from the files into which the store saves them.
+
+A unit from a file may be corrupt, and `FrameFinder` checks it against its frame.
+
+Layer 0: no I/O.
+"""
+
+from cpython.buffer cimport PyBUF_READ
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memmove
+
+from _core.bytes.buffer cimport Buf, fit, release, reserve
+from _core.bytes.layout cimport *
+from _core.bytes.octets cimport (
+    load_i16,
+    load_i32,
+    load_i64,
+    load_u32,
+    store_u16,
+    store_u32,
+    store_u64,
+)
+from _core.queue.unit_blocks cimport UnitBlocks
+from _core.queue.unit_runs cimport UnitRun, UnitRuns
+
+cdef enum:
+    # Saved units that stay in memory: the tail that live consumers read.
+    UNITS_KEPT = 64
+    UNITS_MIN_BYTES = 256
+
+# Sizes of the producer state in carry frames and state snapshots: docs/FORMAT.md, sequences.
+cdef enum:
+    SEQUENCES_HEAD_SIZE = 8
+    PRODUCER_SIZE = 12
+    SEQUENCE_SIZE = 24
+
+
+cdef class ProducerState:
+    """The last batches of one producer on one partition, which Kafka's idempotence requires.
+
+    Attributes:
+        epoch: producer epoch.
+        last_ms: store time of its last batch, epoch ms.
+    """
+
+    @property
+    def last_sequence(self):
+        """The last sequence number of its last batch."""
+        return self.batches[self.newest].last
+
+
+cdef class Topic:
+    """A topic: its identity, settings and partitions. Created by `Projections.add_topic`."""
+
+    def __init__(self, str name not None, uuid, int topic_id, dict settings not None):
+        """Create a topic without partitions.
+
+        Args:
+            name: 1 to 249 characters of [a-zA-Z0-9._-].
+            uuid: the id that Kafka clients see.
+            topic_id: the id in frames, which is not reused after the topic is deleted.
+            settings: topic settings by Kafka's names, all text.
+        """
+        self.name = name
+        self.name_bytes = name.encode("ascii")
+        self.uuid = uuid
+        self.topic_id = topic_id
+        self.settings = settings
+        self.partitions = []
+        self.declared_in = -1
+
+    def configure(
+        self, *, bint reads_delay_headers, bint log_append_time, bint due_timestamp,
+        int64_t batch_size_max, int64_t delay_max_ms
+    ):
+        """Set the settings that the hot paths read.
+
+        Args:
+            reads_delay_headers: False if delay headers pass through without effect.
+            log_append_time: True if the broker sets timestamps, not the producer.
+            due_timestamp: True if the timestamp of a delivered record is its due time.
+            batch_size_max: largest batch as received, bytes.
+            delay_max_ms: longest delay, ms.
+        """
+        self.reads_delay_headers = reads_delay_headers
+        self.log_append_time = log_append_time
+        self.due_timestamp = due_timestamp
+        self.batch_size_max = batch_size_max
+        self.delay_max_ms = delay_max_ms
+
+    def mark_deleted(self):
+        """Mark the topic as deleted: nothing is accepted or delivered any more."""
+        self.deleted = True
+
+
+cdef class Partition:
+    """A partition: one queue of a topic.
+
+    Attributes:
+        start_offset: first offset that can be fetched.
+        next_offset: offset of the next visible record.
+        visible_offset: records below it may be fetched (Kafka's high watermark).
+        running_max: highest timestamp so far, -1 if there is none.
+        log_bytes: size of its frames in the log.
+        runs: ranges of offsets that share one entry instead of a unit each.
+        confirmed_pos: log position of the last frame that states its next offset.
+        offset_floor: offsets below it are assigned, according to a topic frame.
+        blocks: units that were read from files; None if there are no files.
+        waiters: parked fetches to resume when `visible_offset` grows.
+    """
+
+    def __cinit__(
+        self, Topic topic not None, int index, int handle, int64_t start_offset, int64_t next_offset
+    ):
+        self.topic = topic
+        self.index = index
+        self.handle = handle
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+        self.visible_offset = next_offset
+        self.runs = UnitRuns()
+        self.units_base = next_offset
+        self.units_saved = next_offset
+        self.running_max = -1
+        self.waiters = []
+        self.producers = {}
+
+    def __dealloc__(self):
+        release(&self.units)
+
+    def restore(
+        self, *, int64_t start_offset, int64_t next_offset, int64_t running_max,
+        int64_t log_bytes, int64_t applied, runs=()
+    ):
+        """Restore the state of a checkpoint. Call it before any frame of the partition is applied.
+
+        Args:
+            start_offset, next_offset, running_max, log_bytes: see the attributes. All units below
+                `next_offset` are in files.
+            applied: log position of the checkpoint.
+            runs: as returned by `UnitRuns.overlapping`.
+
+        Raises:
+            ValueError: a run is empty, overlaps the previous one, or ends after `next_offset`.
+        """
+        cdef int64_t first, end, pos, tags_code, last = 0
+        cdef int32_t size
+        assert self.units.size == 0 and 0 <= start_offset <= next_offset
+        for first, end, pos, size, tags_code in runs:
+            if not last <= first < end <= next_offset:
+                raise ValueError(
+                    f"run of offsets {first} to {end} is not within {last} to {next_offset}"
+                )
+            self.runs.add(first, end, pos, size, tags_code)
+            last = end
+        self.start_offset = start_offset
+        self.next_offset = self.visible_offset = next_offset
+        self.units_saved = next_offset
+        self.units_base = self.runs.place_of(next_offset)
+        self.running_max = running_max
+        self.log_bytes = log_bytes
+        self.confirmed_pos = applied
+
+    cdef void confirm(self, int64_t pos, int64_t next_offset, int64_t running_max) noexcept:
+        """Apply what a topic frame at log position `pos` states about this partition.
+
+        It also counts if frames of the partition itself were lost.
+        """
+        self.confirmed_pos = max(self.confirmed_pos, pos)
+        self.offset_floor = max(self.offset_floor, next_offset)
+        self.running_max = max(self.running_max, running_max)
+
+    cdef void mention(self, int64_t serial) noexcept:
+        """Note that request `serial` (1 or more) names this partition."""
+        self.mentioned_again = self.mentioned_in == serial
+        self.mentioned_in = serial
+
+    cdef bint is_mentioned_again(self, int64_t serial) noexcept:
+        return self.mentioned_in == serial and self.mentioned_again
+
+    cdef int add_units(
+        self, int64_t count, int64_t pos, int32_t size, int64_t tags_code
+    ) except -1:
+        """Add one unit for each of the next `count` offsets, which are in the frame at `pos`."""
+        cdef uint8_t* p = reserve(&self.units, count * UNIT_SIZE)
+        cdef int64_t i
+        for i in range(count):
+            store_u64(p + UNIT_AT_POSITION, pos)
+            store_u32(p + UNIT_AT_SIZE, size)
+            store_u64(p + UNIT_AT_TAGS_CODE, tags_code)
+            p += UNIT_SIZE
+        self.units.size += count * UNIT_SIZE
+        self.next_offset += count
+        self.units_dirty = True
+        return 0
+
+    cdef int add_run(self, int64_t end, int64_t pos, int32_t size, int64_t tags_code) except -1:
+        """Map all offsets from `next_offset` to before `end` to the frame at `pos`.
+
+        A negative size means that the records were lost to damage. The frame of size -`size` at
+        `pos` is then the next whole one.
+        """
+        self.runs.add(self.next_offset, end, pos, size, tags_code)
+        self.next_offset = end
+        self.units_dirty = True
+        return 0
+
+    cdef int find_unit(self, int64_t offset, Unit* unit) except -1:
+        """Find the unit of `offset`. Returns a UnitPlace; do not trust a UNIT_FROM_FILE."""
+        cdef const uint8_t* p
+        cdef const UnitRun* run
+        cdef int64_t number = offset
+        cdef int place = UNIT_IN_MEMORY
+        if offset < self.start_offset or offset >= self.next_offset:
+            return UNIT_NONE
+        if self.runs.count:
+            run = self.runs.find(offset)
+            if run != NULL:
+                unit[0] = Unit(run.pos, run.size, run.tags_code, run.first, run.end)
+                return UNIT_IN_MEMORY
+            number = self.runs.place_of(offset)
+        if number >= self.units_base:
+            p = self.units.data + (number - self.units_base) * UNIT_SIZE
+        elif self.blocks is not None and self.blocks.find(
+            self.handle, offset, self.units_saved, &p
+        ):
+            place = UNIT_FROM_FILE
+        else:
+            return UNIT_COLD
+        unit.pos = load_i64(p + UNIT_AT_POSITION)
+        unit.size = load_i32(p + UNIT_AT_SIZE)
+        unit.tags_code = load_i64(p + UNIT_AT_TAGS_CODE)
+        unit.first = offset
+        unit.end = offset + 1
+        return place
+
+    def unit(self, int64_t offset):
+        """(position, size, tags code) of the unit of `offset`, without checks.
+
+        None if there is no such record, or if a thread must read the unit first.
+        """
+        cdef Unit unit
+        if self.find_unit(offset, &unit) in (UNIT_NONE, UNIT_COLD):
+            return None
+        return unit.pos, unit.size, unit.tags_code
+
+    def unit_in_memory(self, int64_t offset):
+        """Like `unit`, but None if the unit is only in a file. Any thread may call it."""
+        if self.runs.place_of(offset) >= self.units_base or self.runs.find(offset) != NULL:
+            return self.unit(offset)
+        return None
+
+    def unsaved_units(self):
+        """The first units that are not saved yet: those before the next run, or one run.
+
+        Returns:
+            The offset of the first unit; the bytes of the units, valid until the next call into
+            this partition; and the offset below which all units are saved once these are. A run is
+            saved as one unit at its first offset. If its records were lost, the tags code of that
+            unit is the end of the run.
+        """
+        cdef int64_t offset = self.units_saved, end = self.next_offset
+        cdef const UnitRun* run = self.runs.next_from(offset)
+        cdef Py_ssize_t skip
+        cdef uint8_t unit[UNIT_SIZE]
+        if run != NULL and run.first == offset:
+            store_u64(unit + UNIT_AT_POSITION, run.pos)
+            store_u32(unit + UNIT_AT_SIZE, run.size)
+            store_u64(unit + UNIT_AT_TAGS_CODE, run.end if run.size < 0 else run.tags_code)
+            return offset, memoryview(PyBytes_FromStringAndSize(<char*>unit, UNIT_SIZE)), run.end
+        if run != NULL:
+            end = run.first
+        skip = (self.runs.place_of(offset) - self.units_base) * UNIT_SIZE
+        return offset, PyMemoryView_FromMemory(
+            <char*>self.units.data + skip, (end - offset) * UNIT_SIZE, PyBUF_READ
+        ), end
+
+    def units_are_saved(self, int64_t up_to):
+        """Note that units below offset `up_to` are saved, and drop all but a few from memory."""
+        cdef int64_t drop = self.runs.place_of(up_to) - UNITS_KEPT - self.units_base
+        assert self.units_saved <= up_to <= self.next_offset
+        self.units_saved = up_to
+        self.units_dirty = up_to < self.next_offset
+        if drop > 0:
+            self.units.size -= drop * UNIT_SIZE
+            memmove(self.units.data, self.units.data + drop * UNIT_SIZE, self.units.size)
+            self.units_base += drop
+            fit(&self.units, UNITS_MIN_BYTES)
+
+    def cut_units(self, int64_t offset):
+        """Drop all units from `offset` on, because the log ends before their frames."""
+        cdef int64_t number = self.runs.place_of(offset)
+        assert self.start_offset <= offset <= self.next_offset
+        self.next_offset = offset
+        self.visible_offset = min(self.visible_offset, offset)
+        self.runs.cut(offset)
+        if number < self.units_base:
+            self.units.size = 0
+            self.units_base = number
+        else:
+            self.units.size = (number - self.units_base) * UNIT_SIZE
+        self.units_saved = min(self.units_saved, offset)
+        self.units_dirty = self.units_saved < self.next_offset
+
+    @property
+    def unsaved_count(self):
+        """Number of units that are only in memory; a run counts as one."""
+        cdef int64_t runs = self.runs.count - self.runs.up_to(self.units_saved - 1)
+        return runs + self.runs.place_of(self.next_offset) - self.runs.place_of(self.units_saved)
+
+    def raise_start(self, int64_t offset):
+        """Raise `start_offset` to `offset`; records below it can no longer be fetched.
+
+        A lower offset changes nothing.
+        """
+        if offset <= self.start_offset:
+            return
+        if offset > self.next_offset:
+            # The records below it were lost to damage; their units cannot be requested.
+            self.add_run(offset, 0, UNIT_LOST, 0)
+        self.start_offset = offset
+        if offset > self.visible_offset:
+            self.visible_offset = offset
+
+    cdef int check_sequence(
+        self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found
+    ):
+        """Classify a batch of an idempotent producer; returns a SequenceVerdict.
+
+        For a duplicate, `found` is the original batch. An unknown producer may start at any
+        sequence number. Source: the behaviour of Apache Kafka's ProducerStateManager.
+        """
+        cdef ProducerState state = <ProducerState>self.producers.get(producer_id)
+        cdef int i
+        cdef Sequenced* newest
+        if state is None:
+            return SEQUENCE_NEXT
+        if epoch < state.epoch:
+            return SEQUENCE_OLD_EPOCH
+        if epoch > state.epoch:
+            return SEQUENCE_NEXT if first == 0 else SEQUENCE_OUT_OF_ORDER
+        for i in range(state.count):
+            if state.batches[i].first == first and state.batches[i].last == last:
+                found[0] = state.batches[i]
+                return SEQUENCE_DUPLICATE
+        newest = &state.batches[state.newest]
+        if first == ((<int64_t>newest.last + 1) & 0x7FFFFFFF):
+            return SEQUENCE_NEXT
+        return SEQUENCE_OUT_OF_ORDER
+
+    cdef int note_sequence(
+        self, int64_t producer_id, int16_t epoch, const Sequenced* batch, int64_t now_ms
+    ) except -1:
+        cdef ProducerState state = <ProducerState>self.producers.get(producer_id)
+        if state is None:
+            state = ProducerState()
+            state.epoch = epoch
+            state.newest = -1
+            self.producers[producer_id] = state
+        elif epoch != state.epoch:
+            state.epoch = epoch
+            state.count = 0
+            state.newest = -1
+        state.newest = (state.newest + 1) % REMEMBERED_BATCHES
+        state.batches[state.newest] = batch[0]
+        if state.count < REMEMBERED_BATCHES:
+            state.count += 1
+        state.last_ms = now_ms
+        return 0
+
+    def encode_producers(self):
+        """Encode the sequences of its producers in the layout of a carry frame (docs/FORMAT.md)."""
+        cdef Buf out
+        cdef uint8_t* p
+        cdef ProducerState state
+        cdef Sequenced* batch
+        cdef int i
+        out.data = NULL
+        out.size = out.capacity = 0
+        try:
+            p = reserve(&out, SEQUENCES_HEAD_SIZE)
+            store_u32(p, self.index)
+            store_u32(p + 4, len(self.producers))
+            out.size = SEQUENCES_HEAD_SIZE
+            for producer_id, known in self.producers.items():
+                state = <ProducerState>known
+                p = reserve(&out, PRODUCER_SIZE + state.count * SEQUENCE_SIZE)
+                store_u64(p, <int64_t>producer_id)
+                store_u16(p + 8, state.epoch)
+                p[10] = state.count
+                p[11] = 0
+                p += PRODUCER_SIZE
+                for i in range(state.count):
+                    # Oldest first. In a full ring, the oldest follows the newest.
+                    batch = &state.batches[
+                        (state.newest + 1 + REMEMBERED_BATCHES - state.count + i)
+                        % REMEMBERED_BATCHES
+                    ]
+                    store_u32(p, batch.first)
+                    store_u32(p + 4, batch.last)
+                    store_u64(p + 8, batch.answer)
+                    store_u64(p + 16, batch.store_time_ms)
+                    p += SEQUENCE_SIZE
+                out.size += PRODUCER_SIZE + state.count * SEQUENCE_SIZE
+            return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+        finally:
+            release(&out)
+
+    def restore_producers(self, bytes payload not None, int64_t end_pos):
+        """Restore the sequences that `encode_producers` encoded.
+
+        Args:
+            payload: the encoded sequences of this partition.
+            end_pos: a durable log position after the frames of all these batches.
+
+        Raises:
+            ValueError: the payload is shorter or longer than its counts imply.
+        """
+        cdef const uint8_t* p = <const uint8_t*><const char*>payload
+        cdef Py_ssize_t left = len(payload)
+        cdef Sequenced batch
+        cdef int64_t producer_id, count
+        cdef int i, batches
+        if left < SEQUENCES_HEAD_SIZE:
+            raise ValueError(
+                f"producer state has {left} bytes, expected at least {SEQUENCES_HEAD_SIZE}"
+            )
+        count = load_u32(p + 4)
+        p += SEQUENCES_HEAD_SIZE
+        left -= SEQUENCES_HEAD_SIZE
+        while count:
+            if left < PRODUCER_SIZE or left < PRODUCER_SIZE + p[10] * SEQUENCE_SIZE:
+                raise ValueError(f"producer state is truncated: {count} producers in {left} bytes")
+            batches = p[10]
+            producer_id = load_i64(p)
+            for i in range(batches):
+                batch.first = load_i32(p + PRODUCER_SIZE + i * SEQUENCE_SIZE)
+                batch.last = load_i32(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 4)
+                batch.answer = load_i64(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 8)
+                batch.store_time_ms = load_i64(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 16)
+                batch.end_pos = end_pos
+                self.note_sequence(producer_id, load_i16(p + 8), &batch, batch.store_time_ms)
+            p += PRODUCER_SIZE + batches * SEQUENCE_SIZE
+            left -= PRODUCER_SIZE + batches * SEQUENCE_SIZE
+            count -= 1
+        if left:
+            raise ValueError(f"{left} bytes after the last producer")
+
+    def forget_producers(self, int64_t idle_since_ms):
+        """Remove producers whose last batch is older than `idle_since_ms` (epoch ms).
+
+        Returns:
+            The number of producers removed.
+        """
+        idle = [
+            producer_id for producer_id, state in self.producers.items()
+            if (<ProducerState>state).last_ms < idle_since_ms
+        ]
+        for producer_id in idle:
+            del self.producers[producer_id]
+        return len(idle)

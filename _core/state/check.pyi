@@ -1,0 +1,11 @@
+from _core.state.projections import Projections
+from _core.state.scan import LogScan
+
+class CheckedProjections(Projections):
+    fault_count: int
+    def is_pending(self, accept_pos: int, index: int) -> bool: ...
+
+class LogCheck(LogScan):
+    keeps_positions: bool
+    def take_faults(self) -> list[tuple[int, str, str]]: ...
+    def take_positions(self) -> list[int]: ...

@@ -1,0 +1,505 @@
+"""Projections: the state that follows from the log - topics, offsets, producers, timers and ids.
+
+    LogWriter: a frame just appended   --+--> apply --> partitions, due queue, id index, memtable
+    LogScan: a frame replayed at start --'
+
+One function, `apply`, applies both appended and replayed frames, so that the two cannot differ. It
+reads the header and the tables of a frame, never its records.
+
+Layer 0: no I/O, no clock. All times come from the frames.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from _core.bytes.buffer cimport Buf, release, reserve
+from _core.timers.delay_levels cimport Level
+from _core.timers.due_queue cimport DueQueue, Timer
+from _core.log.frames cimport FrameHeader, is_run
+from _core.timers.id_index cimport (
+    CANCELLED, DELIVERED, PENDING, STATE_BITS, IdIndex, NamedTimer, NameSlot,
+)
+from _core.bytes.layout cimport *
+from _core.bytes.octets cimport load_i32, load_i64, load_u32, store_u32, store_u64
+from _core.queue.partition cimport Partition, Sequenced, Topic
+from _core.queue.unit_blocks cimport UnitBlocks
+
+UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
+
+cdef enum:
+    PARTITION_ROW_SIZE = 40
+
+STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
+
+
+cdef class Projections:
+    """The state that follows from the log.
+
+    Attributes:
+        due: pending timers, by due time and arrival.
+        ids: user ids of timers.
+        topics_by_name, topics_by_id, topics_by_uuid: live topics; the last by the 16 bytes of the
+            UUID.
+        blocks: ConsumeQueue units that were read from files.
+        partitions: every partition by its handle, an in-process number that timers refer to; None
+            if it is deleted.
+        accepted_records, timers_accepted, ...: totals since the start of the replay.
+        id_key: key of the hash of the id index.
+        completed_twice: number of timers that a frame completed although they were completed
+            before. It happens when damaged bytes have become readable again.
+        applied_pos: log position of the control frame that is being replayed.
+        producer_id_seen: highest producer id of any batch, -1 for none.
+        memtable: records each change of timers and ids for the next checkpoint; None if changes are
+            not recorded.
+    """
+
+    def __cinit__(self, *, int level_count, bytes id_key not None, int64_t completed_id_memory_ms):
+        """Start empty.
+
+        Args:
+            level_count: number of delay levels.
+            id_key: 16 random bytes, the key of the hash of the id index.
+            completed_id_memory_ms: how long the id of a completed timer is remembered, ms.
+        """
+        self.due = DueQueue(level_count)
+        self.ids = IdIndex(id_key)
+        self.id_key = id_key
+        self.completed_id_memory_ms = completed_id_memory_ms
+        self.topics_by_name, self.topics_by_id, self.topics_by_uuid = {}, {}, {}
+        self.partitions = []
+        self.lost_ranges, self.dropped = [], set()
+        self.producer_id_seen = -1
+        self.blocks = UnitBlocks(size_max=UNIT_BLOCKS_MAX_BYTES)
+
+    def __dealloc__(self):
+        free(self.marks)
+
+    # Topics
+
+    def add_topic(self, Topic topic not None, list offsets not None):
+        """Add a topic, or add the missing partitions of a known one. Start offsets only increase.
+
+        Args:
+            topic: the topic, which takes over its name and id.
+            offsets: (start offset, next offset, highest timestamp) of each partition, by index.
+        """
+        cdef Partition partition
+        self.topics_by_name[topic.name_bytes] = topic
+        self.topics_by_id[topic.topic_id] = topic
+        self.topics_by_uuid[topic.uuid.bytes] = topic
+        for index, (start, following, running_max) in enumerate(offsets):
+            if index < len(topic.partitions):
+                partition = <Partition>topic.partitions[index]
+                partition.raise_start(start)
+                partition.confirm(self.applied_pos, following, running_max)
+                continue
+            # A partition first declared here has no earlier records in the log.
+            partition = Partition(topic, index, len(self.partitions), following, following)
+            partition.blocks = self.blocks
+            partition.running_max = running_max
+            partition.confirmed_pos = self.applied_pos
+            topic.partitions.append(partition)
+            self.partitions.append(partition)
+
+    def remove_topic(self, Topic topic not None):
+        """Remove a topic with its offsets, ids and timers; the timers are never delivered."""
+        cdef Partition partition
+        topic.mark_deleted()
+        for partition in topic.partitions:
+            self.due.forget_partition(partition.handle)
+            self.partitions[partition.handle] = None
+        self.ids.forget_topic(topic.topic_id)
+        del self.topics_by_name[topic.name_bytes]
+        del self.topics_by_id[topic.topic_id]
+        del self.topics_by_uuid[topic.uuid.bytes]
+
+    # Checkpoints
+
+    def partition_rows(self):
+        """Encode the rows of all partitions in a state snapshot: docs/FORMAT.md, partition."""
+        cdef Topic topic
+        cdef Partition partition
+        cdef uint8_t* p
+        cdef Buf out
+        out.data = NULL
+        out.size = out.capacity = 0
+        try:
+            for topic in self.topics_by_id.values():
+                for partition in topic.partitions:
+                    p = reserve(&out, PARTITION_ROW_SIZE)
+                    store_u32(p, topic.topic_id)
+                    store_u32(p + 4, partition.index)
+                    store_u64(p + 8, partition.start_offset)
+                    store_u64(p + 16, partition.next_offset)
+                    store_u64(p + 24, partition.running_max)
+                    store_u64(p + 32, partition.log_bytes)
+                    out.size += PARTITION_ROW_SIZE
+            return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+        finally:
+            release(&out)
+
+    def begin_capture(self):
+        """Start to capture the producers of all partitions as they are now."""
+        self.capture_serial += 1
+        self.captured = []
+        self.uncaptured = [
+            partition for partition in self.partitions
+            if partition is not None and (<Partition>partition).producers
+        ]
+
+    def capture(self, Partition partition not None):
+        """Capture the producers of a partition before they change, unless that is done already."""
+        if partition.captured_in == self.capture_serial:
+            return
+        partition.captured_in = self.capture_serial
+        if partition.producers and self.uncaptured is not None:
+            self.captured.append((partition.topic.topic_id, partition.encode_producers()))
+
+    def capture_some(self, int count):
+        """Capture the next `count` partitions; True once all are done."""
+        if self.uncaptured is None:
+            return True
+        while count and self.uncaptured:
+            self.capture(<Partition>self.uncaptured.pop())
+            count -= 1
+        if self.uncaptured:
+            return False
+        self.uncaptured = None
+        return True
+
+    def take_captured(self):
+        """Return and clear the capture: (topic id, sequences) of each partition with producers."""
+        captured, self.captured, self.uncaptured = self.captured, [], None
+        return captured
+
+    @property
+    def totals(self):
+        """The totals, in the order of `restore_totals`."""
+        return (
+            self.accepted_records, self.accepted_frames, self.timers_accepted,
+            self.timers_cancelled, self.timers_replaced, self.timers_delivered,
+        )
+
+    def restore_totals(self, totals not None):
+        """Continue counting from these totals."""
+        (
+            self.accepted_records, self.accepted_frames, self.timers_accepted,
+            self.timers_cancelled, self.timers_replaced, self.timers_delivered,
+        ) = totals
+
+    # Restoring a checkpoint
+
+    def set_id_key(self, bytes key not None):
+        """Set the hash key that was in use when the ids were saved.
+
+        Raises:
+            ValueError: the index already has ids.
+        """
+        if self.ids.count:
+            raise ValueError("cannot change the hash key: the id index is not empty")
+        self.ids = IdIndex(key)
+        self.id_key = key
+
+    def level_states(self):
+        """(next offset, due, position and index of the last timer) of each level from 1 on.
+
+        `DelayLevels.push` decides by these values. The due time is -1 before the first timer.
+        """
+        cdef Level* level
+        cdef int i
+        states = []
+        for i in range(1, self.due.level_count + 1):
+            level = &self.due.levels.levels[i]
+            states.append((
+                level.next_offset, level.last.due_ms, level.last.position,
+                level.last.record_index,
+            ))
+        return tuple(states)
+
+    def restore_level_states(self, states not None):
+        """Restore the result of `level_states`. Call it after the timers were pushed.
+
+        Raises:
+            ValueError: the number of levels differs.
+        """
+        cdef int64_t next_offset, due_ms, pos
+        cdef int32_t index
+        cdef int i
+        if len(states) != self.due.level_count:
+            raise ValueError(f"got {len(states)} levels, expected {self.due.level_count}")
+        for i, (next_offset, due_ms, pos, index) in enumerate(states, start=1):
+            self.due.levels.use_up(i, next_offset)
+            self.due.levels.levels[i].last = Timer(due_ms, pos, index, 0)
+
+    cdef int _note_id(self) except -1:
+        """Record the id that has just been put or completed for the next checkpoint."""
+        cdef const NameSlot* slot = self.ids.touched
+        cdef Partition partition
+        if self.memtable is not None:
+            partition = <Partition>self.partitions[slot.partition_state >> STATE_BITS]
+            self.memtable.name(slot, partition.index)
+        return 0
+
+    # Visibility
+
+    cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1:
+        cdef VisibleMark* grown
+        cdef Py_ssize_t i, capacity
+        if self.mark_count == self.mark_capacity:
+            capacity = self.mark_capacity * 2 if self.mark_capacity else 256
+            grown = <VisibleMark*>malloc(capacity * sizeof(VisibleMark))
+            if grown == NULL:
+                raise MemoryError("cannot allocate the list of records not yet visible")
+            for i in range(self.mark_count):
+                grown[i] = self.marks[(self.mark_head + i) % self.mark_capacity]
+            free(self.marks)
+            self.marks = grown
+            self.mark_head = 0
+            self.mark_capacity = capacity
+        i = (self.mark_head + self.mark_count) % self.mark_capacity
+        self.marks[i] = VisibleMark(end_pos, next_offset, handle)
+        self.mark_count += 1
+        return 0
+
+    def advance_visible(self, int64_t pos):
+        """Make the records below log position `pos` visible, so that they may be fetched.
+
+        Returns:
+            The partitions with new visible records and parked fetches.
+        """
+        cdef Partition partition
+        cdef VisibleMark* mark
+        woken = {}  # a dict, for its order: many partitions may wake at once
+        while self.mark_count:
+            mark = &self.marks[self.mark_head]
+            if mark.end_pos > pos:
+                break
+            partition = <Partition>self.partitions[mark.handle]
+            if partition is not None:
+                # It may be past the mark already if records were deleted.
+                partition.visible_offset = max(partition.visible_offset, mark.next_offset)
+                if partition.waiters:
+                    woken[partition] = True
+            self.mark_head = (self.mark_head + 1) % self.mark_capacity
+            self.mark_count -= 1
+        return list(woken)
+
+    # Frames
+
+    def set_lost_ranges(self, list ranges not None):
+        """Set the damaged ranges of the log, (from, to). Timers accepted there are unknown."""
+        self.lost_ranges = ranges
+
+    cdef bint _is_lost(self, int64_t pos):
+        for start, end in self.lost_ranges:
+            if start <= pos < end:
+                return True
+        return False
+
+    cdef bint _is_gone(self, int64_t accept_pos, int32_t index):
+        """Whether damage removed the timer from the due queue or kept it out."""
+        if self.lost_ranges and self._is_lost(accept_pos):
+            return True
+        return bool(self.dropped) and (accept_pos, index) in self.dropped
+
+    cdef int apply(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
+    ) except -1:
+        partition.log_bytes += h.size
+        if h.kind == KIND_ACCEPT:
+            self.accepted_frames += 1
+            self.accepted_records += h.record_count
+            if h.visible_size:
+                self._apply_records(partition, h)
+            if h.producer_id >= 0:
+                self._apply_producer(partition, h)
+            if h.timer_count or h.cancel_count:
+                self._apply_timers(partition, h, p)
+        elif h.kind == KIND_DELIVER:
+            self._apply_records(partition, h)
+            self._apply_completed(partition, h, p, live)
+        else:
+            assert h.kind == KIND_CANCEL
+            self._apply_completed(partition, h, p, live)
+        return 0
+
+    cdef int _apply_records(self, Partition partition, const FrameHeader* h) except -1:
+        cdef int64_t end = h.base_offset + h.last_delta + 1
+        # After damage the frame's base offset may be ahead; the offsets before it stay unused.
+        assert h.base_offset >= partition.next_offset  # I4
+        if h.base_offset > partition.next_offset:
+            partition.add_run(h.base_offset, h.position, -h.size, 0)
+        if is_run(h):
+            partition.add_run(end, h.position, h.size, h.tags)
+        else:
+            partition.add_units(end - h.base_offset, h.position, h.size, h.tags)
+        partition.running_max = h.running_max
+        partition.confirmed_pos = h.position
+        self._add_mark(h.position + h.size, partition.next_offset, partition.handle)
+        return 0
+
+    cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1:
+        cdef Sequenced batch
+        cdef int64_t received = ((<int64_t>h.last_sequence - h.first_sequence) & 0x7FFFFFFF) + 1
+        if partition.captured_in != self.capture_serial:
+            self.capture(partition)
+        self.producer_id_seen = max(self.producer_id_seen, h.producer_id)
+        batch.first = h.first_sequence
+        batch.last = h.last_sequence
+        batch.answer = h.base_offset if h.record_count == received else -1
+        batch.end_pos = h.position + h.size
+        batch.store_time_ms = h.store_time_ms
+        return partition.note_sequence(h.producer_id, h.producer_epoch, &batch, h.store_time_ms)
+
+    cdef int _apply_timers(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1:
+        """Apply the schedules, replacements and cancels of a batch in the order of its records."""
+        cdef const uint8_t* timer = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* cancel = timer + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
+        cdef int32_t timers = h.timer_count, cancels = h.cancel_count
+        while timers or cancels:
+            if timers and (
+                not cancels or load_i32(timer + TIMER_AT_INDEX) < load_i32(cancel + CANCEL_AT_INDEX)
+            ):
+                self._apply_timer(partition, h, p, timer)
+                timer += TIMER_ENTRY_SIZE
+                timers -= 1
+            else:
+                self._apply_cancellation(partition, h, p, cancel)
+                cancel += CANCEL_ENTRY_SIZE
+                cancels -= 1
+        return 0
+
+    cdef int _cancel_pending(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms
+    ) except -1:
+        """Cancel the pending timer with that id. Returns 1 if there was one, else 0."""
+        cdef NamedTimer known
+        if not self.ids.find(topic_id, name, size, now_ms, &known) or known.state != PENDING:
+            return 0
+        if self.memtable is not None:
+            self.memtable.complete(known.position, known.record_index)
+        if self.dropped and (known.position, known.record_index) in self.dropped:
+            return 1  # not in the queue now, but a later start finds it there
+        self.due.cancel(known.position, known.record_index, known.partition)
+        return 1
+
+    cdef int _apply_timer(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1:
+        cdef Timer timer
+        cdef NamedTimer named
+        cdef int size = entry[TIMER_AT_ID_SIZE]
+        cdef int level = entry[TIMER_AT_LEVEL]
+        cdef const uint8_t* name = p + load_u32(entry + TIMER_AT_ID_POS)
+        timer.due_ms = load_i64(entry + TIMER_AT_DUE)
+        timer.position = load_i64(entry + TIMER_AT_ACCEPT_POS)
+        timer.record_index = load_i32(entry + TIMER_AT_INDEX)
+        timer.partition = partition.handle
+        if size:
+            if self._cancel_pending(h.topic_id, name, size, h.store_time_ms):
+                self.timers_replaced += 1
+            named.position = timer.position
+            named.record_index = timer.record_index
+            named.partition = timer.partition
+            named.due_ms = timer.due_ms
+            named.forget_at_ms = 0
+            named.state = PENDING
+            self.ids.put(h.topic_id, name, size, &named)
+            self._note_id()
+        if level > self.due.level_count:
+            level = 0  # the frame was written when more levels were configured
+        self.due.push(&timer, level, load_i64(entry + TIMER_AT_LEVEL_OFFSET))
+        if self.memtable is not None:
+            self.memtable.push(
+                &timer, h.topic_id, partition.index, entry[TIMER_AT_LEVEL],
+                load_i64(entry + TIMER_AT_LEVEL_OFFSET),
+            )
+        self.timers_accepted += 1
+        return 0
+
+    cdef int _apply_cancellation(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1:
+        cdef NamedTimer known
+        cdef int size = entry[CANCEL_AT_ID_SIZE]
+        cdef const uint8_t* name = p + load_u32(entry + CANCEL_AT_ID_POS)
+        cdef bint pending = self._cancel_pending(h.topic_id, name, size, h.store_time_ms)
+        if entry[CANCEL_AT_KIND] == CANCEL_BY_HEADER:
+            if not pending:
+                return 0  # too late or unknown, which is not an error
+            self.ids.find(h.topic_id, name, size, h.store_time_ms, &known)
+            known.state = CANCELLED
+            self.timers_cancelled += 1
+        else:
+            memset(&known, 0, sizeof(known))
+            known.position = h.position
+            known.record_index = load_i32(entry + CANCEL_AT_INDEX)
+            known.partition = partition.handle
+            known.due_ms = load_i64(entry + CANCEL_AT_DUE)
+            known.state = DELIVERED
+            self.timers_replaced += pending
+        known.forget_at_ms = h.store_time_ms + self.completed_id_memory_ms
+        self.ids.put(h.topic_id, name, size, &known)
+        return self._note_id()
+
+    cdef int _apply_completed(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
+    ) except -1:
+        """Complete the timers of a deliver or cancel frame: they are no longer pending."""
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* name = entry + <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE
+        cdef int state = DELIVERED if h.kind == KIND_DELIVER else CANCELLED
+        cdef int64_t accept_pos
+        cdef int32_t i, index
+        cdef int size
+        for i in range(h.timer_count):
+            accept_pos = load_i64(entry + COMPLETED_AT_ACCEPT_POS)
+            index = load_i32(entry + COMPLETED_AT_INDEX)
+            size = entry[COMPLETED_AT_ID_SIZE]
+            # Timers delivered live are already popped; cancelled ones are still in the queue.
+            if (not live or state == CANCELLED) and not self._is_gone(accept_pos, index):
+                if self.due.pending_of(partition.handle) > 0:
+                    self.due.cancel(accept_pos, index, partition.handle)  # I6
+                else:
+                    self.completed_twice += 1
+            if self.memtable is not None:
+                self.memtable.complete(accept_pos, index)
+            if size and self.ids.complete(
+                h.topic_id, name, size, accept_pos, index, state,
+                h.store_time_ms + self.completed_id_memory_ms,
+            ):
+                self._note_id()
+            name += size
+            entry += COMPLETED_ENTRY_SIZE
+        if state == DELIVERED:
+            self.timers_delivered += h.timer_count
+        else:
+            self.timers_cancelled += h.timer_count
+        return 0
+
+    def timer_state(self, Topic topic not None, bytes user_id not None, int64_t now_ms):
+        """Look up the state of the timer with that id.
+
+        Args:
+            topic: topic of the id.
+            user_id: 1 to 255 bytes.
+            now_ms: epoch ms; ids completed longer ago than `completed_id_memory_ms` are unknown.
+
+        Returns:
+            (state, due in epoch ms, partition), or None if the id is unknown. The state is
+            "pending", "cancelled" or "delivered".
+        """
+        cdef NamedTimer known
+        cdef Partition partition
+        if not self.ids.find(
+            topic.topic_id, <const uint8_t*><const char*>user_id, len(user_id), now_ms, &known
+        ):
+            return None
+        partition = <Partition>self.partitions[known.partition]
+        if partition is None:
+            return None
+        return STATES[known.state], known.due_ms, partition.index

@@ -1,0 +1,159 @@
+"""Loads rows of merged runs into the due queue and the id index, with the result of a replay.
+
+A row has a topic id and a partition index; both are mapped to the partition's handle. Pending
+timers are loaded in order of arrival, which restores the FIFO of each delay level.
+
+Layer 0: no I/O, no clock. Used by the event loop thread.
+"""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+
+from _core.timers.due_queue cimport DueQueue, Timer
+from _core.timers.id_index cimport SHARD_BITS, STATE_BITS, IdIndex, NameKey, NameShard, NameSlot
+from _core.bytes.layout cimport *
+from _core.bytes.octets cimport load_i32, load_i64, load_u32, load_u64
+from _core.state.projections cimport Projections
+
+cdef enum:
+    NO_HANDLE = -1
+
+
+@cython.final
+cdef class RunLoader:
+    """Loads the rows of complete merges. The topics must exist already.
+
+    Attributes:
+        timers: number of timers loaded.
+        ids: number of ids loaded.
+    """
+
+    cdef readonly int64_t timers
+    cdef readonly int64_t ids
+    cdef DueQueue due
+    cdef IdIndex index
+    cdef int32_t* topic_ids       # ascending
+    cdef int32_t* firsts          # start of each topic's handles in `handles`, and their end
+    cdef int32_t* handles
+    cdef Py_ssize_t topic_count
+    cdef Py_ssize_t last_topic    # result of the previous search
+
+    def __cinit__(self, Projections projections not None):
+        """Load into `projections`. Their topics must not change during the load."""
+        cdef Py_ssize_t i = 0, used = 0
+        topics = sorted(projections.topics_by_id.items())
+        total = sum([len(topic.partitions) for _, topic in topics])
+        self.due = projections.due
+        self.index = projections.ids
+        self.topic_ids = <int32_t*>malloc((len(topics) + 1) * sizeof(int32_t))
+        self.firsts = <int32_t*>malloc((len(topics) + 1) * sizeof(int32_t))
+        self.handles = <int32_t*>malloc((total + 1) * sizeof(int32_t))
+        if self.topic_ids == NULL or self.firsts == NULL or self.handles == NULL:
+            raise MemoryError("cannot allocate the table of partitions")
+        for topic_id, topic in topics:
+            self.topic_ids[i] = topic_id
+            self.firsts[i] = <int32_t>used
+            for partition in topic.partitions:
+                self.handles[used] = partition.handle
+                used += 1
+            i += 1
+        self.firsts[i] = <int32_t>used
+        self.topic_count = i
+
+    def __dealloc__(self):
+        free(self.topic_ids)
+        free(self.firsts)
+        free(self.handles)
+
+    cdef int32_t _find_handle(self, int32_t topic_id, int32_t partition) noexcept nogil:
+        """The handle of a partition, NO_HANDLE if it does not exist. REQUIRES: partition >= 0."""
+        cdef Py_ssize_t low = 0, high = self.topic_count, middle
+        if self.last_topic >= high or self.topic_ids[self.last_topic] != topic_id:
+            while low < high:
+                middle = (low + high) // 2
+                if self.topic_ids[middle] < topic_id:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == self.topic_count or self.topic_ids[low] != topic_id:
+                return NO_HANDLE
+            self.last_topic = low
+        low = self.firsts[self.last_topic]
+        if partition >= self.firsts[self.last_topic + 1] - low:
+            return NO_HANDLE
+        return self.handles[low + partition]
+
+    def load_timers(self, bytes rows not None):
+        """Push the timers of a block.
+
+        Args:
+            rows: pending timers, as `RunMerge.take` returns them in a whole merge.
+
+        Raises:
+            MemoryError: some of the timers are in the queue.
+        """
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        cdef Timer timer
+        cdef int level
+        with nogil:
+            while row < end:
+                timer.partition = self._find_handle(
+                    load_i32(row + RUN_TIMER_AT_TOPIC_ID), load_i32(row + RUN_TIMER_AT_PARTITION)
+                )
+                if timer.partition != NO_HANDLE:
+                    timer.due_ms = load_i64(row + RUN_TIMER_AT_DUE)
+                    timer.position = load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
+                    timer.record_index = load_i32(row + RUN_TIMER_AT_INDEX)
+                    level = row[RUN_TIMER_AT_LEVEL]
+                    if level > self.due.level_count:
+                        level = 0    # as Projections does
+                    self.due.push(&timer, level, load_i64(row + RUN_TIMER_AT_LEVEL_OFFSET))
+                    self.timers += 1
+                row += RUN_TIMER_SIZE
+
+    cdef int _put_id(self, const uint8_t* row, int32_t handle) except -1 nogil:
+        cdef NameKey key = NameKey(
+            load_u64(row + RUN_ID_AT_HASH_HIGH),
+            load_u32(row + RUN_ID_AT_HASH_LOW),
+            load_i32(row + RUN_ID_AT_TOPIC_ID),
+        )
+        cdef NameShard* shard = &self.index.shards[key.hash_high >> (64 - SHARD_BITS)]
+        cdef NameSlot* slot = self.index._find_slot(&key)
+        if slot == NULL or slot.partition_state == 0:
+            self.index._make_room(shard)
+            slot = self.index._find_slot(&key)
+            shard.count += 1
+            self.index.count += 1
+        slot.hash_high = key.hash_high
+        slot.hash_low = key.hash_low
+        slot.topic_id = key.topic_id
+        slot.position = load_i64(row + RUN_ID_AT_ACCEPT_POS)
+        slot.due_ms = load_i64(row + RUN_ID_AT_DUE)
+        slot.forget_at_ms = load_i64(row + RUN_ID_AT_FORGET_TIME)
+        slot.record_index = load_i32(row + RUN_ID_AT_INDEX)
+        slot.partition_state = <uint32_t>handle << STATE_BITS | row[RUN_ID_AT_STATE]
+        return 0
+
+    def load_ids(self, bytes rows not None):
+        """Put the ids of a block into the index.
+
+        Args:
+            rows: ids, as `RunMerge.take` returns them.
+
+        Raises:
+            MemoryError: some of the ids are in the index.
+        """
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        cdef int32_t handle
+        with nogil:
+            while row < end:
+                handle = self._find_handle(
+                    load_i32(row + RUN_ID_AT_TOPIC_ID), load_i32(row + RUN_ID_AT_PARTITION)
+                )
+                if handle != NO_HANDLE:
+                    self._put_id(row, handle)
+                    self.ids += 1
+                row += RUN_ID_SIZE

@@ -1,0 +1,17 @@
+from libc.stdint cimport int64_t
+
+from _core.log.frames cimport FrameHeader
+from _core.log.tail cimport FrameBody, LogTail
+from _core.queue.partition cimport Partition, Topic
+from _core.state.projections cimport Projections
+
+cdef class LogWriter:
+    cdef readonly LogTail tail
+    cdef readonly Projections projections
+    cdef readonly int64_t frame_size_max
+    cdef object topic_payload
+    # Makes room for a frame of `size` bytes, and declares `topic` in its segment. False if the disk
+    # is full.
+    cdef bint prepare(self, Topic topic, int64_t size, bint reserved, int64_t now_ms) except -1
+    # Appends the frame and applies it.
+    cdef int append(self, Partition partition, FrameHeader* h, const FrameBody* body) except -1

@@ -1,0 +1,81 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+# States of a named timer.
+cpdef enum:
+    PENDING = 1
+    CANCELLED = 2
+    DELIVERED = 3
+
+cdef enum:
+    SHARD_BITS = 10
+    NAME_SHARDS = 1 << SHARD_BITS
+    STATE_BITS = 2            # low bits of NameSlot.partition_state
+
+cdef struct NamedTimer:
+    int64_t position
+    int32_t record_index
+    int32_t partition         # in-process handle, 0 <= partition < 2^29
+    int64_t due_ms
+    int64_t forget_at_ms      # > 0; 0 while pending
+    int32_t state
+
+cdef struct NameSlot:         # 48 bytes
+    uint64_t hash_high
+    uint32_t hash_low
+    int32_t topic_id
+    int64_t position
+    int64_t due_ms
+    int64_t forget_at_ms
+    int32_t record_index
+    uint32_t partition_state  # partition << 2 | state; 0 if the slot is free
+
+cdef struct NameShard:
+    NameSlot* slots
+    uint32_t capacity
+    uint32_t count
+
+# A lookup key: the topic and the hashed name.
+cdef struct NameKey:
+    uint64_t hash_high
+    uint32_t hash_low
+    int32_t topic_id
+
+cdef class IdIndex:
+    cdef readonly int64_t count          # entries, including expired ones not dropped yet
+    cdef int64_t allocated_bytes
+    cdef uint64_t key[2]
+    cdef int64_t seen_now_ms             # the last time passed in
+    cdef NameShard shards[NAME_SHARDS]
+    cdef uint8_t* forgotten              # one bit per topic id
+    cdef int64_t forgotten_bytes
+    cdef const NameSlot* touched         # slot of the last put or successful complete
+    cdef uint32_t cursor_shard
+    cdef uint32_t cursor_slot
+    # In all of these functions the id has `size` bytes, 1 to 255, and topic_id >= 0.
+    # Whether the id is known at now_ms: neither expired nor of a forgotten topic.
+    cdef bint find(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms,
+        NamedTimer* out
+    ) noexcept nogil
+    # Inserts or overwrites.
+    cdef int put(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, const NamedTimer* timer
+    ) except -1 nogil
+    # Sets the state, CANCELLED or DELIVERED, if the id still names that timer. Returns 1 if so.
+    cdef int complete(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t position,
+        int32_t record_index, int state, int64_t forget_at_ms
+    ) except -1 nogil
+    # Hides all ids of a topic for good: topic ids are not reused.
+    cdef int forget_topic(self, int32_t topic_id) except -1 nogil
+    # Examines the next `budget` slots and drops expired entries. Returns the number dropped.
+    cdef Py_ssize_t expire(self, int64_t now_ms, Py_ssize_t budget) noexcept nogil
+    cdef NameKey _key_of(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size
+    ) noexcept nogil
+    cdef NameSlot* _find_slot(self, const NameKey* key) noexcept nogil
+    cdef bint _is_dead(self, const NameSlot* slot, int64_t now_ms) noexcept nogil
+    cdef bint _is_topic_forgotten(self, int32_t topic_id) noexcept nogil
+    cdef int _make_room(self, NameShard* shard) except -1 nogil
+    cdef bint _resize(self, NameShard* shard, uint32_t capacity) noexcept nogil
+    cdef void _leave_shard(self, NameShard* shard) noexcept nogil

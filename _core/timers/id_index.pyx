@@ -1,0 +1,485 @@
+"""The id index: maps a user id to its timer and, for some time after completion, to its outcome.
+
+The ids themselves are not stored. The key of an entry is the topic id and 96 bits of a keyed hash
+of the user id (SipHash-2-4 with 128 bits of output). Without the hash key, nobody can construct
+colliding ids. By chance, two ids of one topic collide in one of 10^15 topics of ten million ids
+each.
+
+The index is an open-addressing hash table with linear probing, 48 bytes a slot, at most 70 % full,
+without tombstones. It is split into 1024 shards by hash. Each shard grows by half on its own, so
+that the broker never stalls while millions of entries are moved. Expired entries and those of
+deleted topics are not found by lookups. They are dropped when their shard grows, or by `expire`.
+
+Layer 0: no I/O, no clock. Used by the event loop thread.
+"""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset
+
+cdef enum:
+    KEY_BYTES = 16
+    NAME_BYTES_MAX = 255
+    SHARD_CAPACITY_MIN = 6
+    SHRINK_CAPACITY_MIN = 24     # smaller shards are not worth the work
+    PARTITION_MAX = 1 << 29      # fits 32 bits with the state, and a positive int32
+    TOPIC_MAX = 1 << 28          # a higher id is a bug; bounds the bitmap
+
+assert sizeof(NameSlot) == 48
+
+
+cdef struct SipState:
+    uint64_t v0
+    uint64_t v1
+    uint64_t v2
+    uint64_t v3
+
+
+cdef inline uint64_t rotate_left(uint64_t x, int bits) noexcept nogil:
+    return (x << bits) | (x >> (64 - bits))
+
+
+cdef inline uint64_t load_little_endian(const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    """Load an integer of `size` <= 8 bytes."""
+    cdef uint64_t value = 0
+    cdef Py_ssize_t i
+    for i in range(size):
+        value |= <uint64_t>p[i] << (8 * i)
+    return value
+
+
+cdef inline void store_little_endian(uint8_t* p, uint64_t value, int size) noexcept nogil:
+    cdef int i
+    for i in range(size):
+        p[i] = <uint8_t>(value >> (8 * i))
+
+
+cdef inline void sip_rounds(SipState* s, int count) noexcept nogil:
+    cdef int i
+    for i in range(count):
+        s.v0 += s.v1
+        s.v2 += s.v3
+        s.v1 = rotate_left(s.v1, 13) ^ s.v0
+        s.v3 = rotate_left(s.v3, 16) ^ s.v2
+        s.v0 = rotate_left(s.v0, 32)
+        s.v2 += s.v1
+        s.v0 += s.v3
+        s.v1 = rotate_left(s.v1, 17) ^ s.v2
+        s.v3 = rotate_left(s.v3, 21) ^ s.v0
+        s.v2 = rotate_left(s.v2, 32)
+
+
+cdef inline void sip_word(SipState* s, uint64_t word) noexcept nogil:
+    s.v3 ^= word
+    sip_rounds(s, 2)
+    s.v0 ^= word
+
+
+cdef void siphash(
+    const uint64_t* key, const uint8_t* message, Py_ssize_t size, uint64_t* out
+) noexcept nogil:
+    """SipHash-2-4-128 of Aumasson and Bernstein: the two 64-bit words of the output."""
+    cdef SipState s
+    cdef Py_ssize_t pos = 0
+    s.v0 = 0x736F6D6570736575ULL ^ key[0]
+    s.v1 = 0x646F72616E646F6DULL ^ key[1] ^ 0xEE
+    s.v2 = 0x6C7967656E657261ULL ^ key[0]
+    s.v3 = 0x7465646279746573ULL ^ key[1]
+    while pos + 8 <= size:
+        sip_word(&s, load_little_endian(message + pos, 8))
+        pos += 8
+    sip_word(&s, <uint64_t>size << 56 | load_little_endian(message + pos, size - pos))
+    s.v2 ^= 0xEE
+    sip_rounds(&s, 4)
+    out[0] = s.v0 ^ s.v1 ^ s.v2 ^ s.v3
+    s.v1 ^= 0xDD
+    sip_rounds(&s, 4)
+    out[1] = s.v0 ^ s.v1 ^ s.v2 ^ s.v3
+
+
+cdef inline uint32_t home_slot(uint64_t hash_high, uint32_t capacity) noexcept nogil:
+    """The slot where probing begins: the low half of the word, scaled to the capacity."""
+    return <uint32_t>(((hash_high & 0xFFFFFFFFULL) * capacity) >> 32)
+
+
+cdef inline uint32_t slot_after(const NameShard* shard, uint32_t i) noexcept nogil:
+    return i + 1 if i + 1 < shard.capacity else 0
+
+
+cdef void free_slot(NameShard* shard, uint32_t hole) noexcept nogil:
+    """Empty a slot, and move later entries back into the hole so that no probe ends too early."""
+    cdef uint32_t i = hole
+    cdef uint32_t home
+    while True:
+        i = slot_after(shard, i)
+        if shard.slots[i].partition_state == 0:
+            break
+        home = home_slot(shard.slots[i].hash_high, shard.capacity)
+        # An entry whose home is cyclically after the hole stays: its probe never visits the hole.
+        if (hole < home <= i) if hole <= i else (hole < home or home <= i):
+            continue
+        shard.slots[hole] = shard.slots[i]
+        hole = i
+    shard.slots[hole].partition_state = 0
+    shard.count -= 1
+
+
+@cython.final
+cdef class IdIndex:
+    """User ids of timers, by topic.
+
+    Attributes:
+        count: number of entries, including expired ones that are not dropped yet.
+    """
+
+    def __cinit__(self, bytes key not None):
+        """Start empty.
+
+        Args:
+            key: 16 secret bytes, the key of the hash.
+
+        Raises:
+            ValueError: `key` does not have 16 bytes.
+        """
+        cdef const uint8_t* p = key
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"the key has {len(key)} bytes, expected {KEY_BYTES}")
+        self.key[0] = load_little_endian(p, 8)
+        self.key[1] = load_little_endian(p + 8, 8)
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(NAME_SHARDS):
+            free(self.shards[i].slots)
+        free(self.forgotten)
+
+    cdef NameKey _key_of(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size
+    ) noexcept nogil:
+        cdef uint8_t message[4 + NAME_BYTES_MAX]
+        cdef uint64_t words[2]
+        # The topic is also in the key. Hashing it spreads equal ids of many topics over the table.
+        store_little_endian(message, <uint32_t>topic_id, 4)
+        memcpy(message + 4, name, size)
+        siphash(self.key, message, 4 + size, words)
+        return NameKey(words[0], <uint32_t>words[1], topic_id)
+
+    cdef NameSlot* _find_slot(self, const NameKey* key) noexcept nogil:
+        """The slot that holds the key, or the free slot for it; NULL if the shard has no slots."""
+        cdef NameShard* shard = &self.shards[key.hash_high >> (64 - SHARD_BITS)]
+        cdef NameSlot* slot
+        cdef uint32_t i
+        if shard.capacity == 0:
+            return NULL
+        i = home_slot(key.hash_high, shard.capacity)
+        while True:
+            slot = &shard.slots[i]
+            if slot.partition_state == 0 or (
+                slot.hash_high == key.hash_high
+                and slot.hash_low == key.hash_low
+                and slot.topic_id == key.topic_id
+            ):
+                return slot
+            i = slot_after(shard, i)
+
+    cdef bint _is_topic_forgotten(self, int32_t topic_id) noexcept nogil:
+        if topic_id >> 3 >= self.forgotten_bytes:
+            return False
+        return self.forgotten[topic_id >> 3] >> (topic_id & 7) & 1
+
+    cdef bint _is_dead(self, const NameSlot* slot, int64_t now_ms) noexcept nogil:
+        return (
+            slot.forget_at_ms != 0 and slot.forget_at_ms <= now_ms
+        ) or self._is_topic_forgotten(slot.topic_id)
+
+    # Size
+
+    cdef int _make_room(self, NameShard* shard) except -1 nogil:
+        """Make room for one more entry: drop dead entries, or grow. May move entries."""
+        cdef uint32_t i, alive = 0
+        cdef uint32_t capacity = shard.capacity
+        if (<uint64_t>shard.count + 1) * 10 <= <uint64_t>capacity * 7:
+            return 0
+        for i in range(capacity):
+            if shard.slots[i].partition_state != 0:
+                alive += not self._is_dead(&shard.slots[i], self.seen_now_ms)
+        # Grow a shard that stays half full, or the same work would be due again too soon.
+        if (<uint64_t>alive + 1) * 2 > capacity:
+            capacity = max(capacity + (capacity >> 1), SHARD_CAPACITY_MIN)
+        if not self._resize(shard, capacity):
+            raise MemoryError("cannot allocate timer ids")
+        return 0
+
+    cdef bint _resize(self, NameShard* shard, uint32_t capacity) noexcept nogil:
+        """Move the live entries to a new table. False if there is no memory; nothing has changed.
+        """
+        cdef NameShard moved
+        cdef NameSlot* slot
+        cdef uint32_t i, at
+        moved.slots = <NameSlot*>calloc(capacity, sizeof(NameSlot))
+        if moved.slots == NULL:
+            return False
+        moved.capacity = capacity
+        moved.count = 0
+        for i in range(shard.capacity):
+            slot = &shard.slots[i]
+            if slot.partition_state == 0 or self._is_dead(slot, self.seen_now_ms):
+                continue
+            at = home_slot(slot.hash_high, capacity)
+            while moved.slots[at].partition_state != 0:
+                at = slot_after(&moved, at)
+            moved.slots[at] = slot[0]
+            moved.count += 1
+        self.count -= shard.count - moved.count
+        self.allocated_bytes += (<int64_t>capacity - shard.capacity) * <int64_t>sizeof(NameSlot)
+        free(shard.slots)
+        shard[0] = moved
+        return True
+
+    # Entries
+
+    cdef bint find(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms,
+        NamedTimer* out
+    ) noexcept nogil:
+        cdef NameKey key = self._key_of(topic_id, name, size)
+        cdef NameSlot* slot = self._find_slot(&key)
+        self.seen_now_ms = now_ms
+        if slot == NULL or slot.partition_state == 0 or self._is_dead(slot, now_ms):
+            return False
+        out.position = slot.position
+        out.record_index = slot.record_index
+        out.partition = slot.partition_state >> STATE_BITS
+        out.due_ms = slot.due_ms
+        out.forget_at_ms = slot.forget_at_ms
+        out.state = slot.partition_state & ((1 << STATE_BITS) - 1)
+        return True
+
+    cdef int put(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, const NamedTimer* timer
+    ) except -1 nogil:
+        cdef NameKey key
+        cdef NameShard* shard
+        cdef NameSlot* slot
+        assert 1 <= size <= NAME_BYTES_MAX
+        assert topic_id >= 0
+        assert 0 <= timer.partition < PARTITION_MAX
+        assert PENDING <= timer.state <= DELIVERED
+        assert (timer.state == PENDING) == (timer.forget_at_ms == 0)
+        key = self._key_of(topic_id, name, size)
+        shard = &self.shards[key.hash_high >> (64 - SHARD_BITS)]
+        slot = self._find_slot(&key)
+        if slot == NULL or slot.partition_state == 0:
+            self._make_room(shard)
+            slot = self._find_slot(&key)
+            shard.count += 1
+            self.count += 1
+        slot.hash_high = key.hash_high
+        slot.hash_low = key.hash_low
+        slot.topic_id = topic_id
+        slot.position = timer.position
+        slot.due_ms = timer.due_ms
+        slot.forget_at_ms = timer.forget_at_ms
+        slot.record_index = timer.record_index
+        slot.partition_state = <uint32_t>timer.partition << STATE_BITS | <uint32_t>timer.state
+        self.touched = slot
+        return 0
+
+    cdef int complete(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t position,
+        int32_t record_index, int state, int64_t forget_at_ms
+    ) except -1 nogil:
+        cdef NameKey key
+        cdef NameSlot* slot
+        assert 1 <= size <= NAME_BYTES_MAX
+        assert state == CANCELLED or state == DELIVERED
+        assert forget_at_ms > 0
+        key = self._key_of(topic_id, name, size)
+        slot = self._find_slot(&key)
+        if slot == NULL or slot.partition_state == 0:
+            return 0
+        if slot.position != position or slot.record_index != record_index:
+            return 0
+        slot.forget_at_ms = forget_at_ms
+        slot.partition_state = slot.partition_state >> STATE_BITS << STATE_BITS | <uint32_t>state
+        self.touched = slot
+        return 1
+
+    cdef int forget_topic(self, int32_t topic_id) except -1 nogil:
+        cdef int64_t size = (topic_id >> 3) + 1
+        cdef uint8_t* grown
+        assert 0 <= topic_id < TOPIC_MAX
+        if size > self.forgotten_bytes:
+            size = max(size, self.forgotten_bytes + (self.forgotten_bytes >> 2))
+            grown = <uint8_t*>realloc(self.forgotten, size)
+            if grown == NULL:
+                raise MemoryError("cannot allocate the set of deleted topics")
+            memset(grown + self.forgotten_bytes, 0, size - self.forgotten_bytes)
+            self.allocated_bytes += size - self.forgotten_bytes
+            self.forgotten = grown
+            self.forgotten_bytes = size
+        self.forgotten[topic_id >> 3] |= 1 << (topic_id & 7)
+        return 0
+
+    cdef Py_ssize_t expire(self, int64_t now_ms, Py_ssize_t budget) noexcept nogil:
+        cdef int64_t count_before = self.count
+        cdef NameShard* shard
+        cdef int shards_left = NAME_SHARDS
+        self.seen_now_ms = now_ms
+        while budget > 0 and shards_left > 0:
+            shard = &self.shards[self.cursor_shard]
+            while budget > 0 and self.cursor_slot < shard.capacity:
+                budget -= 1
+                if shard.slots[self.cursor_slot].partition_state != 0 and self._is_dead(
+                    &shard.slots[self.cursor_slot], now_ms
+                ):
+                    free_slot(shard, self.cursor_slot)    # another entry may move to this slot
+                    self.count -= 1
+                else:
+                    self.cursor_slot += 1
+            if self.cursor_slot >= shard.capacity:
+                self._leave_shard(shard)
+                shards_left -= 1
+        return count_before - self.count
+
+    cdef void _leave_shard(self, NameShard* shard) noexcept nogil:
+        """Shrink the shard if it is mostly unused, and advance to the next shard."""
+        if shard.capacity > 0 and shard.count == 0:
+            self.allocated_bytes -= <int64_t>shard.capacity * <int64_t>sizeof(NameSlot)
+            free(shard.slots)
+            shard.slots = NULL
+            shard.capacity = 0
+        elif shard.capacity >= SHRINK_CAPACITY_MIN and shard.count < shard.capacity >> 2:
+            self._resize(shard, shard.capacity >> 1)
+        self.cursor_shard = (self.cursor_shard + 1) & (NAME_SHARDS - 1)
+        self.cursor_slot = 0
+
+    # For the admin API, metrics and tests
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def memory_bytes(self):
+        """Memory of the table, bytes."""
+        return self.allocated_bytes + NAME_SHARDS * <int64_t>sizeof(NameShard)
+
+    def lookup(self, int32_t topic_id, bytes name not None, int64_t now_ms):
+        """Look up the timer that an id names.
+
+        Args:
+            topic_id: topic of the id.
+            name: the id, 1 to 255 bytes. Ids of other lengths are unknown.
+            now_ms: epoch ms.
+
+        Returns:
+            (position, record_index, partition, due_ms, forget_at_ms, state), or None if unknown.
+        """
+        cdef NamedTimer timer
+        if not 1 <= len(name) <= NAME_BYTES_MAX:
+            return None
+        if not self.find(topic_id, name, len(name), now_ms, &timer):
+            return None
+        return (
+            timer.position,
+            timer.record_index,
+            timer.partition,
+            timer.due_ms,
+            timer.forget_at_ms,
+            timer.state,
+        )
+
+    def put_timer(
+        self,
+        int32_t topic_id,
+        bytes name not None,
+        *,
+        int64_t position,
+        int32_t record_index,
+        int32_t partition,
+        int64_t due_ms,
+        int64_t forget_at_ms=0,
+        int state=PENDING,
+    ):
+        """Set the timer that an id names, replacing any previous one.
+
+        Args:
+            topic_id: topic of the id, 0 or more.
+            name: the id, 1 to 255 bytes.
+            position: first half of the timer's id.
+            record_index: second half.
+            partition: partition handle.
+            due_ms: epoch ms.
+            forget_at_ms: epoch ms at which a completed id expires; 0 if pending.
+            state: PENDING, CANCELLED or DELIVERED.
+
+        Raises:
+            MemoryError: nothing has changed.
+        """
+        cdef NamedTimer timer = NamedTimer(
+            position, record_index, partition, due_ms, forget_at_ms, state
+        )
+        self.put(topic_id, name, len(name), &timer)
+
+    def complete_timer(
+        self,
+        int32_t topic_id,
+        bytes name not None,
+        *,
+        int64_t position,
+        int32_t record_index,
+        int state,
+        int64_t forget_at_ms,
+    ):
+        """Record that a timer was cancelled or delivered, if the id still names it.
+
+        Returns:
+            Whether the id still names it.
+        """
+        return self.complete(
+            topic_id, name, len(name), position, record_index, state, forget_at_ms
+        ) == 1
+
+    def forget(self, int32_t topic_id):
+        """Forget all ids of a topic."""
+        self.forget_topic(topic_id)
+
+    def expire_some(self, int64_t now_ms, Py_ssize_t budget):
+        """Examine the next `budget` slots, drop expired entries, and return their number."""
+        return self.expire(now_ms, budget)
+
+    def fill(self, int32_t topic_id, int64_t first, int64_t count):
+        """Put `count` pending timers, named by the integers from `first` on as 8 bytes each."""
+        cdef NamedTimer timer
+        cdef uint8_t name[8]
+        cdef int64_t i
+        with nogil:
+            for i in range(first, first + count):
+                timer = NamedTimer(i, 0, 0, i, 0, PENDING)
+                store_little_endian(name, i, 8)
+                self.put(topic_id, name, 8, &timer)
+
+
+def siphash_128(bytes key not None, bytes message not None):
+    """SipHash-2-4 with 16 bytes of output, in the byte order of the authors' reference code.
+
+    Args:
+        key: 16 bytes.
+        message: any bytes.
+
+    Raises:
+        ValueError: `key` does not have 16 bytes.
+    """
+    cdef const uint8_t* p = key
+    cdef uint64_t key_words[2]
+    cdef uint64_t words[2]
+    cdef uint8_t out[16]
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"the key has {len(key)} bytes, expected {KEY_BYTES}")
+    key_words[0] = load_little_endian(p, 8)
+    key_words[1] = load_little_endian(p + 8, 8)
+    siphash(key_words, message, len(message), words)
+    store_little_endian(out, words[0], 8)
+    store_little_endian(out + 8, words[1], 8)
+    return out[:16]

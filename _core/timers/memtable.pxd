@@ -1,0 +1,58 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from _core.timers.due_queue cimport Timer
+from _core.timers.id_index cimport NameSlot
+from _core.timers.run_rows cimport RowKey
+
+# Rows of one size, in chunks so that growing never moves them.
+cdef struct Rows:
+    uint8_t** chunks
+    int64_t count
+    int64_t chunk_count
+    int64_t chunk_capacity
+    int64_t row_size
+
+cdef struct PushedTimer:
+    int64_t due_ms
+    int64_t position
+    int64_t level_offset
+    int32_t record_index
+    int32_t topic_id
+    int32_t partition      # its index in the topic
+    int32_t level
+
+cdef struct CompletedTimer:
+    int64_t position
+    int32_t record_index
+
+# A sort entry: the key of a row and its index.
+cdef struct SortRef:
+    RowKey key
+    uint32_t at
+
+cdef struct SortedRows:
+    SortRef* refs
+    int64_t count
+    int64_t next           # the first row that is not in a block yet
+
+cdef class TimerMemtable:
+    cdef Rows pushed
+    cdef Rows completed
+    cdef Rows named        # NameSlot, with the partition's index instead of its handle
+    cdef readonly bint is_sorted
+    cdef SortedRows sorted_pushed
+    cdef SortedRows sorted_completed
+    cdef SortedRows sorted_named
+    cdef int push(
+        self, const Timer* timer, int32_t topic_id, int32_t partition, int level,
+        int64_t level_offset
+    ) except -1
+    cdef int complete(self, int64_t position, int32_t record_index) except -1
+    # Adds a change of an id: `slot` as it is in the index now. `partition` is an index in the
+    # topic, which replaces the handle.
+    cdef int name(self, const NameSlot* slot, int32_t partition) except -1
+    cdef bint _sort_all(self) noexcept nogil
+    cdef void _free_refs(self) noexcept nogil
+    cdef void _free_all(self) noexcept nogil
+    cdef Py_ssize_t _fill_timers(self, uint8_t* out, Py_ssize_t size) noexcept nogil
+    cdef Py_ssize_t _fill_ids(self, uint8_t* out, Py_ssize_t size) noexcept nogil

@@ -1,0 +1,409 @@
+"""The memtable: changes of timers and ids since the last checkpoint, which become the next runs.
+
+    event loop: push, complete, name -> [checkpoint swaps memtables] -> thread: sort -> next_block
+
+The event loop adds a row for each timer pushed, each timer completed and each change of an id, in
+the order of the log. At a checkpoint it replaces the memtable by a new one, and a thread sorts the
+old one and writes its rows as blocks of a run file. A timer that was pushed and completed within
+one memtable yields no row, and an id only its last change.
+
+A row takes 40 bytes for a timer, 16 for a completed timer and 48 for a change of an id, and 24 more
+while it is sorted and written.
+
+Layer 0: no I/O, no clock. Used by one thread at a time.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from _core.timers.due_queue cimport Timer
+from _core.timers.id_index cimport STATE_BITS, NameSlot
+from _core.bytes.layout cimport *
+from _core.bytes.octets cimport store_u32, store_u64
+from _core.timers.run_rows cimport RowKey, is_key_before, is_key_equal
+
+cdef enum:
+    CHUNK_BITS = 12
+    CHUNK_ROWS = 1 << CHUNK_BITS
+    INSERTION_COUNT = 16          # up to this count, insertion sort is used
+
+# A block has room for a row of each kind.
+assert RUN_BLOCK_SIZE_MAX >= RUN_TIMER_SIZE + RUN_COMPLETED_SIZE
+
+
+# Rows
+
+cdef inline uint8_t* row_at(const Rows* rows, int64_t i) noexcept nogil:
+    """REQUIRES: i < count."""
+    return rows.chunks[i >> CHUNK_BITS] + (i & (CHUNK_ROWS - 1)) * rows.row_size
+
+
+cdef int add_chunk(Rows* rows) except -1:
+    cdef int64_t capacity
+    cdef uint8_t** grown
+    cdef uint8_t* chunk
+    if rows.chunk_count == rows.chunk_capacity:
+        capacity = rows.chunk_capacity * 2 if rows.chunk_capacity else 16
+        grown = <uint8_t**>realloc(rows.chunks, capacity * sizeof(uint8_t*))
+        if grown == NULL:
+            raise MemoryError("cannot allocate rows for the next checkpoint")
+        rows.chunks = grown
+        rows.chunk_capacity = capacity
+    chunk = <uint8_t*>malloc(CHUNK_ROWS * rows.row_size)
+    if chunk == NULL:
+        raise MemoryError("cannot allocate rows for the next checkpoint")
+    rows.chunks[rows.chunk_count] = chunk
+    rows.chunk_count += 1
+    return 0
+
+
+cdef inline uint8_t* new_row(Rows* rows) except NULL:
+    if rows.count == rows.chunk_count << CHUNK_BITS:
+        add_chunk(rows)
+    rows.count += 1
+    return row_at(rows, rows.count - 1)
+
+
+cdef int append_rows(Rows* rows, const Rows* newer) except -1:
+    cdef int64_t i
+    assert rows.row_size == newer.row_size
+    for i in range(newer.count):
+        memcpy(new_row(rows), row_at(newer, i), rows.row_size)
+    return 0
+
+
+cdef void free_rows(Rows* rows) noexcept nogil:
+    cdef int64_t i
+    for i in range(rows.chunk_count):
+        free(rows.chunks[i])
+    free(rows.chunks)
+    rows.chunks = NULL
+    rows.count = rows.chunk_count = rows.chunk_capacity = 0
+
+
+# Sort: stable, so that the last of equal keys is the newest
+
+cdef void insertion_sort(SortRef* refs, int64_t count) noexcept nogil:
+    cdef int64_t i, at
+    cdef SortRef ref
+    for i in range(1, count):
+        ref = refs[i]
+        at = i
+        while at > 0 and is_key_before(&ref.key, &refs[at - 1].key):
+            refs[at] = refs[at - 1]
+            at -= 1
+        refs[at] = ref
+
+
+cdef void merge_sort(SortRef* refs, int64_t count, SortRef* scratch) noexcept nogil:
+    """REQUIRES: `scratch` has room for half of `refs`. O(count) if `refs` is in order already."""
+    cdef int64_t half = count // 2, left = 0, right = half, out = 0
+    if count <= INSERTION_COUNT:
+        insertion_sort(refs, count)
+        return
+    merge_sort(refs, half, scratch)
+    merge_sort(refs + half, count - half, scratch)
+    if not is_key_before(&refs[half].key, &refs[half - 1].key):
+        return
+    memcpy(scratch, refs, half * sizeof(SortRef))
+    while left < half:
+        if right < count and is_key_before(&refs[right].key, &scratch[left].key):
+            refs[out] = refs[right]
+            right += 1
+        else:
+            refs[out] = scratch[left]
+            left += 1
+        out += 1
+
+
+cdef RowKey key_of(const Rows* rows, int64_t i) noexcept nogil:
+    cdef const NameSlot* slot
+    cdef const CompletedTimer* completed
+    cdef const PushedTimer* pushed
+    if rows.row_size == sizeof(NameSlot):
+        slot = <const NameSlot*>row_at(rows, i)
+        return RowKey(slot.hash_high, slot.hash_low, slot.topic_id)
+    if rows.row_size == sizeof(CompletedTimer):
+        completed = <const CompletedTimer*>row_at(rows, i)
+        return RowKey(<uint64_t>completed.position, <uint32_t>completed.record_index, 0)
+    pushed = <const PushedTimer*>row_at(rows, i)
+    return RowKey(<uint64_t>pushed.position, <uint32_t>pushed.record_index, 0)
+
+
+assert sizeof(NameSlot) != sizeof(PushedTimer) != sizeof(CompletedTimer) != sizeof(NameSlot)
+
+
+cdef bint sort_rows(const Rows* rows, SortedRows* out) noexcept nogil:
+    """Returns False if there is no memory."""
+    cdef SortRef* scratch
+    cdef int64_t i
+    if rows.count == 0:
+        return True
+    out.refs = <SortRef*>malloc(rows.count * sizeof(SortRef))
+    scratch = <SortRef*>malloc((rows.count // 2 + 1) * sizeof(SortRef))
+    if out.refs == NULL or scratch == NULL:
+        free(scratch)
+        return False
+    for i in range(rows.count):
+        out.refs[i].key = key_of(rows, i)
+        out.refs[i].at = <uint32_t>i
+    merge_sort(out.refs, rows.count, scratch)
+    free(scratch)
+    out.count = rows.count
+    return True
+
+
+cdef inline void skip_repeats(SortedRows* rows) noexcept nogil:
+    """Skip to the last of equal keys. An undamaged log has no two such rows for one timer."""
+    while rows.next + 1 < rows.count and is_key_equal(
+        &rows.refs[rows.next].key, &rows.refs[rows.next + 1].key
+    ):
+        rows.next += 1
+
+
+@cython.final
+@cython.no_gc    # it holds no objects
+cdef class TimerMemtable:
+    """Rows for the next timer run and the next id run.
+
+    Attributes:
+        is_sorted: whether `sort` was called. No row may be added then.
+    """
+
+    def __cinit__(self):
+        self.pushed.row_size = sizeof(PushedTimer)
+        self.completed.row_size = sizeof(CompletedTimer)
+        self.named.row_size = sizeof(NameSlot)
+
+    def __dealloc__(self):
+        self._free_all()
+
+    # On the event loop, in the order of the log
+
+    cdef int push(
+        self, const Timer* timer, int32_t topic_id, int32_t partition, int level,
+        int64_t level_offset
+    ) except -1:
+        assert not self.is_sorted
+        (<PushedTimer*>new_row(&self.pushed))[0] = PushedTimer(
+            timer.due_ms, timer.position, level_offset, timer.record_index, topic_id, partition,
+            level,
+        )
+        return 0
+
+    cdef int complete(self, int64_t position, int32_t record_index) except -1:
+        assert not self.is_sorted
+        (<CompletedTimer*>new_row(&self.completed))[0] = CompletedTimer(position, record_index)
+        return 0
+
+    cdef int name(self, const NameSlot* slot, int32_t partition) except -1:
+        cdef NameSlot* row
+        assert not self.is_sorted
+        row = <NameSlot*>new_row(&self.named)
+        row[0] = slot[0]
+        row.partition_state = (
+            <uint32_t>partition << STATE_BITS | (slot.partition_state & ((1 << STATE_BITS) - 1))
+        )
+        return 0
+
+    def absorb(self, TimerMemtable newer not None):
+        """Append the rows of the next memtable. Rows may be added to this memtable again.
+
+        No thread may be using either of them. O(rows of `newer`).
+
+        Args:
+            newer: the memtable that followed this one, not sorted. It is empty afterwards.
+
+        Raises:
+            MemoryError: some rows of `newer` are in both memtables; the process must stop.
+        """
+        assert not newer.is_sorted
+        self._free_refs()
+        self.is_sorted = False
+        append_rows(&self.pushed, &newer.pushed)
+        append_rows(&self.completed, &newer.completed)
+        append_rows(&self.named, &newer.named)
+        newer._free_all()
+
+    # On a thread
+
+    cdef bint _sort_all(self) noexcept nogil:
+        return (
+            sort_rows(&self.pushed, &self.sorted_pushed)
+            and sort_rows(&self.completed, &self.sorted_completed)
+            and sort_rows(&self.named, &self.sorted_named)
+        )
+
+    cdef void _free_refs(self) noexcept nogil:
+        free(self.sorted_pushed.refs)
+        free(self.sorted_completed.refs)
+        free(self.sorted_named.refs)
+        memset(&self.sorted_pushed, 0, sizeof(SortedRows))
+        memset(&self.sorted_completed, 0, sizeof(SortedRows))
+        memset(&self.sorted_named, 0, sizeof(SortedRows))
+
+    cdef void _free_all(self) noexcept nogil:
+        self._free_refs()
+        free_rows(&self.pushed)
+        free_rows(&self.completed)
+        free_rows(&self.named)
+
+    cdef Py_ssize_t _fill_timers(self, uint8_t* out, Py_ssize_t size) noexcept nogil:
+        """Write rows of at most `size` bytes, without timers that were pushed and completed.
+
+        Returns the number of bytes.
+        """
+        cdef SortedRows* pushed = &self.sorted_pushed
+        cdef SortedRows* completed = &self.sorted_completed
+        cdef const PushedTimer* timer
+        cdef const SortRef* ref
+        cdef Py_ssize_t used = 0
+        while used + RUN_TIMER_SIZE <= size:
+            skip_repeats(completed)
+            skip_repeats(pushed)
+            if completed.next < completed.count:
+                ref = &completed.refs[completed.next]
+                if pushed.next == pushed.count or is_key_before(
+                    &ref.key, &pushed.refs[pushed.next].key
+                ):
+                    memset(out + used, 0, RUN_COMPLETED_SIZE)
+                    store_u64(out + used + RUN_COMPLETED_AT_ACCEPT_POS, ref.key.high)
+                    store_u32(out + used + RUN_COMPLETED_AT_INDEX, ref.key.low)
+                    out[used + RUN_COMPLETED_AT_KIND] = RUN_ROW_COMPLETED
+                    used += RUN_COMPLETED_SIZE
+                    completed.next += 1
+                    continue
+                if is_key_equal(&ref.key, &pushed.refs[pushed.next].key):
+                    completed.next += 1
+                    pushed.next += 1
+                    continue
+            elif pushed.next == pushed.count:
+                break
+            timer = <const PushedTimer*>row_at(&self.pushed, pushed.refs[pushed.next].at)
+            pushed.next += 1
+            memset(out + used, 0, RUN_TIMER_SIZE)
+            store_u64(out + used + RUN_TIMER_AT_ACCEPT_POS, timer.position)
+            store_u32(out + used + RUN_TIMER_AT_INDEX, timer.record_index)
+            out[used + RUN_TIMER_AT_KIND] = RUN_ROW_PENDING
+            out[used + RUN_TIMER_AT_LEVEL] = <uint8_t>timer.level
+            store_u64(out + used + RUN_TIMER_AT_DUE, timer.due_ms)
+            store_u64(out + used + RUN_TIMER_AT_LEVEL_OFFSET, timer.level_offset)
+            store_u32(out + used + RUN_TIMER_AT_TOPIC_ID, timer.topic_id)
+            store_u32(out + used + RUN_TIMER_AT_PARTITION, timer.partition)
+            store_u64(out + used + RUN_TIMER_AT_BODY_POS, timer.position)
+            used += RUN_TIMER_SIZE
+        return used
+
+    cdef Py_ssize_t _fill_ids(self, uint8_t* out, Py_ssize_t size) noexcept nogil:
+        cdef SortedRows* named = &self.sorted_named
+        cdef const NameSlot* slot
+        cdef const SortRef* ref
+        cdef Py_ssize_t used = 0
+        while used + RUN_ID_SIZE <= size and named.next < named.count:
+            skip_repeats(named)    # the last change counts
+            ref = &named.refs[named.next]
+            named.next += 1
+            slot = <const NameSlot*>row_at(&self.named, ref.at)
+            memset(out + used, 0, RUN_ID_SIZE)
+            store_u64(out + used + RUN_ID_AT_HASH_HIGH, slot.hash_high)
+            store_u32(out + used + RUN_ID_AT_HASH_LOW, slot.hash_low)
+            store_u32(out + used + RUN_ID_AT_TOPIC_ID, slot.topic_id)
+            store_u64(out + used + RUN_ID_AT_ACCEPT_POS, slot.position)
+            store_u64(out + used + RUN_ID_AT_DUE, slot.due_ms)
+            store_u64(out + used + RUN_ID_AT_FORGET_TIME, slot.forget_at_ms)
+            store_u32(out + used + RUN_ID_AT_INDEX, slot.record_index)
+            store_u32(out + used + RUN_ID_AT_PARTITION, slot.partition_state >> STATE_BITS)
+            out[used + RUN_ID_AT_STATE] = slot.partition_state & ((1 << STATE_BITS) - 1)
+            used += RUN_ID_SIZE
+        return used
+
+    def sort(self):
+        """Sort the rows into the order of a run, and restart at the first block of each kind.
+
+        No row may be added afterwards. O(n log n) without the GIL, O(n) if they are in order.
+
+        Raises:
+            MemoryError: nothing has changed; the caller may try again.
+        """
+        cdef bint has_memory
+        if not self.is_sorted:
+            with nogil:
+                has_memory = self._sort_all()
+                if not has_memory:
+                    self._free_refs()
+            if not has_memory:
+                raise MemoryError("cannot allocate memory to sort the rows of a checkpoint")
+            self.is_sorted = True
+        self.sorted_pushed.next = self.sorted_completed.next = self.sorted_named.next = 0
+
+    def next_block(self, int kind):
+        """Encode the next rows of a run file.
+
+        Args:
+            kind: RUN_TIMERS or RUN_IDS.
+
+        Returns:
+            The rows, at most RUN_BLOCK_SIZE_MAX bytes; empty after the last ones.
+        """
+        cdef uint8_t* out
+        cdef Py_ssize_t used
+        assert self.is_sorted
+        out = <uint8_t*>malloc(RUN_BLOCK_SIZE_MAX)
+        if out == NULL:
+            raise MemoryError("cannot allocate a block of a run")
+        with nogil:
+            if kind == RUN_TIMERS:
+                used = self._fill_timers(out, RUN_BLOCK_SIZE_MAX)
+            else:
+                used = self._fill_ids(out, RUN_BLOCK_SIZE_MAX)
+        try:
+            return PyBytes_FromStringAndSize(<const char*>out, used)
+        finally:
+            free(out)
+
+    def release(self):
+        """Free the memory now, without the GIL. The object must not be used afterwards."""
+        with nogil:
+            self._free_all()
+
+    def row_count(self, int kind):
+        """Number of rows of that kind, including those that cancel each other out."""
+        if kind == RUN_TIMERS:
+            return self.pushed.count + self.completed.count
+        return self.named.count
+
+    # The same functions for tests and benchmarks
+
+    def push_timer(
+        self, int64_t due_ms, int64_t position, int32_t record_index, *, int32_t topic_id,
+        int32_t partition, int level=0, int64_t level_offset=-1
+    ):
+        """Add an accepted timer: see `DueQueue.push_timer`, but `partition` is an index."""
+        cdef Timer timer = Timer(due_ms, position, record_index, 0)
+        self.push(&timer, topic_id, partition, level, level_offset)
+
+    def complete_timer(self, int64_t position, int32_t record_index):
+        """Add a timer that was delivered or cancelled."""
+        self.complete(position, record_index)
+
+    def name_timer(
+        self, uint64_t hash_high, uint32_t hash_low, int32_t topic_id, *, int64_t position,
+        int32_t partition=0, int64_t due_ms=0, int64_t forget_at_ms=0, int state=1
+    ):
+        """Add a change of an id, given by its hash: it now names the first timer of that batch."""
+        cdef NameSlot slot = NameSlot(
+            hash_high, hash_low, topic_id, position, due_ms, forget_at_ms, 0, state
+        )
+        self.name(&slot, partition)
+
+    @property
+    def memory_bytes(self):
+        """Memory of the rows in bytes, not counting the memory for sorting."""
+        return (
+            self.pushed.chunk_count * self.pushed.row_size
+            + self.completed.chunk_count * self.completed.row_size
+            + self.named.chunk_count * self.named.row_size
+        ) << CHUNK_BITS

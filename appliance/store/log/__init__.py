@@ -1,0 +1,1 @@
+"""The log as files: the segments and their readers."""

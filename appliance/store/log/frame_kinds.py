@@ -1,0 +1,66 @@
+"""Names of the frame kinds, and the error for a frame that a newer version wrote.
+
+Layer 2; does no I/O.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from _core.bytes import layout
+from _core.bytes.layout import AT_VERSION, FLAGS_BINDING, FLAGS_READ, FORMAT_VERSION, KINDS_READ
+from _core.log.frames import read_header
+from appliance.errors import FormatVersionError
+
+KIND_NAMES: Final = {
+    layout.KIND_ACCEPT: "accept",
+    layout.KIND_DELIVER: "deliver",
+    layout.KIND_CANCEL: "cancel",
+    layout.KIND_CARRY: "carry",
+    layout.KIND_TOPIC: "topic",
+    layout.KIND_OFFSET: "offset",
+    layout.KIND_PRODUCER: "producer",
+    layout.KIND_GROUP: "group",
+    layout.KIND_TXN: "txn",
+    layout.KIND_EPOCH: "epoch",
+    layout.KIND_BLANK: "blank",
+    layout.KIND_HEAD: "head",
+    layout.KIND_VERDICT: "verdict",
+    layout.KIND_ACCESS_CONTROL: "access control",
+    layout.KIND_CREDENTIALS: "credentials",
+    layout.KIND_QUOTAS: "quotas",
+    layout.KIND_SHARED_GROUP: "shared group",
+    layout.KIND_GROUP_DELTA: "group delta",
+    layout.KIND_CARRIED_RECORDS: "carried records",
+}
+"""As in docs/FORMAT.md, including those that this version does not read."""
+
+
+def kind_name(kind: int) -> str:
+    """Return the name of a kind, or its number if it has none."""
+    return KIND_NAMES.get(kind, f"kind {kind}")
+
+
+def newer_frame_error(path: Path, offset: int, header: bytes) -> FormatVersionError:
+    """Return the error for a frame that `_core.log.frames.check_frame` reports as newer.
+
+    Args:
+        path: the segment.
+        offset: of the frame in the file, in bytes.
+        header: the bytes of the frame's header.
+    """
+    fields = read_header(header)
+    flags = fields["flags"] & FLAGS_BINDING & ~FLAGS_READ
+    if header[AT_VERSION] > FORMAT_VERSION:
+        found = f"a frame of format version {header[AT_VERSION]}"
+        known = f"reads version {FORMAT_VERSION} and below"
+    elif flags:
+        found = f"a frame with flags {flags:#04x}"
+        known = "does not know these flags"
+    elif not KINDS_READ >> fields["kind"] & 1:
+        name = KIND_NAMES.get(fields["kind"])
+        found = f"a frame of kind {fields['kind']}" + (f", {name}," if name else "")
+        known = "does not know that kind"
+    else:
+        found = "a frame with an entry of an unknown kind in its tables"
+        known = "does not know that entry"
+    return FormatVersionError(path, offset, found=found, known=known)

@@ -1,0 +1,204 @@
+"""One file of the log, and the job that makes the next one before it is needed. Layer 2.
+
+The file of a segment that the log no longer needs is kept as the spare and becomes the next
+segment, so that no other process can take its disk space. First, every byte ever written to it is
+overwritten with zeros. Frames of another log position could not be mistaken for new ones, since
+each frame holds its position. But frames of a segment with the same base could, and recovery leaves
+such a segment over when it cuts the log. Only a file with a single name is reused: a backup may be
+a hard link to it. Nothing may hold a slice of its map.
+
+A sync of bytes that were written before is two to three times as fast as one that must also
+initialize new blocks. So, on request, the zeros of an allocated spare segment are also written, in
+the background, until it is complete or the log needs it.
+"""
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.errors import StorageError
+from appliance.store.paths import SPARE_NAME, segment_name
+from appliance.system.files import File, FileSystem
+from appliance.units import MIB
+
+ZERO_STEP_BYTES: Final = MIB
+"""Size of one write; the log waits for at most one when it takes the segment."""
+
+ZERO_SYNC_BYTES: Final = 16 * MIB
+"""Bytes between syncs, so that few pages are dirty when another file is synced."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file of the log."""
+
+    base: int
+    size: int
+    file: File
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+
+def put_aside(fs: FileSystem, segment: Segment, size_bytes: int) -> None:
+    """Take a segment out of the log; keep its file as the spare, or remove it if it is unfit.
+
+    The caller syncs the directory before the next append.
+
+    Args:
+        fs: file system of the segment.
+        segment: the log ends before it, or begins after it; no slice of its map is in use.
+        size_bytes: size of future segments.
+
+    Raises:
+        StorageError: the directory could not be changed.
+    """
+    path = segment.file.path
+    spare = path.with_name(SPARE_NAME)
+    is_fit = _is_fit(segment.file, size_bytes) and not fs.exists(spare)
+    segment.file.close()
+    if is_fit:
+        fs.rename(path, spare)
+    else:
+        fs.unlink(path)
+
+
+def _is_fit(file: File, size_bytes: int) -> bool:
+    return file.size() == size_bytes and file.link_count() == 1
+
+
+class SpareJob:
+    """Makes one segment of reserved zeros, durable with its name; reuses the spare if possible.
+
+    `run` and then `prewrite` may run on any thread; the log calls `segment` and `take`.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        base: int,
+        size_bytes: int,
+        *,
+        is_prewritten: bool = True,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._base = base
+        self._size_bytes = size_bytes
+        self._is_prewritten = is_prewritten
+        self._is_made = threading.Event()
+        self._lock = threading.Lock()
+        self._is_taken = False
+        self._segment: Segment | None = None
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """Make the segment; `segment` raises any error."""
+        try:
+            self._segment = self._reuse() or self._allocate()
+        except Exception as error:  # noqa: BLE001 (the root of a thread: `segment` raises it)
+            self._error = error
+        finally:
+            self._is_made.set()
+
+    def segment(self) -> Segment:
+        """Return the segment; wait for `run` to end. Raises the error of `run`, a StorageError."""
+        self._is_made.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._segment is not None
+        return self._segment
+
+    def _reuse(self) -> Segment | None:
+        spare = self._directory / SPARE_NAME
+        if not self._fs.exists(spare):
+            return None
+        file = self._fs.open(spare)
+        try:
+            if not _is_fit(file, self._size_bytes):
+                self._fs.unlink(spare)
+                return None
+            _zero(file, self._size_bytes)
+            file.fdatasync()
+        finally:
+            file.close()
+        path = self._directory / segment_name(self._base)
+        self._fs.rename(spare, path)
+        self._fs.sync_dir(self._directory)
+        return Segment(self._base, self._size_bytes, self._fs.open(path))
+
+    def _allocate(self) -> Segment:
+        path = self._directory / segment_name(self._base)
+        file = self._fs.open(path, create=True)
+        try:
+            file.allocate(self._size_bytes)
+            file.fdatasync()
+            self._fs.sync_dir(self._directory)
+        except StorageError:
+            # After a failed sync the file system may be read-only: raise the first error.
+            with contextlib.suppress(StorageError):
+                file.close()
+                self._fs.unlink(path)
+            raise
+        return Segment(self._base, self._size_bytes, file)
+
+    def prewrite(self) -> None:
+        """Write the zeros, if configured, until the segment is taken; `take` raises any error."""
+        if self._segment is None or not self._is_prewritten:
+            return
+        try:
+            self._prewrite(self._segment)
+        except Exception as error:  # noqa: BLE001 (the root of a thread: `take` raises it)
+            # Without reserved blocks the disk may fill up: the zeros written so far remain.
+            if not (isinstance(error, StorageError) and error.is_disk_full):
+                self._error = error
+
+    def _prewrite(self, segment: Segment) -> None:
+        # Use a separate descriptor: the kernel reports a failed write-back once per descriptor,
+        # and a sync here must not consume the error that a sync of the log would get.
+        file = self._fs.open(segment.file.path)
+        zeros = memoryview(bytes(min(ZERO_STEP_BYTES, segment.size)))
+        try:
+            for start in range(0, segment.size, len(zeros)):
+                with self._lock:
+                    if self._is_taken:
+                        return
+                    file.pwritev([zeros[: segment.size - start]], start)
+                if (start + len(zeros)) % ZERO_SYNC_BYTES < len(zeros):
+                    file.fdatasync()
+            file.fdatasync()
+        finally:
+            file.close()
+
+    def stop(self) -> None:
+        """Stop writing zeros; a sync may still be in flight."""
+        with self._lock:
+            self._is_taken = True
+
+    def take(self) -> Segment:
+        """Return the segment; from now on only the log writes to it.
+
+        Raises:
+            StorageError: it could not be made, or a write to it or a sync of it failed.
+        """
+        self.stop()
+        return self.segment()
+
+
+def _zero(file: File, size_bytes: int) -> None:
+    """Overwrite the written ranges with zeros, and nothing else; the file keeps its blocks."""
+    zeros = memoryview(bytes(min(ZERO_STEP_BYTES, size_bytes)))
+    unsynced_bytes = 0
+    start = file.next_data(0)
+    while start is not None and start < size_bytes:
+        end = min(start + len(zeros), size_bytes)
+        file.pwritev([zeros[: end - start]], start)
+        unsynced_bytes += end - start
+        if unsynced_bytes >= ZERO_SYNC_BYTES:
+            file.fdatasync()
+            unsynced_bytes = 0
+        start = file.next_data(end)

@@ -1,0 +1,1 @@
+"""ConsumeQueue files."""

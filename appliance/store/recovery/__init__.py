@@ -1,0 +1,1 @@
+"""Recovery after any stop: what can be trusted, what is lost, where to continue."""

@@ -1,0 +1,1 @@
+"""Runs: pending timers and timer ids as of a checkpoint."""

@@ -1,0 +1,425 @@
+"""The set of runs: pending timers and users' ids as of a checkpoint, and how runs are merged.
+
+While the broker runs, `TimerMemtable` collects the changes of timers and ids. A checkpoint freezes
+it (`freeze`, immediate, on the loop), and a thread writes it as one run of each kind
+(`RunsJob.run`). All runs together, where newer ones override older ones, are the state at that log
+position; recovery loads them and replays the log after it.
+
+Runs are merged by size: see `first_to_merge`. A run never changes and a name is never reused, so a
+name in a checkpoint always means the same run, until `keep` deletes it.
+
+The caller names the runs in a checkpoint, and uses none before `check` has passed. Layer 2.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from typing import Final
+
+from _core.bytes.layout import RUN_IDS, RUN_TIMERS
+from _core.state.projections import Projections
+from _core.state.run_loader import RunLoader
+from _core.timers.memtable import TimerMemtable
+from _core.timers.run_merge import RunMerge
+from appliance.errors import CorruptionError, StorageError
+from appliance.store.paths import DataPaths, parse_segment_name
+from appliance.store.runs.run_files import (
+    RunEntry,
+    RunReader,
+    RunWriter,
+    decode_entry,
+    encode_entry,
+    read_rows,
+    run_directory,
+)
+from appliance.system.files import FileSystem
+from appliance.units import MIB
+
+__all__ = ["RunEntry", "Runs", "RunsJob", "decode_entry", "encode_entry", "read_rows"]
+
+KINDS: Final = (RUN_TIMERS, RUN_IDS)
+
+DELTA_MAX_BYTES: Final = 64 * MIB
+"""Memtable size above which a checkpoint is due: 1.6 million timers, sorted in about half a
+second."""
+
+ABSORBED_MAX_BYTES: Final = MIB
+"""A memtable up to this size is added to the one that a failed checkpoint left, in half a
+millisecond. Otherwise a disk that stays full would leave ever more buffers of a few rows each."""
+
+GROWTH: Final = 3
+"""A run is merged when newer runs have this many times its rows."""
+
+SLACK_ROWS: Final = 65_536
+"""Number of obsolete rows that does not cause a full merge: a few MB, loaded in 20 ms."""
+
+_DONE: Final = -1
+"""The result of `RunMerge.run` at the end."""
+
+
+def first_to_merge(rows: Sequence[int], added: int, live: int) -> int:
+    """Return the index of the first run to merge with the added rows; `len(rows)`: none.
+
+    - Merge everything when more than half of all rows are obsolete. So there are at most
+      2 x live + SLACK_ROWS rows, and as many new rows pay for each full merge.
+    - Otherwise merge the longest tail in which each run has at least GROWTH times its own rows
+      after it. So with n rows and no obsolete ones, a row is written about
+      log(n) / log(1 + GROWTH) times, and there are about GROWTH runs of each order of size.
+
+    Args:
+        rows: number of rows of each run, the oldest first.
+        added: number of rows to be added.
+        live: number of rows that are not obsolete.
+    """
+    if rows and sum(rows) + added > 2 * live + SLACK_ROWS:
+        return 0
+    first = len(rows)
+    newer = added
+    for i in reversed(range(len(rows))):
+        if GROWTH * rows[i] <= newer:
+            first = i
+        newer += rows[i]
+    return first
+
+
+class RunsJob:
+    """The job that writes a checkpoint of timers and ids. Made by `Runs.freeze`.
+
+    Attributes:
+        pos: log position: the state includes all frames below it and no others.
+        entries: after `run`: all runs that form this state.
+        damage: after `run`: why older runs could not be merged. The checkpoint still names them,
+            although recovery will reject them and replay the log instead.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        paths: DataPaths,
+        *,
+        runs: tuple[RunEntry, ...],
+        memtable: tuple[TimerMemtable, ...],
+        live: dict[int, int],
+        topics: "array[int]",
+        numbers: dict[int, int],
+        from_pos: int,
+        pos: int,
+        now_ms: int,
+    ) -> None:
+        """Take ownership of frozen memtables; touch no file.
+
+        Args:
+            fs: all files.
+            paths: their names.
+            runs: the runs of the previous state.
+            memtable: the frozen memtables, the oldest first; `run` sorts them.
+            live: number of rows that are not obsolete, by kind.
+            topics: ids of existing topics.
+            numbers: the number of the next run, by kind.
+            from_pos: log position at which the memtables begin.
+            pos: log position at which they end.
+            now_ms: epoch ms.
+        """
+        self._fs = fs
+        self._paths = paths
+        self._runs = runs
+        self._memtable = memtable
+        self._live = live
+        self._topics = topics
+        self._numbers = numbers
+        self._from_pos = from_pos
+        self._now_ms = now_ms
+        self.pos = pos
+        self._writers: list[RunWriter] = []
+        self.entries: tuple[RunEntry, ...] = ()
+        self.damage: tuple[StorageError | CorruptionError, ...] = ()
+
+    def run(self) -> None:
+        """Sort, merge, write and sync; on any thread. Call it once.
+
+        It mostly runs without the GIL, which it holds for about ten microseconds per 256 KiB.
+
+        Raises:
+            StorageError: nothing has changed: call `Runs.abandon`. If it `is_fatal`, the process
+                must stop.
+            MemoryError: nothing has changed: call `Runs.abandon`.
+        """
+        entries: list[RunEntry] = []
+        try:
+            for kind in KINDS:
+                entries += self._write_kind(kind)
+        except (StorageError, MemoryError):
+            for writer in self._writers:
+                writer.discard()
+            raise
+        for memtable in self._memtable:
+            memtable.release()
+        self.entries = tuple(entries)
+
+    def _write_kind(self, kind: int) -> list[RunEntry]:
+        present = [entry for entry in self._runs if entry.kind == kind]
+        rows = [entry.rows for entry in present]
+        added = sum(memtable.row_count(kind) for memtable in self._memtable)
+        first = first_to_merge(rows, added, self._live[kind])
+        if added == 0 and first == len(present):
+            return present
+        try:
+            return self._merge(kind, present, first)
+        except (StorageError, CorruptionError) as error:
+            if first == len(present) or error.path == self._writers[-1].path:
+                raise
+            self._writers.pop().discard()
+            self.damage = (*self.damage, error)
+        return self._merge(kind, present, len(present))
+
+    def _merge(self, kind: int, present: list[RunEntry], first: int) -> list[RunEntry]:
+        """Merge the present runs from `first` on and the memtables into one run."""
+        merged = present[first:]
+        writer = RunWriter(
+            self._fs,
+            self._paths,
+            kind=kind,
+            number=self._numbers[kind],
+            from_pos=merged[0].from_pos if merged else self._from_pos,
+            to_pos=self.pos,
+        )
+        self._writers.append(writer)
+        for memtable in self._memtable:
+            memtable.sort()
+        merge = RunMerge(
+            kind,
+            source_count=len(merged) + len(self._memtable),
+            topics=self._topics,
+            is_whole=first == 0,
+            now_ms=self._now_ms,
+        )
+        with ExitStack() as stack:
+            sources = [open_run(stack, self._fs, self._paths, entry) for entry in merged]
+            sources += [iter(memtable_blocks(memtable, kind)) for memtable in self._memtable]
+            for block, rows in merged_blocks(merge, sources):
+                writer.append(block, rows)
+        made = writer.finish()
+        if made is None:
+            return present[:first]
+        self._fs.sync_dir(writer.path.parent)
+        return [*present[:first], made]
+
+
+def open_run(
+    stack: ExitStack, fs: FileSystem, paths: DataPaths, entry: RunEntry
+) -> Iterator[bytes]:
+    """Return the blocks of a run; the stack closes its file."""
+    reader = stack.enter_context(closing(RunReader(fs, entry.path(paths), entry)))
+    return reader.blocks()
+
+
+def memtable_blocks(memtable: TimerMemtable, kind: int) -> Iterator[bytes]:
+    """Yield the rows of a sorted memtable, block by block."""
+    while block := memtable.next_block(kind):
+        yield block
+
+
+def merged_blocks(
+    merge: RunMerge, sources: Sequence[Iterator[bytes]]
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the rows of a merge and their count, block by block."""
+    while True:
+        wanted = merge.run()
+        if wanted >= 0:
+            merge.feed(wanted, next(sources[wanted], b""))
+            continue
+        rows = merge.out_rows
+        block = merge.take()
+        if block:
+            yield block, rows
+        if wanted == _DONE:
+            return
+
+
+class Runs:
+    """The runs of one store. All but `RunsJob.run`, `check` and `keep` belong to the event loop."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        paths: DataPaths,
+        projections: Projections,
+        *,
+        delta_max_bytes: int = DELTA_MAX_BYTES,
+    ) -> None:
+        """Start to collect the changes in `projections`; touch no file.
+
+        Args:
+            fs: all files.
+            paths: their names.
+            projections: the timers and ids to save and load.
+            delta_max_bytes: unsaved bytes from which `is_due` is true.
+        """
+        self._fs = fs
+        self._paths = paths
+        self._projections = projections
+        self._delta_max_bytes = delta_max_bytes
+        self._memtable = TimerMemtable()
+        self._frozen: tuple[TimerMemtable, ...] = ()
+        self._job: RunsJob | None = None
+        self._pos = 0
+        self._next_numbers = dict.fromkeys(KINDS, 1)
+        self._entries: tuple[RunEntry, ...] = ()
+        projections.memtable = self._memtable
+
+    @property
+    def entries(self) -> tuple[RunEntry, ...]:
+        """The runs of the last completed job: by kind, the oldest first."""
+        return self._entries
+
+    @property
+    def delta_bytes(self) -> int:
+        """Memory of the memtables, which no run holds yet, in bytes."""
+        return self._memtable.memory_bytes + sum(memtable.memory_bytes for memtable in self._frozen)
+
+    @property
+    def is_due(self) -> bool:
+        """The memtables are so large that a checkpoint is due, and none is in progress."""
+        return self._job is None and self.delta_bytes >= self._delta_max_bytes
+
+    # Start
+
+    def open(self) -> None:
+        """Find the names in use; the directories must exist.
+
+        Raises:
+            StorageError: a directory cannot be read.
+        """
+        for kind in KINDS:
+            for number in self._numbers_of(kind):
+                self._next_numbers[kind] = max(self._next_numbers[kind], number + 1)
+
+    def _numbers_of(self, kind: int) -> list[int]:
+        names = self._fs.list_dir(run_directory(self._paths, kind))
+        return [number for name in names if (number := parse_segment_name(name)) is not None]
+
+    def begin(self, pos: int) -> None:
+        """Start without runs: the log is replayed from its beginning, `pos`."""
+        self._entries = ()
+        self._pos = pos
+
+    def check(self, entries: Iterable[RunEntry]) -> Iterator[int]:
+        """Read all of these runs and check that they are intact; yield the bytes read so far.
+
+        Raises:
+            StorageError: one is missing, or cannot be read.
+            CorruptionError: one is damaged.
+        """
+        done = 0
+        ends = dict.fromkeys(KINDS, -1)
+        for entry in entries:
+            path = entry.path(self._paths)
+            if entry.kind not in KINDS:
+                raise CorruptionError(path, 0, "a run of timers or of ids", f"kind {entry.kind}")
+            if not ends[entry.kind] <= entry.from_pos <= entry.to_pos:
+                expected = f"a run from {ends[entry.kind]} on"
+                raise CorruptionError(path, 0, expected, f"{entry.from_pos} to {entry.to_pos}")
+            ends[entry.kind] = entry.to_pos
+            with closing(RunReader(self._fs, path, entry)) as reader:
+                for block in reader.blocks():
+                    done += len(block)
+                    yield done
+
+    def load(self, entries: Sequence[RunEntry], pos: int, now_ms: int) -> Iterator[int]:
+        """Load timers and ids of a checkpoint into the projections; yield the rows loaded so far.
+
+        The projections have the topics already, but no timers and ids; the caller restores the
+        states of the levels afterwards. Timers and ids of deleted topics are dropped.
+
+        Args:
+            entries: runs that `check` has passed.
+            pos: the position of the checkpoint.
+            now_ms: epoch ms; ids that have expired by then are dropped.
+
+        Raises:
+            StorageError: a run cannot be read.
+            CorruptionError: a run was damaged since; the projections hold a part of it.
+            MemoryError: they do not fit into memory.
+        """
+        loader = RunLoader(self._projections)
+        for kind in KINDS:
+            of_kind = [entry for entry in entries if entry.kind == kind]
+            merge = RunMerge(
+                kind,
+                source_count=len(of_kind),
+                topics=self._projections.topics_by_id,
+                is_whole=True,
+                now_ms=now_ms,
+            )
+            take = loader.load_timers if kind == RUN_TIMERS else loader.load_ids
+            with ExitStack() as stack:
+                sources = [open_run(stack, self._fs, self._paths, entry) for entry in of_kind]
+                for block, _ in merged_blocks(merge, sources):
+                    take(block)
+                    yield loader.timers + loader.ids
+        self._entries = tuple(entries)
+        self._pos = pos
+
+    # Checkpoints
+
+    def freeze(self, pos: int, now_ms: int) -> RunsJob:
+        """Begin a checkpoint; the caller runs the job, then ends or abandons it.
+
+        Args:
+            pos: log position: every frame below it is applied, and none from it on.
+            now_ms: epoch ms.
+        """
+        assert self._job is None, "one checkpoint at a time"
+        assert pos >= self._pos, "positions do not fall"
+        projections = self._projections
+        if self._frozen and self._memtable.memory_bytes <= ABSORBED_MAX_BYTES:
+            self._frozen[-1].absorb(self._memtable)
+        else:
+            self._frozen = (*self._frozen, self._memtable)
+        self._memtable = projections.memtable = TimerMemtable()
+        self._job = RunsJob(
+            self._fs,
+            self._paths,
+            runs=self._entries,
+            memtable=self._frozen,
+            live={RUN_TIMERS: projections.due.pending, RUN_IDS: projections.ids.count},
+            topics=array("i", projections.topics_by_id),
+            numbers=dict(self._next_numbers),
+            from_pos=self._pos,
+            pos=pos,
+            now_ms=now_ms,
+        )
+        for kind in KINDS:
+            # Even if the job fails, its names are never reused.
+            self._next_numbers[kind] += 1
+        return self._job
+
+    def end(self, job: RunsJob) -> None:
+        """Note that a job has succeeded: its entries are now those of the store."""
+        assert job is self._job
+        self._job = None
+        self._frozen = ()
+        self._entries = job.entries
+        self._pos = job.pos
+
+    def abandon(self, job: RunsJob) -> None:
+        """Note that a job has failed: the next one saves its memtables too."""
+        assert job is self._job
+        self._job = None
+
+    def keep(self, entries: Iterable[RunEntry]) -> None:
+        """Delete all other run files; on any thread, while no job runs.
+
+        Args:
+            entries: the runs that any usable checkpoint names.
+
+        Raises:
+            StorageError: a file could not be deleted.
+        """
+        kept = {(entry.kind, entry.number) for entry in entries}
+        for kind in KINDS:
+            directory = run_directory(self._paths, kind)
+            for name in self._fs.list_dir(directory):
+                number = parse_segment_name(name)
+                if number is not None and (kind, number) not in kept:
+                    self._fs.unlink(directory / name)

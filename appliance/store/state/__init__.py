@@ -1,0 +1,1 @@
+"""The state derived from the log, in memory and in checkpoints."""

@@ -1,0 +1,384 @@
+"""Takes checkpoints while the broker serves, and a last one when it stops.
+
+ loop     `step` copies whatever may change and freezes the memtable, then encodes slice by slice
+ thread   `CheckpointJob.run` writes and syncs runs, units and state snapshot, then writes their
+          names into the checkpoint, then removes files that no copy names
+ loop     `end`
+
+The checkpoint names only durable files, and no position after the flushed one. If the disk is full,
+the present checkpoint remains and the next attempt follows later. Layer 2.
+"""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from appliance.errors import CorruptionError, StorageError
+from appliance.log_text import quoted
+from appliance.store.checkpoint import CheckpointFile, SavedState
+from appliance.store.log.commit_log import CommitLog
+from appliance.store.paths import DataPaths, parse_segment_name
+from appliance.store.queue.consume_queue import ConsumeQueues, UnitSyncJob
+from appliance.store.runs.run_files import RunEntry
+from appliance.store.runs.run_set import Runs, RunsJob
+from appliance.store.state import snapshot
+from appliance.store.state.snapshot import ControlState
+from appliance.store.state.state import Capture, State, encode_control
+from appliance.system.clock import Clock
+from appliance.system.files import FileSystem
+from appliance.units import MS_PER_SECOND, NS_PER_MS
+
+GROWTH_FACTOR: Final = 4
+"""A state is saved again when the log has grown by this many times its size, so that most bytes
+written are bytes of the log."""
+
+RETRY_NS: Final = 5 * MS_PER_SECOND * NS_PER_MS
+"""The minimum time between a failed checkpoint and the next attempt."""
+
+PARTITIONS_PER_SLICE: Final = 128
+"""Partitions whose units are written in one slice: about a millisecond."""
+
+IDLE_NS: Final = 500 * NS_PER_MS
+"""When nothing was flushed for this long, the durable position is written to the checkpoint."""
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointJob:
+    """The part of one checkpoint that runs on a thread.
+
+    Attributes:
+        error: the error that ended it; None if it succeeded.
+        saved: the state that it saved; None if it failed.
+    """
+
+    def __init__(
+        self,
+        checkpointer: "Checkpointer",
+        capture: Capture,
+        runs: RunsJob,
+        units: UnitSyncJob,
+        flushed: int,
+    ) -> None:
+        self._owner = checkpointer
+        self._capture = capture
+        self.units = units
+        self._flushed = flushed
+        self.runs = runs
+        self.control = capture.control
+        self.has_runs = False
+        self.has_units = False
+        self.error: StorageError | CorruptionError | None = None
+        self.saved: SavedState | None = None
+
+    def run(self) -> None:
+        """Write all files; may run on any thread.
+
+        Raises:
+            StorageError: a sync failed; the process must stop.
+        """
+        try:
+            self._run()
+        except CorruptionError as error:
+            self.error = error
+        except StorageError as error:
+            self.error = error
+            if error.is_fatal:
+                raise
+
+    def _run(self) -> None:
+        owner = self._owner
+        self.runs.run()
+        self.has_runs = True
+        self.units.run()
+        self.has_units = True
+        self.control = replace(self.control, runs=self.runs.entries)
+        path = owner.paths.snapshot(self.control.number)
+        try:
+            size, crc = snapshot.write(
+                owner.fs, path, encode_control(self.control, self._capture.values)
+            )
+        except StorageError:
+            with suppress(StorageError):
+                owner.fs.unlink(path)
+            raise
+        saved = SavedState(self.control.applied, self.control.number, size, crc)
+        owner.checkpoint.save(saved, self._flushed)
+        self.saved = saved
+        # The next checkpoint retries files that cannot be removed.
+        with suppress(StorageError):
+            owner.remove_unnamed(self.control)
+
+
+class MarkJob:
+    """Writes the durable position of the log to the checkpoint, and nothing else."""
+
+    def __init__(self, checkpoint: CheckpointFile, flushed: int) -> None:
+        self._checkpoint = checkpoint
+        self._flushed = flushed
+        self.error: StorageError | None = None
+
+    def run(self) -> None:
+        """Write it; may run on any thread.
+
+        Raises:
+            StorageError: it failed; the process must stop.
+        """
+        try:
+            self._checkpoint.note_flushed(self._flushed)
+        except StorageError as error:
+            self.error = error
+            raise
+
+
+class Checkpointer:
+    """Takes a checkpoint when one is due. All methods except `remove_unnamed` run on the loop.
+
+    Attributes:
+        fs, paths, checkpoint: as passed to the constructor.
+        failure: the error that ended the last attempt or kept it from merging older runs; None if
+            there was none.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        fs: FileSystem,
+        paths: DataPaths,
+        log: CommitLog,
+        checkpoint: CheckpointFile,
+        queues: ConsumeQueues,
+        state: State,
+        runs: Runs,
+        interval_bytes: int,
+        kept: Mapping[int, ControlState],
+    ) -> None:
+        """Continue from the checkpoint that recovery loaded.
+
+        Args:
+            clock: for pauses.
+            fs, paths, log, checkpoint, queues: the files.
+            state, runs: the state to save.
+            interval_bytes: minimum growth of the log between two checkpoints.
+            kept: state snapshots of the states that the checkpoint names, by number.
+        """
+        self.fs = fs
+        self.paths = paths
+        self.checkpoint = checkpoint
+        self._clock = clock
+        self._log = log
+        self._queues = queues
+        self._state = state
+        self._runs = runs
+        self._interval_bytes = interval_bytes
+        self._known = dict(kept)
+        # Include states whose file is missing: if it reappears, its number must not be in use.
+        named = [state.number for state in checkpoint.states]
+        self._number = max((0, *kept, *named, *self._numbers_in_use()))
+        newest = checkpoint.last.states[:1] if checkpoint.last is not None else ()
+        self._applied = newest[0].applied if newest else -1
+        self._size = newest[0].size if newest else 0
+        if newest and newest[0].number in kept:
+            self._size += sum(entry.size for entry in kept[newest[0].number].runs)
+        self._capture: Capture | None = None
+        self._job: CheckpointJob | MarkJob | None = None
+        self._failed_ns: int | None = None
+        self._is_asked = False
+        self.failure: StorageError | CorruptionError | None = None
+        self._seen = (-1, clock.monotonic_ns())
+        self._is_debug = _log.isEnabledFor(logging.DEBUG)
+        self._began_ns = 0
+
+    def _numbers_in_use(self) -> list[int]:
+        names = map(parse_segment_name, self.fs.list_dir(self.paths.control))
+        return [number for number in names if number is not None]
+
+    # When
+
+    @property
+    def is_capturing(self) -> bool:
+        """A checkpoint is being captured: call `step` again soon."""
+        return self._capture is not None
+
+    def ask(self) -> None:
+        """Request a checkpoint as soon as possible, even if little has changed."""
+        self._is_asked = True
+
+    def _is_due(self) -> bool:
+        failed_ns = self._failed_ns
+        if failed_ns is not None and self._clock.monotonic_ns() - failed_ns < RETRY_NS:
+            return False
+        if self._is_asked or self._applied < 0 or self._runs.is_due:
+            return True
+        grown = self._log.pointers.committed - self._applied
+        return grown >= max(self._interval_bytes, GROWTH_FACTOR * self._size)
+
+    def step(self) -> CheckpointJob | MarkJob | None:
+        """Continue a checkpoint, or begin one that is due; call it at the end of a turn.
+
+        Returns:
+            A job to run on a thread and then pass to `end`, or None.
+        """
+        if self._job is not None or not self._is_end_of_turn():
+            return None
+        if self._capture is None and self._is_due():
+            self._begin()
+        if self._capture is None:
+            self._job = self._mark_when_idle()
+        elif self._go_on(self._capture) and self._is_flushed(self._capture):
+            self._job = self._hand_over(self._capture)
+        return self._job
+
+    def _go_on(self, capture: Capture) -> bool:
+        """Do a slice of the loop's work; return True when all of it is done, False if it failed."""
+        if not capture.step():
+            return False
+        try:
+            return not self._queues.save_some(self._unsaved, partitions_max=PARTITIONS_PER_SLICE)
+        except StorageError as error:
+            if error.is_fatal:
+                raise
+            self._give_up(error)
+            return False
+
+    def _give_up(self, error: StorageError) -> None:
+        assert self._capture is not None
+        self._capture.abandon()
+        self._capture = None
+        self._runs.abandon(self._runs_job)
+        self._failed_ns = self._clock.monotonic_ns()
+        self.failure = error
+        self._log_failure(self._number, error)
+
+    def _is_end_of_turn(self) -> bool:
+        """Memory and log agree, and all frames are written."""
+        return not (self._log.tail.has_pending or self._state.groups.has_gathered)
+
+    def _is_flushed(self, capture: Capture) -> bool:
+        return self._log.pointers.flushed >= capture.control.applied
+
+    def _mark_when_idle(self) -> MarkJob | None:
+        flushed, now_ns = self._log.pointers.flushed, self._clock.monotonic_ns()
+        if flushed != self._seen[0]:
+            self._seen = flushed, now_ns
+        last = self.checkpoint.last
+        if last is not None and last.flushed >= flushed:
+            return None
+        return None if now_ns - self._seen[1] < IDLE_NS else MarkJob(self.checkpoint, flushed)
+
+    # One checkpoint
+
+    def _begin(self) -> Capture:
+        log, tail = self._log, self._log.tail
+        assert self._is_end_of_turn()
+        self._number += 1
+        self._began_ns = self._clock.monotonic_ns()
+        applied = log.pointers.committed
+        # Capture position, state and timers at the same moment: later frames belong to the next.
+        self._capture = Capture(
+            self._state,
+            ControlState(
+                number=self._number,
+                start=log.start_pos,
+                applied=applied,
+                last_pos=tail.last_pos,
+                last_crc=tail.last_crc,
+                epoch=tail.epoch,
+                lost=tuple(self._state.lost),
+                damage=tuple(self._state.damage),
+            ),
+        )
+        self._runs_job = self._runs.freeze(applied, self._clock.wall_ms())
+        self._unsaved = iter([each for each in self._state.projections.partitions if each])
+        return self._capture
+
+    def _hand_over(self, capture: Capture) -> CheckpointJob:
+        self._capture = None
+        return CheckpointJob(
+            self, capture, self._runs_job, self._queues.sync_job(), self._log.pointers.flushed
+        )
+
+    def end(self, job: CheckpointJob | MarkJob) -> None:
+        """Note that a job has run, successfully or not."""
+        assert job is self._job
+        self._job = None
+        if isinstance(job, MarkJob):
+            return
+        if job.has_runs:
+            self._runs.end(job.runs)
+        else:
+            self._runs.abandon(job.runs)
+        if job.has_units:
+            self._queues.end_sync(job.units)
+        self.failure = job.error or next(iter(job.runs.damage), None)
+        if job.saved is None:
+            self._failed_ns = self._clock.monotonic_ns()
+            self._log_failure(job.control.number, self.failure)
+            return
+        self._failed_ns = None
+        self._is_asked = False
+        self._applied = job.saved.applied
+        self._size = job.saved.size + sum(entry.size for entry in job.control.runs)
+        if self._is_debug:
+            _log.debug(
+                "checkpoint number=%d applied=%d bytes=%d took_ms=%d",
+                job.saved.number,
+                job.saved.applied,
+                self._size,
+                (self._clock.monotonic_ns() - self._began_ns) // NS_PER_MS,
+            )
+
+    def _log_failure(self, number: int, error: Exception | None) -> None:
+        if self._is_debug:
+            _log.debug("checkpoint failed number=%d reason=%s", number, quoted(str(error)))
+
+    def remove_unnamed(self, newest: ControlState) -> None:
+        """Remove the files of states that no copy names any longer; on the thread of the job."""
+        named = {state.number for state in self.checkpoint.states}
+        # Recorded first: if the removal fails, the next checkpoint still finds the files.
+        self._known[newest.number] = newest
+        self._known = {
+            number: control for number, control in self._known.items() if number in named
+        }
+        entries: dict[tuple[int, int], RunEntry] = {}
+        for control in self._known.values():
+            entries.update(((entry.kind, entry.number), entry) for entry in control.runs)
+        self._runs.keep(entries.values())
+        for number in self._numbers_in_use():
+            if number not in named:
+                self.fs.unlink(self.paths.snapshot(number))
+
+    # Stop
+
+    def finish(self) -> StorageError | CorruptionError | None:
+        """Take a last checkpoint at the end of the log, all of which is flushed.
+
+        No other job may run. A failure is harmless: the next start replays more.
+
+        Returns:
+            The error if it failed, otherwise None.
+
+        Raises:
+            StorageError: a sync failed; this is not a clean stop.
+        """
+        if self._job is not None:  # its thread has ended, but `end` was not called
+            if isinstance(self._job.error, StorageError) and self._job.error.is_fatal:
+                raise self._job.error
+            self.end(self._job)
+        if self._capture is not None:
+            self._capture.abandon()
+            self._capture = None
+            self._runs.abandon(self._runs_job)
+        if self._applied == self._log.pointers.committed:
+            return None
+        capture = self._begin()
+        while self.is_capturing and not self._go_on(capture):
+            pass
+        if self.is_capturing:
+            job = self._job = self._hand_over(capture)
+            job.run()
+            self.end(job)
+        return self.failure

@@ -1,0 +1,303 @@
+"""Consumer groups and their committed offsets: replays offset and group frames, and appends them.
+
+The key of a committed offset has the topic id: an offset of a deleted topic does not apply to a new
+topic of the same name. The commits of one turn share a frame. It is appended at the end of the
+turn, or before any other control frame, so that replay sees all frames in order. Layer 2.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from _core.bytes.layout import FRAME_ALIGNMENT, FRAME_HEADER_SIZE, KIND_GROUP, KIND_OFFSET
+from appliance.errors import DiskFullError, OffsetsTooLargeError, TooLargeError
+from appliance.store.state.group_frames import (
+    GROUP_DELETED,
+    OFFSET_DELETED,
+    GroupFrame,
+    OffsetEntry,
+    encode_group,
+    encode_offset,
+    join_offsets,
+    offset_size,
+)
+from appliance.store.state.payload import COUNT
+from appliance.units import KIB
+
+GATHERED_MAX_BYTES: Final = 32 * KIB
+"""Commits of one turn that share a frame at its end; more take several frames."""
+
+FRAME_OVERHEAD_BYTES: Final = FRAME_HEADER_SIZE + COUNT.size + FRAME_ALIGNMENT
+"""Maximum size of an offset frame without its entries."""
+
+RAISED_MAX: Final = (1 << 31) - (1 << 20)
+"""The limit to which 32-bit numbers are raised after a loss, so that some remain to be allocated.
+No broker has allocated that many."""
+
+
+_NONE: Final[Mapping[tuple[int, int], OffsetEntry]] = MappingProxyType({})
+
+
+def raised(number: int, jump: int) -> int:
+    """Raise a 32-bit number by `jump`, up to RAISED_MAX; never lower it."""
+    return max(number, min(number + jump, RAISED_MAX))
+
+
+class GroupStore:
+    """The last known state of groups, and their committed offsets.
+
+    Attributes:
+        offsets_size: total size of all committed offsets in bytes; see `offset_size`.
+        generation_floor: the generations of an unknown group start above this.
+    """
+
+    def __init__(
+        self,
+        *,
+        append: Callable[[int, bytes], None],
+        has_room: Callable[[int], bool],
+        begin: Callable[[], None],
+        end: Callable[[], None],
+        payload_size_max: int,
+        reserve_bytes: int,
+        offsets_size_max: int,
+    ) -> None:
+        """Start without groups.
+
+        Args:
+            append: (kind, payload) appends a control frame; raises RequestError if it cannot.
+            has_room: returns whether a payload of that many bytes fits without using the reserve.
+            begin: called when memory changes before its frame is appended.
+            end: called when the change is complete, or the appended frame is applied.
+            payload_size_max: the largest payload, bytes.
+            reserve_bytes: room kept free on a full disk; gathered commits may use it.
+            offsets_size_max: maximum total size of committed offsets, bytes.
+        """
+        self._append = append
+        self._has_room = has_room
+        self._begin = begin
+        self._end = end
+        self._payload_size_max = payload_size_max
+        self._gathered_size_max = min(GATHERED_MAX_BYTES, reserve_bytes - 2 * FRAME_HEADER_SIZE)
+        self._offsets_size_max = offsets_size_max
+        self.offsets_size = 0
+        self.generation_floor = 0
+        self._gathered: list[bytes] = []
+        self._gathered_size = 0
+        self._groups: dict[str, GroupFrame] = {}
+        self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
+        self._counts: dict[int, dict[str, int]] = {}
+        """By topic id and group: the number of partitions with offsets."""
+        self._shared: set[str] = set()
+        """Groups whose offsets a capture shares: a change makes a copy first."""
+
+    @property
+    def groups(self) -> Mapping[str, GroupFrame]:
+        """Groups by name, without those that only committed offsets."""
+        return MappingProxyType(self._groups)
+
+    @property
+    def topic_id_seen(self) -> int:
+        """The highest topic id of any committed offset, 0 for none."""
+        return max(self._counts, default=0)
+
+    @property
+    def names(self) -> list[str]:
+        """Sorted names of all groups, including those with only committed offsets."""
+        return sorted(self._groups.keys() | self._offsets.keys())
+
+    def offsets(self, group: str) -> Mapping[tuple[int, int], OffsetEntry]:
+        """The committed offsets of a group, by topic id and partition."""
+        found = self._offsets.get(group)
+        return _NONE if found is None else MappingProxyType(found)
+
+    # Changes
+
+    def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
+        """Commit or delete offsets, all or none; they are appended at the end of the turn.
+
+        This holds after a crash too if they are small enough to share a frame (GATHERED_MAX_BYTES).
+
+        Args:
+            entries: of any groups, of topics that exist; later entries override earlier ones.
+
+        Raises:
+            RequestError: the disk is full, an entry is larger than a frame, or there are too many
+                offsets. If they need several frames and more than half a segment, the first ones
+                may stay committed.
+        """
+        if not entries:
+            return
+        # Each entry holds the group's name: without this, a small request that repeats one
+        # partition would take any number of bytes, in memory and in the log.
+        entries = list({(e.group, e.topic_id, e.partition): e for e in entries}.values())
+        if self.offsets_size + sum(map(offset_size, entries)) > self._offsets_size_max:
+            self._check_growth(entries)
+        encoded = [encode_offset(entry) for entry in entries]
+        self._check_payload(max(map(len, encoded)) + FRAME_OVERHEAD_BYTES)
+        size = sum(map(len, encoded))
+        frame_count = 2 + size // max(1, self._gathered_size_max)
+        total = self._gathered_size + size + frame_count * FRAME_OVERHEAD_BYTES
+        self._check_room(min(total, self._payload_size_max))
+        if self._gathered_size + size > self._gathered_size_max:
+            self.append_gathered()  # so that the new entries share a frame if they fit
+        for entry, data in zip(entries, encoded, strict=True):
+            if self._gathered_size + len(data) > self._gathered_size_max:
+                self.append_gathered()
+            if len(data) > self._gathered_size_max:
+                self._append(KIND_OFFSET, join_offsets([data]))
+            else:
+                self._begin()
+                self._gathered.append(data)
+                self._gathered_size += len(data)
+            self.apply_offsets((entry,))
+            self._end()
+
+    @property
+    def has_gathered(self) -> bool:
+        """Offsets were committed in this turn whose frame is not appended yet."""
+        return bool(self._gathered)
+
+    def append_gathered(self) -> None:
+        """Append the frame of the gathered commits, if any; see the module for when."""
+        if self._gathered:
+            self._append(KIND_OFFSET, join_offsets(self._gathered))
+            self._gathered = []
+            self._gathered_size = 0
+            self._end()
+
+    def save_group(self, frame: GroupFrame) -> None:
+        """Store the current state of a group, or delete it with its offsets.
+
+        Raises:
+            RequestError: the disk is full, or the state is larger than a frame; the stored group
+                does not change.
+        """
+        payload = encode_group(frame)
+        self.append_gathered()
+        self._check_payload(len(payload))
+        self._check_room(len(payload))
+        self._append(KIND_GROUP, payload)
+        self.apply_group(frame)
+        self._end()
+
+    def _check_payload(self, size: int) -> None:
+        if size > self._payload_size_max:
+            raise TooLargeError(
+                f"the group's state has {size} bytes; a frame of the log holds at most "
+                f"{self._payload_size_max}: raise store.segment_size_bytes",
+            )
+
+    def _check_growth(self, entries: Sequence[OffsetEntry]) -> None:
+        growth = 0
+        for entry in entries:
+            if entry.op != OFFSET_DELETED:
+                known = self.offsets(entry.group).get((entry.topic_id, entry.partition))
+                growth += offset_size(entry) - (0 if known is None else offset_size(known))
+        if growth > 0 and self.offsets_size + growth > self._offsets_size_max:
+            raise OffsetsTooLargeError(
+                f"committed offsets take {self.offsets_size} bytes; {growth} more would exceed "
+                f"groups.offset_total_size_max_bytes = {self._offsets_size_max}",
+            )
+
+    def _check_room(self, size: int) -> None:
+        # Gathered commits may use the reserve, which is kept for deliveries; but no more are
+        # accepted once only the reserve is left.
+        if not self._has_room(size):
+            raise DiskFullError("the disk is full")
+
+    # Frames, when they are appended and when they are replayed
+
+    def apply_offsets(self, entries: Sequence[OffsetEntry]) -> None:
+        """Apply the entries of an offset frame; later entries override earlier ones."""
+        for entry in entries:
+            key = entry.topic_id, entry.partition
+            if entry.op == OFFSET_DELETED:
+                self._forget_offset(entry.group, key)
+                continue
+            offsets = self._own_offsets(entry.group)
+            known = offsets.get(key)
+            if known is None:
+                counts = self._counts.setdefault(entry.topic_id, {})
+                counts[entry.group] = counts.get(entry.group, 0) + 1
+            self.offsets_size += offset_size(entry) - (0 if known is None else offset_size(known))
+            offsets[key] = entry
+
+    def _own_offsets(self, group: str) -> dict[tuple[int, int], OffsetEntry]:
+        """The offsets of a group for a change: a copy if a capture shares them."""
+        offsets = self._offsets.setdefault(group, {})
+        if group in self._shared:
+            self._shared.discard(group)
+            offsets = self._offsets[group] = offsets.copy()
+        return offsets
+
+    def _forget_offset(self, group: str, key: tuple[int, int]) -> None:
+        if group not in self._offsets:
+            return
+        offsets = self._own_offsets(group)
+        known = offsets.pop(key, None)
+        if known is not None:
+            self.offsets_size -= offset_size(known)
+            self._discount(group, key[0])
+        if not offsets:
+            self._offsets.pop(group, None)
+
+    def _discount(self, group: str, topic_id: int) -> None:
+        counts = self._counts[topic_id]
+        counts[group] -= 1
+        if not counts[group]:
+            del counts[group]
+        if not counts:
+            del self._counts[topic_id]
+
+    def apply_group(self, frame: GroupFrame) -> None:
+        """Apply a group frame; the offsets of a deleted group are deleted with it."""
+        if frame.op == GROUP_DELETED:
+            self._groups.pop(frame.group, None)
+            for key in list(self.offsets(frame.group)):
+                self._forget_offset(frame.group, key)
+        else:
+            self._groups[frame.group] = frame
+
+    def raise_generations(self, jump: int) -> None:
+        """Add `jump` to the generation of every group: lost frames may have held later ones."""
+        if jump:
+            for name, frame in self._groups.items():
+                generation = raised(max(frame.generation, 0), jump)
+                self._groups[name] = replace(frame, generation=generation)
+
+    def forget_topic(self, topic_id: int, partition_count: int) -> None:
+        """Forget all committed offsets of a deleted topic.
+
+        O(its partitions) for each group that has offsets there.
+        """
+        for group in list(self._counts.get(topic_id, ())):
+            for partition in range(partition_count):
+                self._forget_offset(group, (topic_id, partition))
+            # The frame that added more partitions may have been damaged.
+            if group in self._counts.get(topic_id, ()):
+                for key in [key for key in self._offsets[group] if key[0] == topic_id]:
+                    self._forget_offset(group, key)
+
+    # Checkpoints
+
+    def begin_capture(self) -> tuple[list[GroupFrame], list[Mapping[Any, OffsetEntry]]]:
+        """Return all groups, and the offsets of each, unchanged until `end_capture`.
+
+        O(groups): offsets that change meanwhile are copied first.
+        """
+        self._shared = set(self._offsets)
+        return list(self._groups.values()), list(self._offsets.values())
+
+    def end_capture(self) -> None:
+        """End the sharing that `begin_capture` started."""
+        self._shared = set()
+
+    def walk_offsets(self) -> Iterator[OffsetEntry]:
+        """Yield every committed offset, group by group; concurrent changes may be missed.
+
+        Copies the offsets of one group at a time.
+        """
+        for group in list(self._offsets):
+            yield from list(self._offsets.get(group, {}).values())

@@ -1,0 +1,95 @@
+"""Expires committed offsets of abandoned groups, a slice at a time.
+
+A group with members keeps all its offsets. Without members, an offset expires when the group has
+been empty for the retention time. The time counts from the offset's commit if that is later, so
+that an offset that a tool sets for an empty group is kept as long. For a group with only committed
+offsets, the commit time alone counts. An offset with its own expiry time expires then, but not
+before the group is empty. These are Kafka's rules (KIP-211).
+
+Each expired offset is deleted by an entry in the log: replay does not know the retention. Layer 2.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Final
+
+from appliance.errors import RequestError
+from appliance.store.state.group_frames import (
+    OFFSET_DELETED,
+    STATE_EMPTY,
+    GroupFrame,
+    OffsetEntry,
+)
+from appliance.store.state.group_store import GroupStore
+from appliance.units import MS_PER_SECOND
+
+OFFSETS_PER_SLICE: Final = 2_048
+"""Offsets checked in one turn, in about a millisecond."""
+
+ROUND_INTERVAL_MS: Final = 10 * MS_PER_SECOND
+"""Minimum time between the starts of two rounds; Kafka's is ten minutes."""
+
+
+class OffsetExpiry:
+    """Checks all offsets of a store in rounds."""
+
+    def __init__(self, groups: GroupStore, *, retention_ms: int) -> None:
+        """Start with the first group.
+
+        Args:
+            groups: the groups and their offsets.
+            retention_ms: how long a group without members keeps its offsets.
+        """
+        self._groups = groups
+        self._retention_ms = retention_ms
+        self._round: Iterator[OffsetEntry] = iter(())
+        self._began_ms = -ROUND_INTERVAL_MS
+
+    def expire_some(self, now_ms: int, offsets_max: int = OFFSETS_PER_SLICE) -> bool:
+        """Check the next offsets and delete expired ones; appended at the end of the turn.
+
+        Args:
+            now_ms: wall clock, epoch ms.
+            offsets_max: check at most this many.
+
+        Returns:
+            Whether any was deleted.
+        """
+        entries = list(islice(self._round, offsets_max))
+        # A clock that was set back must not stop the expiry.
+        if not entries and abs(now_ms - self._began_ms) >= ROUND_INTERVAL_MS:
+            self._began_ms = now_ms
+            self._round = self._groups.walk_offsets()
+            entries = list(islice(self._round, offsets_max))
+        expired = [
+            OffsetEntry(
+                op=OFFSET_DELETED,
+                group=entry.group,
+                topic_id=entry.topic_id,
+                partition=entry.partition,
+            )
+            for entry in entries
+            if self._is_current(entry) and self._is_over(entry, now_ms)
+        ]
+        # If the disk is full, the next round finds them again.
+        with suppress(RequestError):
+            self._groups.commit_offsets(expired)
+            return bool(expired)
+        return False
+
+    def _is_current(self, entry: OffsetEntry) -> bool:
+        key = entry.topic_id, entry.partition
+        return self._groups.offsets(entry.group).get(key) is entry
+
+    def _is_over(self, entry: OffsetEntry, now_ms: int) -> bool:
+        group = self._groups.groups.get(entry.group)
+        if group is not None and group.state != STATE_EMPTY:
+            return False
+        if entry.expiry_ms >= 0:
+            return now_ms >= entry.expiry_ms
+        return now_ms - _idle_since_ms(group, entry) >= self._retention_ms
+
+
+def _idle_since_ms(group: GroupFrame | None, entry: OffsetEntry) -> int:
+    return entry.commit_ms if group is None else max(group.state_ms, entry.commit_ms)

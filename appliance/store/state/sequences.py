@@ -1,0 +1,58 @@
+"""The last batches of the idempotent producers of a partition, as stored in a state snapshot.
+
+`_core.queue.partition` writes and reads them; this module decodes them for tools. docs/FORMAT.md
+describes them. Layer 2; pure functions of bytes.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.store.state.payload import PayloadReader
+
+SEQUENCES_HEAD: Final = struct.Struct(">iI")
+"""Partition, count of producers."""
+PRODUCER_STATE: Final = struct.Struct(">qhBx")
+"""Producer id, epoch, count of batches; then the batches."""
+SEQUENCE: Final = struct.Struct(">iiqq")
+"""First and last sequence number, answer, store time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequencedBatch:
+    """A batch of an idempotent producer, kept so that a retry gets the same answer."""
+
+    first: int
+    last: int
+    answer: int
+    """The base offset in the answer; -1 if the batch was split."""
+    store_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerState:
+    """The state of one producer on one partition: its last batches, oldest first."""
+
+    producer_id: int
+    epoch: int
+    batches: tuple[SequencedBatch, ...]
+
+
+def decode_sequences(payload: bytes) -> tuple[int, tuple[ProducerState, ...]]:
+    """Decode a value of kind VALUE_SEQUENCES: the partition and its producers.
+
+    Raises:
+        CorruptionError: its size does not match its counts.
+    """
+    reader = PayloadReader(payload, "a list of producers")
+    partition, count = reader.fields(SEQUENCES_HEAD)
+    reader.check_count(count, PRODUCER_STATE.size)
+    producers = []
+    for _ in range(count):
+        producer_id, epoch, batch_count = reader.fields(PRODUCER_STATE)
+        batches = [SequencedBatch(*reader.fields(SEQUENCE)) for _ in range(batch_count)]
+        producers.append(
+            ProducerState(producer_id=producer_id, epoch=epoch, batches=tuple(batches))
+        )
+    reader.finish()
+    return partition, tuple(producers)

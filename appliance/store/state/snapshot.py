@@ -1,0 +1,315 @@
+"""The state snapshot: the part of a saved state that is neither timers nor ids nor units.
+
+    head: number and position of the state, the last frame below that position, the epoch
+    then values: kind, topic id, size, and a payload
+
+Values and their payloads have the format of those in a carry frame; some kinds occur only here. A
+file never changes. The checkpoint has its size and CRC, and the file has those of the runs, so a
+state is used only if all of it is intact. docs/FORMAT.md describes it. Layer 2.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+from uuid import UUID
+
+from _core.bytes.crc32c import crc32c
+from _core.bytes.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_TOPIC
+from appliance.errors import CorruptionError
+from appliance.store.checkpoint import NO_CLUSTER, SavedState
+from appliance.store.runs.run_files import ENTRY, RunEntry, decode_entry, encode_entry
+from appliance.store.state.payload import PayloadReader, pack_text
+from appliance.system.files import FileSystem
+
+MAGIC: Final = 0x4C4D4353
+"""LMCS."""
+VERSION: Final = 1
+
+HEAD: Final = struct.Struct(">IHxxqqqqIiqiiI16sxxxx")
+"""Magic, version, number, start, applied, position and CRC of the last frame, epoch, next producer
+id, next topic id, generation floor, salt, cluster."""
+
+VALUE_HEAD: Final = struct.Struct(">BxxxiI")
+"""Kind, topic id, size; then the payload. The values of a carry frame begin likewise."""
+
+VALUE_SEQUENCES: Final = 65
+VALUE_PARTITIONS: Final = 129
+VALUE_SETTINGS: Final = 130
+VALUE_ID_KEY: Final = 131
+VALUE_TOTALS: Final = 132
+VALUE_LEVEL_STATES: Final = 133
+VALUE_LOST: Final = 134
+VALUE_DAMAGE: Final = 135
+VALUE_RUNS: Final = 136
+VALUE_UNIT_RUNS: Final = 137
+
+PARTITION: Final = struct.Struct(">iiqqqq")
+"""Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
+UNIT_RUN: Final = struct.Struct(">iiqqqiq")
+"""Topic id, partition, first offset, the one after the last, position, size, tags code."""
+LEVEL_STATE: Final = struct.Struct(">qqqixxxx")
+"""Next offset; due time, position and index of the last timer."""
+RANGE: Final = struct.Struct(">qq")
+"""From, to."""
+TOTAL: Final = struct.Struct(">q")
+
+_BULK: Final = frozenset((KIND_TOPIC, KIND_OFFSET, KIND_GROUP, VALUE_SEQUENCES))
+"""Kinds with any number of values: they are restored one by one, in slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDamage:
+    """A part of the log that was known to be damaged when the state was saved."""
+
+    pos: int
+    size: int
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value: its kind, its topic id (0: none), its payload."""
+
+    kind: int
+    topic_id: int
+    payload: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class ControlState:
+    """The content of a state snapshot. `values` may be numerous; the rest is small or packed."""
+
+    number: int
+    start: int
+    """Log position of the first byte of the log."""
+    applied: int
+    last_pos: int
+    """Position of the last frame below `applied`."""
+    last_crc: int
+    """Its CRC field: a log with a different frame there is a different log."""
+    epoch: int
+    next_producer_id: int = 0
+    next_topic_id: int = 1
+    generation_floor: int = 0
+    salt: int = 0
+    cluster: UUID = NO_CLUSTER
+    settings: str = ""
+    """The part of the configuration that the state depends on."""
+    id_key: bytes = b""
+    totals: tuple[int, ...] = ()
+    level_states: tuple[tuple[int, int, int, int], ...] = ()
+    lost: tuple[tuple[int, int], ...] = ()
+    damage: tuple[KnownDamage, ...] = ()
+    runs: tuple[RunEntry, ...] = ()
+    epochs: tuple[bytes, ...] = ()
+    """Payloads of epoch frames, in order."""
+    partitions: bytes = b""
+    """PARTITION of each partition, in the order of the index within a topic."""
+    unit_runs: tuple[tuple[int, ...], ...] = ()
+    """UNIT_RUN of each run of offsets without units, in order within a partition."""
+    values: list[Value] = field(default_factory=list)
+    """Of kind topic (without partitions), offset, group and sequences."""
+
+
+# Writing
+
+
+def encode_head(state: ControlState) -> bytes:
+    """Encode the head of the file."""
+    return HEAD.pack(
+        MAGIC,
+        VERSION,
+        state.number,
+        state.start,
+        state.applied,
+        state.last_pos,
+        state.last_crc,
+        state.epoch,
+        state.next_producer_id,
+        state.next_topic_id,
+        state.generation_floor,
+        state.salt,
+        state.cluster.bytes,
+    )
+
+
+def encode_value(kind: int, payload: bytes, topic_id: int = 0) -> bytes:
+    """Encode one value."""
+    return VALUE_HEAD.pack(kind, topic_id, len(payload)) + payload
+
+
+def encode_small_values(state: ControlState) -> bytes:
+    """Encode all values except `values`."""
+    parts = [
+        encode_value(VALUE_SETTINGS, pack_text(state.settings)),
+        encode_value(VALUE_ID_KEY, state.id_key),
+        encode_value(VALUE_TOTALS, b"".join(TOTAL.pack(each) for each in state.totals)),
+        encode_value(
+            VALUE_LEVEL_STATES, b"".join(LEVEL_STATE.pack(*each) for each in state.level_states)
+        ),
+        encode_value(VALUE_LOST, b"".join(RANGE.pack(*each) for each in state.lost)),
+        encode_value(VALUE_RUNS, b"".join(encode_entry(each) for each in state.runs)),
+        encode_value(VALUE_PARTITIONS, state.partitions),
+        encode_value(VALUE_UNIT_RUNS, b"".join(UNIT_RUN.pack(*each) for each in state.unit_runs)),
+    ]
+    parts += [encode_value(VALUE_DAMAGE, _encode_damage(each)) for each in state.damage]
+    parts += [encode_value(KIND_EPOCH, payload) for payload in state.epochs]
+    return b"".join(parts)
+
+
+def _encode_damage(damage: KnownDamage) -> bytes:
+    return RANGE.pack(damage.pos, damage.size) + pack_text(damage.fault)
+
+
+def write(fs: FileSystem, path: Path, parts: Sequence[bytes]) -> tuple[int, int]:
+    """Write a new file, and make it and its name durable; may run on any thread.
+
+    Args:
+        fs: files.
+        path: of the file; an existing file is overwritten.
+        parts: the bytes of the file.
+
+    Returns:
+        Its size and CRC32C.
+
+    Raises:
+        StorageError: it could not be written or synced; the caller removes the file.
+    """
+    data = b"".join(parts)
+    file = fs.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.pwritev([data], 0)
+        file.fdatasync()
+    finally:
+        file.close()
+    fs.sync_dir(path.parent)
+    return len(data), crc32c(data)
+
+
+# Reading
+
+
+def read(fs: FileSystem, path: Path, saved: SavedState) -> ControlState:
+    """Read the state snapshot of a saved state, and check it.
+
+    Raises:
+        StorageError: it is missing or cannot be read.
+        CorruptionError: it is not the one that the checkpoint names, or has another version.
+    """
+    file = fs.open(path, writable=False)
+    try:
+        # One byte more, to detect a longer file.
+        data = file.pread(saved.size + 1, 0)
+    finally:
+        file.close()
+    if len(data) != saved.size:
+        raise CorruptionError(path, 0, f"{saved.size} bytes", f"{file_size(data, saved)}")
+    if crc32c(data) != saved.crc:
+        raise CorruptionError(path, 0, f"CRC32C {saved.crc:#010x}", f"{crc32c(data):#010x}")
+    state = decode(path, data)
+    if (state.number, state.applied) != (saved.number, saved.applied):
+        raise CorruptionError(
+            path,
+            0,
+            f"state {saved.number} at {saved.applied}",
+            f"state {state.number} at {state.applied}",
+        )
+    return state
+
+
+def file_size(data: bytes, saved: SavedState) -> str:
+    """Describe a wrong size."""
+    return "more" if len(data) > saved.size else f"{len(data)} bytes"
+
+
+def decode(path: Path, data: bytes) -> ControlState:
+    """Decode a state snapshot.
+
+    Raises:
+        CorruptionError: it is not a state snapshot, or has another version.
+    """
+    if len(data) < HEAD.size:
+        raise CorruptionError(path, 0, f"{HEAD.size} bytes of a head", f"{len(data)}")
+    magic, version, *fields = HEAD.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        raise CorruptionError(
+            path, 0, f"a state snapshot of version {VERSION}", f"version {version}, {magic:#x}"
+        )
+    names = (
+        "number",
+        "start",
+        "applied",
+        "last_pos",
+        "last_crc",
+        "epoch",
+        "next_producer_id",
+        "next_topic_id",
+        "generation_floor",
+        "salt",
+    )
+    *numbers, cluster = fields
+    state = ControlState(**dict(zip(names, numbers, strict=True)), cluster=UUID(bytes=cluster))
+    for at, value in _walk(path, data):
+        if value.kind in _BULK:
+            state.values.append(value)
+        elif not _take_small(state, value):
+            raise CorruptionError(path, at, "a value of a known kind", f"kind {value.kind}")
+    return state
+
+
+def _walk(path: Path, data: bytes) -> Iterator[tuple[int, Value]]:
+    at = HEAD.size
+    while at < len(data):
+        if len(data) - at < VALUE_HEAD.size:
+            _refuse_size(path, at, VALUE_HEAD.size, len(data))
+        kind, topic_id, size = VALUE_HEAD.unpack_from(data, at)
+        start = at + VALUE_HEAD.size
+        if len(data) - start < size:
+            _refuse_size(path, start, size, len(data))
+        yield at, Value(kind, topic_id, data[start : start + size])
+        at = start + size
+
+
+def _refuse_size(path: Path, at: int, size: int, end: int) -> NoReturn:
+    raise CorruptionError(path, at, f"{size} bytes of a value", f"{end - at}")
+
+
+def _rows(layout: struct.Struct, payload: bytes, what: str) -> Iterable[tuple[int, ...]]:
+    if len(payload) % layout.size:
+        raise PayloadReader(payload, what).error(f"rows of {layout.size} bytes", f"{len(payload)}")
+    return layout.iter_unpack(payload)
+
+
+def _take_small(state: ControlState, value: Value) -> bool:
+    payload = value.payload
+    reader = PayloadReader(payload, "a state snapshot")
+    if value.kind == KIND_EPOCH:
+        state.epochs += (payload,)
+    elif value.kind == VALUE_SETTINGS:
+        state.settings = reader.text()
+    elif value.kind == VALUE_ID_KEY:
+        state.id_key = payload
+    elif value.kind == VALUE_TOTALS:
+        state.totals = tuple(each[0] for each in _rows(TOTAL, payload, "totals"))
+    elif value.kind == VALUE_LEVEL_STATES:
+        rows = _rows(LEVEL_STATE, payload, "level states")
+        state.level_states = tuple((a, b, c, d) for a, b, c, d in rows)
+    elif value.kind == VALUE_LOST:
+        state.lost = tuple((a, b) for a, b in _rows(RANGE, payload, "lost ranges"))
+    elif value.kind == VALUE_DAMAGE:
+        pos, size = reader.fields(RANGE)
+        state.damage += (KnownDamage(pos, size, reader.text()),)
+    elif value.kind == VALUE_RUNS:
+        places = range(0, len(payload) - len(payload) % ENTRY.size, ENTRY.size)
+        state.runs = tuple(decode_entry(payload, at) for at in places)
+    elif value.kind == VALUE_PARTITIONS:
+        _rows(PARTITION, payload, "partitions")
+        state.partitions = payload
+    elif value.kind == VALUE_UNIT_RUNS:
+        state.unit_runs = tuple(_rows(UNIT_RUN, payload, "runs of offsets"))
+    else:
+        return False
+    return True

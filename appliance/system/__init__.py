@@ -1,0 +1,1 @@
+"""The operating system: clocks, files, locks, systemd. Nothing else touches it."""

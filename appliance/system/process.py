@@ -1,0 +1,46 @@
+"""This process: how it is scheduled, and which modules it loads. Layer 1."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def set_priority(nice: int) -> bool:
+    """Ask to wait less, or more, behind other processes.
+
+    Args:
+        nice: -20 waits least, 19 most.
+
+    Returns:
+        False if the system does not permit it.
+    """
+    if os.getpriority(os.PRIO_PROCESS, 0) == nice:
+        return True  # systemd did it, and then forbids it
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    except PermissionError:
+        return False
+    return True
+
+
+@contextmanager
+def without_modules(*names: str) -> Iterator[None]:
+    """Import what the block imports as if some modules were not installed.
+
+    For libraries that load much which they can do without, and which is not used here.
+
+    Args:
+        names: of modules, each of which raises ImportError in the block.
+    """
+    hidden = {name: sys.modules.get(name) for name in names}
+    # None is how the import system says that a module is known not to be there.
+    sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name, module in hidden.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module

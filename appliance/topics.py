@@ -1,0 +1,172 @@
+"""Topics: find them, and change them within the limits of the configuration.
+
+The facade checks names and settings. This module checks counts and whatever depends on the state of
+a topic. Layer 4; does no I/O of its own.
+"""
+
+import logging
+from collections.abc import Mapping
+from uuid import UUID
+
+from _core.queue.partition import Topic
+from _core.state.projections import Projections
+from appliance.config.config import Config
+from appliance.errors import (
+    InvalidPartitionsError,
+    PolicyError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from appliance.log_text import quoted
+from appliance.store.state.topic_store import TopicStore
+
+_log = logging.getLogger(__name__)
+
+
+class Topics:
+    """Checks, then changes. A change takes effect at once and is durable after the next flush."""
+
+    def __init__(self, store: TopicStore, projections: Projections, config: Config) -> None:
+        """Work on the topics of a store."""
+        self._store = store
+        self._projections = projections
+        self._config = config
+        self._is_debug = _log.isEnabledFor(logging.DEBUG)
+
+    def all(self) -> list[Topic]:
+        """All topics, in the order of their creation."""
+        return list(self._projections.topics_by_id.values())
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of that name."""
+        return self._store.find(name)
+
+    def find_by_uuid(self, uuid: UUID) -> Topic | None:
+        """The topic with that id."""
+        return self._projections.topics_by_uuid.get(uuid.bytes)
+
+    def check_create(self, name: str, partition_count: int) -> None:
+        """Raise what `create` would raise, except for a full disk."""
+        config = self._config
+        if self._store.find(name) is not None:
+            raise TopicExistsError(f"topic {name} already exists")
+        self._check_count(partition_count)
+        count = self._store.topic_count
+        if count >= config.topic_count_max:
+            raise PolicyError(f"there are {count} topics: topics.topic_count_max is reached")
+        self._check_total(partition_count)
+
+    def create(self, name: str, partition_count: int, settings: Mapping[str, str | None]) -> Topic:
+        """Make a topic.
+
+        Args:
+            name: checked by the caller.
+            partition_count: number of its partitions.
+            settings: checked by the caller; those without a value keep the default.
+
+        Raises:
+            TopicExistsError: a topic of that name exists.
+            InvalidPartitionsError, PolicyError: a limit forbids it.
+            RequestError: the disk is full.
+        """
+        self.check_create(name, partition_count)
+        given = {key: value for key, value in settings.items() if value is not None}
+        topic = self._store.create(name, partition_count, given)
+        self._log_change("created", topic)
+        return topic
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, its records and its timers.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            RequestError: the disk is full.
+        """
+        topic = self._store.find(name)
+        if topic is None:
+            raise UnknownTopicError(f"there is no topic {name}")
+        self._store.delete(topic)
+        self._log_change("deleted", topic)
+
+    def check_add_partitions(self, topic: Topic, partition_count: int) -> None:
+        """Raise what `add_partitions` would raise, except for a full disk."""
+        present = len(topic.partitions)
+        if partition_count == present:
+            raise InvalidPartitionsError(f"the topic already has {present} partitions")
+        if partition_count < present:
+            raise InvalidPartitionsError(
+                f"the topic has {present} partitions; it cannot be reduced to {partition_count}"
+            )
+        self._check_count(partition_count)
+        self._check_total(partition_count - present)
+
+    def add_partitions(self, topic: Topic, partition_count: int) -> None:
+        """Raise the number of a topic's partitions to `partition_count`.
+
+        Raises:
+            InvalidPartitionsError, PolicyError: the count does not grow, or a limit forbids it.
+            RequestError: the disk is full.
+        """
+        self.check_add_partitions(topic, partition_count)
+        self._store.add_partitions(topic, partition_count)
+        self._log_change("extended", topic)
+
+    def replace_settings(self, topic: Topic, settings: Mapping[str, str]) -> None:
+        """Give a topic other settings, all of them, checked by the caller.
+
+        Raises:
+            RequestError: the disk is full.
+        """
+        if topic.settings != settings:
+            self._store.replace_settings(topic, settings)
+            self._log_change("configured", topic)
+
+    def delete_records(self, topic: Topic, offsets: Mapping[int, int]) -> None:
+        """Delete the records below an offset of each partition, all or none.
+
+        Args:
+            topic: the topic.
+            offsets: by partition, each at most the visible offset. Deleted records stay deleted.
+
+        Returns:
+            Whether any record is deleted by this call.
+
+        Raises:
+            RequestError: the disk is full.
+        """
+        starts = {
+            index: offset
+            for index, offset in offsets.items()
+            if offset > topic.partitions[index].start_offset
+        }
+        if starts:
+            self._store.raise_starts(topic, starts)
+            self._log_change("trimmed", topic)
+
+    def _log_change(self, what: str, topic: Topic) -> None:
+        if self._is_debug:
+            settings = " ".join(f"{key}={value}" for key, value in sorted(topic.settings.items()))
+            _log.debug(
+                "topic %s name=%s id=%s partitions=%d settings=%s",
+                what,
+                quoted(topic.name),
+                topic.uuid,
+                len(topic.partitions),
+                quoted(settings),
+            )
+
+    def _check_count(self, partition_count: int) -> None:
+        limit = self._config.partition_count_max_per_topic
+        if not 1 <= partition_count <= limit:
+            raise InvalidPartitionsError(
+                f"{partition_count} partitions are out of range: use 1 to {limit} "
+                "(topics.partition_count_max_per_topic)"
+            )
+
+    def _check_total(self, added: int) -> None:
+        present, limit = self._store.partition_total, self._config.partition_total_max
+        if present + added > limit:
+            raise PolicyError(
+                f"there are {present} partitions; {added} more would exceed "
+                f"topics.partition_total_max = {limit}"
+            )

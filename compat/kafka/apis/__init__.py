@@ -1,0 +1,1 @@
+"""The served APIs: one file each, named by the API key."""

@@ -1,0 +1,15 @@
+"""Produce (key 0): v3-11, advertised from v0.
+
+Compiled code answers it, from bytes to bytes: `_core.paths.produce` documents the behaviour.
+
+Deviations:
+- Versions 0 to 2 are advertised but not served, as in Kafka 4: librdkafka before 2.11.1 compresses
+  only if the broker's range overlaps [0, version of the codec].
+
+Versions: 3 transactional id; 5 log start offset; 7 zstd; 8 record errors and message; 9 flexible.
+Layer 4; does no I/O.
+"""
+
+from compat.kafka.protocol.registry import Api
+
+produce = Api(key=0, name="Produce", versions=(0, 11), flexible_from=9, served_from=3)

@@ -1,0 +1,112 @@
+"""ListOffsets (key 2): v1-9.
+
+Behaviour:
+- Timestamp -1 means latest: the first offset that cannot be fetched yet (the high watermark), at
+  every isolation level, because there are no transactions. -2 means earliest. -3 (v7+) means the
+  record with the highest timestamp. 0 and above is a time: the first offset at which the running
+  maximum of timestamps reaches it. Pending delayed records have no offset and do not count.
+- If nothing is found, offset and timestamp are -1, without an error.
+- The leader epoch (v4+) is the log's. A request with an older one gets FENCED_LEADER_EPOCH, with a
+  newer one UNKNOWN_LEADER_EPOCH.
+- There are no storage tiers: -4 (v8+), the earliest local offset, means earliest; for -5 (v9+), the
+  latest offset in the remote tier, nothing is found. Other negative times, and these in older
+  versions, get UNSUPPORTED_VERSION.
+- A search by time reads frames. A thread reads cold frames; damaged frames are skipped. A search
+  that needs too many reads gets KAFKA_STORAGE_ERROR.
+
+Deviations: the replica id is ignored.
+
+Versions: 1 one offset with its timestamp; 2 isolation level, throttle time; 4 leader epochs;
+6 flexible; 7 highest timestamp; 8 earliest local; 9 latest in the remote tier.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from compat.kafka.cold_search import ColdSearch
+from compat.kafka.node import Node, TopicView
+from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+
+_FIRST_VERSION: Final = {
+    _LATEST: 1,
+    _EARLIEST: 1,
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+}
+"""The meanings of negative times in Kafka, with the first request version that has each."""
+
+_NO_EPOCH: Final = -1
+
+_NOTHING: Final[Fields] = {
+    "error_code": ErrorCode.NONE,
+    "timestamp": -1,
+    "offset": -1,
+    "leader_epoch": _NO_EPOCH,
+}
+
+
+@handles(key=2, name="ListOffsets", versions=(1, 9), flexible_from=6)
+def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
+    """Return one offset for each requested partition."""
+    asked = [
+        (node.broker.topics.find(topic["name"]), partition)
+        for topic in request["topics"]
+        for partition in topic["partitions"]
+    ]
+
+    def respond(answers: list[Fields]) -> Fields:
+        rest = iter(
+            {"partition_index": partition["partition_index"], **_NOTHING, **answer}
+            for (_, partition), answer in zip(asked, answers, strict=True)
+        )
+        topics = [
+            {"name": topic["name"], "partitions": [next(rest) for _ in topic["partitions"]]}
+            for topic in request["topics"]
+        ]
+        return {"topics": topics}
+
+    return ColdSearch(node, asked, lambda item: _answer(node, version, *item), respond).deferred
+
+
+def _answer(node: Node, version: int, topic: TopicView | None, asked: Fields) -> Fields:
+    """Return the fields that differ from "nothing found"."""
+    index: int = asked["partition_index"]
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    epoch = node.broker.epoch
+    client_epoch: int = asked.get("current_leader_epoch", _NO_EPOCH)
+    if client_epoch != _NO_EPOCH and client_epoch < epoch:
+        return {"error_code": ErrorCode.FENCED_LEADER_EPOCH}
+    if client_epoch > epoch:
+        return {"error_code": ErrorCode.UNKNOWN_LEADER_EPOCH}
+    timestamp: int = asked["timestamp"]
+    if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
+        return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
+    found = _find(node, topic, index, timestamp)
+    if found is None:
+        return {}
+    return {"offset": found[0], "timestamp": found[1], "leader_epoch": epoch}
+
+
+def _find(node: Node, topic: TopicView, index: int, timestamp: int) -> tuple[int, int] | None:
+    """Return offset and timestamp; the timestamp is -1 for earliest and latest."""
+    partition = topic.partitions[index]
+    if timestamp >= 0:
+        return node.broker.search.find(topic.partitions[index], timestamp)
+    if timestamp == _LATEST:
+        return partition.visible_offset, -1
+    if timestamp == _MAX_TIMESTAMP:
+        return node.broker.search.find_highest(topic.partitions[index])
+    if timestamp == _LATEST_TIERED:
+        return None
+    assert timestamp in (_EARLIEST, _EARLIEST_LOCAL)
+    return partition.start_offset, -1

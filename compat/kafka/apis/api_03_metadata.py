@@ -1,0 +1,138 @@
+"""Metadata (key 3): v0-12.
+
+Behaviour:
+- This broker is the only one: it is the controller and leads every partition. The leader epoch
+  (v7+) is the log's.
+- A null topic list (v1+), or an empty one (v0), means all topics. An empty list (v1+) means none;
+  librdkafka sends it to learn the brokers. A topic that is requested twice is answered once.
+- A missing topic is created with the broker's default partition count if the broker's settings and
+  the request allow it (v0-3 always do); the response has it already. Otherwise it gets
+  UNKNOWN_TOPIC_OR_PARTITION. An invalid name gets INVALID_TOPIC_EXCEPTION.
+- Topic ids (v10+) are real. A request by id (v12) never creates a topic: UNKNOWN_TOPIC_ID.
+
+Deviations:
+- A new topic has a leader at once: LEADER_NOT_AVAILABLE does not occur.
+- Authorized operations (v8+) are always "unknown".
+
+Versions: 1 controller id, rack, is_internal; 2 cluster id; 3 throttle time; 4 the request says
+whether topics may be created; 5 offline replicas; 7 leader epoch; 8 authorized operations;
+9 flexible; 10 topic ids; 11 drops the cluster's authorized operations; 12 topics by id.
+Layer 4; does no I/O.
+"""
+
+import functools
+import struct
+from typing import Final
+from uuid import UUID
+
+from appliance.errors import RemoteProtocolError, RequestError
+from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_name
+from compat.kafka.node import Node, TopicView
+from compat.kafka.protocol import messages
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_KEY: Final = 3
+_FIRST_VERSION_WITH_EMPTY_AS_NONE: Final = 1
+_FIRST_VERSION_BY_ID: Final = 12
+
+
+@handles(key=_KEY, name="Metadata", versions=(0, 12), flexible_from=9)
+def metadata(node: Node, version: int, request: Fields) -> Fields:
+    """Return the brokers, topics and partitions; create missing topics if allowed."""
+    broker = node.broker
+    asked = request["topics"]
+    topics: list[Fields | bytes]
+    if asked is None or (not asked and version < _FIRST_VERSION_WITH_EMPTY_AS_NONE):
+        topics = [_describe(node, version, topic) for topic in broker.topics.all()]
+    else:
+        may_create = broker.config.auto_create_topics and request.get(
+            "allow_auto_topic_creation", True
+        )
+        topics = [
+            _answer_by_id(node, version, wanted)
+            if isinstance(wanted, UUID)
+            else _answer_by_name(node, version, wanted, may_create)
+            for wanted in dict.fromkeys(_read_wanted(item, version) for item in asked)
+        ]
+    return {
+        "brokers": [{"node_id": broker.node_id, "host": node.host, "port": node.port}],
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.node_id,
+        "topics": topics,
+    }
+
+
+def _read_wanted(item: Fields, version: int) -> str | UUID:
+    wanted: str | UUID | None = item["name"]
+    if version >= _FIRST_VERSION_BY_ID and item["topic_id"] is not None:
+        wanted = item["topic_id"]
+    if wanted is None:
+        raise RemoteProtocolError("a topic in a Metadata request has neither name nor id")
+    return wanted
+
+
+def _answer_by_id(node: Node, version: int, topic_id: UUID) -> Fields | bytes:
+    topic = node.broker.topics.find_by_uuid(topic_id)
+    if topic is None:
+        return _refuse(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+    return _describe(node, version, topic)
+
+
+def _answer_by_name(node: Node, version: int, name: str, may_create: bool) -> Fields | bytes:
+    broker = node.broker
+    topic = broker.topics.find(name)
+    if topic is None:
+        try:
+            check_topic_name(name)
+            if not may_create:
+                return _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, None)
+            topic = broker.topics.create(name, broker.config.default_partition_count, {})
+        except RequestError as error:
+            return _refuse(error.code, name, None)
+    return _describe(node, version, topic)
+
+
+def _refuse(error_code: int, name: str | None, topic_id: UUID | None) -> Fields:
+    return {"error_code": error_code, "name": name, "topic_id": topic_id, "partitions": ()}
+
+
+def _describe(node: Node, version: int, topic: TopicView) -> bytes:
+    broker = node.broker
+    first = _encode_partition(version, broker.node_id, broker.epoch)
+    # Partitions differ only in their index, which follows the int16 error code in every version.
+    # A topic may have a thousand, and every client requests them repeatedly.
+    head, tail = first[:2], first[6:]
+    partitions = [
+        b"".join((head, struct.pack(">i", partition.index), tail)) for partition in topic.partitions
+    ]
+    return messages.encode_response_item(
+        _KEY,
+        version,
+        "topics",
+        {
+            "error_code": ErrorCode.NONE,
+            "name": topic.name,
+            "topic_id": topic.uuid,
+            "is_internal": topic.name in RESERVED_TOPIC_NAMES,
+            "partitions": partitions,
+        },
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _encode_partition(version: int, node_id: int, epoch: int) -> bytes:
+    """Encode partition 0 with error code 0."""
+    return messages.encode_response_item(
+        _KEY,
+        version,
+        "topics.partitions",
+        {
+            "error_code": ErrorCode.NONE,
+            "partition_index": 0,
+            "leader_id": node_id,
+            "leader_epoch": epoch,
+            "replica_nodes": (node_id,),
+            "isr_nodes": (node_id,),
+        },
+    )

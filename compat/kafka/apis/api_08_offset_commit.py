@@ -1,0 +1,108 @@
+"""OffsetCommit (key 8): v2-9.
+
+Behaviour:
+- Each partition has its own error code. A missing partition gets UNKNOWN_TOPIC_OR_PARTITION. The
+  group determines the code of all others: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION,
+  REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID. If the group accepts the commit, partitions with too
+  much metadata (`groups.offset_metadata_size_max_bytes`) get OFFSET_METADATA_TOO_LARGE, and the
+  others are committed.
+- Without a member id and a generation (an admin tool, or a consumer that assigns its own
+  partitions) the group must have no members. The commit creates a missing group.
+- Offset, leader epoch and metadata are stored unchanged; null metadata is stored as empty.
+- The response waits until the offsets are as durable as the broker's flush mode promises. If the
+  disk is full, nothing is stored: COORDINATOR_NOT_AVAILABLE, after which every client retries.
+- A retention time (v2-4) other than -1 is stored with the offset.
+
+Deviations:
+- The size of metadata counts bytes of UTF-8; Kafka counts UTF-16 units.
+- Offsets beyond `groups.offset_total_size_max_bytes` get INVALID_COMMIT_OFFSET_SIZE; Kafka has no
+  such limit.
+- A member of a missing group gets ILLEGAL_GENERATION also in version 9, after which it rejoins.
+  Kafka sends GROUP_ID_NOT_FOUND, after which some clients stop.
+
+Versions: 2 retention time; 3 throttle time; 4 as 3; 5 without retention time; 6 leader epoch;
+7 static members; 8 flexible; 9 as 8.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from appliance.errors import RequestError
+from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
+from compat.kafka.groups.offset_rules import code_of
+from compat.kafka.node import Node, TopicView
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_NO_RETENTION: Final = -1
+_NO_EPOCH: Final = -1
+_LAST_MS: Final = (1 << 63) - 1
+
+
+@handles(key=8, name="OffsetCommit", versions=(2, 9), flexible_from=8)
+def offset_commit(node: Node, version: int, request: Fields) -> Fields:
+    """Commit offsets of one group."""
+    topics, found = [], []
+    for asked in request["topics"]:
+        topic = node.broker.topics.find(asked["name"])
+        answers = []
+        for partition in asked["partitions"]:
+            index: int = partition["partition_index"]
+            answer = {"partition_index": index}
+            answers.append(answer)
+            if topic is not None and 0 <= index < len(topic.partitions):
+                found.append((topic, partition, answer))
+            else:
+                answer["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topics.append({"name": asked["name"], "partitions": answers})
+    if found:
+        _commit(node, request, found)
+    return {"topics": topics}
+
+
+def _commit(node: Node, request: Fields, found: list[tuple[TopicView, Fields, Fields]]) -> None:
+    """Commit the offsets of existing partitions, and complete their answers."""
+    error: int = node.groups.check_commit(
+        request["group_id"],
+        request["member_id"],
+        request.get("group_instance_id"),
+        request["generation_id_or_member_epoch"],
+        node.now_ms(),
+    )
+    entries = []
+    for topic, partition, answer in found:
+        entry = _entry(node, request, topic, partition)
+        answer["error_code"] = error
+        if error == ErrorCode.NONE and entry is None:
+            answer["error_code"] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        if entry is not None:
+            entries.append(entry)
+    if error != ErrorCode.NONE or not entries:
+        return
+    try:
+        node.broker.groups.commit_offsets(entries)
+    except RequestError as refusal:
+        for _, _, answer in found:
+            if answer["error_code"] == ErrorCode.NONE:
+                answer["error_code"] = code_of(refusal)
+
+
+def _entry(node: Node, request: Fields, topic: TopicView, partition: Fields) -> OffsetEntry | None:
+    """Return the entry to store, None if its metadata is too large."""
+    metadata: str = partition["committed_metadata"] or ""
+    if len(metadata.encode()) > node.broker.config.offset_metadata_size_max_bytes:
+        return None
+    now_ms = node.broker.clock.wall_ms()
+    retention_ms: int = request.get("retention_time", _NO_RETENTION)
+    expiry_ms = -1 if retention_ms == _NO_RETENTION else now_ms + retention_ms
+    return OffsetEntry(
+        op=OFFSET_COMMITTED,
+        group=request["group_id"],
+        topic_id=topic.topic_id,
+        partition=partition["partition_index"],
+        offset=partition["committed_offset"],
+        leader_epoch=partition.get("committed_leader_epoch", _NO_EPOCH),
+        metadata=metadata,
+        commit_ms=now_ms,
+        expiry_ms=expiry_ms if expiry_ms == -1 else min(max(expiry_ms, 0), _LAST_MS),
+    )

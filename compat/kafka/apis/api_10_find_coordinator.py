@@ -1,0 +1,59 @@
+"""FindCoordinator (key 10): v0-6.
+
+Behaviour:
+- The coordinator of every group is this broker.
+- Transactional ids get TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as from InitProducerId. Kafka has no
+  code for "no such feature" that ends a transactional producer at once in every client: Java stops
+  on any code that is not retriable, librdkafka only on this one and on
+  CLUSTER_AUTHORIZATION_FAILED, and it shows the message.
+- Other key types (share groups, v6) get INVALID_REQUEST.
+
+Deviations: the two refusals above.
+
+Versions: 0 groups only; 1 key types, messages, throttle time; 2 as 1; 3 flexible; 4 many keys in
+one request; 5 and 6 as 4, with more error codes and key types.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_FIRST_VERSION_WITH_MANY_KEYS: Final = 4
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
+
+
+@handles(key=10, name="FindCoordinator", versions=(0, 6), flexible_from=3)
+def find_coordinator(node: Node, version: int, request: Fields) -> Fields:
+    """Return this broker as the coordinator of groups."""
+    found = _answer(node, request.get("key_type", _GROUP))
+    if version < _FIRST_VERSION_WITH_MANY_KEYS:
+        return found
+    return {"coordinators": [{**found, "key": key} for key in request["coordinator_keys"]]}
+
+
+def _answer(node: Node, key_type: int) -> Fields:
+    if key_type == _GROUP:
+        return {
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+            "node_id": node.broker.node_id,
+            "host": node.host,
+            "port": node.port,
+        }
+    if key_type == _TRANSACTION:
+        error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        error_message = "transactions are not supported yet: leave out transactional.id"
+    else:
+        error_code = ErrorCode.INVALID_REQUEST
+        error_message = f"key type {key_type} is not supported: use {_GROUP} for groups"
+    return {
+        "error_code": error_code,
+        "error_message": error_message,
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+    }

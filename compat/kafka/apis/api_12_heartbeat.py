@@ -1,0 +1,25 @@
+"""Heartbeat (key 12): v0-4.
+
+Behaviour: restarts the member's session. REBALANCE_IN_PROGRESS asks the member to rejoin;
+ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID mean that the group continued without it;
+FENCED_INSTANCE_ID means that another client uses its instance id.
+
+Versions: 1 throttle time; 2 as 1; 3 static members; 4 flexible.
+Layer 4; does no I/O.
+"""
+
+from compat.kafka.node import Node
+from compat.kafka.protocol.registry import Fields, handles
+
+
+@handles(key=12, name="Heartbeat", versions=(0, 4), flexible_from=4)
+def heartbeat(node: Node, version: int, request: Fields) -> Fields:
+    """Restart the session of a member."""
+    error = node.groups.heartbeat(
+        request["group_id"],
+        request["member_id"],
+        request.get("group_instance_id"),
+        request["generation_id"],
+        node.now_ms(),
+    )
+    return {"error_code": error}

@@ -1,0 +1,70 @@
+"""DescribeGroups (key 15): v0-6.
+
+Behaviour: returns state, protocol and members of each requested group. Protocol, metadata and
+assignments are included only while the group is stable, as in Kafka. A missing group is "Dead", and
+from version 6 on it gets GROUP_ID_NOT_FOUND with a message.
+
+Deviations:
+- Authorized operations (v3+) are always unknown.
+- A group that is named more than once is answered once.
+
+Versions: 1 throttle time; 2 as 1; 3 authorized operations; 4 static members; 5 flexible; 6 error
+message.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from compat.kafka.configs.entries import shown
+from compat.kafka.groups.group import Group, GroupState
+from compat.kafka.groups.member import Member
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_FIRST_VERSION_WITH_NOT_FOUND: Final = 6
+
+
+@handles(key=15, name="DescribeGroups", versions=(0, 6), flexible_from=5)
+def describe_groups(node: Node, version: int, request: Fields) -> Fields:
+    """Return the state and the members of groups."""
+    # Each group once, so that a small request cannot cause a response of any size.
+    asked = dict.fromkeys(request["groups"])
+    return {"groups": [_describe(node, version, group_id) for group_id in asked]}
+
+
+def _describe(node: Node, version: int, group_id: str) -> Fields:
+    group = node.groups.find(group_id)
+    if group is None:
+        is_saved = version >= _FIRST_VERSION_WITH_NOT_FOUND
+        return {
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_saved else ErrorCode.NONE,
+            "error_message": f"there is no group {shown(group_id)}" if is_saved else None,
+            "group_id": group_id,
+            "group_state": GroupState.DEAD.value,
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": (),
+        }
+    is_stable = group.state is GroupState.STABLE
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": group_id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": (group.protocol or "") if is_stable else "",
+        "members": [_describe_member(group, member) for member in group.members.values()],
+    }
+
+
+def _describe_member(group: Group, member: Member) -> Fields:
+    is_stable = group.state is GroupState.STABLE
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        # Kafka's tools show addresses with this slash.
+        "client_host": f"/{member.client_host}",
+        "member_metadata": group.metadata_of(member) if is_stable else b"",
+        "member_assignment": member.assignment if is_stable else b"",
+    }

@@ -1,0 +1,126 @@
+"""CreateTopics (key 19): v2-7.
+
+Behaviour:
+- Each topic is created or refused independently. With validate_only, everything is checked and
+  nothing is created. A name that occurs twice in a request gets INVALID_REQUEST.
+- Partitions: -1 (in every version) means the broker's default.
+- Replication factor: there is one broker, so it must be -1 or 1, otherwise
+  INVALID_REPLICATION_FACTOR. A manual assignment must number the partitions from 0 without gaps and
+  assign each to this broker only, otherwise INVALID_REPLICA_ASSIGNMENT; partitions and replication
+  factor must then be -1, otherwise INVALID_REQUEST.
+- Settings: see compat.kafka.configs.topic_settings. A refused setting gets INVALID_CONFIG with a
+  message.
+- The response (v5+) has all settings of the new topic; those that clients can choose are not
+  read-only.
+- The topic exists and is usable when the response is sent; the response waits for the flush.
+
+Deviations:
+- The request's timeout is ignored: creation is immediate.
+- Names that differ only in . and _ are distinct; Kafka refuses the second because its metric names
+  would collide.
+
+Versions: 2 throttle time; 3 as 2; 4 defaults by -1; 5 flexible, settings in the response; 6 may
+return quota errors; 7 topic ids.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from appliance.errors import RequestError
+from compat.kafka.configs.topic_names import check_topic_name
+from compat.kafka.configs.topic_settings import check_topic_settings, list_topic_settings
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_DEFAULT: Final = -1
+
+
+@handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5)
+def create_topics(node: Node, version: int, request: Fields) -> Fields:
+    """Create topics, each independently."""
+    by_name: dict[str, list[Fields]] = {}
+    for topic in request["topics"]:
+        by_name.setdefault(topic["name"], []).append(topic)
+    results = []
+    for name, topics in by_name.items():
+        try:
+            if len(topics) > 1:
+                raise _invalid_request("the request names this topic more than once: name it once")
+            result = _create_topic(node, topics[0], request["validate_only"])
+        except RequestError as error:
+            result = _refuse(error)
+        results.append({"name": name, **result})
+    return {"topics": results}
+
+
+def _create_topic(node: Node, asked: Fields, is_only_checked: bool) -> Fields:
+    """Create or check one topic. Raises RequestError."""
+    broker = node.broker
+    name: str = asked["name"]
+    check_topic_name(name)
+    partition_count = _read_partition_count(node, asked)
+    settings = check_topic_settings(
+        {setting["name"]: setting["value"] for setting in asked["configs"]}, broker.config
+    )
+    if is_only_checked:
+        broker.topics.check_create(name, partition_count)
+        topic_id = None
+    else:
+        topic_id = broker.topics.create(name, partition_count, settings).uuid
+    return {
+        "topic_id": topic_id,
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "num_partitions": partition_count,
+        "replication_factor": 1,
+        "configs": [setting.fields() for setting in list_topic_settings(settings, broker.config)],
+    }
+
+
+def _read_partition_count(node: Node, asked: Fields) -> int:
+    partition_count: int = asked["num_partitions"]
+    replica_count: int = asked["replication_factor"]
+    if asked["assignments"]:
+        if (partition_count, replica_count) != (_DEFAULT, _DEFAULT):
+            raise _invalid_request(
+                "with a manual assignment, partition count and replication factor must be -1"
+            )
+        return _check_assignments(node.broker.node_id, asked["assignments"])
+    if replica_count not in (_DEFAULT, 1):
+        raise RequestError(
+            f"replication factor {replica_count} is invalid: use 1, there is one broker",
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
+    if partition_count == _DEFAULT:
+        return node.broker.config.default_partition_count
+    return partition_count
+
+
+def _check_assignments(node_id: int, assignments: list[Fields]) -> int:
+    """Return the number of partitions."""
+    assigned = {item["partition_index"]: item["broker_ids"] for item in assignments}
+    if len(assigned) < len(assignments) or set(assigned) != set(range(len(assigned))):
+        raise RequestError(
+            "the assigned partitions are not numbered consecutively from 0",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        )
+    if any(broker_ids != [node_id] for broker_ids in assigned.values()):
+        raise RequestError(
+            f"assign each partition to [{node_id}] only: it is the only broker",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        )
+    return len(assigned)
+
+
+def _invalid_request(message: str) -> RequestError:
+    return RequestError(message, ErrorCode.INVALID_REQUEST)
+
+
+def _refuse(error: RequestError) -> Fields:
+    return {
+        "topic_id": None,
+        "error_code": error.code,
+        "error_message": error.message,
+        "configs": (),
+    }

@@ -1,0 +1,76 @@
+"""DeleteTopics (key 20): v1-6.
+
+Behaviour:
+- Each topic is deleted or refused independently. Its records and timers are gone when the response
+  is sent; the response waits for the flush.
+- Topics are named by name or (v6) by id. A missing topic gets UNKNOWN_TOPIC_OR_PARTITION or
+  UNKNOWN_TOPIC_ID. A topic named twice in a request, by both name and id, or by neither, gets
+  INVALID_REQUEST and is kept.
+- Internal topics cannot be deleted: INVALID_TOPIC_EXCEPTION.
+
+Deviations: the request's timeout is ignored: deletion is immediate.
+
+Versions: 1 throttle time; 2 and 3 as 1; 4 flexible; 5 messages; 6 topic ids.
+Layer 4; does no I/O.
+"""
+
+from collections import Counter
+from typing import Final
+from uuid import UUID
+
+from appliance.errors import InvalidTopicError, RequestError, UnknownTopicError
+from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES
+from compat.kafka.node import Node, TopicView
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_FIRST_VERSION_BY_ID: Final = 6
+
+
+@handles(key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4)
+def delete_topics(node: Node, version: int, request: Fields) -> Fields:
+    """Delete topics, each independently."""
+    if version >= _FIRST_VERSION_BY_ID:
+        asked = [(item["name"], item["topic_id"]) for item in request["topics"]]
+    else:
+        asked = [(name, None) for name in request["topic_names"]]
+    found = [(name, topic_id, _find(node, name, topic_id)) for name, topic_id in asked]
+    counts = Counter(topic.name for _, _, topic in found if topic is not None)
+    responses = []
+    for name, topic_id, topic in found:
+        result: Fields = {"name": name, "topic_id": topic_id, "error_message": None}
+        try:
+            result["error_code"] = ErrorCode.NONE
+            deleted = _check(name, topic_id, topic, counts)
+            node.broker.topics.delete(deleted.name)
+            result["name"], result["topic_id"] = deleted.name, deleted.uuid
+        except RequestError as error:
+            result["error_code"], result["error_message"] = error.code, error.message
+        responses.append(result)
+    return {"responses": responses}
+
+
+def _find(node: Node, name: str | None, topic_id: UUID | None) -> TopicView | None:
+    if name is not None:
+        return node.broker.topics.find(name)
+    return None if topic_id is None else node.broker.topics.find_by_uuid(topic_id)
+
+
+def _check(
+    name: str | None, topic_id: UUID | None, topic: TopicView | None, counts: Counter[str]
+) -> TopicView:
+    if (name is None) == (topic_id is None):
+        raise RequestError(
+            "a topic needs either a name or an id, not both", ErrorCode.INVALID_REQUEST
+        )
+    if topic is None:
+        if name is None:
+            raise RequestError("there is no topic with this id", ErrorCode.UNKNOWN_TOPIC_ID)
+        raise UnknownTopicError("there is no topic with this name")
+    if counts[topic.name] > 1:
+        raise RequestError(
+            "the request names this topic more than once: name it once", ErrorCode.INVALID_REQUEST
+        )
+    if topic.name in RESERVED_TOPIC_NAMES:
+        raise InvalidTopicError("this topic is internal and cannot be deleted")
+    return topic

@@ -1,0 +1,82 @@
+"""DeleteRecords (key 21): v0-2.
+
+Behaviour:
+- Records of a partition below the given offset can no longer be fetched; -1 means all visible
+  records. The response has the lowest remaining offset and waits for the flush. Deleting already
+  deleted offsets is not an error and changes nothing.
+- An offset above the high watermark or below -1 gets OFFSET_OUT_OF_RANGE, a missing partition
+  UNKNOWN_TOPIC_OR_PARTITION. Each partition is answered once, with its own error code; if a request
+  names it more than once, the highest offset applies.
+- Pending delayed records are not affected: they have no offset yet. Deleted records stay in the log
+  until their segment is removed, but are never returned.
+
+Deviations: the request's timeout is ignored: deletion is immediate.
+
+Versions: 1 as 0; 2 flexible.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from appliance.errors import RequestError
+from compat.kafka.node import Node, TopicView
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_HIGH_WATERMARK: Final = -1
+_NO_WATERMARK: Final = -1
+
+
+@handles(key=21, name="DeleteRecords", versions=(0, 2), flexible_from=2)
+def delete_records(node: Node, version: int, request: Fields) -> Fields:
+    """Delete records, in each partition independently."""
+    # Each topic is changed only once per request, because each change is written to the log.
+    by_name: dict[str, dict[int, list[int]]] = {}
+    for asked in request["topics"]:
+        partitions = by_name.setdefault(asked["name"], {})
+        for partition in asked["partitions"]:
+            partitions.setdefault(partition["partition_index"], []).append(partition["offset"])
+    return {
+        "topics": [
+            {"name": name, "partitions": _delete(node, node.broker.topics.find(name), partitions)}
+            for name, partitions in by_name.items()
+        ]
+    }
+
+
+def _delete(node: Node, topic: TopicView | None, asked: dict[int, list[int]]) -> list[Fields]:
+    """Delete records of one topic; return the answers for its partitions."""
+    errors: dict[int, int] = {}
+    offsets: dict[int, int] = {}
+    for index, wanted in asked.items():
+        try:
+            offsets[index] = max(_read_offset(topic, index, offset) for offset in wanted)
+        except RequestError as error:
+            errors[index] = error.code
+    if topic is not None and offsets:
+        try:
+            node.broker.topics.delete_records(topic, offsets)
+        except RequestError as error:
+            errors |= dict.fromkeys(offsets, error.code)
+    return [
+        {
+            "partition_index": index,
+            "low_watermark": _NO_WATERMARK
+            if topic is None or index in errors
+            else topic.partitions[index].start_offset,
+            "error_code": errors.get(index, ErrorCode.NONE),
+        }
+        for index in asked
+    ]
+
+
+def _read_offset(topic: TopicView | None, index: int, offset: int) -> int:
+    """Return the offset below which to delete records. Raises RequestError."""
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise RequestError("there is no such partition", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    visible_offset = topic.partitions[index].visible_offset
+    if offset == _HIGH_WATERMARK:
+        return visible_offset
+    if not 0 <= offset <= visible_offset:
+        raise RequestError("there is no such offset", ErrorCode.OFFSET_OUT_OF_RANGE)
+    return offset

@@ -1,0 +1,37 @@
+"""InitProducerId (key 22): v0-5.
+
+Behaviour:
+- Without a transactional id, each request gets a new producer id with epoch 0. As in Kafka, an id
+  and epoch in the request (v3+) have no effect: a non-transactional producer increments its epoch
+  by itself, and a new id is always safe.
+- With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends the producer at once in
+  every client; see compat.kafka.apis.api_10_find_coordinator.
+- If the broker cannot store the next id, the error code gives the reason.
+
+Deviations: transactions are refused.
+
+Versions: 1 as 0; 2 flexible; 3 the client's id and epoch; 4 may return PRODUCER_FENCED; 5 may
+return TRANSACTION_ABORTABLE.
+Layer 4; does no I/O.
+"""
+
+from appliance.errors import RequestError
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+
+@handles(key=22, name="InitProducerId", versions=(0, 5), flexible_from=2)
+def init_producer_id(node: Node, version: int, request: Fields) -> Fields:
+    """Return a producer id that was never used before."""
+    if request["transactional_id"] is not None:
+        return _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    try:
+        producer_id = node.broker.allocate_producer_id()
+    except RequestError as error:
+        return _refuse(error.code)
+    return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
+
+
+def _refuse(error_code: int) -> Fields:
+    return {"error_code": error_code, "producer_id": -1, "producer_epoch": -1}

@@ -1,0 +1,71 @@
+"""OffsetForLeaderEpoch (key 23): v2-4.
+
+Behaviour:
+- Returns the end offset of the records of an epoch and all earlier ones. A consumer that has read
+  beyond it in that epoch has read records that were lost since. For the current epoch it is the end
+  of the partition.
+- The epoch in the response is the latest one in the log that is not above the requested epoch, or
+  the requested epoch if all in the log are later. A future epoch gets -1 and -1, without an error.
+- If the client's own epoch is older than the broker's: FENCED_LEADER_EPOCH; if newer:
+  UNKNOWN_LEADER_EPOCH. A missing partition gets UNKNOWN_TOPIC_OR_PARTITION.
+- The search reads frames. A thread reads cold frames. A search that needs too many reads gets
+  KAFKA_STORAGE_ERROR.
+
+Deviations:
+- Epochs belong to the log and are the same for all partitions. An epoch in which a partition
+  received no record is known too, and ends at the offset at which it began.
+- The replica id (v3+) is ignored: followers do not exist.
+
+Versions: 2 the client's epoch, throttle time; 3 replica id; 4 flexible.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from compat.kafka.cold_search import ColdSearch
+from compat.kafka.node import Node, TopicView
+from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_NO_EPOCH: Final = -1
+
+
+@handles(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4)
+def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
+    """Return the end of an epoch in each requested partition."""
+    asked = [
+        (node.broker.topics.find(topic["topic"]), partition)
+        for topic in request["topics"]
+        for partition in topic["partitions"]
+    ]
+
+    def respond(answers: list[Fields]) -> Fields:
+        rest = iter(answers)
+        topics = []
+        for topic in request["topics"]:
+            partitions = [
+                {"error_code": ErrorCode.NONE, "partition": each["partition"], **next(rest)}
+                for each in topic["partitions"]
+            ]
+            topics.append({"topic": topic["topic"], "partitions": partitions})
+        return {"topics": topics}
+
+    return ColdSearch(node, asked, lambda item: _answer(node, *item), respond).deferred
+
+
+def _answer(node: Node, topic: TopicView | None, asked: Fields) -> Fields:
+    """Return the fields that differ from "unknown"."""
+    index: int = asked["partition"]
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    client_epoch: int = asked["current_leader_epoch"]
+    if client_epoch != _NO_EPOCH and client_epoch < node.broker.epoch:
+        return {"error_code": ErrorCode.FENCED_LEADER_EPOCH}
+    if client_epoch > node.broker.epoch:
+        return {"error_code": ErrorCode.UNKNOWN_LEADER_EPOCH}
+    epoch: int = asked["leader_epoch"]
+    found = (
+        node.broker.search.find_end_of_epoch(topic.partitions[index], epoch) if epoch >= 0 else None
+    )
+    return {} if found is None else {"leader_epoch": found[0], "end_offset": found[1]}

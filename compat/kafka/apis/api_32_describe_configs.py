@@ -1,0 +1,115 @@
+"""DescribeConfigs (key 32): v1-4.
+
+Behaviour:
+- Topics: every setting that has a value here. A limit that the topic does not lower is the broker's
+  (compat.kafka.configs.topic_settings). A missing topic gets UNKNOWN_TOPIC_OR_PARTITION, an invalid
+  name INVALID_TOPIC_EXCEPTION.
+- The broker, by its id or "": every setting by latermq's name, and the Kafka settings that tools
+  look for (compat.kafka.configs.broker_settings); all are read-only. Another id gets
+  INVALID_REQUEST.
+- Loggers, groups, client metrics and unknown types get INVALID_REQUEST; the message names the type.
+- A resource that the request names more than once is answered once, with INVALID_REQUEST.
+- The list of keys filters the settings; null and empty mean all. Unknown keys are left out.
+- If requested: synonyms, which are all sources of the value in order of precedence, and
+  documentation (v3+).
+
+Deviations:
+- Kafka describes a resource as often as the request names it.
+- Kafka describes its loggers, and from version 4 on the settings of groups; neither exists here.
+
+Versions: 1 synonyms and sources; 2 as 1; 3 types and documentation; 4 flexible.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from appliance.errors import RequestError
+from compat.kafka.configs.broker_settings import list_broker_settings
+from compat.kafka.configs.entries import ConfigEntry, ResourceType
+from compat.kafka.configs.resources import DUPLICATE, check_broker, find_topic
+from compat.kafka.configs.topic_settings import list_topic_settings
+from compat.kafka.node import Node
+from compat.kafka.protocol import messages
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_KEY: Final = 32
+
+
+@handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4)
+def describe_configs(node: Node, version: int, request: Fields) -> Fields:
+    """Describe resources, each independently."""
+    describer = _Describer(node, version, request)
+    named: dict[tuple[int, str], list[Fields]] = {}
+    for resource in request["resources"]:
+        named.setdefault((resource["resource_type"], resource["resource_name"]), []).append(
+            resource
+        )
+    return {"results": [describer.describe(resources) for resources in named.values()]}
+
+
+class _Describer:
+    """Describes the resources of one request.
+
+    Thousands of topics may have nearly the same settings, so equal settings are encoded once.
+    """
+
+    def __init__(self, node: Node, version: int, request: Fields) -> None:
+        self._node = node
+        self._version = version
+        self._shows_synonyms: bool = request["include_synonyms"]
+        self._shows_notes: bool = request.get("include_documentation", False)
+        self._entries: dict[ConfigEntry, bytes] = {}
+        self._topics: dict[tuple[frozenset[tuple[str, str]], frozenset[str]], list[bytes]] = {}
+
+    def describe(self, resources: list[Fields]) -> Fields:
+        """Describe a resource; `resources` has one item for each time the request names it."""
+        resource = resources[0]
+        result = {
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+            "resource_type": resource["resource_type"],
+            "resource_name": resource["resource_name"],
+            "configs": (),
+        }
+        try:
+            if len(resources) > 1:
+                raise RequestError(DUPLICATE, ErrorCode.INVALID_REQUEST)
+            result["configs"] = self._encode_configs(resource)
+        except RequestError as error:
+            result["error_code"], result["error_message"] = error.code, error.message
+        return result
+
+    def _encode_configs(self, resource: Fields) -> list[bytes]:
+        """Encode the settings of a resource. Raises RequestError."""
+        kind, name = resource["resource_type"], resource["resource_name"]
+        keys = frozenset(resource["configuration_keys"] or ())
+        if kind != ResourceType.TOPIC:
+            check_broker(self._node, kind, name)
+            return self._encode_chosen(list_broker_settings(self._node), keys)
+        settings = find_topic(self._node, name).settings
+        key = frozenset(settings.items()), keys
+        if key not in self._topics:
+            entries = list_topic_settings(settings, self._node.broker.config)
+            self._topics[key] = self._encode_chosen(entries, keys)
+        return self._topics[key]
+
+    def _encode_chosen(self, entries: list[ConfigEntry], keys: frozenset[str]) -> list[bytes]:
+        return [self._encode(entry) for entry in entries if not keys or entry.name in keys]
+
+    def _encode(self, entry: ConfigEntry) -> bytes:
+        known = self._entries.get(entry)
+        if known is not None:
+            return known
+        synonyms = entry.synonyms if self._shows_synonyms else ()
+        fields = {
+            **entry.fields(),
+            "synonyms": [
+                {"name": each.name, "value": each.value, "source": each.source} for each in synonyms
+            ],
+            "config_type": entry.type,
+            "documentation": entry.note if self._shows_notes else None,
+        }
+        encoded = messages.encode_response_item(_KEY, self._version, "results.configs", fields)
+        self._entries[entry] = encoded
+        return encoded

@@ -1,0 +1,72 @@
+"""CreatePartitions (key 37): v0-3.
+
+Behaviour:
+- Increases the number of a topic's partitions. A number that is not higher, or above
+  topics.partition_count_max_per_topic, gets INVALID_PARTITIONS; a total above
+  topics.partition_total_max gets POLICY_VIOLATION. The new partitions are empty and usable when the
+  response is sent; the response waits for the flush.
+- A manual assignment must assign each new partition to this broker only, otherwise
+  INVALID_REPLICA_ASSIGNMENT.
+- A missing topic gets UNKNOWN_TOPIC_OR_PARTITION. A topic that the request names more than once is
+  not changed and is answered once, with INVALID_REQUEST.
+- With validate_only, everything is checked and nothing is created.
+
+Deviations: the request's timeout is ignored: creation is immediate.
+
+Versions: 1 as 0; 2 flexible; 3 may return quota errors.
+Layer 4; does no I/O.
+"""
+
+from appliance.errors import RequestError
+from compat.kafka.configs.resources import find_topic
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+
+@handles(key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2)
+def create_partitions(node: Node, version: int, request: Fields) -> Fields:
+    """Add partitions to topics, each independently."""
+    by_name: dict[str, list[Fields]] = {}
+    for topic in request["topics"]:
+        by_name.setdefault(topic["name"], []).append(topic)
+    results = []
+    for name, topics in by_name.items():
+        result = {"name": name, "error_code": ErrorCode.NONE, "error_message": None}
+        try:
+            if len(topics) > 1:
+                raise RequestError(
+                    "the request names this topic more than once: name it once",
+                    ErrorCode.INVALID_REQUEST,
+                )
+            _add_partitions(node, topics[0], is_only_checked=request["validate_only"])
+        except RequestError as error:
+            result["error_code"], result["error_message"] = error.code, error.message
+        results.append(result)
+    return {"results": results}
+
+
+def _add_partitions(node: Node, asked: Fields, *, is_only_checked: bool) -> None:
+    """Add partitions to one topic, or only check the request. Raises RequestError."""
+    topic = find_topic(node, asked["name"])
+    count: int = asked["count"]
+    node.broker.topics.check_add_partitions(topic, count)
+    if asked["assignments"] is not None:
+        _check_assignments(
+            node.broker.node_id, asked["assignments"], added=count - len(topic.partitions)
+        )
+    if not is_only_checked:
+        node.broker.topics.add_partitions(topic, count)
+
+
+def _check_assignments(node_id: int, assignments: list[Fields], *, added: int) -> None:
+    if len(assignments) != added:
+        raise RequestError(
+            f"{len(assignments)} partitions are assigned: assign the {added} that are added",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        )
+    if any(assignment["broker_ids"] != [node_id] for assignment in assignments):
+        raise RequestError(
+            f"assign each partition to [{node_id}] only: it is the only broker",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        )

@@ -1,0 +1,24 @@
+"""DeleteGroups (key 42): v0-2.
+
+Behaviour: deletes groups with their offsets, each independently. A group with members gets
+NON_EMPTY_GROUP, a missing one GROUP_ID_NOT_FOUND. If the disk is full, the group is kept:
+COORDINATOR_NOT_AVAILABLE, after which clients retry.
+
+Versions: 1 as 0; 2 flexible.
+Layer 4; does no I/O.
+"""
+
+from compat.kafka.node import Node
+from compat.kafka.protocol.registry import Fields, handles
+
+
+@handles(key=42, name="DeleteGroups", versions=(0, 2), flexible_from=2)
+def delete_groups(node: Node, version: int, request: Fields) -> Fields:
+    """Delete groups that have no members."""
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": node.groups.delete(group_id)}
+            # A group that is named twice is deleted once.
+            for group_id in dict.fromkeys(request["groups_names"])
+        ]
+    }

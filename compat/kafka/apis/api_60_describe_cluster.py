@@ -1,0 +1,58 @@
+"""DescribeCluster (key 60): v0-2.
+
+Behaviour:
+- Returns this broker as the only one and as the controller.
+- A client that expects a controller listener (v1+, endpoint type 2) gets MISMATCHED_ENDPOINT_TYPE.
+  Other endpoint types get UNSUPPORTED_ENDPOINT_TYPE.
+- No broker is ever fenced (v2+).
+
+Deviations:
+- Authorized operations are always "unknown".
+
+Versions: 0 flexible from the start; 1 endpoint types; 2 fenced brokers.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+
+
+@handles(key=60, name="DescribeCluster", versions=(0, 2), flexible_from=0)
+def describe_cluster(node: Node, version: int, request: Fields) -> Fields:
+    """Return the brokers of the cluster."""
+    asked: int = request.get("endpoint_type", _BROKERS)
+    if asked != _BROKERS:
+        return _refuse(asked)
+    broker = node.broker
+    brokers = [
+        {"broker_id": broker.node_id, "host": node.host, "port": node.port, "is_fenced": False}
+    ]
+    return {
+        "error_code": ErrorCode.NONE,
+        "endpoint_type": _BROKERS,
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.node_id,
+        "brokers": brokers,
+    }
+
+
+def _refuse(asked: int) -> Fields:
+    if asked == _CONTROLLERS:
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        message = "this is a broker, not a controller: use bootstrap.servers"
+    else:
+        code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        message = f"endpoint type {asked} is not supported: use {_BROKERS}"
+    return {
+        "error_code": code,
+        "error_message": message,
+        "endpoint_type": _BROKERS,
+        "cluster_id": "",
+        "brokers": (),
+    }

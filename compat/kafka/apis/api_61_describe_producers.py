@@ -1,0 +1,63 @@
+"""DescribeProducers (key 61): v0.
+
+Behaviour:
+- Returns the known idempotent producers of each partition: id, epoch, last sequence, and the time
+  at which the last batch was stored. A producer expires after producers.id_expiry_ms without a
+  batch.
+- A missing partition gets UNKNOWN_TOPIC_OR_PARTITION. A partition that is named more than once is
+  answered once.
+
+Deviations:
+- There are no transactions yet: the coordinator's epoch and the start offset are -1.
+
+Versions: 0 is flexible from the start.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from compat.kafka.node import Node, TopicView
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_NONE: Final = -1
+
+
+@handles(key=61, name="DescribeProducers", versions=(0, 0), flexible_from=0)
+def describe_producers(node: Node, version: int, request: Fields) -> Fields:
+    """Return the known producers of each requested partition."""
+    by_name: dict[str, dict[int, None]] = {}
+    for asked in request["topics"]:
+        by_name.setdefault(asked["name"], {}).update(dict.fromkeys(asked["partition_indexes"]))
+    topics = []
+    for name, indexes in by_name.items():
+        topic = node.broker.topics.find(name)
+        partitions = [_describe(topic, index) for index in indexes]
+        topics.append({"name": name, "partitions": partitions})
+    return {"topics": topics}
+
+
+def _describe(topic: TopicView | None, index: int) -> Fields:
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return {
+            "partition_index": index,
+            "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "error_message": "there is no such partition",
+            "active_producers": (),
+        }
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "active_producers": [
+            {
+                "producer_id": producer_id,
+                "producer_epoch": state.epoch,
+                "last_sequence": state.last_sequence,
+                "last_timestamp": state.last_ms,
+                "coordinator_epoch": _NONE,
+                "current_txn_start_offset": _NONE,
+            }
+            for producer_id, state in topic.partitions[index].producers.items()
+        ],
+    }

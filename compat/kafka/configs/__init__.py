@@ -1,0 +1,1 @@
+"""The topic and broker settings that Kafka clients can describe and alter."""

@@ -1,0 +1,51 @@
+"""The resources whose settings clients can describe or change: topics and the broker.
+
+Layer 3; does no I/O.
+"""
+
+from typing import Final
+
+from appliance.errors import RequestError, UnknownTopicError
+from compat.kafka.configs.entries import ResourceType, shown
+from compat.kafka.configs.topic_names import check_topic_name
+from compat.kafka.node import Node, TopicView
+from compat.kafka.protocol.error_codes import ErrorCode
+
+DUPLICATE: Final = "the request names this resource more than once: name it once"
+
+_KINDS: Final = {
+    ResourceType.BROKER_LOGGER: "loggers; set process.log_level in the broker's configuration file",
+    16: "client metrics",
+    32: "groups",
+}
+"""Kafka's other resource types, none of which exist here."""
+
+
+def find_topic(node: Node, name: str) -> TopicView:
+    """Return a topic.
+
+    Raises:
+        UnknownTopicError: the topic does not exist.
+        InvalidTopicError: the name is not a valid topic name.
+    """
+    topic = node.broker.topics.find(name)
+    if topic is None:
+        check_topic_name(name)
+        raise UnknownTopicError(f"there is no topic {name}")
+    return topic
+
+
+def check_broker(node: Node, kind: int, name: str) -> None:
+    """Check that a resource is this broker.
+
+    Raises:
+        RequestError: the resource is of another type, or is another broker.
+    """
+    if kind != ResourceType.BROKER:
+        what = _KINDS.get(kind, f"a resource of type {kind}")
+        raise RequestError(f"there is no configuration of {what}", ErrorCode.INVALID_REQUEST)
+    if name not in ("", str(node.broker.node_id)):
+        raise RequestError(
+            f"there is no broker {shown(name)}: use {node.broker.node_id} or ''",
+            ErrorCode.INVALID_REQUEST,
+        )

@@ -1,0 +1,165 @@
+"""The topic settings: all of Kafka 4.4, those of Kafka 3 that clients still send, and latermq's.
+
+Layer 3; does no I/O.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from compat.kafka.configs.entries import ConfigType
+
+_NO_LIMIT: Final = "9223372036854775807"
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """One row of the table.
+
+    Args:
+        name: the name that clients use.
+        type: of its value, as in Kafka.
+        note: its effect here, for docs/KAFKA.md and DescribeConfigs.
+        values: the allowed values, the default first; a single value cannot be changed yet. Empty
+            if no value is accepted, or if the value is a number.
+        limit: for a number from 0 up, the field of Config with its maximum and default.
+    """
+
+    name: str
+    type: ConfigType
+    note: str
+    values: tuple[str, ...] = ()
+    limit: Literal["batch_size_max_bytes", "delay_max_ms"] | None = None
+
+    @property
+    def is_supported(self) -> bool:
+        """Return whether clients can choose the value."""
+        return self.limit is not None or len(self.values) > 1
+
+    @property
+    def is_list(self) -> bool:
+        """Return whether its value is a comma-separated list."""
+        return self.type == ConfigType.LIST
+
+
+_CHOSEN: Final = (
+    TopicSetting(
+        "max.message.bytes",
+        _INT,
+        "maximum size of one record batch as it is sent, bytes",
+        limit="batch_size_max_bytes",
+    ),
+    TopicSetting(
+        "message.timestamp.type",
+        _STRING,
+        "the producer's time, or the time of append (of delivery, if delayed)",
+        ("CreateTime", "LogAppendTime"),
+    ),
+    TopicSetting(
+        "delay.headers",
+        _STRING,
+        "off: the broker does not read delay headers and passes them through",
+        ("on", "off"),
+    ),
+    TopicSetting(
+        "delay.timestamp",
+        _STRING,
+        "timestamp of a delivered record: the original one, or the due time",
+        ("created", "due"),
+    ),
+    TopicSetting(
+        "delay.max.ms",
+        _LONG,
+        "maximum delay after receipt: a record that is due later is refused",
+        limit="delay_max_ms",
+    ),
+)
+"""Settings whose value clients can choose."""
+
+_FIXED: Final = (
+    TopicSetting(
+        "cleanup.policy", _LIST, "old records would be deleted, not compacted", ("delete",)
+    ),
+    TopicSetting(
+        "compression.type", _STRING, "batches keep the producer's compression", ("producer",)
+    ),
+    TopicSetting("delay.dialects", _LIST, "the delay headers that the broker reads", ("latermq",)),
+    TopicSetting(
+        "errors.deadletterqueue.group.enable",
+        _BOOLEAN,
+        "share groups have no dead letter queue",
+        ("false",),
+    ),
+    TopicSetting(
+        "flush.messages", _LONG, "flush.mode of the broker determines syncs", (_NO_LIMIT,)
+    ),
+    TopicSetting("flush.ms", _LONG, "flush.mode of the broker determines syncs", (_NO_LIMIT,)),
+    TopicSetting("follower.replication.throttled.replicas", _LIST, "nothing is throttled", ("",)),
+    TopicSetting("leader.replication.throttled.replicas", _LIST, "nothing is throttled", ("",)),
+    TopicSetting(
+        "local.retention.bytes", _LONG, "as `retention.bytes`: there is one tier", ("-2",)
+    ),
+    TopicSetting("local.retention.ms", _LONG, "as `retention.ms`: there is one tier", ("-2",)),
+    TopicSetting("max.compaction.lag.ms", _LONG, "nothing is compacted", (_NO_LIMIT,)),
+    TopicSetting(
+        "message.downconversion.enable",
+        _BOOLEAN,
+        "message formats 0 and 1 are not served",
+        ("false",),
+    ),
+    TopicSetting(
+        "message.timestamp.after.max.ms",
+        _LONG,
+        "a timestamp in the future is not refused",
+        (_NO_LIMIT,),
+    ),
+    TopicSetting(
+        "message.timestamp.before.max.ms",
+        _LONG,
+        "a timestamp in the past is not refused",
+        (_NO_LIMIT,),
+    ),
+    TopicSetting(
+        "message.timestamp.difference.max.ms",
+        _LONG,
+        "timestamps far from the current time are not refused",
+        (_NO_LIMIT,),
+    ),
+    TopicSetting("min.compaction.lag.ms", _LONG, "nothing is compacted", ("0",)),
+    TopicSetting("min.insync.replicas", _INT, "there is one broker", ("1",)),
+    TopicSetting("preallocate", _BOOLEAN, "log segments are fully preallocated", ("true",)),
+    TopicSetting("remote.log.copy.disable", _BOOLEAN, "there is one tier", ("false",)),
+    TopicSetting("remote.log.delete.on.disable", _BOOLEAN, "there is one tier", ("false",)),
+    TopicSetting("remote.storage.enable", _BOOLEAN, "there is one tier", ("false",)),
+    TopicSetting("retention.bytes", _LONG, "no record expires by size", ("-1",)),
+    TopicSetting("retention.ms", _LONG, "no record expires by age", ("-1",)),
+    TopicSetting("segment.jitter.ms", _LONG, "segments end only by size", ("0",)),
+    TopicSetting("unclean.leader.election.enable", _BOOLEAN, "there is one broker", ("false",)),
+)
+"""Settings with one accepted value."""
+
+_ABSENT: Final = (
+    TopicSetting("compression.gzip.level", _INT, "the broker compresses nothing"),
+    TopicSetting("compression.lz4.level", _INT, "the broker compresses nothing"),
+    TopicSetting("compression.zstd.level", _INT, "the broker compresses nothing"),
+    TopicSetting("delete.retention.ms", _LONG, "nothing is compacted"),
+    TopicSetting("file.delete.delay.ms", _LONG, "all topics share the files of one log"),
+    TopicSetting("index.interval.bytes", _INT, "every record is in the index"),
+    TopicSetting("internal.segment.bytes", _INT, "all topics share the files of one log"),
+    TopicSetting(
+        "max.decompressed.message.bytes",
+        _INT,
+        "`limits.decompressed_size_max_bytes` of the broker applies",
+    ),
+    TopicSetting("message.format.version", _STRING, "there is one message format, 2"),
+    TopicSetting("min.cleanable.dirty.ratio", _DOUBLE, "nothing is compacted"),
+    TopicSetting("remote.copy.lag.bytes", _LONG, "there is one tier"),
+    TopicSetting("remote.copy.lag.ms", _LONG, "there is one tier"),
+    TopicSetting("segment.bytes", _INT, "all topics share the files of one log"),
+    TopicSetting("segment.index.bytes", _INT, "all topics share the files of one log"),
+    TopicSetting("segment.ms", _LONG, "all topics share the files of one log"),
+)
+"""Settings that do not apply here."""
+
+TOPIC_SETTINGS: Final = (*_CHOSEN, *_FIXED, *_ABSENT)

@@ -1,0 +1,183 @@
+"""The settings of a topic: Kafka's by Kafka's names, and latermq's own.
+
+A setting is honoured or refused by name: accepting retention.ms=1000 and keeping the records for
+ever would mislead the user. One exception serves tools that write out defaults: a setting with
+exactly the value that this broker always has is accepted and kept. Layer 3; does no I/O.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from appliance.config.config import Config
+from appliance.config.config import settings as config_settings
+from appliance.errors import InvalidSettingError
+from compat.kafka.configs.broker_settings import broker_synonyms
+from compat.kafka.configs.entries import (
+    SHOWN_CHARS_MAX,
+    ConfigEntry,
+    ConfigSource,
+    Synonym,
+    shown,
+)
+from compat.kafka.configs.topic_setting_table import TOPIC_SETTINGS, TopicSetting
+
+_DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+LIKENESS_MIN: Final = 0.6
+"""The minimum likeness of a known setting to an unknown name, to be suggested in its place."""
+
+_PAIR_BITS: Final = 509
+_BY_NAME: Final = {setting.name: setting for setting in TOPIC_SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicy:
+    """The effect of a topic's settings on its records."""
+
+    batch_size_max_bytes: int
+    delay_max_ms: int
+    uses_append_time: bool
+    """Records have the time of append or delivery, not the producer's."""
+    reads_delay_headers: bool
+    uses_due_time: bool
+    """A delivered record has its due time, not its original timestamp."""
+
+
+def check_topic_settings(settings: Mapping[str, str | None], config: Config) -> dict[str, str]:
+    """Check the settings of a topic that is about to be created.
+
+    Args:
+        settings: as a client gave them.
+        config: the broker's; a topic can lower its limits but not raise them.
+
+    Returns:
+        The settings to keep with the topic.
+
+    Raises:
+        InvalidSettingError: a setting is unknown or not supported yet, or its value is not allowed;
+            the message names the first such setting.
+    """
+    return {name: _check_value(name, value, config) for name, value in settings.items()}
+
+
+def read_topic_policy(settings: Mapping[str, str], config: Config) -> TopicPolicy:
+    """Return the effect of the settings kept with a topic.
+
+    Args:
+        settings: the result of check_topic_settings when the topic was created.
+        config: the broker's current one; a limit that was lowered since then applies.
+    """
+
+    def number(name: str, limit: int) -> int:
+        return min(int(settings.get(name, limit)), limit)
+
+    return TopicPolicy(
+        batch_size_max_bytes=number("max.message.bytes", config.batch_size_max_bytes),
+        delay_max_ms=number("delay.max.ms", config.delay_max_ms),
+        uses_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
+        reads_delay_headers=settings.get("delay.headers") != "off",
+        uses_due_time=settings.get("delay.timestamp") == "due",
+    )
+
+
+def list_topic_settings(settings: Mapping[str, str], config: Config) -> list[ConfigEntry]:
+    """Return every setting that has a value here, given or default, sorted by name."""
+    entries = []
+    for setting in sorted(TOPIC_SETTINGS, key=lambda setting: setting.name):
+        synonyms = _synonyms(setting, settings.get(setting.name), config)
+        if synonyms:
+            entries.append(
+                ConfigEntry(
+                    setting.name,
+                    setting.type,
+                    setting.note,
+                    is_read_only=not setting.is_supported,
+                    synonyms=tuple(synonyms),
+                )
+            )
+    return entries
+
+
+def _synonyms(setting: TopicSetting, given: str | None, config: Config) -> list[Synonym]:
+    """Return the sources of the value: topic, broker, default; empty if it has no value."""
+    found: list[Synonym] = []
+    if setting.limit is not None:
+        found = broker_synonyms(setting.limit, config)
+        if given is not None:
+            # A broker limit that was lowered since then applies.
+            value = str(min(int(given), getattr(config, setting.limit)))
+            found.insert(0, Synonym(setting.name, value, ConfigSource.TOPIC))
+    elif setting.values:
+        if given is not None:
+            found.append(Synonym(setting.name, given, ConfigSource.TOPIC))
+        found.append(Synonym(setting.name, setting.values[0], ConfigSource.DEFAULT))
+    return found
+
+
+def find_topic_setting(name: str) -> TopicSetting:
+    """Return the setting with this name.
+
+    Raises:
+        InvalidSettingError: there is no such setting; the message suggests a similar name.
+    """
+    setting = _BY_NAME.get(name)
+    if setting is None:
+        raise InvalidSettingError(f"there is no topic setting {shown(name)}{_suggestion(name)}")
+    return setting
+
+
+def _check_value(name: str, value: str | None, config: Config) -> str:
+    setting = find_topic_setting(name)
+    if value is None:
+        raise InvalidSettingError(f"{name} has no value: give one")
+    if setting.limit is not None:
+        return _check_number(name, value, setting.limit, getattr(config, setting.limit))
+    if value in setting.values:
+        return value
+    if setting.is_supported:
+        allowed = " or ".join(setting.values)
+        raise InvalidSettingError(f"{name}={shown(value)} is invalid: use {allowed}")
+    raise InvalidSettingError(
+        f"{name}={shown(value)} is not supported yet: "
+        + "".join(f"use {name}={only} or " for only in setting.values)
+        + "leave it out"
+    )
+
+
+def _check_number(name: str, value: str, limit_name: str, limit: int) -> str:
+    if not _DIGITS.fullmatch(value):
+        raise InvalidSettingError(
+            f"{name}={shown(value)} is invalid: use a whole number from 0 to {limit}"
+        )
+    if int(value) > limit:
+        raise InvalidSettingError(
+            f"{name}={value} is above {config_settings()[limit_name].key} of the broker: use at "
+            f"most {limit}"
+        )
+    return str(int(value))
+
+
+def _suggestion(name: str) -> str:
+    # A request from the network may have thousands of names; difflib takes a millisecond for each.
+    pairs = _letter_pairs(name[:SHOWN_CHARS_MAX])
+    near = max(_PAIRS, key=lambda known: _likeness(pairs, _PAIRS[known]))
+    return f"; did you mean {near}?" if _likeness(pairs, _PAIRS[near]) >= LIKENESS_MIN else ""
+
+
+def _letter_pairs(name: str) -> int:
+    """Return the pairs of adjacent letters in a name as a bit set; some pairs share a bit."""
+    bits = 0
+    for first, second in pairwise(name):
+        bits |= 1 << (31 * ord(first) + ord(second)) % _PAIR_BITS
+    return bits
+
+
+def _likeness(pairs: int, others: int) -> float:
+    """Return the likeness of two names: 0 for none, 1 for equal pairs."""
+    return 2 * (pairs & others).bit_count() / max(1, pairs.bit_count() + others.bit_count())
+
+
+_PAIRS: Final = {name: _letter_pairs(name) for name in _BY_NAME}

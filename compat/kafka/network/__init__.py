@@ -1,0 +1,1 @@
+"""Kafka connections on sockets, and their limits."""

@@ -1,0 +1,443 @@
+"""One client connection of the Kafka facade: feeds a socket's bytes to a session, sends responses.
+
+For each read, the session handles every complete request, the pump ends the turn (one write to the
+log for all of them), and all responses that may leave go out in one write. The session keeps the
+responses in strict order, also those after a long-polled fetch.
+
+The memory of a connection is bounded. The broker does not read from it while the client does not
+receive its responses, while too many of them wait, and while the server holds it back because
+memory is scarce. Responses go to the transport incrementally, so that unsent ones stay in the
+session as slices of the log, which take no memory. A connection without progress is closed
+(`compat.kafka.network.limits`). Layer 5.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+from _core.paths.session import QUEUED_MAX_BYTES, ParkedFetch, ResponseSlot, Session
+from appliance.broker import Broker
+from appliance.config.config import Address
+from appliance.errors import RemoteProtocolError, StorageError
+from appliance.pump import Pump
+from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
+from compat.kafka import dispatch
+from compat.kafka.network.limits import (
+    SMALL_BYTES,
+    CloseReason,
+    ConnectionStats,
+    IdleDetector,
+    MemoryBudget,
+)
+from compat.kafka.network.request_trace import RequestTrace
+from compat.kafka.node import Client, Node
+from compat.kafka.protocol.deferred import DeferredResponse
+
+WRITE_BUFFER_BYTES: Final = 256 * KIB
+"""The broker stops reading from a connection with more unsent bytes than this."""
+
+OUTPUT_BYTES: Final = 4 * MIB
+COPIED_OUTPUT_BYTES: Final = MIB
+"""Bytes passed to the transport at a time; the second value applies if the transport copies what
+it cannot send. The rest stays in the session, which can drop it. With pieces of 1 MiB a Fetch costs
+a tenth more."""
+
+INPUT_KEEP_BYTES: Final = 4 * MIB
+"""An input buffer up to this size is kept for the next request while memory is ample."""
+
+BURST_BYTES: Final = 512 * KIB
+"""Bytes read from one connection while others wait: less than half a millisecond."""
+
+TURN_NS: Final = 5 * NS_PER_MS
+"""A turn ends after control-plane requests that took longer than this."""
+
+IDLE_TRIM_MS: Final = 10_000
+"""A connection without a request for this long releases its buffers."""
+
+_log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """The part of the server that a connection uses."""
+
+    broker: Broker
+    pump: Pump
+    loop: asyncio.AbstractEventLoop
+    node: Node
+    budget: "MemoryBudget[KafkaConnection]"
+    copies_output: bool
+    """The transport copies bytes that it cannot send at once."""
+
+    def guard(self, step: Callable[[], None]) -> None: ...
+
+    def admit(self, connection: "KafkaConnection") -> bool:
+        """Accept a new connection unless a limit is reached; returns whether it is accepted."""
+
+    def forget(self, connection: "KafkaConnection") -> None:
+        """Remove a closed connection."""
+
+    def await_flush(self, connection: "KafkaConnection", is_waiting: bool) -> None:
+        """Set whether a connection is notified of the next flush."""
+
+    def note_completed(self, connection: "KafkaConnection") -> None:
+        """Note a completed deferred response; it is sent at the end of the turn."""
+
+    def end_turn(self) -> None:
+        """Send the responses completed in this turn, after its changes were written."""
+
+    def note_memory(self, connection: "KafkaConnection", held_bytes: int, is_large: bool) -> None:
+        """Update the memory use of a connection, and resume others if that frees memory."""
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """One client connection."""
+
+    def __init__(self, server: Host) -> None:
+        self._server = server
+        self._session: Session
+        self._transport: asyncio.Transport
+        self._parked: set[ParkedFetch] = set()
+        self._node: Node
+        self._watch: IdleDetector
+        self._deferred: DeferredResponse[Any] | None = None
+        self._is_write_paused = False
+        self._is_read_paused = False
+        self._is_lost = False
+        self._is_dropped = False
+        self._is_resuming = False
+        self._is_resting = False
+        self._window_bytes = 0
+        self._burst_bytes = 0
+        self._turn_began_ns = 0
+        self._handed_bytes = 0
+        self._in_transport_bytes = 0
+        self._trace: RequestTrace | None = None
+        self._peer = ""
+        self._end_reason = "closed by the client"
+
+    @property
+    def session(self) -> Session:
+        """The protocol state, once connected."""
+        return self._session
+
+    @property
+    def address(self) -> str:
+        """The client's IP address."""
+        return self._node.client.host
+
+    @property
+    def peer(self) -> str:
+        """The client's IP address and port."""
+        return self._peer
+
+    @property
+    def end_reason(self) -> str:
+        """Why the connection ends, once it does."""
+        return self._end_reason
+
+    @property
+    def unanswered_count(self) -> int:
+        """Requests whose answers have not left; 0 unless they are traced."""
+        return 0 if self._trace is None else self._trace.unanswered_count
+
+    def abort(self) -> None:
+        """Close the connection without sending unsent responses."""
+        self._end_reason = "the broker stops"
+        self._transport.abort()
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self._node = replace(self._server.node, client=Client(host=str(peer[0])))
+        self._peer = str(Address(str(peer[0]), peer[1]))
+        self._session = self._server.broker.open_session(self._answer_control_plane)
+        self._watch = IdleDetector(self._server.broker.config, self._node.now_ms())
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if not self._server.admit(self):
+            self._is_lost = True
+            self._transport.abort()
+            return
+        self._trace = RequestTrace.make_if_wanted(self._server.broker.clock, self.peer)
+        self._session.trace = self._trace
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._server.forget(self)
+        for parked in self._parked:
+            self._cancel(parked)
+            parked.unpark()
+        self._parked.clear()
+        if self._deferred is not None:
+            self._deferred.is_abandoned = True
+        self._session.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        window = self._session.get_buffer()
+        self._window_bytes = len(window)
+        return window
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._server.guard(partial(self._received, nbytes))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self.adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._server.guard(partial(self.send))
+
+    # Rounds
+
+    def _received(self, count: int) -> None:
+        clock = self._server.broker.clock
+        self._server.broker.metrics.received_bytes += count
+        self._rest_after(count)
+        self._turn_began_ns = clock.monotonic_ns()
+        self._session.received(count, clock.wall_ms())
+        self._end_round()
+
+    def _rest_after(self, count: int) -> None:
+        """Pause reading after a burst, so that other connections get a turn.
+
+        While reads fill the buffer, uvloop reads up to 32 times in a row, whatever else is due.
+        """
+        self._burst_bytes = self._burst_bytes + count if count == self._window_bytes else 0
+        if self._burst_bytes >= BURST_BYTES and not self._is_resting:
+            self._is_resting = True
+            self._server.loop.call_soon(self._server.guard, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        self._burst_bytes = 0
+        self.adjust_reading()
+
+    def _resume(self) -> None:
+        """Handle requests that were postponed because of too many responses or too much work."""
+        self._is_resuming = False
+        if not self._is_lost:
+            clock = self._server.broker.clock
+            self._turn_began_ns = clock.monotonic_ns()
+            self._session.resume(clock.wall_ms())
+            self._end_round()
+
+    def _end_round(self) -> None:
+        session = self._session
+        budget = self._server.budget
+        self._server.pump.end_turn()
+        session.compact(INPUT_KEEP_BYTES if budget.is_ample else SMALL_BYTES)
+        session.queued_max_bytes = SMALL_BYTES if budget.is_scarce else QUEUED_MAX_BYTES
+        for parked in session.new_parked:
+            self._time(parked)
+        self.send()
+        self._server.end_turn()
+
+    def _answer_control_plane(self, request: bytes) -> tuple[bytes, int] | ResponseSlot | str:
+        """Answer a control-plane request; a text is the reason to close the connection."""
+        broker = self._server.broker
+        try:
+            answer = dispatch.answer(self._node, request)
+        except RemoteProtocolError as error:
+            return error.message
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a bug in a handler)
+            # Close only this connection.
+            _log.exception("internal error in a control-plane request: closing its connection")
+            return f"internal error: {error!r}"
+        # Counted only here, because dispatch has now checked that the API key is a known one.
+        broker.metrics.count_request(int.from_bytes(request[:2], "big"))
+        if broker.clock.monotonic_ns() - self._turn_began_ns > TURN_NS:
+            self._session.yield_turn()
+        if isinstance(answer, bytes):
+            return answer, broker.control_pos
+        parked = ResponseSlot()
+        self._deferred = answer
+        answer.when_complete(partial(self._complete, parked))
+        return parked
+
+    def _complete(self, parked: ResponseSlot, payload: bytes) -> None:
+        self._deferred = None
+        if not self._is_lost:
+            parked.complete(payload, self._server.broker.control_pos)
+            # The cause is a request in the current turn, whose changes are not written yet.
+            self._server.note_completed(self)
+
+    def send(self) -> None:
+        """Send the responses that may leave, and resume reading if that made room."""
+        if self._is_lost or self._server.pump.has_failed:
+            return
+        if not self._is_write_paused:
+            self._send_some()
+        if not self._is_lost:
+            self._note_memory()
+            self.adjust_reading()
+
+    def _send_some(self) -> None:
+        session = self._session
+        size_max = COPIED_OUTPUT_BYTES if self._server.copies_output else OUTPUT_BYTES
+        pieces = session.output(self._server.pump.durable_pos, size_max)
+        if pieces:
+            size = sum(map(len, pieces))
+            self._handed_bytes += size
+            self._in_transport_bytes += session.taken_bytes
+            self._server.broker.metrics.sent_bytes += size
+            if len(pieces) == 1:
+                self._transport.write(pieces[0])
+            else:
+                self._transport.writelines(pieces)
+            if session.fetch.ahead:
+                self._server.loop.call_soon(self._server.guard, session.fetch.read_ahead)
+        if session.close_reason is not None and not session.is_waiting:
+            if not self._is_dropped:
+                self._drop("request", session.close_reason)
+            return
+        self._server.await_flush(self, self._awaits_flush())
+        if session.has_more:
+            # A full transport calls resume_writing later. Otherwise let other callbacks run first.
+            if not self._is_write_paused:
+                self._server.loop.call_soon(self._server.guard, self.send)
+            return
+        must_resume = session.yielded or (session.paused and not session.is_waiting)
+        if must_resume and not self._is_resuming:
+            # In a separate turn, so that others come first and turns do not nest.
+            self._is_resuming = True
+            self._server.loop.call_soon(self._server.guard, self._resume)
+
+    def _awaits_flush(self) -> bool:
+        """Return whether a response, or a Produce request with acks=0, waits for a flush."""
+        session = self._session
+        return session.awaits_flush or session.silent_pos > self._server.pump.durable_pos
+
+    def _note_memory(self) -> None:
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if not unsent_bytes:
+            self._in_transport_bytes = 0
+        elif self._server.copies_output:
+            self._in_transport_bytes = unsent_bytes
+        session = self._session
+        held_bytes = session.held_bytes + self._in_transport_bytes
+        self._server.note_memory(self, held_bytes, session.partial_bytes > SMALL_BYTES)
+
+    def adjust_reading(self) -> None:
+        """Pause or resume reading to match back-pressure."""
+        session = self._session
+        # Input on a connection that is about to be closed is ignored.
+        is_ending = session.close_reason is not None
+        is_behind = self._is_write_paused or session.paused or session.yielded
+        # The end of the next flush resumes it.
+        is_too_fast = self._server.pump.is_backed_up and self._awaits_flush()
+        should_pause = (
+            is_ending
+            or is_behind
+            or is_too_fast
+            or self._is_resting
+            or self._server.budget.is_held_back(self)
+        )
+        if self._is_lost or should_pause == self._is_read_paused:
+            return
+        self._is_read_paused = should_pause
+        if should_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _drop(self, label: CloseReason, reason: str) -> None:
+        _log.info("closing connection %s: %s", self._transport.get_extra_info("peername"), reason)
+        self._end_reason = reason
+        self._server.broker.metrics.count_closed(label)
+        self._is_dropped = True
+        # Not at once: asyncio calls connection_lost twice after a close inside resume_writing.
+        self._server.loop.call_soon(self._transport.close)
+
+    # Sweeps
+
+    def look(self, now_ms: int, *, is_scarce: bool) -> None:
+        """Close the connection if it makes no progress, else free unneeded buffers.
+
+        Args:
+            now_ms: monotonic ms.
+            is_scarce: memory is scarce.
+        """
+        if self._is_lost:
+            return
+        session = self._session
+        unsent_bytes = self._transport.get_write_buffer_size()
+        sight = ConnectionStats(
+            requests=session.requests,
+            partial_bytes=session.partial_bytes,
+            taken_bytes=self._handed_bytes - unsent_bytes,
+            unsent_bytes=unsent_bytes,
+            is_owed=session.is_waiting or self._awaits_flush(),
+            is_held_back=self._server.budget.is_held_back(self),
+            is_large=session.held_bytes + self._in_transport_bytes > SMALL_BYTES,
+        )
+        verdict = self._watch.judge(now_ms, sight, is_scarce=is_scarce)
+        if verdict is not None:
+            if not self._is_dropped:
+                self._drop(*verdict)
+            # Abort: a client that receives nothing would delay a close.
+            self._transport.abort()
+        elif self._is_dropped:
+            config = self._server.broker.config
+            if self._watch.still_ms(now_ms) > config.receive_timeout_ms:
+                self._transport.abort()
+        elif is_scarce or self._watch.still_ms(now_ms) > IDLE_TRIM_MS:
+            session.trim()
+            self._note_memory()
+
+    def time_out(self, now_ms: int) -> None:
+        """Answer requests that waited too long for a flush; called while the disk is slow.
+
+        Args:
+            now_ms: monotonic ms.
+        """
+        wait_max_ms = self._server.broker.config.flush_timeout_ms
+        if self._session.time_out(now_ms, wait_max_ms, self._server.pump.durable_pos):
+            self.send()
+
+    # Parked fetches
+
+    def _time(self, parked: ParkedFetch) -> None:
+        """Start the timer of a fetch that could not be answered at once."""
+        if parked.answered:
+            return  # answered at the end of the turn in which it arrived
+        self._parked.add(parked)
+        wait_ms = min(max(parked.wait_ms, 0), self._server.broker.config.fetch_wait_max_ms)
+        parked.timer = self._server.loop.call_later(
+            wait_ms / MS_PER_SECOND, self._server.guard, partial(self._expire, parked)
+        )
+        self._read_cold(parked)
+
+    def _read_cold(self, parked: ParkedFetch) -> None:
+        if parked.cold:
+            self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked))
+
+    def look_again(self, parked: ParkedFetch) -> None:
+        """Retry a parked fetch, for which there may be more data."""
+        if parked.answered or self._is_lost:
+            return
+        if self._session.retry(parked):
+            self._parked.discard(parked)
+            self._cancel(parked)
+            self.send()
+        else:
+            self._read_cold(parked)
+
+    def _expire(self, parked: ParkedFetch) -> None:
+        parked.is_expired = True
+        self.look_again(parked)
+
+    @staticmethod
+    def _cancel(parked: ParkedFetch) -> None:
+        if parked.timer is not None:
+            parked.timer.cancel()
+            parked.timer = None

@@ -1,0 +1,334 @@
+"""The Kafka facade on sockets: listens, and connects the client connections to the pump.
+
+It also enforces the limits across all connections: their number, the memory for their requests and
+responses, and connections without progress. For the latter it checks some connections ten times a
+second, so that a sweep stays short with any number of connections. Layer 5.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from _core.paths.session import ParkedFetch, Session
+from appliance.broker import Broker
+from appliance.config.config import Address, is_wildcard
+from appliance.errors import ConfigError
+from appliance.log_text import quoted
+from appliance.model import ColdPlace
+from appliance.pump import Pump
+from appliance.units import MS_PER_SECOND
+from compat.kafka.groups.coordinator import GroupCoordinator
+from compat.kafka.network.connection import KafkaConnection
+from compat.kafka.network.limits import Admission, MemoryBudget
+from compat.kafka.node import Node
+
+BACKLOG: Final = 1024
+
+SWEEP_S: Final = 0.1
+SWEEP_CONNECTIONS: Final = 64
+"""Connections checked per sweep, or 1/SWEEP_PART of all if that is more: microseconds each."""
+
+SWEEP_PART: Final = 50
+
+SLOW_FLUSH_MS: Final = 200
+"""If a flush takes longer, every sweep checks the connections that wait for it."""
+
+KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+"""Set on the listening socket; connections inherit them. The kernel detects a dead peer within two
+minutes, also while its fetch waits; small responses leave at once."""
+
+REPORT_INTERVAL_S: Final = 10
+"""Minimum interval between log lines about refused connections, scarce memory or a slow disk."""
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaServer:
+    """Listens, and connects the client connections to the pump.
+
+    Attributes:
+        broker, pump, groups, loop, node, budget: shared by the connections.
+        copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
+        bound: the listening address, once started.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.loop = asyncio.get_running_loop()
+        self.pump = Pump(broker, self._progressed)
+        self.groups = GroupCoordinator(broker.groups, broker.clock, broker.config)
+        self._groups_due_ms: int | None = None
+        self._groups_timer: asyncio.TimerHandle | None = None
+        self.bound = broker.config.listen
+        self._server: asyncio.Server | None = None
+        self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
+        self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
+        self._admission = Admission(broker.config)
+        self._is_saving_memory = False
+        self._refused_since_told = 0
+        self._refusals_reported_s = self._scarcity_reported_s = -float(REPORT_INTERVAL_S)
+        self._slowness_reported_s = -float(REPORT_INTERVAL_S)
+        self._is_disk_full = False
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._to_sweep: deque[KafkaConnection] = deque()
+        self.node: Node
+        self._completed: list[KafkaConnection] = []
+        self._connections: set[KafkaConnection] = set()
+        self._by_session: dict[Session, KafkaConnection] = {}
+        self._awaiting_flush: set[KafkaConnection] = set()
+        self._is_debug = _log.isEnabledFor(logging.DEBUG)
+
+    async def start(self) -> None:
+        """Listen, and start deliveries.
+
+        Raises:
+            ConfigError: the address cannot be used.
+        """
+        config = self.broker.config
+        try:
+            self._server = await self.loop.create_server(
+                lambda: KafkaConnection(self),
+                config.listen.host,
+                config.listen.port,
+                backlog=BACKLOG,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {config.listen}: {error.strerror}; change --listen"
+            ) from error
+        for level, option, value in KEEPALIVE:
+            for listener in self._server.sockets:
+                listener.setsockopt(level, option, value)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.bound = Address(host, port)
+        told = config.advertise or self.bound
+        assert not is_wildcard(told.host)
+        self.node = Node(
+            self.broker, told.host, told.port or port, self.groups, read_cold=self._read_cold
+        )
+        self.groups.restore(self.node.now_ms())
+        self._arm_groups()
+        self.pump.start()
+        self._sweep()
+        await self._server.start_serving()
+
+    async def stop(self) -> None:
+        """Stop listening, close the connections and stop the pump."""
+        for timer in (self._sweeping, self._groups_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.abort()
+        await self.pump.stop()
+
+    @property
+    def advertised(self) -> Address:
+        """The address at which clients are told to connect."""
+        return Address(self.node.host, self.node.port)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.budget.total_bytes
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions of the open connections, oldest first."""
+        return list(self._by_session)
+
+    def guard(self, step: Callable[[], None]) -> None:
+        """Run a step of a connection; an error in it ends the process.
+
+        After an error, memory and log may differ; serving on could lose or duplicate a message.
+        """
+        if self.pump.is_stopped:
+            return  # the process is about to end and closes the connections later
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
+            self.pump.fail(error)
+
+    # Called by connections
+
+    def admit(self, connection: KafkaConnection) -> bool:
+        """Accept a new connection unless a limit is reached; returns whether it is accepted."""
+        if self.pump.is_stopped:
+            return False  # the kernel accepted it just before the listener was closed
+        reason = self._admission.admit(connection.address)
+        if reason is not None:
+            self.broker.metrics.count_refused(reason)
+            self._report_refusal(connection.address, reason)
+            if self._is_debug:
+                _log.debug("connection refused peer=%s limit=%s", connection.peer, reason)
+            return False
+        self._connections.add(connection)
+        self._by_session[connection.session] = connection
+        if self._is_debug:
+            count = len(self._connections)
+            _log.debug("connection opened peer=%s connections=%d", connection.peer, count)
+        return True
+
+    def _report_refusal(self, address: str, reason: str) -> None:
+        """Log refused connections, at most every REPORT_INTERVAL_S."""
+        self._refused_since_told += 1
+        now_s = self.loop.time()
+        if now_s - self._refusals_reported_s < REPORT_INTERVAL_S:
+            return
+        setting = "connection_count_max" + ("_per_address" if reason == "address" else "")
+        _log.warning(
+            "refused %d connections, the last from %s: network.%s is reached; raise it or close "
+            "unused connections",
+            self._refused_since_told,
+            address,
+            setting,
+        )
+        self._refused_since_told = 0
+        self._refusals_reported_s = now_s
+
+    def forget(self, connection: KafkaConnection) -> None:
+        """Remove a connection that was closed or refused."""
+        if connection not in self._connections:
+            return
+        self._connections.discard(connection)
+        if self._is_debug:
+            self._log_end(connection)
+        self._admission.forget(connection.address)
+        self._awaiting_flush.discard(connection)
+        self._by_session.pop(connection.session, None)
+        self._let_go_on(self.budget.forget(connection))
+
+    def _log_end(self, connection: KafkaConnection) -> None:
+        _log.debug(
+            "connection closed peer=%s connections=%d requests=%d unanswered=%d reason=%s",
+            connection.peer,
+            len(self._connections),
+            connection.session.requests,
+            connection.unanswered_count,
+            quoted(connection.end_reason),
+        )
+
+    def note_memory(self, connection: KafkaConnection, held_bytes: int, is_large: bool) -> None:
+        """Update the memory use of a connection, and resume others if that frees memory."""
+        self._let_go_on(self.budget.update(connection, held_bytes, is_large=is_large))
+        if self.budget.is_scarce != self._is_saving_memory:
+            self._is_saving_memory = self.budget.is_scarce
+            connection.session.fetch.save_memory(self._is_saving_memory)
+            if self._is_saving_memory:
+                self._report_scarcity()
+
+    def _report_scarcity(self) -> None:
+        now_s = self.loop.time()
+        if now_s - self._scarcity_reported_s >= REPORT_INTERVAL_S:
+            self._scarcity_reported_s = now_s
+            _log.warning(
+                "memory is scarce, large requests wait: network.inflight_max_bytes is reached"
+            )
+
+    def _let_go_on(self, released: list[KafkaConnection]) -> None:
+        for connection in released:
+            connection.adjust_reading()
+
+    def await_flush(self, connection: KafkaConnection, is_waiting: bool) -> None:
+        """Set whether a connection is notified of the next flush."""
+        if is_waiting:
+            self._awaiting_flush.add(connection)
+        else:
+            self._awaiting_flush.discard(connection)
+
+    def note_completed(self, connection: KafkaConnection) -> None:
+        """Note a completed deferred response; it is sent at the end of the turn."""
+        self._completed.append(connection)
+
+    def end_turn(self) -> None:
+        """Send the responses completed in this turn, after its changes were written."""
+        completed, self._completed = self._completed, []
+        for connection in completed:
+            connection.send()
+        self._arm_groups()
+
+    def _arm_groups(self) -> None:
+        """Set the timer to the next deadline of the groups."""
+        due_ms = self.groups.next_deadline_ms()
+        if due_ms == self._groups_due_ms:
+            return
+        self._groups_due_ms = due_ms
+        if self._groups_timer is not None:
+            self._groups_timer.cancel()
+            self._groups_timer = None
+        if due_ms is not None:
+            delay_s = max(0, due_ms - self.node.now_ms()) / MS_PER_SECOND
+            self._groups_timer = self.loop.call_later(delay_s, self.guard, self._expire_groups)
+
+    def _expire_groups(self) -> None:
+        self._groups_due_ms = None
+        self.groups.expire(self.node.now_ms())
+        self.pump.end_turn()
+        self.end_turn()
+
+    def _read_cold(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
+        """Read frames and units from the disk for a control-plane request."""
+
+        def go_on() -> None:
+            then()
+            self.pump.end_turn()
+            self.end_turn()
+
+        self.pump.read_cold(places, go_on)
+
+    def _sweep(self) -> None:
+        """Check some of the connections, in rotation."""
+        if not self._to_sweep:
+            self._to_sweep.extend(self._connections)
+        count = max(SWEEP_CONNECTIONS, len(self._connections) // SWEEP_PART)
+        now_ms = self.node.now_ms()
+        for _ in range(min(count, len(self._to_sweep))):
+            connection = self._to_sweep.popleft()
+            connection.look(now_ms, is_scarce=self.budget.is_scarce)
+        if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
+            self._time_out(now_ms)
+        if self.broker.is_disk_full != self._is_disk_full:
+            self._tell_disk_full(self.broker.is_disk_full)
+        self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
+
+    def _time_out(self, now_ms: int) -> None:
+        """Answer the connections that waited for a slow flush for flush_timeout_ms."""
+        for connection in list(self._awaiting_flush):
+            connection.time_out(now_ms)
+        now_s = self.loop.time()
+        if now_s - self._slowness_reported_s >= REPORT_INTERVAL_S:
+            self._slowness_reported_s = now_s
+            _log.warning("the disk has not confirmed a flush for %d ms", self.pump.unflushed_ms)
+
+    def _tell_disk_full(self, is_full: bool) -> None:
+        self._is_disk_full = is_full
+        if is_full:
+            _log.error(
+                "the disk of %s is full: Produce requests are refused until space is freed",
+                self.broker.config.data_dir,
+            )
+        else:
+            _log.warning("the disk of %s has free space again", self.broker.config.data_dir)
+
+    def _progressed(self, woken: list[ParkedFetch]) -> None:
+        for parked in woken:
+            connection = self._by_session.get(parked.session)
+            if connection is not None:
+                connection.look_again(parked)
+        if self._awaiting_flush:
+            for connection in list(self._awaiting_flush):
+                connection.send()

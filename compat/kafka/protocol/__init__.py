@@ -1,0 +1,1 @@
+"""The encoding of Kafka's protocol: bytes to values and back."""

@@ -1,0 +1,66 @@
+"""A response that completes later, for example when all members of a group have joined.
+
+Layer 3; does no I/O.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Answer = TypeVar("Answer")
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+class DeferredResponse(Generic[Answer]):
+    """A placeholder for a response; `complete` sends it to the waiting connection.
+
+    A handler returns it in place of a response. Later requests on that connection wait as well,
+    because Kafka answers in order.
+
+    Attributes:
+        is_abandoned: the connection is closed, so no one waits for the response.
+    """
+
+    def __init__(self, convert: Callable[[Answer], Any] = _unchanged) -> None:
+        """Defer a response.
+
+        Args:
+            convert: makes the response from the answer.
+        """
+        self.is_abandoned = False
+        self._steps: list[Callable[[Any], Any]] = [convert]
+        self._response: Any = None
+        self._is_complete = False
+        self._answered: Callable[[Any], None] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """The answer is known."""
+        return self._is_complete
+
+    def complete(self, answer: Answer) -> None:
+        """Set the answer; call it once, at any time, also before the handler returns."""
+        assert not self._is_complete, "answered twice"
+        self._response = answer
+        self._is_complete = True
+        if self._answered is not None:
+            self._answered(self._converted())
+
+    def encode_with(self, encode: Callable[[Any], Any]) -> None:
+        """Add a function to apply to the response; call it before `when_complete`."""
+        assert self._answered is None
+        self._steps.append(encode)
+
+    def when_complete(self, answered: Callable[[Any], None]) -> None:
+        """Register a function to call with the response, at once if it is already complete."""
+        self._answered = answered
+        if self._is_complete:
+            answered(self._converted())
+
+    def _converted(self) -> Any:
+        response = self._response
+        for step in self._steps:
+            response = step(response)
+        return response

@@ -1,0 +1,1 @@
+"""Clients for tests, and the suites of real ones."""

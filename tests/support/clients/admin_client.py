@@ -1,0 +1,155 @@
+"""The admin server on loopback, with a status made of plain values, and an HTTP client for it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from appliance.admin import AdminServer
+from appliance.admin.status import BrokerStatus, LogPositions
+from appliance.config.config import Address
+from appliance.model import (
+    GroupStatus,
+    GroupSummary,
+    TimerState,
+    TopicStatus,
+    TopicSummary,
+)
+from appliance.store.recovery.report import Progress
+
+BROKER: Final = BrokerStatus(
+    version="1.2.3",
+    cluster_id="7d5f1c9e-0000-4000-8000-000000000001",
+    epoch=4,
+    kafka="127.0.0.1:9092",
+    advertised="broker.example:9092",
+    admin="127.0.0.1:9192",
+    insecure=False,
+    flush="sync",
+    started_at=1_767_225_600_000,
+    uptime_ms=5,
+    log=LogPositions(wrote=4, committed=3, flushed=2, visible=1),
+    connections=7,
+    topics=1,
+    partitions=4,
+    groups=0,
+    pending_timers=0,
+    unreadable_timers=0,
+    next_due_at=None,
+    damage_count=0,
+    damage=(),
+)
+
+
+@dataclass
+class Status:
+    """A broker's status, made of plain values.
+
+    Attributes:
+        timers: by topic and id; `topics` and `groups` are what is listed and shown.
+        failure: what every call raises, None for nothing.
+        cancelled: the timers that requests cancelled.
+    """
+
+    ready: bool = True
+    timers: dict[str, dict[bytes, TimerState]] = field(default_factory=dict)
+    known_topics: dict[str, tuple[TopicSummary, TopicStatus]] = field(default_factory=dict)
+    known_groups: dict[str, tuple[GroupSummary, GroupStatus]] = field(default_factory=dict)
+    failure: Exception | None = None
+    cancelled: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def progress(self) -> Progress:
+        return Progress(phase="scanning the log", recovered_bytes=3, total_bytes=7)
+
+    def metrics_text(self) -> bytes:
+        return b"# TYPE latermq_up gauge\nlatermq_up 1.0\n"
+
+    def status(self) -> BrokerStatus:
+        return BROKER
+
+    def topics(self) -> Iterator[TopicSummary]:
+        return (summary for summary, _ in self.known_topics.values())
+
+    def topic(self, name: str) -> TopicStatus | None:
+        return self.known_topics[name][1] if name in self.known_topics else None
+
+    def groups(self) -> Iterator[GroupSummary]:
+        return (summary for summary, _ in self.known_groups.values())
+
+    def group(self, name: str) -> GroupStatus | None:
+        return self.known_groups[name][1] if name in self.known_groups else None
+
+    async def timer_state(self, topic: str, user_id: bytes) -> TimerState | None:
+        if self.failure is not None:
+            raise self.failure
+        if topic not in self.timers:
+            return None
+        return self.timers[topic].get(user_id, TimerState("unknown"))
+
+    async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
+        timer = await self.timer_state(topic, user_id)
+        if timer is not None and timer.state == "pending":
+            self.cancelled.append((topic, user_id))
+            self.timers[topic][user_id] = TimerState("cancelled", timer.due_at, timer.partition)
+            return self.timers[topic][user_id]
+        return timer
+
+
+@dataclass
+class Answer:
+    """An answer of the admin server."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        assert self.headers["Content-Type"] == "application/json; charset=utf-8"
+        return json.loads(self.body)
+
+
+class Client:
+    """An HTTP client that does not normalise paths."""
+
+    def __init__(self, session: aiohttp.ClientSession, address: tuple[str, int]) -> None:
+        self._session = session
+        self.address = address
+
+    async def ask(
+        self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send a request and read the answer."""
+        url = URL(f"http://{self.address[0]}:{self.address[1]}{path}", encoded=True)
+        async with self._session.request(method, url, headers=headers) as response:
+            return Answer(response.status, dict(response.headers), await response.read())
+
+    async def send_raw(self, request: bytes) -> bytes:
+        """Send bytes on a connection of their own, and return all that comes until it closes."""
+        reader, writer = await asyncio.open_connection(*self.address)
+        writer.write(request)
+        async with asyncio.timeout(60):
+            answer = await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        return answer
+
+
+@asynccontextmanager
+async def serving(
+    status: Status, host: str = "127.0.0.1", host_names: tuple[str, ...] = ()
+) -> AsyncIterator[Client]:
+    """Serve a status on a free port."""
+    server = AdminServer(status, Address(host, 0), host_names)
+    _, port = await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Client(session, ("127.0.0.1", port))
+    finally:
+        await server.stop()

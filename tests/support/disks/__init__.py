@@ -1,0 +1,1 @@
+"""Real file systems that a test fills, damages or cuts off."""

@@ -1,0 +1,1 @@
+"""Documents, golden files and source files that tests compare with the code."""

@@ -1,0 +1,1 @@
+"""Oracles in plain Python: models, and rules for histories."""

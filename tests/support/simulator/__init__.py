@@ -1,0 +1,1 @@
+"""A disk and a clock that a test controls."""

@@ -1,0 +1,1 @@
+"""Requests, records and frames for tests."""

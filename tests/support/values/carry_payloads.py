@@ -1,0 +1,162 @@
+"""The payload of a carry frame with control values, which latermq does not write or read yet.
+
+    count, then for each value: kind, topic id, size, and a payload
+
+A value of kind topic, offset, producer, group, txn or epoch has the payload of such a frame. Three
+kinds of value have no frame of their own, because they follow from other frames: the sequences of
+idempotent producers, the next offsets of the level queues, and the ids of timers that were
+completed a short time ago. docs/FORMAT.md draws them.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from _core.bytes.layout import (
+    KIND_EPOCH,
+    KIND_GROUP,
+    KIND_OFFSET,
+    KIND_PRODUCER,
+    KIND_TOPIC,
+    KIND_TXN,
+)
+from appliance.store.state.payload import COUNT, SIZE, PayloadReader, pack_name
+from appliance.store.state.sequences import (
+    PRODUCER_STATE,
+    SEQUENCE,
+    SEQUENCES_HEAD,
+    ProducerState,
+)
+from appliance.store.state.snapshot import VALUE_HEAD, VALUE_SEQUENCES
+
+VALUE_LEVELS: Final = 66
+VALUE_IDS: Final = 67
+"""Above all kinds of frames, with room for more of them."""
+
+VALUE_KINDS: Final = frozenset(
+    (KIND_TOPIC, KIND_OFFSET, KIND_PRODUCER, KIND_GROUP, KIND_TXN, KIND_EPOCH)
+) | {VALUE_SEQUENCES, VALUE_LEVELS, VALUE_IDS}
+
+ID_CANCELLED: Final = 2
+ID_DELIVERED: Final = 3
+
+LEVEL: Final = struct.Struct(">Bxxxq")
+"""Level, next offset."""
+COMPLETED_ID: Final = struct.Struct(">qiiqqBx")
+"""Position of the accept frame, index, partition, due, forget time, state; then the user's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedValue:
+    """One value: its kind (KIND_* or VALUE_*), the topic it is about (0: none), its payload."""
+
+    kind: int
+    topic_id: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedId:
+    """A user's id whose timer was delivered or cancelled a short time ago."""
+
+    user_id: bytes
+    state: int
+    accept_pos: int
+    index: int
+    partition: int
+    due_ms: int
+    forget_ms: int
+    """Epoch ms, from which on the id is unknown."""
+
+
+def encode_carry(values: Sequence[CarriedValue]) -> bytes:
+    """The payload of a carry frame with FRAME_FLAG_CONTROL; values apply in their order."""
+    parts = [COUNT.pack(len(values))]
+    for value in values:
+        parts += [VALUE_HEAD.pack(value.kind, value.topic_id, len(value.payload)), value.payload]
+    return b"".join(parts)
+
+
+def decode_carry(payload: bytes) -> tuple[CarriedValue, ...]:
+    """Read the payload of a carry frame with control values; the values' payloads stay as they are.
+
+    Raises:
+        CorruptionError: it is shorter or longer than its counts say, or a kind is unknown.
+    """
+    reader = PayloadReader(payload, "a carry frame")
+    values = []
+    for _ in range(reader.count(VALUE_HEAD.size)):
+        kind, topic_id, size = reader.fields(VALUE_HEAD)
+        if kind not in VALUE_KINDS:
+            raise reader.error("a value of a known kind", f"kind {kind}")
+        values.append(CarriedValue(kind, topic_id, reader.take(size)))
+    reader.finish()
+    return tuple(values)
+
+
+def encode_sequences(partition: int, producers: Sequence[ProducerState]) -> bytes:
+    """A value of kind VALUE_SEQUENCES: the producers of one partition of the value's topic."""
+    parts = [SEQUENCES_HEAD.pack(partition, len(producers))]
+    for state in producers:
+        parts.append(PRODUCER_STATE.pack(state.producer_id, state.epoch, len(state.batches)))
+        parts += [
+            SEQUENCE.pack(each.first, each.last, each.answer, each.store_ms)
+            for each in state.batches
+        ]
+    return b"".join(parts)
+
+
+def encode_levels(next_offsets: Mapping[int, int]) -> bytes:
+    """A value of kind VALUE_LEVELS: the next offset of each level queue, by level."""
+    levels = [LEVEL.pack(level, offset) for level, offset in next_offsets.items()]
+    return COUNT.pack(len(levels)) + b"".join(levels)
+
+
+def decode_levels(payload: bytes) -> dict[int, int]:
+    """Read a value of kind VALUE_LEVELS.
+
+    Raises:
+        CorruptionError: it is shorter or longer than its count says.
+    """
+    reader = PayloadReader(payload, "a carried list of levels")
+    count = reader.count(LEVEL.size)
+    next_offsets = dict(reader.fields(LEVEL) for _ in range(count))
+    reader.finish()
+    return next_offsets
+
+
+def encode_ids(ids: Sequence[CompletedId]) -> bytes:
+    """A value of kind VALUE_IDS: completed ids of the value's topic."""
+    parts = [COUNT.pack(len(ids))]
+    for each in ids:
+        head = COMPLETED_ID.pack(
+            each.accept_pos, each.index, each.partition, each.due_ms, each.forget_ms, each.state
+        )
+        parts += [head, pack_name(each.user_id)]
+    return b"".join(parts)
+
+
+def decode_ids(payload: bytes) -> tuple[CompletedId, ...]:
+    """Read a value of kind VALUE_IDS.
+
+    Raises:
+        CorruptionError: it is shorter or longer than its counts say.
+    """
+    reader = PayloadReader(payload, "a carried list of timer ids")
+    ids = []
+    for _ in range(reader.count(COMPLETED_ID.size + SIZE.size)):
+        accept_pos, index, partition, due_ms, forget_ms, state = reader.fields(COMPLETED_ID)
+        ids.append(
+            CompletedId(
+                user_id=reader.name(),
+                state=reader.chosen(state, range(ID_CANCELLED, ID_DELIVERED + 1)),
+                accept_pos=accept_pos,
+                index=index,
+                partition=partition,
+                due_ms=due_ms,
+                forget_ms=forget_ms,
+            )
+        )
+    reader.finish()
+    return tuple(ids)

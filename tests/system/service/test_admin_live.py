@@ -1,0 +1,320 @@
+"""The admin API of a real broker: its reports are true, and a cancel is as durable as a record."""
+
+import asyncio
+import http.client
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+import uvloop
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from appliance.admin import AdminServer, LiveStatus
+from appliance.config.config import Address
+from appliance.errors import NotReadyError, StorageError
+from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
+from compat.kafka.groups.status import GroupsStatus
+from tests.support.clients.admin_client import Answer, Client
+from tests.support.harness.appliance_process import ApplianceProcess
+from tests.support.harness.live_broker import LiveBroker, until
+from tests.support.values.kafka_records import Record, delay
+from tests.system.service.test_admin_api import check_answer
+
+LIMIT_S: Final = 60.0
+HOUR_MS: Final = 3_600_000
+SEED: Final = 4
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a coroutine on each of the event loops that the broker supports."""
+    runner: Run = request.param
+    return runner
+
+
+# A broker in this process, whose disk can be held
+
+
+@dataclass
+class Served:
+    """A live broker and a client of its admin server."""
+
+    live: LiveBroker
+    status: LiveStatus
+    client: Client
+
+    async def ask(self, path: str, method: str = "GET") -> Answer:
+        answer = await self.client.ask(path, method)
+        check_answer(method, path, answer)
+        return answer
+
+    async def send(self, *records: Record) -> None:
+        connection = await self.live.connect()
+        assert (await connection.produce("t", 0, records)).error == 0
+
+
+@asynccontextmanager
+async def served(directory: Path, **settings: Any) -> AsyncIterator[Served]:
+    async with LiveBroker(directory, **settings) as live:
+        live.create_topic("t")
+        status = LiveStatus(live.broker)
+        server = AdminServer(status, Address("127.0.0.1", 0))
+        address = await server.start()
+        status.serves(live.server, GroupsStatus(live.server.groups), address)
+        async with aiohttp.ClientSession() as session:
+            yield Served(live, status, Client(session, address))
+        status.stops()
+        await server.stop()
+
+
+TIMER: Final = "/api/v1/topics/t/timers/id"
+
+
+def test_a_cancel_is_answered_when_it_is_on_the_disk(run: Run, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with served(tmp_path) as s:
+            await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
+            s.live.disk.hold()
+            syncs = s.live.disk.syncs
+            cancelling = asyncio.create_task(s.ask(TIMER, "DELETE"))
+            await until(lambda: s.live.disk.syncs > syncs)
+            # A query meanwhile must not show it either.
+            asking = asyncio.create_task(s.ask(TIMER))
+            await until(lambda: len(s.live.server.pump._awaited) == 2)
+            assert not cancelling.done()
+            assert not asking.done()
+            s.live.disk.let_go()
+            for task in (cancelling, asking):
+                answer = await task
+                assert (answer.status, answer.json()["state"]) == (200, "cancelled")
+
+    run(scenario())
+
+
+def test_with_async_flush_a_cancel_waits_for_no_disk(run: Run, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with served(tmp_path, flush="async", flush_bound_ms=60_000) as s:
+            await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
+            s.live.disk.hold()
+            assert (await s.ask(TIMER, "DELETE")).status == 200
+            s.live.disk.let_go()
+
+    run(scenario())
+
+
+def test_a_disk_that_fails_leaves_a_cancel_unanswered_for(run: Run, tmp_path: Path) -> None:
+    """Whether it survives a restart is unknown, so no answer may claim it."""
+
+    async def scenario() -> None:
+        async with served(tmp_path) as s:
+            await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
+            s.live.disk.error = StorageError(Path("log"), "fdatasync", 5, "Input/output error")
+            assert (await s.ask(TIMER, "DELETE")).status == 503
+            assert s.live.server.pump.has_failed
+
+    run(scenario())
+
+
+def test_a_stop_ends_the_wait_for_the_disk(run: Run, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with served(tmp_path) as s:
+            await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
+            s.live.disk.hold()
+            cancelling = asyncio.create_task(s.status.cancel_timer("t", b"id"))
+            await until(lambda: len(s.live.server.pump._awaited) == 1)
+            stopping = asyncio.create_task(s.live.server.stop())
+            with pytest.raises(NotReadyError):
+                await cancelling
+            with pytest.raises(NotReadyError):
+                await s.status.cancel_timer("t", b"id")
+            s.live.disk.let_go()
+            await stopping
+
+    run(scenario())
+
+
+def test_positions_and_counts_are_those_of_the_broker(run: Run, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with served(tmp_path) as s:
+            due_ms = s.live.broker.clock.wall_ms() + 3_600_000
+            now = Record(b"now")
+            await s.send(now, now, Record(b"x", headers=[("x-deliver-at", b"%d" % due_ms)]))
+            shown = (await s.ask("/api/v1/status")).json()
+            broker = s.live.broker
+            assert shown["log"]["flushed"] == broker.flushed_pos == shown["log"]["wrote"]
+            assert shown["cluster_id"] == broker.cluster_id
+            assert shown["kafka"] == shown["advertised"] == str(s.live.server.bound)
+            assert (shown["topics"], shown["partitions"], shown["connections"]) == (1, 1, 1)
+            assert (shown["pending_timers"], shown["next_due_at"]) == (1, due_ms)
+            assert not shown["insecure"]
+            assert shown["damage"] == []
+            (topic,) = (await s.ask("/api/v1/topics")).json()["topics"]
+            assert topic == {
+                "name": "t",
+                "id": str(broker.topics.all()[0].uuid),
+                "partition_count": 1,
+                "record_count": 2,
+                "pending_timers": 1,
+            }
+            (part,) = (await s.ask("/api/v1/topics/t")).json()["partitions"]
+            assert part == {
+                "partition": 0,
+                "start_offset": 0,
+                "visible_offset": 2,
+                "next_offset": 2,
+                "pending_timers": 1,
+            }
+            assert (await s.ask("/api/v1/groups")).json() == {"groups": []}
+            assert (await s.ask("/api/v1/groups/g")).status == 404
+
+    run(scenario())
+
+
+def test_offsets_whose_topic_was_lost_to_damage_are_left_out(tmp_path: Path) -> None:
+    """A group frame and offsets may be whole where the frame of their topic is not."""
+
+    async def scenario() -> None:
+        async with served(tmp_path) as s:
+            broker = s.live.broker
+            known = broker.topics.all()[0].topic_id
+            assert s.live.server.groups.check_commit("g", "", None, -1, 0) == 0
+            broker.groups.commit_offsets(
+                [
+                    OffsetEntry(op=OFFSET_COMMITTED, group="g", topic_id=topic, partition=index)
+                    for topic, index in ((known, 0), (known, 7), (known + 7, 0))
+                ]
+            )
+            offsets = (await s.ask("/api/v1/groups/g")).json()["offsets"]
+            assert [(each["topic"], each["partition"]) for each in offsets] == [("t", 0)]
+
+    asyncio.run(scenario())
+
+
+def test_what_wants_no_client_to_be_served_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with served(tmp_path, allow_insecure=True) as s:
+            assert (await s.ask("/api/v1/status")).json()["insecure"]
+            s.status.stops()
+            assert (await s.ask("/api/v1/status")).status == 503
+
+    asyncio.run(scenario())
+
+
+# A broker in a process of its own
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[ApplianceProcess]:
+    appliance = ApplianceProcess(tmp_path / "data")
+    try:
+        appliance.start()
+        yield appliance
+    finally:
+        appliance.close()
+
+
+def send_timers(address: str, delays_ms: list[int]) -> None:
+    """Timers with their number as value and as id, acknowledged."""
+    errors: list[str] = []
+    producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 1})
+    for number, delay_ms in enumerate(delays_ms):
+        producer.produce(
+            "t",
+            b"%d" % number,
+            partition=0,
+            headers=[("x-delay", b"%d" % delay_ms), ("x-deliver-id", b"%d" % number)],
+            on_delivery=lambda error, _: errors.append(str(error)) if error else None,
+        )
+    assert producer.flush(LIMIT_S) == 0
+    assert errors == []
+
+
+def read_values(address: str) -> list[int]:
+    """All that is visible in partition 0 now."""
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "unused", "enable.auto.commit": False}
+    )
+    partition = TopicPartition("t", 0, 0)
+    end = consumer.get_watermark_offsets(partition, timeout=LIMIT_S)[1]
+    consumer.assign([partition])
+    values: list[int] = []
+    deadline_s = time.monotonic() + LIMIT_S
+    while len(values) < end and time.monotonic() < deadline_s:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            values.append(int(message.value() or b""))
+    consumer.close()
+    return values
+
+
+class Canceller:
+    """One connection to the admin address."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
+
+    def cancel(self, user_id: object) -> int:
+        """The status of the answer."""
+        self._connection.request("DELETE", f"/api/v1/topics/t/timers/{user_id}")
+        answer = self._connection.getresponse()
+        answer.read()
+        return answer.status
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def wait_until_drained(appliance: ApplianceProcess) -> None:
+    """No timer is pending, and consumers see all that was delivered: it is flushed as well."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while True:
+        status = appliance.get_json("/api/v1/status")[1]
+        if not status["pending_timers"] and status["log"]["visible"] == status["log"]["wrote"]:
+            return
+        assert time.monotonic() < deadline_s, "timers are pending still"
+        time.sleep(0.01)
+
+
+def test_cancels_that_race_with_delivery_have_one_winner_each(appliance: ApplianceProcess) -> None:
+    """200: it never comes; 409: it came, once."""
+    rng = random.Random(SEED)
+    count = 600
+    # Some are due so late that there is something to cancel on the slowest machine.
+    delays_ms = [rng.randrange(50, 1_000) if number % 10 else HOUR_MS for number in range(count)]
+    send_timers(appliance.kafka, delays_ms)
+    canceller = Canceller(appliance.admin)
+    outcomes = {number: canceller.cancel(number) for number in rng.sample(range(count), count)}
+    canceller.close()
+    wait_until_drained(appliance)
+    values = read_values(appliance.kafka)
+    assert len(values) == len(set(values))
+    assert {number for number, status in outcomes.items() if status == 409} == set(values)
+    cancelled = {number for number, status in outcomes.items() if status == 200}
+    assert len(cancelled) + len(values) == count
+    assert cancelled >= set(range(0, count, 10))
+    appliance.stop()
+
+
+@pytest.mark.parametrize("how", ["kill -9", "clean"])
+def test_an_acknowledged_cancel_outlives_the_process(appliance: ApplianceProcess, how: str) -> None:
+    send_timers(appliance.kafka, [1_500, HOUR_MS, 1_500, HOUR_MS])
+    canceller = Canceller(appliance.admin)
+    assert [canceller.cancel(number) for number in (1, 3)] == [200, 200]
+    if how == "clean":
+        appliance.stop()
+    else:
+        appliance.kill()
+    canceller.close()
+    appliance.start()
+    assert appliance.get_json("/api/v1/topics/t/timers/1")[1]["state"] == "cancelled"
+    wait_until_drained(appliance)
+    assert read_values(appliance.kafka) == [0, 2]
+    appliance.stop()

@@ -1,0 +1,363 @@
+"""The commands that ask a running broker, by a real one in a process of its own."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from appliance.commands.arguments import Interrupts
+from appliance.commands.output import printable
+from tests.support.harness.appliance_process import ApplianceProcess
+from tests.support.harness.command_line import CommandLine
+
+# Clients that are closed leave the two ends of their wake-up pipes to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+def shown(latermq: CommandLine, command: str) -> list[tuple[Any, ...]]:
+    """Partition, offset and value of what `tail` prints."""
+    found = latermq.ok(f"{command} --json").json_lines()
+    return sorted((each["partition"], each["offset"], each["value"]) for each in found)
+
+
+# send
+
+
+def test_records_of_the_arguments_are_sent_and_distinguished(
+    latermq: CommandLine, topic: str
+) -> None:
+    sent = latermq.ok(f"send {topic} one two --partition 1 --key k --header a=b=c --header d=")
+    assert sent.lines == [f"{topic}/1, offset 0", f"{topic}/1, offset 1"]
+    first, second = latermq.ok(f"tail {topic} --json").json_lines()
+    assert (first["value"], second["value"]) == ("one", "two")
+    assert (first["key"], first["headers"]) == ("k", [["a", "b=c"], ["d", ""]])
+    assert (first["topic"], first["partition"], first["offset"]) == (topic, 1, 0)
+    assert first["due_at"] is None
+    assert abs(first["timestamp"] - time.time() * 1000) < 60_000
+
+
+def test_lines_of_the_input_are_records(latermq: CommandLine, topic: str) -> None:
+    lines = [b"%d" % number for number in range(2_000)] + [b"", b"\xff\x00", b"last"]
+    sent = latermq.ok(f"send {topic} --partition 0", b"\n".join(lines))
+    assert sent.stdout == ""
+    assert sent.stderr == f"latermq: 2003 records sent to {topic}\n"
+    values = [value for _, _, value in shown(latermq, f"tail {topic}")]
+    expected = [line.decode() for line in lines if line != b"\xff\x00"]
+    assert [value for value in values if isinstance(value, str)] == expected
+    assert {"base64": "/wA="} in values
+
+
+def test_a_delayed_record_comes_when_it_is_due(latermq: CommandLine, topic: str) -> None:
+    sent = latermq.ok(f"send {topic} later --delay 50ms --id a --partition 0")
+    assert sent.lines == [f"{topic}/0, delayed by 50ms, id a"]
+    assert latermq.ok(f"send {topic} x --delay 1h --json").json()["offset"] is None
+    (record,) = latermq.ok(f"tail {topic} --from 0 --follow --count 1 --json").json_lines()
+    assert record["value"] == "later"
+    assert record["due_at"] > record["timestamp"]
+    # What was there before it was looked at may have come at any time.
+    (record,) = latermq.ok(f"tail {topic} --json").json_lines()
+    assert record["late_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--level 18", "delayed by level 18"),
+        ("--delay PT1H --id 'a b'", "delayed by PT1H, id a b"),
+    ],
+)
+def test_each_way_to_ask_for_a_delay_is_a_header(
+    latermq: CommandLine, topic: str, options: str, words: str
+) -> None:
+    assert latermq.ok(f"send {topic} x {options}").lines[0].endswith(f", {words}")
+    assert latermq.ok(f"tail {topic}").stdout == ""
+
+
+def test_an_instant_is_one_too(latermq: CommandLine, topic: str) -> None:
+    due_ms = int(time.time() * 1000) + 3_600_000
+    sent = latermq.ok(f"send {topic} x --at {due_ms} --id a")
+    assert sent.lines[0].endswith(f", to be delivered at {due_ms}, id a")
+    assert latermq.ok(f"timers show {topic} a --json").json()["due_at"] == due_ms
+
+
+def test_a_record_can_be_cancelled_by_its_id(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} x --delay 1h --id a")
+    assert latermq.ok(f"timers show {topic} a").stdout.startswith("a: pending, due ")
+    assert latermq.ok(f"send {topic} --cancel a").lines[0].endswith(", cancels a")
+    assert latermq.ok(f"timers show {topic} a --json").json()["state"] == "cancelled"
+
+
+def test_what_the_broker_refuses_is_said_in_its_words(latermq: CommandLine, topic: str) -> None:
+    assert "ISO 8601" in latermq.fails(f"send {topic} x --delay soon")
+    assert "looks like seconds" in latermq.fails(f"send {topic} x --at 1767225600")
+    assert "record 1" in latermq.fails(f"send {topic} x --delay 1s --level 1")
+    assert "topic name" in latermq.fails("topics create 'a b'")
+    assert "cleanup.policy" in latermq.fails("topics create fresh --set cleanup.policy=compact")
+    assert "exists" in latermq.fails(f"topics create {topic}")
+    assert "no partition 2" in latermq.fails(f"send {topic} x --partition 2")
+    assert latermq.ok(f"tail {topic}").stdout == ""
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ü", "../x", "x" * 250])
+def test_names_that_cannot_be_are_refused_without_a_traceback(
+    latermq: CommandLine, name: str
+) -> None:
+    for words in (
+        ["send", name, "x"],
+        ["tail", name],
+        ["topics", "create", name],
+        ["topics", "describe", name],
+        ["topics", "delete", name, "--yes"],
+        ["groups", "describe", name],
+        ["timers", "show", name, "x"],
+        ["timers", "cancel", "t", name * 2],
+    ):
+        outcome = latermq.run_words(words)
+        assert outcome.status == 1, (words, outcome)
+        assert outcome.stderr.startswith("latermq: "), (words, outcome)
+        assert outcome.stderr.count("\n") == 1, (words, outcome)
+
+
+def test_arguments_that_make_no_sense_are_refused_with_status_2(latermq: CommandLine) -> None:
+    for command in (
+        "send t --cancel a value",
+        "send t x --header nothing",
+        "tail t --from yesterday",
+        "tail t --since yesterday",
+        "tail t --group g --since 1h",
+        "tail t --group g --from 7",
+        "groups reset-offsets g",
+        "groups reset-offsets g --to earliest --since 1h",
+        "groups reset-offsets g --to first",
+        "topics create t --set x",
+        "topics delete t",
+        "send t x --bootstrap nowhere",
+        "status --admin nowhere",
+        "tail t --group ''",
+        "groups reset-offsets '' --to latest",
+    ):
+        latermq.fails(command, 2)
+
+
+# tail
+
+
+def test_tail_begins_where_asked(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} a b c d --partition 0")
+    middle_ms = int(time.time() * 1000)
+    time.sleep(0.002)
+    latermq.ok(f"send {topic} e f --partition 0")
+    latermq.ok(f"send {topic} g --partition 1")
+    part = f"tail {topic} --partition 0"
+    assert [value for *_, value in shown(latermq, part)] == list("abcdef")
+    assert [value for *_, value in shown(latermq, f"{part} --from 4")] == list("ef")
+    assert [value for *_, value in shown(latermq, f"{part} --from 2 --count 3")] == list("cde")
+    assert shown(latermq, f"tail {topic} --from 99") == []
+    assert shown(latermq, f"tail {topic} --from latest") == []
+    young = [value for *_, value in shown(latermq, f"tail {topic} --since {middle_ms + 1}")]
+    assert young == list("efg")
+    assert len(shown(latermq, f"tail {topic} --since 1h")) == 7
+    assert shown(latermq, f"tail {topic} --since 2099-01-01T00:00:00Z") == []
+    assert "no partition 2" in latermq.fails(f"tail {topic} --partition 2")
+    assert "topics create" in latermq.fails("tail nowhere")
+
+
+def test_a_line_shows_place_time_key_value_and_when_it_was_due(
+    latermq: CommandLine, topic: str
+) -> None:
+    latermq.ok(f"send {topic} 'a\tb' --key k --partition 0 --delay 1")
+    latermq.ok(f"send {topic} 'esc\x1b[31m\\' --partition 0")
+    latermq.ok(f"tail {topic} --partition 0 --from 0 --follow --count 2")
+    first, second = sorted(latermq.ok(f"tail {topic}").lines)
+    instant = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    escaped = r"esc\\x1b\[31m\\\\"
+    assert {True} == {
+        any(re.fullmatch(pattern, line) for line in (first, second))
+        for pattern in (
+            rf"{topic}/0@[01]\t{instant}\tk\ta\\tb\tdue {instant}",
+            rf"{topic}/0@[01]\t{instant}\t\t{escaped}\t",
+        )
+    }
+    on_terminal = latermq.run(f"tail {topic}", on_terminal=True)
+    assert "\x1b[31m" not in on_terminal.stdout
+    assert "\x1b[36mk\x1b[0m" in on_terminal.stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("plain Grüße 你好", "plain Grüße 你好"),
+        ("a\nb\r\t\\", r"a\nb\r\t" + "\\\\"),
+        (b"\xff\xfe ok", r"\xff\xfe ok"),
+        ("\x1b]0;title\x07\x9b31m", r"\x1b]0;title\x07\x9b31m"),
+        ("\u202eright to left", r"\u202eright to left"),
+        ("\udc80", r"\x80"),
+        (None, ""),
+    ],
+)
+def test_nothing_in_a_record_can_steer_the_terminal(
+    value: str | bytes | None, expected: str
+) -> None:
+    assert printable(value) == expected
+
+
+def test_a_group_goes_on_where_it_was_and_can_be_set_back(latermq: CommandLine, topic: str) -> None:
+    group = f"{topic}-readers"
+    latermq.ok(f"send {topic} a b c --partition 0")
+    latermq.ok(f"send {topic} d --partition 1")
+    first = shown(latermq, f"tail {topic} --group {group} --count 2")
+    second = shown(latermq, f"tail {topic} --group {group}")
+    assert sorted(first + second) == [(0, 0, "a"), (0, 1, "b"), (0, 2, "c"), (1, 0, "d")]
+    assert {"name": group, "state": "Empty", "protocol_type": "consumer"} in latermq.ok(
+        "groups list --json"
+    ).json()
+
+    latermq.ok(f"send {topic} e --partition 0")
+    described = latermq.ok(f"groups describe {group} --json").json()
+    assert described["members"] == []
+    at = [(each["partition"], each["offset"], each["lag"]) for each in described["offsets"]]
+    assert at == [(0, 3, 1), (1, 1, 0)]
+    assert latermq.ok(f"groups describe {group}").lines[-2].split() == [
+        *(topic, "0", "3", "4", "1", "-"),
+    ]
+
+    moves = latermq.ok(f"groups reset-offsets {group} --to 1 --dry-run --json").json()
+    assert [(m["partition"], m["old_offset"], m["new_offset"]) for m in moves] == [
+        (0, 3, 1),
+        (1, 1, 1),
+    ]
+    assert latermq.ok(f"groups describe {group} --json").json() == described
+    latermq.ok(f"groups reset-offsets {group} --topic {topic} --partition 0 --to 2")
+    assert shown(latermq, f"tail {topic} --group {group}") == [(0, 2, "c"), (0, 3, "e")]
+    latermq.ok(f"groups reset-offsets {group} --since 1h")
+    assert len(shown(latermq, f"tail {topic} --group {group}")) == 5
+    assert "no group" in latermq.fails("groups describe nobody")
+    assert "--topic" in latermq.fails("groups reset-offsets nobody --to latest")
+
+
+# topics, status, timers
+
+
+def test_topics_are_listed_described_and_deleted(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} a b --partition 1")
+    made = latermq.ok("topics create other --set delay.headers=off --json").json()
+    assert made == {"name": "other", "partitions": 4}
+    listed = {each["name"]: each for each in latermq.ok("topics list --json").json()}
+    assert listed[topic] == {"name": topic, "partitions": 2, "records": 2}
+    assert f"{topic} 2 2".split() in [line.split() for line in latermq.ok("topics list").lines]
+    described = latermq.ok(f"topics describe {topic} --json").json()
+    assert described["settings"] == {}
+    assert described["partitions"] == [
+        {"partition": 0, "start_offset": 0, "end_offset": 0},
+        {"partition": 1, "start_offset": 0, "end_offset": 2},
+    ]
+    assert latermq.ok(f"topics describe {topic}").lines[-1].split() == ["1", "0", "2"]
+    settings = latermq.ok("topics describe other --json").json()["settings"]
+    assert settings == {"delay.headers": "off"}
+    everything = latermq.ok("topics describe other --all --json").json()["settings"]
+    assert len(everything) > 10
+    assert latermq.ok("topics delete other --yes").stdout == "other deleted\n"
+    assert "no topic" in latermq.fails("topics delete other --yes")
+    assert "no topic" in latermq.fails("topics describe other")
+
+
+def test_status_tells_what_the_broker_is(
+    latermq: CommandLine, topic: str, broker: ApplianceProcess
+) -> None:
+    latermq.ok(f"send {topic} x --delay 1h")
+    status = latermq.ok("status --json").json()
+    moving = {name: status[name] for name in ("uptime_ms", "connections")}
+    assert status == broker.get_json("/api/v1/status")[1] | moving
+    fields = {
+        name: value.strip()
+        for name, _, value in (line.partition(" ") for line in latermq.ok("status").lines)
+    }
+    assert fields["kafka"] == broker.kafka
+    assert fields["flush"].startswith("sync")
+    assert fields["waiting"].startswith(f"{status['pending_timers']} delayed records, the next")
+    assert fields["damage"] == "none"
+    assert "INSECURE" not in fields
+
+
+def test_timers_are_shown_and_cancelled(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} x --delay 1h --id 'a/b ü'")
+    assert latermq.ok(f"timers show {topic} 'a/b ü' --json").json()["state"] == "pending"
+    cancelled = latermq.ok(f"timers cancel {topic} 'a/b ü'")
+    assert cancelled.stdout.startswith("a/b ü: cancelled, due ")
+    assert latermq.ok(f"timers cancel {topic} 'a/b ü' --json").json()["state"] == "cancelled"
+    assert latermq.ok(f"timers show {topic} nothing").stdout.startswith("nothing: unknown")
+    assert "nothing was cancelled" in latermq.fails(f"timers cancel {topic} nothing")
+    latermq.ok(f"send {topic} now --delay 0 --id done")
+    late = latermq.run(f"timers cancel {topic} done --json")
+    assert (late.status, late.json()["state"]) == (1, "delivered")
+    assert "no topic" in latermq.fails("timers show nowhere x")
+
+
+def test_tables_are_coloured_on_a_terminal_alone(latermq: CommandLine, topic: str) -> None:
+    assert "\x1b[" not in latermq.ok("topics list").stdout
+    on_terminal = latermq.run("topics list", on_terminal=True).stdout
+    assert "\x1b[1m" in on_terminal
+    assert topic in on_terminal
+
+
+# Trouble
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["send t x", "tail t", "topics list", "groups list", "status", "timers show t x"],
+)
+def test_where_no_broker_answers_it_says_at_once_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    # Nobody can listen on port 1 without being asked to.
+    latermq = CommandLine(monkeypatch, "127.0.0.1:1", "127.0.0.1:1")
+    said = latermq.fails(command, 69)
+    assert "127.0.0.1:1" in said
+    assert "latermq serve" in said
+    assert ("--admin" if command.startswith(("status", "timers")) else "--bootstrap") in said
+
+
+def test_addresses_that_were_mixed_up_are_noticed(
+    broker: ApplianceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latermq = CommandLine(monkeypatch, broker.admin, broker.kafka)
+    assert "--admin" in latermq.fails("status", 69)
+
+
+def test_help_teaches_with_examples(latermq: CommandLine) -> None:
+    for command in ("send", "tail", "topics", "groups", "status", "timers"):
+        outcome = latermq.ok(f"{command} --help")
+        assert f"  latermq {command}" in outcome.stdout, outcome.stdout
+        assert "Examples:" in outcome.stdout
+
+
+def test_a_command_loads_no_more_than_it_needs() -> None:
+    """Help and mistakes are answered at once."""
+    code = "import appliance.cli, sys; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    heavy = {"kafka", "rich", "aiohttp", "asyncio", "uvloop", "http", "_core", "compat"}
+    assert heavy & set(result.stdout.split()) == set()
+
+
+def test_ctrl_c_inside_of_the_client_library_is_not_swallowed() -> None:
+    """It catches all that is raised within its loop."""
+    interrupts = Interrupts()
+    steps = []
+
+    def work() -> None:
+        with interrupts.held_back():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("went on")
+
+    with interrupts.heard():
+        for _ in range(2):  # a second one does not wait
+            with pytest.raises(KeyboardInterrupt):
+                work()
+    assert steps == ["went on"]

@@ -1,0 +1,134 @@
+"""A disk that takes long to confirm a flush, as clients on sockets see it."""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+
+from tests.support.harness.appliance_process import CONFIG, ApplianceProcess
+from tests.support.harness.broker_harness import Produced
+from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker
+from tests.support.simulator.virtual_clock import VirtualClock
+from tests.support.values.kafka_records import Producer, Record
+
+REQUEST_TIMED_OUT: Final = 7
+BOUND_MS: Final = 300
+
+
+def test_producers_are_answered_while_the_disk_hangs_and_connections_stay_usable(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        clock = VirtualClock()
+
+        async def timed_out(client: Client) -> Produced:
+            """The answer to what waits for the disk, once its time is over."""
+            answer = asyncio.ensure_future(client.read_produced())
+            while not answer.done():
+                clock.advance_ms(BOUND_MS // 10)
+                await asyncio.wait([answer], timeout=0.01)
+            return answer.result()
+
+        async with LiveBroker(tmp_path, clock=clock, flush_timeout_ms=BOUND_MS) as live:
+            live.create_topic("t", 2)
+            safe, other = await live.connect(), await live.connect()
+            by = Producer(4711, 0, 0)
+            live.disk.hold()
+            for _ in range(2):  # a retry times out as well while the disk hangs
+                safe.send_produce("t", 0, [Record(b"a")], producer=by)
+                answer = await timed_out(safe)
+                assert (answer.error, answer.base_offset) == (REQUEST_TIMED_OUT, -1)
+            other.send_produce("t", 1, [Record(b"b")])
+            assert (await timed_out(other)).error == REQUEST_TIMED_OUT
+            assert live.broker.collect_metrics().request_errors == {REQUEST_TIMED_OUT: 3}
+            # Others are served, and see nothing that is not on the disk.
+            assert await other.fetch("t", 0, 0) == []
+            live.disk.let_go()
+            safe.send_produce("t", 0, [Record(b"a")], producer=by)
+            assert await safe.read_produced() == Produced(0, 0, None)
+            assert await other.produce("t", 1, [Record(b"c")]) == Produced(0, 1, None)
+            assert [record.value for record in await other.fetch("t", 0, 0)] == [b"a"]
+            assert [record.value for record in await other.fetch("t", 1, 0)] == [b"b", b"c"]
+
+    asyncio.run(asyncio.wait_for(test(), 2 * LIMIT_S))
+
+
+@contextlib.contextmanager
+def slow_syncs(pid: int, delay_ms: int) -> Iterator[None]:
+    """Let each fdatasync of a process take so much longer."""
+    if shutil.which("strace") is None:
+        pytest.skip("no strace here, with which to make fdatasync slow")
+    delay = f"inject=fdatasync:delay_exit={delay_ms * 1000}"
+    strace = subprocess.Popen(
+        ["strace", "-f", "-p", str(pid), "-e", "trace=fdatasync", "-e", delay, "-o", "/dev/null"],
+        stderr=subprocess.PIPE,
+    )
+    assert strace.stderr is not None
+    with strace.stderr:
+        reported = strace.stderr.readline()
+        if b"attached" not in reported:
+            strace.wait()
+            pytest.skip(f"strace may not attach here: {reported.decode().strip()}")
+        try:
+            yield
+        finally:
+            strace.send_signal(signal.SIGINT)
+            strace.wait()
+
+
+def test_a_real_client_gets_through_a_slow_disk_with_nothing_lost_or_doubled(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "latermq.toml"
+    config.write_text(f"{CONFIG}[flush]\ntimeout_ms = {BOUND_MS}\n")
+    appliance = ApplianceProcess(tmp_path / "data", ["--config", str(config)])
+    try:
+        appliance.start()
+        producer = ConfluentProducer(
+            {
+                "bootstrap.servers": appliance.kafka,
+                "enable.idempotence": True,
+                "retry.backoff.ms": 20,
+                "linger.ms": 0,
+                "log_level": 0,
+            }
+        )
+        offsets: list[int | None] = []
+
+        def note(error: object, message: object) -> None:
+            assert error is None, error
+            offsets.append(message.offset())  # type: ignore[attr-defined]
+
+        producer.produce("t", b"first", partition=0, on_delivery=note)
+        assert producer.flush(LIMIT_S) == 0
+        with slow_syncs(appliance.pid, 4 * BOUND_MS):
+            for number in range(20):
+                producer.produce("t", b"%d" % number, partition=0, on_delivery=note)
+                producer.poll(0.01)
+            deadline_s = time.monotonic() + LIMIT_S
+            while timed_out(appliance) == 0:
+                assert time.monotonic() < deadline_s, "nothing timed out"
+                producer.poll(0.05)
+        assert producer.flush(LIMIT_S) == 0
+        assert offsets == list(range(21))
+        appliance.stop()
+    finally:
+        appliance.close()
+
+
+def timed_out(appliance: ApplianceProcess) -> int:
+    """How many batches the metrics say were answered REQUEST_TIMED_OUT."""
+    with urllib.request.urlopen(f"http://{appliance.admin}/metrics", timeout=LIMIT_S) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("latermq_request_errors_total") and f'"{REQUEST_TIMED_OUT}"' in line:
+                return int(float(line.split()[-1]))
+    return 0

@@ -1,0 +1,34 @@
+"""What a real broker reports to the service manager that started it."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness.appliance_process import ApplianceProcess
+
+
+def test_the_broker_says_when_it_is_ready_alive_and_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(90)
+        manager.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        appliance = ApplianceProcess(tmp_path / "data")
+        try:
+            appliance.start()
+            received = [manager.recv(4096)]
+            while not received[-1].startswith(b"WATCHDOG=1"):
+                received.append(manager.recv(4096))
+            ready = [message for message in received if b"READY=1" in message.splitlines()]
+            assert len(ready) == 1, received
+            assert f"kafka={appliance.kafka}".encode() in ready[0]
+            # While it recovers, the start may take longer than TimeoutStartSec.
+            assert b"EXTEND_TIMEOUT_USEC" in received[0]
+            appliance.stop()
+        finally:
+            appliance.close()
+        while b"STOPPING=1" not in received[-1].splitlines():
+            received.append(manager.recv(4096))

@@ -1,0 +1,190 @@
+"""Record batches: what kafka-python and the model build is read as they mean it, and no less."""
+
+import random
+import struct
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from _core.bytes.batch import batch_header, timestamps
+from _core.bytes.layout import BATCH_AT_CRC, BATCH_HEADER_SIZE
+from tests.support.oracles import frames_model as model
+
+with warnings.catch_warnings():
+    # It reads its definitions with a function that Python wants to retire.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+NOW = 1_767_225_600_000
+
+HEADERS = st.lists(
+    st.tuples(st.text("abcé", max_size=5), st.none() | st.binary(max_size=5)), max_size=3
+)
+OCTETS = st.none() | st.binary(max_size=200)
+RECORDS = st.lists(
+    st.tuples(st.integers(-(10**9), 10**12), OCTETS, OCTETS, HEADERS), min_size=1, max_size=20
+)
+Record = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def built(records: list[Record], *, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+    """A batch as kafka-python builds it, with timestamps after NOW."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=False,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        batch_size=2**31 - 1,
+    )
+    for offset, (delta, key, value, headers) in enumerate(records):
+        assert builder.append(offset, NOW + delta, key, value, headers) is not None
+    return bytes(builder.build())
+
+
+@settings(max_examples=60)
+@given(
+    records=RECORDS,
+    producer=st.tuples(
+        st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1)
+    ),
+)
+def test_batches_of_kafka_python_are_read_as_it_reads_them(
+    records: list[Record], producer: tuple[int, int, int]
+) -> None:
+    data = built(records, producer=producer)
+    theirs = DefaultRecordBatch(data)
+    header = batch_header(data)
+    first = NOW + records[0][0]
+    assert header == {
+        "base_offset": 0,
+        "length": len(data) - 12,
+        "leader_epoch": 0,
+        "magic": 2,
+        "crc": theirs.crc,
+        "attributes": 0,
+        "last_delta": len(records) - 1,
+        "base_timestamp": first,
+        "max_timestamp": max(NOW + record[0] for record in records),
+        "producer_id": producer[0],
+        "producer_epoch": producer[1],
+        "base_sequence": producer[2],
+        "count": len(records),
+    }
+    deltas = timestamps(data[BATCH_HEADER_SIZE:], len(records))
+    assert [first + delta for delta in deltas] == [record.timestamp for record in theirs]
+
+
+@settings(max_examples=60)
+@given(records=RECORDS)
+def test_model_builds_what_kafka_python_builds(records: list[Record]) -> None:
+    """So that the frames the model makes hold batches that real clients understand."""
+    batch = model.Batch(
+        records=tuple(
+            model.Record(
+                timestamp=NOW + delta,
+                key=key,
+                value=value,
+                headers=tuple((name.encode(), content) for name, content in headers),
+            )
+            for delta, key, value, headers in records
+        )
+    )
+    assert batch.encode() == built(records)
+
+
+SAMPLE: list[Record] = [
+    (0, b"key", b"value", []),
+    (70_000, None, b"v" * 100, [("h", b"x"), ("", None)]),
+    (-5, b"", None, []),
+    (2**40, b"k", b"", [("trace", b"0123456789")]),
+]
+
+
+def test_every_truncation_of_the_records_is_refused() -> None:
+    records = built(SAMPLE)[BATCH_HEADER_SIZE:]
+    assert len(timestamps(records, len(SAMPLE))) == len(SAMPLE)
+    for size in range(len(records)):
+        with pytest.raises(ValueError, match=r"is malformed|no bytes"):
+            timestamps(records[:size], len(SAMPLE))
+
+
+def test_fewer_bytes_than_a_header_are_refused() -> None:
+    data = built(SAMPLE)
+    for size in range(BATCH_HEADER_SIZE):
+        with pytest.raises(ValueError, match="a batch header has 61 bytes"):
+            batch_header(data[:size])
+    assert batch_header(data[:BATCH_HEADER_SIZE]) == batch_header(data)
+
+
+def test_more_records_than_there_are_is_refused_and_fewer_are_not_looked_at() -> None:
+    records = built(SAMPLE)[BATCH_HEADER_SIZE:]
+    with pytest.raises(ValueError, match="record 4 of 5 is malformed"):
+        timestamps(records, 5)
+    assert timestamps(records, 1) == [0]
+    assert timestamps(b"", 0) == []
+
+
+def record(body: bytes) -> bytes:
+    return model.varint(len(body)) + body
+
+
+def body(
+    *, headers: bytes = model.varint(0), key: bytes = b"\x01", value: bytes = b"\x01"
+) -> bytes:
+    """A record's bytes: attributes, deltas 7 and 0, key, value and headers."""
+    return b"\x00" + model.varint(7) + model.varint(0) + key + value + headers
+
+
+@pytest.mark.parametrize(
+    ("what", "data"),
+    [
+        ("length below zero", model.varint(-1) + body()),
+        ("length of nothing", model.varint(0)),
+        ("length beyond the bytes", model.varint(100) + body()),
+        ("length of 63 bits", model.varint(2**62) + body()),
+        ("length that never ends", b"\x80" * 20),
+        ("key size below -1", record(body(key=model.varint(-2)))),
+        ("key beyond the record", record(body(key=model.varint(50)))),
+        ("value size below -1", record(body(value=model.varint(-2)))),
+        ("value of 63 bits", record(body(value=model.varint(2**62)))),
+        ("header count below zero", record(body(headers=model.varint(-1)))),
+        ("more headers than bytes", record(body(headers=model.varint(2) + b"\x00\x01\x00"))),
+        ("a count of headers whose double is no i64", record(body(headers=model.varint(2**62)))),
+        ("the highest count of headers", record(body(headers=model.varint(2**63 - 1)))),
+        ("bytes behind no headers", record(body() + b"\x00")),
+        ("a varint of eleven bytes", record(b"\x00" + b"\x80" * 10 + b"\x00" + body()[2:])),
+    ],
+)
+def test_a_record_that_is_not_sound_is_refused(what: str, data: bytes) -> None:
+    assert timestamps(record(body()), 1) == [7]
+    with pytest.raises(ValueError, match="record 0 of 1 is malformed"):
+        timestamps(data, 1)
+
+
+def test_random_bytes_are_refused_or_read_within_their_bounds() -> None:
+    """Under LATERMQ_DEBUG=1 a read beyond the buffer would stop the process."""
+    rng = random.Random(7)
+    whole = built(SAMPLE)[BATCH_HEADER_SIZE:]
+    outcomes: dict[str, int] = {"read": 0, "refused": 0}
+    for _ in range(3000):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            assert len(timestamps(bytes(data), len(SAMPLE))) == len(SAMPLE)
+            outcomes["read"] += 1
+        except ValueError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 100
+
+
+def test_crc_of_a_header_is_the_one_of_the_batch() -> None:
+    data = built(SAMPLE)
+    (crc,) = struct.unpack_from(">I", data, BATCH_AT_CRC)
+    fields: dict[str, Any] = batch_header(data)
+    assert fields["crc"] == crc == model.crc32c(data[21:])

@@ -1,0 +1,309 @@
+"""The queue of pending timers does what the plainest model of it does, whatever is asked of it."""
+
+import random
+from bisect import bisect_left, insort
+from collections import Counter
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from _core.timers.due_queue import DueQueue
+from tests.support.values.packed_timers import START_MS, Timer, pack
+
+LEVEL_COUNT = 5
+LEVEL_DELAYS_MS = (0, 5, 40, 1_000, 60_000, 7_200_000)
+PARTITION_COUNT = 4
+
+
+@dataclass
+class LevelModel:
+    next_offset: int = 0
+    last: Timer = (-1, 0, 0, 0)
+    # level offsets of what is in the FIFO and pending
+    offsets: dict[Timer, int] = field(default_factory=dict)
+
+
+class QueueModel:
+    """A sorted list of pending timers. Timers sort as they are delivered: due, then arrival."""
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+        self.levels = [LevelModel() for _ in range(LEVEL_COUNT + 1)]
+        self.forgotten: set[int] = set()
+
+    def push(self, timer: Timer, level: int = 0, level_offset: int = -1) -> None:
+        model = self.levels[level]
+        if level and level_offset >= 0:
+            in_order = level_offset >= model.next_offset and timer > model.last
+            model.next_offset = max(model.next_offset, level_offset + 1)
+            if in_order and timer[3] not in self.forgotten:
+                model.last = timer
+                model.offsets[timer] = level_offset
+        if timer[3] not in self.forgotten:
+            insort(self.timers, timer)
+
+    def push_many(self, timers: list[Timer]) -> None:
+        self.timers += [timer for timer in timers if timer[3] not in self.forgotten]
+        self.timers.sort()
+
+    def remove(self, timers: list[Timer]) -> None:
+        for level in self.levels:
+            for timer in timers:
+                level.offsets.pop(timer, None)
+
+    def pop(self, now_ms: int, limit: int) -> list[Timer]:
+        end = min(limit, bisect_left(self.timers, (now_ms + 1,)))
+        popped, self.timers = self.timers[:end], self.timers[end:]
+        self.remove(popped)
+        return popped
+
+    def cancel(self, timer: Timer) -> None:
+        del self.timers[bisect_left(self.timers, timer)]
+        self.remove([timer])
+
+    def forget(self, partition: int) -> None:
+        self.forgotten.add(partition)
+        self.remove([timer for timer in self.timers if timer[3] == partition])
+        self.timers = [timer for timer in self.timers if timer[3] != partition]
+
+    def head_offset(self, level: int) -> int:
+        model = self.levels[level]
+        return min(model.offsets.values(), default=model.next_offset)
+
+
+class Pair:
+    """The queue and its model, driven alike and compared."""
+
+    def __init__(self) -> None:
+        self.queue = DueQueue(LEVEL_COUNT)
+        self.model = QueueModel()
+        self.now_ms = START_MS
+        self.next_position = 1 << 40
+        self.in_flight: list[Timer] = []
+        self.partition_base = 0
+        self.is_next_due_exact = True
+
+    def new_timer(self, due_ms: int, *, arrived: int, partition: int) -> Timer:
+        """A timer that is new, or, `arrived` > 0, one from that many positions before."""
+        self.next_position += 1_000_000
+        return (
+            due_ms,
+            self.next_position - arrived * 1_000_001,
+            arrived % 3,
+            self.partition_base + partition,
+        )
+
+    def push(self, timer: Timer, level: int = 0, level_offset: int = -1) -> None:
+        self.queue.push_timer(*timer, level, level_offset)
+        self.model.push(timer, level, level_offset)
+
+    def push_many(self, timers: list[Timer]) -> None:
+        self.queue.push_packed(pack(timers))
+        self.model.push_many(timers)
+
+    def pop(self, limit: int) -> None:
+        popped = self.queue.pop(self.now_ms, limit)
+        assert popped == self.model.pop(self.now_ms, limit)
+        if len(popped) < limit:
+            # Else whoever sleeps until then would be awake all the time.
+            assert not 0 <= self.queue.next_due <= self.now_ms
+        self.in_flight += popped
+
+    def unpop(self, count: int) -> None:
+        """What was delivered is completed; the last `count` could not be delivered."""
+        back = self.in_flight[len(self.in_flight) - count :]
+        self.in_flight.clear()
+        self.queue.unpop_timers(back)
+        self.model.push_many(back)
+
+    def cancel(self, index: int) -> None:
+        timer = self.model.timers[index]
+        assert self.queue.cancel_timer(*timer[1:])
+        self.model.cancel(timer)
+        self.is_next_due_exact = False
+
+    def forget(self, partition: int) -> None:
+        handle = self.partition_base + partition
+        self.queue.forget(handle)
+        self.model.forget(handle)
+        self.is_next_due_exact = False
+
+    def use_new_partitions(self) -> None:
+        """Handles are never used again; without new ones everything would end up forgotten."""
+        self.partition_base += PARTITION_COUNT
+
+    def check(self) -> None:
+        queue, timers = self.queue, self.model.timers
+        assert queue.pending == len(timers)
+        expected = Counter(map(itemgetter(3), timers))
+        for partition in range(self.partition_base, self.partition_base + PARTITION_COUNT):
+            assert queue.pending_of(partition) == expected[partition]
+        for level in range(1, LEVEL_COUNT + 1):
+            assert queue.level_next_offset(level) == self.model.levels[level].next_offset
+            assert queue.level_head_offset(level) == self.model.head_offset(level)
+        first_due_ms = timers[0][0] if timers else -1
+        assert queue.next_due <= first_due_ms
+        # A leaf that is swept keeps its due time as a bound until it is empty.
+        self.is_next_due_exact |= not timers and queue.cancelled_count == 0
+        if self.is_next_due_exact or not timers:
+            assert queue.next_due == first_due_ms
+
+    def check_to_the_end(self) -> None:
+        self.now_ms = 1 << 47
+        while self.model.timers:
+            self.pop(10_000)
+        assert self.queue.pop(self.now_ms, 1) == []
+        self.check()
+        assert self.queue.cancelled_count == 0
+
+
+delays_ms = st.one_of(
+    st.integers(0, 3), st.integers(0, 200), st.integers(0, 100_000), st.integers(0, 10**11)
+)
+partitions = st.integers(0, PARTITION_COUNT - 1)
+levels = st.integers(1, LEVEL_COUNT)
+
+
+class DueQueueMachine(RuleBasedStateMachine):
+    """Whatever is done to it, the queue answers as the model does."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.pair = Pair()
+
+    @rule(delay_ms=delays_ms, arrived=st.integers(0, 5), partition=partitions)
+    def push(self, delay_ms: int, arrived: int, partition: int) -> None:
+        due_ms = self.pair.now_ms + delay_ms
+        self.pair.push(self.pair.new_timer(due_ms, arrived=arrived, partition=partition))
+
+    @rule(
+        delay_ms=delays_ms,
+        count=st.sampled_from([70, 700, 5_000]),
+        spread_ms=st.sampled_from([1, 64, 5_000, 10**8]),
+        is_shuffled=st.booleans(),
+        partition=partitions,
+    )
+    def push_many(
+        self, delay_ms: int, count: int, spread_ms: int, is_shuffled: bool, partition: int
+    ) -> None:
+        # As many as burst a leaf; scattered by a multiplication, which is fast and shrinks well.
+        first_due_ms = self.pair.now_ms + delay_ms
+        handle = self.pair.partition_base + partition
+        begin = self.pair.next_position
+        self.pair.next_position += (count + 1) * 1_000_000
+        order = [(i * 2_654_435_761) % count for i in range(count)] if is_shuffled else range(count)
+        self.pair.push_many(
+            [
+                (
+                    first_due_ms + (i * 2_654_435_761) % spread_ms,
+                    begin + (order[i] + 1) * 1_000_000,
+                    0,
+                    handle,
+                )
+                for i in range(count)
+            ]
+        )
+
+    @rule(level=levels, partition=partitions)
+    def push_to_level(self, level: int, partition: int) -> None:
+        due_ms = self.pair.now_ms + LEVEL_DELAYS_MS[level]
+        offset = self.pair.queue.level_offset(level, due_ms)
+        model = self.pair.model.levels[level]
+        assert offset == (-1 if due_ms < model.last[0] else model.next_offset)
+        timer = self.pair.new_timer(due_ms, arrived=0, partition=partition)
+        self.pair.push(timer, level, offset)
+
+    @rule(level=levels, skipped=st.integers(-3, 3), delay_ms=delays_ms, partition=partitions)
+    def replay_to_level(self, level: int, skipped: int, delay_ms: int, partition: int) -> None:
+        offset = max(0, self.pair.model.levels[level].next_offset + skipped)
+        due_ms = self.pair.now_ms + delay_ms
+        timer = self.pair.new_timer(due_ms, arrived=0, partition=partition)
+        self.pair.push(timer, level, offset)
+
+    @rule(passed_ms=delays_ms, limit=st.sampled_from([0, 1, 5, 100, 2_048, 100_000]))
+    def wait_and_pop(self, passed_ms: int, limit: int) -> None:
+        self.pair.now_ms += passed_ms
+        self.pair.pop(limit)
+
+    @rule(step_ms=delays_ms)
+    def step_clock_back(self, step_ms: int) -> None:
+        self.pair.now_ms = max(0, self.pair.now_ms - step_ms)
+
+    @precondition(lambda self: self.pair.in_flight)
+    @rule(share=st.floats(0, 1))
+    def unpop(self, share: float) -> None:
+        self.pair.unpop(int(len(self.pair.in_flight) * share))
+
+    @precondition(lambda self: self.pair.model.timers)
+    @rule(place=st.floats(0, 1, exclude_max=True), count=st.integers(1, 20))
+    def cancel(self, place: float, count: int) -> None:
+        for _ in range(min(count, len(self.pair.model.timers))):
+            self.pair.cancel(int(len(self.pair.model.timers) * place))
+
+    @rule(partition=partitions, renew=st.booleans())
+    def forget_partition(self, partition: int, renew: bool) -> None:
+        self.pair.forget(partition)
+        if renew:
+            self.pair.use_new_partitions()
+
+    @rule(budget=st.integers(1, 5_000))
+    def sweep(self, budget: int) -> None:
+        self.pair.queue.sweep_some(budget)
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "pair"):
+            self.pair.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "pair"):
+            self.pair.check_to_the_end()
+
+
+TestDueQueueMachine = DueQueueMachine.TestCase
+# Without explaining, which traces every line of this file for minutes.
+TestDueQueueMachine.settings = settings(
+    max_examples=100,
+    stateful_step_count=30,
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_long_histories_with_many_cancels_agree_with_the_model(seed: int) -> None:
+    """Sweeps, bursts and gaps happen amid pushes and pops, and nothing is lost or reordered."""
+    rng = random.Random(seed)
+    pair = Pair()
+    spread = rng.choice([0, 50, 3_000, 10**7])
+    sweeps_seen = 0
+    for _ in range(60):
+        for _ in range(rng.randrange(150)):
+            level = rng.randint(1, LEVEL_COUNT)
+            due_ms = pair.now_ms + LEVEL_DELAYS_MS[level]
+            offset = pair.queue.level_offset(level, due_ms)
+            timer = pair.new_timer(due_ms, arrived=0, partition=rng.randrange(3))
+            pair.push(timer, level, offset)
+        bulk = [
+            pair.new_timer(pair.now_ms + rng.randint(0, spread), arrived=0, partition=i % 3)
+            for i in range(rng.randrange(1_500))
+        ]
+        if bulk:
+            pair.push_many(bulk)
+        for _ in range(rng.choice([0, 200, 1_200]) * len(pair.model.timers) // 1_500):
+            pair.cancel(rng.randrange(len(pair.model.timers)))
+            sweeps_seen += pair.queue.sweep_some(0)
+        pair.check()
+        pair.now_ms += rng.choice([0, 1, 40, 900, spread // 3]) - rng.choice([0, 0, 30])
+        for _ in range(rng.randrange(4)):
+            pair.pop(rng.randrange(1, 700))
+        if rng.random() < 0.3:
+            pair.unpop(rng.randint(0, len(pair.in_flight)))
+        if rng.random() < 0.05:
+            pair.forget(rng.randrange(3))
+            pair.use_new_partitions()
+    assert sweeps_seen > 0
+    pair.check_to_the_end()

@@ -1,0 +1,402 @@
+"""The index of users' timer ids, against a dict, and its hash against a second implementation."""
+
+import random
+from dataclasses import dataclass
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from _core.timers.id_index import CANCELLED, DELIVERED, PENDING, IdIndex, siphash_128
+
+KEY = bytes(range(16))
+START_MS = 1_780_000_000_000
+DAY_MS = 86_400_000
+SLOT_BYTES = 48
+# 1024 parts of 16 bytes each, and the smallest tables.
+FIXED_BYTES = 1024 * 16
+
+Entry = tuple[int, int, int, int, int, int]
+
+
+def entry(
+    position: int,
+    *,
+    record_index: int = 0,
+    partition: int = 0,
+    due_ms: int = START_MS,
+    forget_at_ms: int = 0,
+    state: int = PENDING,
+) -> Entry:
+    return position, record_index, partition, due_ms, forget_at_ms, state
+
+
+def put(index: IdIndex, topic_id: int, name: bytes, timer: Entry) -> None:
+    index.put_timer(
+        topic_id,
+        name,
+        position=timer[0],
+        record_index=timer[1],
+        partition=timer[2],
+        due_ms=timer[3],
+        forget_at_ms=timer[4],
+        state=timer[5],
+    )
+
+
+def complete(index: IdIndex, topic_id: int, name: bytes, timer: Entry, forget_at_ms: int) -> bool:
+    return index.complete_timer(
+        topic_id,
+        name,
+        position=timer[0],
+        record_index=timer[1],
+        state=DELIVERED,
+        forget_at_ms=forget_at_ms,
+    )
+
+
+def expire_all(index: IdIndex, now_ms: int) -> int:
+    """Look at every slot: one call leaves out those before the place where it begins."""
+    return index.expire_some(now_ms, 1 << 40) + index.expire_some(now_ms, 1 << 40)
+
+
+# The hash
+
+
+def sip_round(v: list[int]) -> None:
+    def rotate(x: int, bits: int) -> int:
+        return (x << bits | x >> (64 - bits)) % 2**64
+
+    v[0] = (v[0] + v[1]) % 2**64
+    v[1] = rotate(v[1], 13) ^ v[0]
+    v[0] = rotate(v[0], 32)
+    v[2] = (v[2] + v[3]) % 2**64
+    v[3] = rotate(v[3], 16) ^ v[2]
+    v[0] = (v[0] + v[3]) % 2**64
+    v[3] = rotate(v[3], 21) ^ v[0]
+    v[2] = (v[2] + v[1]) % 2**64
+    v[1] = rotate(v[1], 17) ^ v[2]
+    v[2] = rotate(v[2], 32)
+
+
+def siphash_128_model(key: bytes, message: bytes) -> bytes:
+    """SipHash-2-4 with 128 bits of output, written from the paper."""
+    k0, k1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
+    v = [a ^ b for a, b in zip(siphash_constants(), (k0, k1, k0, k1), strict=True)]
+    v[1] ^= 0xEE
+    padded = message + bytes(7 - len(message) % 8) + bytes([len(message) % 256])
+    for begin in range(0, len(padded), 8):
+        word = int.from_bytes(padded[begin : begin + 8], "little")
+        v[3] ^= word
+        sip_round(v)
+        sip_round(v)
+        v[0] ^= word
+    out = b""
+    for place, mark in ((2, 0xEE), (1, 0xDD)):
+        v[place] ^= mark
+        for _ in range(4):
+            sip_round(v)
+        out += (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
+    return out
+
+
+def siphash_constants() -> list[int]:
+    text = b"somepseudorandomlygeneratedbytes"
+    return [int.from_bytes(text[begin : begin + 8], "big") for begin in range(0, 32, 8)]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0, "a3817f04ba25a8e66df67214c7550293"),
+        (1, "da87c1d86b99af44347659119b22fc45"),
+    ],
+)
+def test_hash_equals_the_published_vectors(size: int, expected: str) -> None:
+    """The first vectors of the authors' reference code: key and message count up from zero."""
+    assert siphash_128(KEY, bytes(range(size))).hex() == expected
+    assert siphash_128_model(KEY, bytes(range(size))).hex() == expected
+
+
+@given(key=st.binary(min_size=16, max_size=16), message=st.binary(max_size=300))
+def test_hash_equals_the_model(key: bytes, message: bytes) -> None:
+    """Every key, every length."""
+    assert siphash_128(key, message) == siphash_128_model(key, message)
+
+
+def test_every_length_of_tail_is_hashed() -> None:
+    """Each byte of the last, incomplete word counts, and so does the length."""
+    hashes = {siphash_128(KEY, bytes(size)) for size in range(300)}
+    assert len(hashes) == 300
+
+
+@pytest.mark.parametrize("size", [0, 15, 17])
+def test_key_of_another_size_is_refused(size: int) -> None:
+    """The message states both sizes."""
+    with pytest.raises(ValueError, match=f"{size} bytes, expected 16"):
+        IdIndex(bytes(size))
+    with pytest.raises(ValueError, match=f"{size} bytes, expected 16"):
+        siphash_128(bytes(size), b"")
+
+
+# The index
+
+
+def test_an_id_names_what_was_put_last() -> None:
+    """All fields come back as they were given, up to their largest values."""
+    index = IdIndex(KEY)
+    assert index.lookup(1, b"a", START_MS) is None
+    first = entry(100, record_index=7, partition=3, due_ms=START_MS + 5)
+    put(index, 1, b"a", first)
+    assert index.lookup(1, b"a", START_MS) == first
+    second = entry(
+        2**63 - 1,
+        record_index=2**31 - 1,
+        partition=2**29 - 1,
+        due_ms=2**63 - 1,
+        forget_at_ms=2**63 - 1,
+        state=DELIVERED,
+    )
+    put(index, 1, b"a", second)
+    assert index.lookup(1, b"a", START_MS) == second
+    assert len(index) == 1
+
+
+def test_ids_of_topics_are_apart() -> None:
+    """The same bytes name different timers in different topics; prefixes are other ids."""
+    index = IdIndex(KEY)
+    names = [b"a", b"a\0", b"\0a", b"a" * 255, b"\0", b"\0\0"]
+    for topic_id in (0, 1, 2**28):
+        for i, name in enumerate(names):
+            put(index, topic_id, name, entry(topic_id + i))
+    for topic_id in (0, 1, 2**28):
+        for i, name in enumerate(names):
+            assert index.lookup(topic_id, name, START_MS) == entry(topic_id + i)
+    assert len(index) == 18
+
+
+@pytest.mark.parametrize("name", [b"", b"a" * 256])
+def test_ids_of_impossible_length_name_nothing(name: bytes) -> None:
+    """A look-up comes from outside and is answered; putting one is a mistake of the program."""
+    index = IdIndex(KEY)
+    assert index.lookup(1, name, START_MS) is None
+    with pytest.raises(AssertionError):
+        put(index, 1, name, entry(1))
+    assert len(index) == 0
+
+
+def test_a_replaced_timer_cannot_be_completed() -> None:
+    """The id names the newer one: what becomes of the older does not show."""
+    index = IdIndex(KEY)
+    old, new = entry(100, record_index=1), entry(100, record_index=2)
+    put(index, 1, b"a", old)
+    put(index, 1, b"a", new)
+    assert not complete(index, 1, b"a", old, START_MS + DAY_MS)
+    assert index.lookup(1, b"a", START_MS) == new
+    assert complete(index, 1, b"a", new, START_MS + DAY_MS)
+    completed = entry(100, record_index=2, forget_at_ms=START_MS + DAY_MS, state=DELIVERED)
+    assert index.lookup(1, b"a", START_MS) == completed
+    assert not complete(index, 1, b"b", new, START_MS + DAY_MS)
+
+
+def test_completed_ids_are_forgotten_to_the_millisecond() -> None:
+    """Pending ones never; none is found when its time has come, swept or not."""
+    index = IdIndex(KEY)
+    put(index, 1, b"pending", entry(1))
+    put(index, 1, b"completed", entry(2, forget_at_ms=START_MS, state=CANCELLED))
+    assert index.lookup(1, b"completed", START_MS - 1) is not None
+    assert index.lookup(1, b"completed", START_MS) is None
+    assert index.lookup(1, b"pending", 2**62) is not None
+    assert len(index) == 2
+    assert expire_all(index, START_MS - 1) == 0
+    assert expire_all(index, START_MS) == 1
+    assert len(index) == 1
+    put(index, 1, b"completed", entry(3))
+    assert index.lookup(1, b"completed", START_MS) == entry(3)
+
+
+def test_forgotten_topics_are_unknown_at_once_and_swept_later() -> None:
+    """Nothing of the topic is found any more, pending or completed; other topics stay."""
+    index = IdIndex(KEY)
+    for i in range(5_000):
+        put(index, i % 5, b"%d" % i, entry(i))
+    index.forget(3)
+    index.forget(900)
+    assert index.lookup(3, b"3", START_MS) is None
+    assert index.lookup(4, b"4", START_MS) == entry(4)
+    assert expire_all(index, START_MS) == 1_000
+    assert len(index) == 4_000
+    assert all(
+        (index.lookup(i % 5, b"%d" % i, START_MS) is None) == (i % 5 == 3) for i in range(5_000)
+    )
+
+
+def test_expiry_goes_in_bounded_steps_and_misses_nothing() -> None:
+    """Each step looks at no more slots than it may, and the steps get around."""
+    index = IdIndex(KEY)
+    count = 20_000
+    for i in range(count):
+        state = (DELIVERED, START_MS) if i % 3 else (PENDING, 0)
+        put(index, 1, b"%d" % i, entry(i, state=state[0], forget_at_ms=state[1]))
+    dropped, steps = 0, 0
+    while dropped < count - len(range(0, count, 3)):
+        step = index.expire_some(START_MS, 100)
+        assert step <= 100
+        dropped += step
+        steps += 1
+        assert steps < count // 20
+    assert len(index) == len(range(0, count, 3))
+    assert all(index.lookup(1, b"%d" % i, START_MS) == entry(i) for i in range(0, count, 3))
+
+
+def test_memory_follows_the_number_of_ids() -> None:
+    """48 bytes a slot at 46 to 70 % full; what is expired makes room and is given back."""
+    index = IdIndex(KEY)
+    count = 50_000
+    for i in range(count):
+        put(index, 1, b"%d" % i, entry(i, forget_at_ms=START_MS, state=DELIVERED))
+    assert index.memory_bytes <= SLOT_BYTES / 0.46 * count + FIXED_BYTES
+    assert index.memory_bytes >= SLOT_BYTES / 0.7 * count
+    grown = index.memory_bytes
+    # The clock has moved on: as many again take the place of the first.
+    assert index.lookup(1, b"0", START_MS) is None
+    for i in range(count):
+        put(index, 2, b"%d" % i, entry(i, forget_at_ms=START_MS + 1, state=DELIVERED))
+    assert len(index) < 1.6 * count
+    assert index.memory_bytes <= 1.6 * grown
+    for _ in range(10):
+        expire_all(index, START_MS + 1)
+    assert len(index) == 0
+    assert index.memory_bytes <= FIXED_BYTES
+
+
+def test_half_a_million_ids_are_all_found() -> None:
+    """At full size: every id, none that was not put, all of them gone when expired."""
+    index = IdIndex(KEY)
+    count = 500_000
+    index.fill(1, 0, count)
+    assert len(index) == count
+    for i in range(0, count, 7):
+        assert index.lookup(1, i.to_bytes(8, "little"), START_MS) == entry(i, due_ms=i)
+    for i in range(count, count + 10_000):
+        assert index.lookup(1, i.to_bytes(8, "little"), START_MS) is None
+    index.forget(1)
+    assert sum(index.expire_some(START_MS, 10_000) for _ in range(200)) == count
+
+
+@dataclass
+class TopicName:
+    topic_id: int
+    name: bytes
+
+
+topic_ids = st.integers(0, 3)
+names = st.integers(0, 400).map(lambda i: b"name-%d" % i)
+
+
+class IdIndexMachine(RuleBasedStateMachine):
+    """Whatever is done to it, the index answers as a dict does."""
+
+    @initialize(key=st.binary(min_size=16, max_size=16))
+    def begin(self, key: bytes) -> None:
+        self.index = IdIndex(key)
+        self.model: dict[tuple[int, bytes], Entry] = {}
+        self.now_ms = START_MS
+        self.next_position = 0
+        self.topic_base = 0
+
+    def known(self, topic_id: int, name: bytes) -> Entry | None:
+        found = self.model.get((topic_id, name))
+        return None if found is None or 0 < found[4] <= self.now_ms else found
+
+    @rule(topic=topic_ids, name=names, state=st.sampled_from([PENDING, CANCELLED, DELIVERED]))
+    def put_one(self, topic: int, name: bytes, state: int) -> None:
+        self.next_position += 100
+        forget_at_ms = 0 if state == PENDING else self.now_ms + 50
+        timer = entry(self.next_position, forget_at_ms=forget_at_ms, state=state)
+        put(self.index, self.topic_base + topic, name, timer)
+        self.model[self.topic_base + topic, name] = timer
+
+    @rule(topic=topic_ids, first=st.integers(0, 5_000), count=st.sampled_from([50, 3_000]))
+    def fill(self, topic: int, first: int, count: int) -> None:
+        topic_id = self.topic_base + topic
+        self.index.fill(topic_id, first, count)
+        for i in range(first, first + count):
+            self.model[topic_id, i.to_bytes(8, "little")] = entry(i, due_ms=i)
+
+    @rule(topic=topic_ids, name=names, is_current=st.booleans())
+    def complete_one(self, topic: int, name: bytes, is_current: bool) -> None:
+        key = (self.topic_base + topic, name)
+        found = self.known(*key)
+        timer = found if found and is_current else entry(-1)
+        done = complete(self.index, *key, timer, self.now_ms + 100)
+        assert done == (found is not None and is_current)
+        if done:
+            self.model[key] = (*timer[:4], self.now_ms + 100, DELIVERED)
+
+    @rule(passed_ms=st.integers(0, 60))
+    def wait(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+
+    @rule(budget=st.sampled_from([1, 100, 10_000]))
+    def expire(self, budget: int) -> None:
+        self.index.expire_some(self.now_ms, budget)
+
+    @rule(topic=topic_ids)
+    def forget_topic(self, topic: int) -> None:
+        self.index.forget(self.topic_base + topic)
+        self.model = {
+            key: timer for key, timer in self.model.items() if key[0] != self.topic_base + topic
+        }
+        self.topic_base += 4  # topic ids are never used again
+
+    @rule(topic=topic_ids, name=names)
+    def look_up(self, topic: int, name: bytes) -> None:
+        found = self.index.lookup(self.topic_base + topic, name, self.now_ms)
+        assert found == self.known(self.topic_base + topic, name)
+
+    @invariant()
+    def holds_at_least_what_is_known(self) -> None:
+        if hasattr(self, "index"):
+            known = sum(self.known(*key) is not None for key in self.model)
+            assert len(self.index) >= known
+
+    def teardown(self) -> None:
+        if not hasattr(self, "index"):
+            return
+        expire_all(self.index, self.now_ms)
+        for key in self.model:
+            assert self.index.lookup(*key, self.now_ms) == self.known(*key)
+        assert len(self.index) == sum(self.known(*key) is not None for key in self.model)
+
+
+TestIdIndexMachine = IdIndexMachine.TestCase
+TestIdIndexMachine.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_long_histories_agree_with_a_dict(seed: int) -> None:
+    """Completing and expiring many ids leaves every search chain whole."""
+    rng = random.Random(seed)
+    index = IdIndex(rng.randbytes(16))
+    model: dict[bytes, Entry] = {}
+    now_ms = START_MS
+    for step in range(30_000):
+        name = b"%d" % rng.randrange(4_000)
+        found = model.get(name)
+        if found is None or rng.random() < 0.3:
+            model[name] = entry(step)
+            put(index, 9, name, model[name])
+        elif found[5] == PENDING:
+            forget_at_ms = now_ms + rng.randrange(1, 3_000)
+            assert complete(index, 9, name, found, forget_at_ms)
+            model[name] = (*found[:4], forget_at_ms, DELIVERED)
+        now_ms += rng.randrange(3)
+        if step % 50 == 0:
+            index.expire_some(now_ms, rng.randrange(600))
+        expected = None if found is None or 0 < model[name][4] <= now_ms else model[name]
+        assert found is None or index.lookup(9, name, now_ms) == expected
+    for name, timer in model.items():
+        expected = None if 0 < timer[4] <= now_ms else timer
+        assert index.lookup(9, name, now_ms) == expected

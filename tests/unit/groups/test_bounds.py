@@ -1,0 +1,221 @@
+"""What one client can make the broker hold is bounded, and counted rightly."""
+
+from typing import Any
+
+import pytest
+
+from appliance.units import MS_PER_HOUR
+from compat.kafka.groups.deadlines import COMPACT_SLACK, Deadline, DeadlineQueue
+from compat.kafka.groups.group import GroupState
+from compat.kafka.protocol.error_codes import ErrorCode
+from tests.unit.groups.harness import DELAY_MS, SESSION_MS, GroupHarness
+
+
+def test_a_group_takes_so_many_members_and_no_more() -> None:
+    harness = GroupHarness(group_member_count_max=2)
+    leader, follower = harness.stable({}, {"instance_id": "i"})
+    assert harness.join_error() is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.join_error(is_member_id_required=True) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.join_error(instance_id="j") is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.NONE
+    assert harness.join("g", instance_id="i").answer.generation == 1
+    harness.leave(leader.member_id)
+    assert not harness.join().is_answered
+    assert follower.generation == 1
+
+
+def test_ids_that_were_given_take_places() -> None:
+    harness = GroupHarness(group_member_count_max=1)
+    given = harness.join(is_member_id_required=True).answer.member_id
+    assert harness.join_error(is_member_id_required=True) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert not harness.join("g", given).is_answered
+
+
+def test_after_the_limit_was_lowered_the_last_ones_to_join_go() -> None:
+    harness = GroupHarness()
+    answers = harness.stable({}, {}, {})
+    harness.config = GroupHarness(group_member_count_max=2).config
+    harness.restart()
+    waiting = [harness.join("g", each.member_id) for each in answers]
+    assert waiting[2].answer.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert {each.answer.generation for each in waiting[:2]} == {2}
+
+
+def test_there_are_so_many_groups_and_no_more() -> None:
+    harness = GroupHarness(group_count_max=2)
+    harness.stable({}, group="a")
+    assert harness.groups.check_commit("b", "", None, -1, 0) is ErrorCode.NONE
+    assert harness.join_error("c") is ErrorCode.GROUP_MAX_SIZE_REACHED
+    refused = harness.groups.check_commit("c", "", None, -1, 0)
+    assert refused is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert not harness.join("b").is_answered
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"protocols": {"range": bytes(16 << 10)}},
+        {"protocols": {"x" * 16_000: b""}},
+        {"protocols": {"range": b""} | {f"p{index}": b"" for index in range(250)}},
+        {"client_id": "c" * 16_000},
+        {"instance_id": "i" * 16_000},
+    ],
+    ids=["metadata", "protocol name", "protocols", "client id", "instance id"],
+)
+def test_a_member_that_is_too_large_is_refused(given: dict[str, Any]) -> None:
+    harness = GroupHarness()
+    harness.stable({})
+    assert harness.join_error(**given) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.group().state is GroupState.STABLE
+    assert harness.join_error("new", **given) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.groups.find("new") is None
+
+
+def test_a_member_that_grows_too_large_leaves() -> None:
+    harness = GroupHarness()
+    leader, follower = harness.stable({}, {})
+    large = {"range": bytes(16 << 10)}
+    error = harness.join_error("g", follower.member_id, protocols=large)
+    assert error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert set(harness.group().members) == {leader.member_id}
+
+
+def test_all_groups_together_are_bounded() -> None:
+    harness = GroupHarness(group_total_size_max_bytes=40 << 10)
+    protocols = {"range": bytes(10 << 10)}
+    for name in "abc":
+        assert not harness.join(name, protocols=protocols).is_answered
+    assert harness.join_error("d", protocols=protocols) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    harness.advance(DELAY_MS)
+    harness.leave(*harness.group("a").members, group="a")
+    assert not harness.join("d", protocols=protocols).is_answered
+
+
+def test_what_is_given_back_can_be_used_again() -> None:
+    harness = GroupHarness()
+    for _ in range(100):
+        (member,) = harness.stable({"protocols": {"range": bytes(8 << 10)}})
+        harness.leave(member.member_id)
+        pending = harness.join(is_member_id_required=True).answer.member_id
+        harness.leave(pending)
+    assert harness.groups.delete("g") is ErrorCode.NONE
+    assert harness.groups.size_bytes == 0
+
+
+def test_a_static_member_that_comes_back_as_another_client_is_counted_as_that_one() -> None:
+    harness = GroupHarness()
+    empty_bytes = 0
+    for _ in range(3):
+        harness.stable({"instance_id": "i", "client_id": "c" * 3000})
+        member = harness.join(instance_id="i", client_id="c", client_host="::1").answer
+        harness.leave(member.member_id)
+        harness.advance(1000)
+        empty_bytes = empty_bytes or harness.groups.size_bytes
+        assert harness.groups.size_bytes == empty_bytes == harness.group().size_bytes < 3000
+
+
+def test_a_group_that_was_only_announced_goes_when_its_offsets_do() -> None:
+    harness = GroupHarness()
+    harness.join("g", is_member_id_required=True)
+    assert harness.groups.check_commit("g", "", None, -1, harness.now_ms) is ErrorCode.NONE
+    harness.log.commit("g")
+    harness.advance(MS_PER_HOUR)
+    assert harness.group().state is GroupState.EMPTY
+    harness.log.expire_offsets("g")
+    harness.advance(MS_PER_HOUR)
+    assert harness.groups.find("g") is None
+    assert harness.log.saved_count == 0
+
+
+def test_leaving_clients_leave_no_deadlines_behind() -> None:
+    harness = GroupHarness()
+    harness.stable({})
+    for _ in range(1000):
+        pending = harness.join(is_member_id_required=True).answer.member_id
+        harness.leave(pending)
+    assert harness.groups.deadline_count < 100
+
+
+def test_a_deadline_comes_once_at_the_time_it_was_set_to_last() -> None:
+    queue, came = DeadlineQueue(), list[int]()
+    deadline = Deadline(queue)
+    deadline.expired = came.append
+    deadline.set(50)
+    deadline.set(20)
+    deadline.set(80)
+    queue.expire(79)
+    assert came == []
+    assert queue.next_ms() == 80
+    queue.expire(80)
+    queue.expire(1000)
+    assert came == [80]
+    assert queue.next_ms() is None
+
+
+def test_a_deadline_that_is_cancelled_does_not_come_and_can_be_set_again() -> None:
+    queue, came = DeadlineQueue(), list[int]()
+    deadline = Deadline(queue)
+    deadline.expired = came.append
+    deadline.set(10)
+    deadline.cancel()
+    assert queue.next_ms() is None
+    deadline.set(10)
+    deadline.cancel()
+    deadline.set(30)
+    queue.expire(20)
+    assert came == []
+    queue.expire(30)
+    assert came == [30]
+
+
+def test_deadlines_come_in_the_order_of_their_times() -> None:
+    queue, came = DeadlineQueue(), list[int]()
+    for at_ms in (30, 10, 20, 10):
+        deadline = Deadline(queue)
+        deadline.expired = lambda now_ms, at_ms=at_ms: came.append(at_ms)  # type: ignore[misc]
+        deadline.set(at_ms)
+    queue.expire(25)
+    assert came == [10, 10, 20]
+
+
+def test_what_becomes_due_meanwhile_comes_as_well() -> None:
+    queue, came = DeadlineQueue(), list[int]()
+    first, second = Deadline(queue), Deadline(queue)
+    first.expired = second.set
+    second.expired = came.append
+    first.set(10)
+    queue.expire(10)
+    assert came == [10]
+
+
+def test_putting_a_deadline_off_costs_no_place_in_the_queue() -> None:
+    queue = DeadlineQueue()
+    deadlines = [Deadline(queue) for _ in range(10)]
+    for at_ms in range(1000):
+        for deadline in deadlines:
+            deadline.set(at_ms)
+        assert len(queue) == 10
+
+
+def test_what_was_cancelled_or_drawn_forward_is_cleared_away() -> None:
+    queue = DeadlineQueue()
+    drawn = Deadline(queue)
+    for at_ms in range(1000, 0, -1):
+        cancelled = Deadline(queue)
+        cancelled.set(at_ms)
+        cancelled.cancel()
+        drawn.set(at_ms)
+        assert len(queue) <= COMPACT_SLACK + 3
+    assert queue.next_ms() == 1
+
+
+def test_a_group_of_many_members_costs_a_heartbeat_what_one_of_few_costs() -> None:
+    """Nothing in a turn looks at all members: the queue is asked once and moves one entry."""
+    harness = GroupHarness(group_size_max_bytes=16 << 10)
+    harness.stable(*({} for _ in range(20)))
+    harness.advance(SESSION_MS // 2)
+    first_due_ms, count = harness.groups.next_deadline_ms(), harness.groups.deadline_count
+    for member_id in harness.group().members:
+        harness.heartbeat(member_id, 1)
+    assert harness.groups.next_deadline_ms() == first_due_ms
+    assert harness.groups.deadline_count == count

@@ -1,0 +1,115 @@
+"""Answers that come later than their requests were handled: in order, after the flush, once."""
+
+from _core.paths.session import ResponseSlot, Session
+from compat.kafka.protocol.deferred import DeferredResponse
+from tests.support.clients.wire_client import framed, produce_request, split_answers
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.values.raw_batch import Raw, make_batch
+
+RARE_KEY = 999
+
+
+class Connection:
+    """A connection whose rare requests wait until the test answers them."""
+
+    def __init__(self) -> None:
+        self.harness = BrokerHarness()
+        self.harness.create_topic("t", 1)
+        self.waiting: list[ResponseSlot] = []
+        self.session: Session = self.harness.broker.open_session(self._answer_control_plane)
+
+    def _answer_control_plane(self, request: bytes) -> ResponseSlot:
+        parked = ResponseSlot()
+        if request.endswith(b"at once"):
+            parked.complete(request, 0)
+        else:
+            self.waiting.append(parked)
+        return parked
+
+    def send(self, data: bytes) -> None:
+        """Let the broker receive bytes in one round."""
+        room = self.session.get_buffer()
+        room[: len(data)] = data
+        self.session.received(len(data), self.harness.clock.wall_ms())
+        self._end_round()
+
+    def resume(self) -> None:
+        """Let the broker go on after an answer that was waited for."""
+        self.session.resume(self.harness.clock.wall_ms())
+        self._end_round()
+
+    def _end_round(self) -> None:
+        self.harness.broker.commit()
+        self.session.compact()
+
+    def take(self) -> list[bytes]:
+        """The answers that leave now."""
+        return list(split_answers(b"".join(self.session.output(self.harness.broker.flushed_pos))))
+
+
+def rare(number: int, body: bytes = b"") -> bytes:
+    """A request that only the test knows how to answer."""
+    frame = RARE_KEY.to_bytes(2, "big") + bytes(2) + number.to_bytes(4, "big") + body
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def produce(number: int) -> bytes:
+    return framed(produce_request([("t", [(0, make_batch([Raw(b"a")]))])], acks=-1), 8, number)
+
+
+def test_requests_after_an_answer_that_is_waited_for_are_not_looked_at() -> None:
+    connection = Connection()
+    connection.send(rare(1) + produce(2) + rare(3, b"at once"))
+    connection.harness.flush()
+    assert connection.take() == []
+    assert connection.session.paused
+    assert connection.harness.broker.collect_metrics().accepted_records == 0
+
+    connection.waiting[0].complete(b"answer", 0)
+    assert connection.waiting[0].answered
+    assert connection.take() == [b"answer"]
+    connection.resume()
+    connection.harness.flush()
+    second, third = connection.take()
+    assert int.from_bytes(second[:4], "big") == 2
+    assert third.endswith(b"at once")
+
+
+def test_an_answer_leaves_only_when_the_log_is_durable() -> None:
+    connection = Connection()
+    connection.send(rare(1))
+    connection.harness.broker.topics.create("other", 1, {})
+    connection.harness.broker.commit()
+    connection.waiting[0].complete(b"answer", connection.harness.broker.wrote_pos)
+    assert connection.take() == []
+    assert connection.session.awaits_flush
+    connection.harness.flush()
+    assert connection.take() == [b"answer"]
+
+
+def test_answer_that_is_there_at_once_needs_no_waiting() -> None:
+    connection = Connection()
+    connection.send(rare(1, b"at once") + rare(2, b"at once"))
+    assert len(connection.take()) == 2
+    assert not connection.session.paused
+
+
+def test_answer_for_a_connection_that_is_gone_is_dropped() -> None:
+    connection = Connection()
+    connection.send(rare(1))
+    connection.session.close()
+    connection.waiting[0].complete(b"answer", 0)
+    assert connection.take() == []
+
+
+def test_a_handler_may_answer_before_or_after_it_returns() -> None:
+    reported: list[object] = []
+    before: DeferredResponse[dict[str, int]] = DeferredResponse()
+    before.complete({"a": 1})
+    before.when_complete(reported.append)
+    after: DeferredResponse[dict[str, int]] = DeferredResponse()
+    after.when_complete(reported.append)
+    assert not after.is_complete
+    after.complete({"b": 2})
+    assert reported == [{"a": 1}, {"b": 2}]
+    assert after.is_complete

@@ -1,0 +1,282 @@
+"""Batches that mix records for now and for later, and ids that replace, cancel and name them."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.clients.wire_client import WireClient, produce_request
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.oracles.kafka_oracle import ProduceResponse
+from tests.support.simulator.virtual_clock import START_MS
+from tests.support.values.raw_batch import (
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    Raw,
+    RawHeaders,
+    make_batch,
+    split_batches,
+)
+
+CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
+UNKNOWN = ("unknown", None, None)
+
+
+@pytest.fixture
+def client() -> WireClient:
+    """A client of a broker with the topics `t` and `u` of two partitions."""
+    harness = BrokerHarness()
+    harness.create_topic("t", 2)
+    harness.create_topic("u", 2)
+    return WireClient(harness)
+
+
+def values(client: WireClient, topic: str = "t", partition: int = 0) -> list[bytes]:
+    return [record.value for record in client.harness.fetch(topic, partition)]
+
+
+def send(
+    client: WireClient, *batch: Raw, topic: str = "t", partition: int = 0, codec: int = NONE
+) -> int:
+    """Produce a batch that must be accepted; the answered base offset."""
+    part = client.produce(topic, partition, make_batch(batch, codec=codec))
+    assert part.error_code == 0, part.error_message
+    offset: int = part.base_offset
+    return offset
+
+
+def later(value: bytes, delay_ms: int, user_id: bytes | None = None) -> Raw:
+    named: RawHeaders = () if user_id is None else [(b"x-deliver-id", user_id)]
+    return Raw(value, headers=[(b"x-delay", b"%d" % delay_ms), *named])
+
+
+def cancel(user_id: bytes) -> Raw:
+    return Raw(b"never", headers=[(b"x-deliver-cancel", user_id)])
+
+
+# Mixed batches
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_visible_part_of_a_mixed_batch_has_no_gaps(client: WireClient, codec: int) -> None:
+    """Its records are numbered again, and the batch is acknowledged with -1."""
+    send(client, Raw(b"0"))
+    batch = [
+        later(b"c", 30), Raw(b"1", b"k", [(b"h", b"1")], 1), later(b"a", 10), Raw(b"2"),
+        later(b"b", 20), Raw(None, timestamp_delta=9), later(b"d", 30),
+    ]  # fmt: skip
+    assert send(client, *batch, codec=codec) == -1
+    assert send(client, Raw(b"4")) == 4
+    found = split_batches(client.fetch_records("t", 0))
+    assert [(header.base_offset, header.count) for header, _ in found] == [(0, 1), (1, 3), (4, 1)]
+    mixed = found[1][0]
+    assert (mixed.last_delta, mixed.attributes) == (2, 0)
+    assert mixed.max_timestamp == mixed.base_timestamp + 9
+    assert client.harness.tick(30) == 4
+    assert values(client) == [b"0", b"1", b"2", b"", b"4", b"a", b"b", b"c", b"d"]
+    assert [record.offset for record in client.harness.fetch("t", 0)] == list(range(9))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_large_mixed_batches_survive_a_restart_before_they_are_due(
+    client: WireClient, codec: int
+) -> None:
+    rng = random.Random(codec)
+    sent = [rng.randbytes(700) for _ in range(8)]
+    batch = [Raw(v) if index % 2 else later(v, 100 - index) for index, v in enumerate(sent)]
+    for _ in range(12):
+        assert send(client, *batch, codec=codec) == -1
+    client = WireClient(client.harness.restart())
+    assert client.harness.tick(100) == 48
+    expected = sent[1::2] * 12
+    for value in (sent[6], sent[4], sent[2], sent[0]):
+        expected += [value] * 12
+    assert values(client) == expected
+
+
+def test_batch_of_cancels_alone_takes_no_offset(client: WireClient) -> None:
+    """Its records are never delivered; it is acknowledged with -1."""
+    assert send(client, cancel(b"a"), cancel(b"b")) == -1
+    assert send(client, Raw(b"0")) == 0
+    assert client.harness.tick(1000) == 0
+    assert values(client) == [b"0"]
+
+
+def test_parts_of_one_request_take_effect_in_their_order(client: WireClient) -> None:
+    """A timer of the first part is cancelled by the second, across partitions and topics' ids."""
+    parts = [
+        (0, make_batch([later(b"a", 10, b"a"), later(b"b", 10, b"b")])),
+        (1, make_batch([cancel(b"a"), later(b"B", 20, b"b")])),
+    ]
+    other = [(0, make_batch([cancel(b"b"), cancel(b"a")]))]
+    answer = client.ask(produce_request([("t", parts), ("u", other)]), 9, ProduceResponse)
+    errors = [p.error_code for topic in answer.responses for p in topic.partition_responses]
+    assert errors == [0, 0, 0]
+    assert client.harness.tick(100) == 1
+    assert (values(client), values(client, partition=1)) == ([], [b"B"])
+
+
+# Order
+
+
+def test_records_of_one_due_time_come_in_order_of_arrival(client: WireClient) -> None:
+    """Levels, durations and instants alike, and those due later after those due sooner."""
+    due_ms = START_MS + 5000
+    ways: Sequence[RawHeaders] = [
+        [(b"x-delay", b"5s")],
+        [(b"x-delay-level", b"2")],
+        [(b"x-deliver-at", b"%d" % due_ms)],
+        [(b"x-delay", b"5000")],
+        [(b"x-deliver-at", b"2026-01-01T00:00:05Z")],
+        [(b"x-delay-level", b"2")],
+    ]
+    send(client, later(b"last", 5001))
+    for index, headers in enumerate(ways):
+        send(client, Raw(b"%d" % index, headers=headers))
+    send(client, later(b"first", 4999))
+    client.harness.tick(10_000)
+    assert values(client) == [b"first", b"0", b"1", b"2", b"3", b"4", b"5", b"last"]
+
+
+def test_overdue_records_come_before_what_was_received_later(client: WireClient) -> None:
+    """By due time, however late the broker wakes up."""
+    send(client, *(later(b"%d" % delay_ms, delay_ms) for delay_ms in (30, 10, 20)))
+    client.harness.clock.advance_ms(15)
+    send(client, later(b"17", 2))
+    client.harness.clock.advance_ms(1000)
+    assert client.harness.deliver_all() == 4
+    assert values(client) == [b"10", b"17", b"20", b"30"]
+
+
+# Ids
+
+
+@pytest.mark.parametrize("user_id", [b"i", bytes(255), bytes(range(255)), "ü/ %".encode()])
+def test_id_may_be_any_bytes_up_to_255(client: WireClient, user_id: bytes) -> None:
+    send(client, later(b"a", 100, user_id))
+    assert client.harness.timer_state("t", user_id) == ("pending", START_MS + 100, 0)
+    assert client.harness.timer_state("t", user_id + b"x") == UNKNOWN
+    assert client.harness.timer_state("u", user_id) == UNKNOWN
+    client.harness.tick(100)
+    (found,) = client.harness.fetch("t", 0)
+    assert found.header("x-due-id") == user_id
+    assert client.harness.timer_state("t", user_id) == ("delivered", START_MS + 100, 0)
+
+
+def test_replacing_takes_the_new_time_body_and_partition(client: WireClient) -> None:
+    """Sooner or later than the old one, in another partition, and again."""
+    send(client, later(b"1", 100, b"a"))
+    send(client, later(b"2", 50, b"a"), partition=1)
+    assert client.harness.timer_state("t", b"a") == ("pending", START_MS + 50, 1)
+    send(client, later(b"3", 200, b"a"))
+    assert client.harness.broker.pending_timers == 1
+    assert client.harness.tick(199) == 0
+    assert client.harness.tick(1) == 1
+    assert (values(client), values(client, partition=1)) == ([b"3"], [])
+
+
+@pytest.mark.parametrize(
+    "headers", [[], [(b"x-delay", b"0")], [(b"x-deliver-at", b"%d" % (START_MS - 1))]]
+)
+def test_replacing_by_what_is_due_delivers_it_now(
+    client: WireClient, headers: list[tuple[bytes, bytes]]
+) -> None:
+    """With no delay or a past one: the pending one is cancelled, this one is visible at once."""
+    send(client, later(b"old", 100, b"a"))
+    now = Raw(b"new", headers=[*headers, (b"x-deliver-id", b"a")])
+    assert send(client, now, partition=1) == 0
+    due_ms = (
+        START_MS - 1 if headers[:1] == [(b"x-deliver-at", b"%d" % (START_MS - 1))] else START_MS
+    )
+    assert client.harness.timer_state("t", b"a") == ("delivered", due_ms, 1)
+    (found,) = client.harness.fetch("t", 1)
+    assert found.headers == (
+        ("x-accepted-at", b"%d" % START_MS),
+        ("x-due-at", b"%d" % due_ms),
+        ("x-due-id", b"a"),
+    )
+    assert client.harness.tick(1000) == 0
+    assert values(client) == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "delivered", "state"),
+    [
+        ([later(b"1", 9, b"a"), cancel(b"a")], [], "cancelled"),
+        ([cancel(b"a"), later(b"1", 9, b"a")], [b"1"], "delivered"),
+        ([later(b"1", 9, b"a"), later(b"2", 8, b"a")], [b"2"], "delivered"),
+        ([later(b"1", 9, b"a"), cancel(b"a"), later(b"2", 9, b"a")], [b"2"], "delivered"),
+        ([later(b"1", 9, b"a"), cancel(b"a"), cancel(b"a")], [], "cancelled"),
+        ([later(b"1", 9, b"a"), later(b"2", 0, b"a")], [b"2"], "delivered"),
+        ([later(b"1", 0, b"a"), later(b"2", 9, b"a")], [b"1", b"2"], "delivered"),
+        ([later(b"1", 0, b"a"), cancel(b"a")], [b"1"], "delivered"),
+        ([later(b"1", 9, b"a"), later(b"2", 9, b"b"), cancel(b"b")], [b"1"], "delivered"),
+    ],
+)
+def test_records_of_a_batch_take_effect_in_their_order(
+    client: WireClient, batch: list[Raw], delivered: list[bytes], state: str
+) -> None:
+    """Also after a restart before they are due."""
+    send(client, *batch)
+    client = WireClient(client.harness.restart())
+    client.harness.tick(10)
+    assert values(client) == delivered
+    assert client.harness.timer_state("t", b"a")[0] == state
+    assert client.harness.broker.pending_timers == 0
+
+
+def test_cancel_works_across_partitions_and_not_across_topics(client: WireClient) -> None:
+    send(client, later(b"a", 10, b"a"), later(b"b", 10, b"b"))
+    assert send(client, cancel(b"a"), partition=1) == -1
+    send(client, cancel(b"b"), topic="u")
+    assert client.harness.timer_state("t", b"a") == ("cancelled", START_MS + 10, 0)
+    assert client.harness.timer_state("u", b"b") == UNKNOWN
+    assert client.harness.tick(10) == 1
+    assert values(client) == [b"b"]
+
+
+def test_cancel_that_comes_too_late_is_no_error(client: WireClient) -> None:
+    """The record has been delivered and its id says so; a cancel of nothing leaves no trace."""
+    send(client, later(b"a", 10, b"a"))
+    client.harness.tick(10)
+    assert send(client, cancel(b"a"), cancel(b"nobody")) == -1
+    assert client.harness.timer_state("t", b"a") == ("delivered", START_MS + 10, 0)
+    assert client.harness.timer_state("t", b"nobody") == UNKNOWN
+    assert values(client) == [b"a"]
+
+
+def test_cancel_just_before_the_due_time_wins(client: WireClient) -> None:
+    """Nothing has been delivered before the broker's turn to do so."""
+    send(client, later(b"a", 10, b"a"))
+    client.harness.clock.advance_ms(10)
+    send(client, cancel(b"a"))
+    assert client.harness.deliver_all() == 0
+    assert client.harness.timer_state("t", b"a")[0] == "cancelled"
+
+
+def test_id_can_be_used_again(client: WireClient) -> None:
+    """After delivery and after a cancel."""
+    for value in (b"1", b"2"):
+        send(client, later(value, 10, b"a"))
+        client.harness.tick(10)
+    send(client, later(b"3", 10, b"a"))
+    send(client, cancel(b"a"))
+    send(client, later(b"4", 10, b"a"))
+    client.harness.tick(10)
+    assert values(client) == [b"1", b"2", b"4"]
+
+
+def test_completed_ids_are_remembered_for_a_day(client: WireClient) -> None:
+    send(client, later(b"a", 10, b"a"), later(b"b", 1000, b"b"), cancel(b"b"))
+    client.harness.tick(10)
+    day_ms = client.harness.config.completed_id_memory_ms
+    assert day_ms == 24 * 3_600_000
+    client.harness.clock.advance_ms(day_ms - 11)
+    assert client.harness.timer_state("t", b"b")[0] == "cancelled"
+    client.harness.clock.advance_ms(11)
+    assert client.harness.timer_state("t", b"b") == UNKNOWN
+    client.harness.clock.advance_ms(10)
+    assert client.harness.timer_state("t", b"a") == UNKNOWN

@@ -1,0 +1,248 @@
+"""Who is refused, held back or closed, decided without sockets and in virtual time."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compat.kafka.network.limits import (
+    LOW_WATER,
+    SCARCE_TIMEOUT_MS,
+    SMALL_BYTES,
+    Admission,
+    ConnectionStats,
+    IdleDetector,
+    MemoryBudget,
+)
+from tests.support.harness.configs import small_config
+
+IDLE_MS = 600_000
+RECEIVE_MS = 60_000
+
+# Admission
+
+
+def test_connections_are_counted_in_all_and_by_address() -> None:
+    admission = Admission(small_config(connection_count_max=5, connection_count_max_per_address=3))
+    assert [admission.admit("a") for _ in range(4)] == [None, None, None, "address"]
+    assert [admission.admit("b") for _ in range(3)] == [None, None, "count"]
+    admission.forget("a")
+    assert admission.admit("a") is None
+    assert admission.admit("c") == "count"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_admission_counts_what_is_there(seed: int) -> None:
+    """However connections come and go; what was refused is not counted."""
+    rng = random.Random(seed)
+    admission = Admission(small_config(connection_count_max=12, connection_count_max_per_address=5))
+    open_ones: Counter[str] = Counter()
+    for _ in range(2_000):
+        address = rng.choice("abcd")
+        if rng.random() < 0.5 and open_ones[address]:
+            open_ones[address] -= 1
+            admission.forget(address)
+            continue
+        expected = "address" if open_ones[address] == 5 else None
+        expected = "count" if open_ones.total() == 12 else expected
+        assert admission.admit(address) == expected, f"seed {seed}"
+        open_ones[address] += expected is None
+
+
+# Connections that get nowhere
+
+
+def sight(**changes: Any) -> ConnectionStats:
+    seen: dict[str, Any] = {
+        "requests": 1,
+        "partial_bytes": 0,
+        "taken_bytes": 0,
+        "unsent_bytes": 0,
+        "is_owed": False,
+        "is_held_back": False,
+        "is_large": False,
+    }
+    return ConnectionStats(**(seen | changes))
+
+
+def make_watch() -> IdleDetector:
+    config = small_config(idle_timeout_ms=IDLE_MS, receive_timeout_ms=RECEIVE_MS)
+    return IdleDetector(config, now_ms=0)
+
+
+def label(
+    watch: IdleDetector, now_ms: int, *, is_scarce: bool = False, **changes: Any
+) -> str | None:
+    verdict = watch.judge(now_ms, sight(**changes), is_scarce=is_scarce)
+    return None if verdict is None else verdict[0]
+
+
+def test_silent_connection_is_idle_after_its_time() -> None:
+    """Each request restarts the time."""
+    watch = make_watch()
+    assert label(watch, 1) is None
+    assert label(watch, IDLE_MS) is None
+    assert label(watch, IDLE_MS + 1, requests=2) is None
+    assert label(watch, 2 * IDLE_MS + 1, requests=2) is None
+    verdict = watch.judge(2 * IDLE_MS + 2, sight(requests=2), is_scarce=False)
+    assert verdict == ("idle", f"the client sent nothing for network.idle_timeout_ms = {IDLE_MS}")
+
+
+def test_connection_that_waits_for_the_broker_is_not_idle() -> None:
+    """A parked fetch, a JoinGroup, a flush: for as long as it takes, and its time begins then."""
+    watch = make_watch()
+    for now_ms in range(0, 10 * IDLE_MS, IDLE_MS // 3):
+        assert label(watch, now_ms, is_owed=True) is None
+    assert label(watch, now_ms + IDLE_MS) is None
+    assert label(watch, now_ms + IDLE_MS + 1) == "idle"
+
+
+def test_request_that_never_ends_is_closed_for_its_time() -> None:
+    """Whether nothing comes of it any more, or a byte now and then."""
+    for step in (0, 1):
+        watch = make_watch()
+        size = 3
+        for now_ms in range(1_000, RECEIVE_MS + 1_001, 1_000):
+            assert label(watch, now_ms, partial_bytes=size) is None
+            size += step
+        verdict = watch.judge(RECEIVE_MS + 1_001, sight(partial_bytes=size), is_scarce=False)
+        assert verdict is not None
+        assert verdict[0] == "slow_request"
+        assert f"network.receive_timeout_ms = {RECEIVE_MS}" in verdict[1]
+
+
+def test_slow_disk_is_not_the_clients_fault() -> None:
+    """A producer whose batches wait for it is not read: its next request may come late."""
+    watch = make_watch()
+    for now_ms in range(0, 5 * RECEIVE_MS, 1_000):
+        assert label(watch, now_ms, partial_bytes=9, is_owed=True) is None
+    assert label(watch, now_ms + RECEIVE_MS, partial_bytes=9) is None
+    assert label(watch, now_ms + RECEIVE_MS + 1, partial_bytes=9) == "slow_request"
+
+
+def test_many_requests_in_part_are_not_one_slow_request() -> None:
+    """A busy producer is always seen with a part of its next request."""
+    watch = make_watch()
+    for count in range(100):
+        assert label(watch, count * RECEIVE_MS, requests=count, partial_bytes=5) is None
+
+
+def test_half_a_request_is_idle_where_that_is_shorter() -> None:
+    config = small_config(idle_timeout_ms=1_000, receive_timeout_ms=RECEIVE_MS)
+    watch = IdleDetector(config, now_ms=0)
+    assert label(watch, 1, partial_bytes=3) is None
+    assert label(watch, 1_002, partial_bytes=3) == "idle"
+
+
+def test_client_that_takes_no_answers_is_closed() -> None:
+    """Also if the broker owes it more; every byte that it takes restarts the time."""
+    watch = make_watch()
+    assert label(watch, 1, unsent_bytes=9, is_owed=True) is None
+    assert label(watch, IDLE_MS, unsent_bytes=8, taken_bytes=1, is_owed=True) is None
+    assert label(watch, 2 * IDLE_MS, unsent_bytes=8, taken_bytes=1, is_owed=True) is None
+    found = watch.judge(
+        2 * IDLE_MS + 1, sight(unsent_bytes=8, taken_bytes=1, is_owed=True), is_scarce=False
+    )
+    assert found is not None
+    assert found[0] == "slow_reader"
+    assert "read no response" in found[1]
+
+
+def test_scarce_memory_shortens_the_time_of_those_who_have_most() -> None:
+    """Not of small ones, nor of whom the broker itself holds back."""
+    late = SCARCE_TIMEOUT_MS + 2
+    kinds: list[tuple[dict[str, Any], str | None]] = [
+        ({"unsent_bytes": 5, "is_large": True}, "memory"),
+        ({"partial_bytes": 5, "is_large": True}, "memory"),
+        ({"partial_bytes": 5, "is_large": True, "is_held_back": True}, None),
+        ({"unsent_bytes": 5}, None),
+        ({"is_owed": True, "is_large": True}, None),
+    ]
+    for changes, expected in kinds:
+        watch = make_watch()
+        assert label(watch, 1, is_scarce=True, **changes) is None
+        assert label(watch, late, is_scarce=False, **changes) is None
+        assert label(watch, late, is_scarce=True, **changes) == expected
+
+
+def test_whom_the_broker_holds_back_is_neither_slow_nor_idle() -> None:
+    """Its request could not come: nobody read it."""
+    watch = make_watch()
+    held = {"partial_bytes": 5, "is_large": True, "is_held_back": True}
+    for now_ms in range(0, 3 * IDLE_MS, RECEIVE_MS // 2):
+        assert label(watch, now_ms, **held) is None
+    assert label(watch, 3 * IDLE_MS + 1, partial_bytes=5) is None
+    assert label(watch, 3 * IDLE_MS + RECEIVE_MS + 2, partial_bytes=5) == "slow_request"
+
+
+# Memory
+
+LIMIT = 1_000_000
+
+
+@settings(max_examples=200)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 7),
+            st.sampled_from([0, 1, SMALL_BYTES, 300_000, 700_000, 2_000_000]),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=60,
+    )
+)
+def test_somebody_may_always_go_on(steps: list[tuple[int, int, bool, bool]]) -> None:
+    """Nobody waits while there is room, nor without one who goes ahead, nor if it is small."""
+    budget: MemoryBudget[int] = MemoryBudget(LIMIT)
+    held: dict[int, int] = {}
+    large: set[int] = set()
+    waiting: set[int] = set()
+    for member, size, is_large, is_closed in steps:
+        if is_closed:
+            released = budget.forget(member)
+            held.pop(member, None)
+            large.discard(member)
+            waiting.discard(member)
+        else:
+            released = budget.update(member, size, is_large=is_large)
+            held[member] = size
+            (large.add if is_large else large.discard)(member)
+        before, waiting = waiting, {each for each in held if budget.is_held_back(each)}
+        assert set(released) == (before - waiting) - {member} | (set(released) & {member})
+        assert budget.total_bytes == sum(held.values())
+        assert budget.is_scarce == (budget.total_bytes > LIMIT)
+        assert waiting <= large
+        if budget.total_bytes <= LOW_WATER * LIMIT:
+            assert not waiting
+        if waiting:
+            assert large - waiting, "all that could make room wait for one another"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_large_requests_get_done(seed: int) -> None:
+    """Of 30 clients with 3 requests each, of which the memory holds 3; none waits for ever."""
+    rng = random.Random(seed)
+    budget: MemoryBudget[int] = MemoryBudget(LIMIT)
+    size, read = 300_000, 10_000
+    come = dict.fromkeys(range(30), 0)
+    left = dict.fromkeys(range(30), 3)
+    peak = 0
+    while left:
+        ready = [each for each in left if not budget.is_held_back(each)]
+        assert ready, f"seed {seed}: everybody waits"
+        client = rng.choice(ready)
+        come[client] += read
+        if come[client] >= size:
+            come[client] = 0
+            left[client] -= 1
+        budget.update(client, come[client], is_large=come[client] > SMALL_BYTES)
+        peak = max(peak, budget.total_bytes)
+        if left[client] == 0:
+            del left[client]
+            budget.forget(client)
+    # The one that goes ahead, and of each what it may take in any case and one read more.
+    assert peak <= LIMIT + size + 30 * (SMALL_BYTES + read), f"seed {seed}"

@@ -1,0 +1,67 @@
+"""A Produce or Fetch request that is malformed closes the connection, and nothing of it is done."""
+
+import pytest
+
+from tests.support.clients.produce_client import PAIR, VERSIONS, next_offset
+from tests.support.clients.wire_client import (
+    WireClient,
+    fetch_part,
+    fetch_request,
+    framed,
+    produce_request,
+)
+from tests.support.harness.broker_harness import BrokerHarness
+
+PLACEHOLDER = "no-text"
+NO_TEXT = b"no\xfftext"
+
+
+@pytest.fixture
+def client() -> WireClient:
+    harness = BrokerHarness()
+    harness.create_topic("t", 2)
+    return WireClient(harness)
+
+
+def send(client: WireClient, data: bytes) -> None:
+    """Send bytes, which close the connection."""
+    client.send_bytes(data)
+    client.harness.flush()
+    assert client.take() == b""
+    assert client.session.close_reason is not None
+    assert "malformed" in client.session.close_reason
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_of_a_malformed_request_is_stored(client: WireClient, version: int) -> None:
+    """Although its first batch is a good one."""
+    data = framed(produce_request([("t", [(0, PAIR), (1, PAIR)])]), version, 1)
+    cut = data[4:-20]
+    send(client, len(cut).to_bytes(4, "big") + cut)
+    assert next_offset(client) == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_produce_to_a_topic_whose_name_is_no_text(client: WireClient, version: int) -> None:
+    """The answer would repeat it, and most clients could not read that."""
+    data = framed(produce_request([("t", [(0, PAIR)]), (PLACEHOLDER, [(0, PAIR)])]), version, 1)
+    send(client, data.replace(PLACEHOLDER.encode(), NO_TEXT))
+    assert next_offset(client) == 0
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_fetch_of_a_topic_whose_name_is_no_text(client: WireClient, version: int) -> None:
+    data = framed(fetch_request([(PLACEHOLDER, [fetch_part(0, 0)])]), version, 1)
+    send(client, data.replace(PLACEHOLDER.encode(), NO_TEXT))
+
+
+def test_a_name_outside_of_ascii_is_unknown_and_no_more(client: WireClient) -> None:
+    assert client.produce("töpic", 0, PAIR).error_code == 3
+
+
+def test_as_many_partitions_as_are_allowed_are_answered(client: WireClient) -> None:
+    many = produce_request([("t", [(7, None)] * 99_999)])
+    client.send_bytes(framed(many, 8, 1))
+    client.harness.flush()
+    assert client.session.close_reason is None
+    assert len(client.take()) > 99_999

@@ -1,0 +1,156 @@
+"""The table of APIs: what clients need to find in it, and that nothing contradicts it."""
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+
+from appliance.errors import RemoteProtocolError
+from compat.kafka import dispatch
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Api, Registry, handles
+from tests.support.harness.memory_broker import MemoryBroker, memory_node
+
+APIS = dispatch.REGISTRY.apis
+
+
+def test_advertised_versions_are_these() -> None:
+    """A change of the public surface is made on purpose."""
+    assert {api.key: (api.name, *api.versions) for api in APIS} == {
+        0: ("Produce", 0, 11),
+        1: ("Fetch", 4, 17),
+        2: ("ListOffsets", 1, 9),
+        3: ("Metadata", 0, 12),
+        8: ("OffsetCommit", 2, 9),
+        9: ("OffsetFetch", 1, 9),
+        10: ("FindCoordinator", 0, 6),
+        11: ("JoinGroup", 0, 9),
+        12: ("Heartbeat", 0, 4),
+        13: ("LeaveGroup", 0, 5),
+        14: ("SyncGroup", 0, 5),
+        15: ("DescribeGroups", 0, 6),
+        16: ("ListGroups", 0, 5),
+        17: ("SaslHandshake", 0, 1),
+        18: ("ApiVersions", 0, 4),
+        19: ("CreateTopics", 2, 7),
+        20: ("DeleteTopics", 1, 6),
+        21: ("DeleteRecords", 0, 2),
+        22: ("InitProducerId", 0, 5),
+        23: ("OffsetForLeaderEpoch", 2, 4),
+        32: ("DescribeConfigs", 1, 4),
+        33: ("AlterConfigs", 0, 2),
+        35: ("DescribeLogDirs", 1, 4),
+        37: ("CreatePartitions", 0, 3),
+        42: ("DeleteGroups", 0, 2),
+        47: ("OffsetDelete", 0, 0),
+        44: ("IncrementalAlterConfigs", 0, 1),
+        60: ("DescribeCluster", 0, 2),
+        61: ("DescribeProducers", 0, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("feature", "needs"),
+    [
+        ("any codec", {0: 0}),
+        ("record batches", {0: 3, 1: 4}),
+        ("lz4", {10: 0}),
+        ("zstd", {0: 7, 1: 10}),
+        ("offsets by time", {2: 1}),
+        ("committed offsets", {8: 2, 9: 1}),
+        ("groups", {11: 0, 12: 0, 13: 0, 14: 0}),
+        ("idempotent producer", {22: 0}),
+        ("asking for versions", {18: 0}),
+        ("asking how to authenticate", {17: 0}),
+    ],
+)
+def test_old_librdkafka_finds_the_versions_by_which_it_knows_a_feature(
+    feature: str, needs: dict[int, int]
+) -> None:
+    """librdkafka before 2.11.1 (kcat in Debian 12 has 2.0.2) looks for single versions."""
+    for key, version in needs.items():
+        api = dispatch.REGISTRY.find_key(key)
+        assert api is not None, feature
+        assert api.versions[0] <= version <= api.versions[1], feature
+
+
+@pytest.mark.parametrize(
+    ("key", "versions"),
+    [
+        (0, {7}),
+        (1, {11, 12}),
+        (2, {3, 5}),
+        (3, {5, 9}),
+        (8, {3, 8}),
+        (9, {3, 8}),
+        (10, {1, 4}),
+        (11, {5, 6}),
+        (12, {1, 3, 4}),
+        (13, {1, 4}),
+        (14, {3, 4}),
+        (18, {0, 3}),
+        (19, {3, 7}),
+        (20, {1, 6}),
+        (22, {0, 3}),
+        (32, {1, 2}),
+    ],
+)
+def test_the_highest_of_old_clients_and_the_lowest_of_new_ones_are_served(
+    key: int, versions: set[int]
+) -> None:
+    """aiokafka and KafkaJS end where @platformatic/kafka begins."""
+    assert all(dispatch.REGISTRY.find(key, version) for version in versions)
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_flexible_versions_agree_with_kafkas_definitions(api: Api) -> None:
+    for version in range(api.served_from, api.versions[1] + 1):
+        for schema in (load_request_schema, load_response_schema):
+            assert schema(api.key, version).__flexible__ == api.is_flexible(version)
+
+
+def test_error_codes_agree_with_kafkas() -> None:
+    from kio.schema.errors import ErrorCode as KafkaErrorCode
+
+    assert {code.name.lower(): code.value for code in ErrorCode}.items() <= {
+        code.name: int(code) for code in KafkaErrorCode
+    }.items()
+
+
+def test_produce_0_to_2_are_advertised_and_not_served() -> None:
+    assert dispatch.REGISTRY.find(0, 2) is None
+    assert dispatch.REGISTRY.find(0, 3) is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(3, 13), (3, -1), (0, 2), (1, 3), (2, 0), (4, 0), (-1, 0), (32767, 0)]
+)
+def test_what_is_not_served_closes_the_connection(key: int, version: int) -> None:
+    frame = key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True) + bytes(100)
+    with pytest.raises(RemoteProtocolError, match="not served"):
+        dispatch.answer(memory_node(MemoryBroker()), frame)
+    with pytest.raises(RemoteProtocolError, match="not served"):
+        dispatch.read_header(frame)
+
+
+def test_produce_and_fetch_have_headers_here_and_answers_elsewhere() -> None:
+    frame = b"\x00\x01\x00\x0c\x00\x00\x00\x09\xff\xff\x00" + bytes(100)
+    header, body_pos = dispatch.read_header(frame)
+    assert (header.correlation_id, body_pos) == (9, 11)
+    with pytest.raises(RemoteProtocolError, match="not a control-plane request"):
+        dispatch.answer(memory_node(MemoryBroker()), frame)
+
+
+def test_a_registry_finds_by_key_and_version_and_lists_by_key() -> None:
+    @handles(key=60, name="B", versions=(1, 2), flexible_from=0)
+    def second(node: object, version: int, request: object) -> bytes:
+        return b""
+
+    @handles(key=42, name="A", versions=(0, 0), flexible_from=0)
+    def first(node: object, version: int, request: object) -> bytes:
+        return b""
+
+    registry = Registry([second, first])
+    assert registry.apis == (first, second)
+    assert registry.find(60, 2) is second
+    assert registry.find(60, 0) is None
+    assert registry.find_key(60) is second
+    assert registry.find_key(61) is None

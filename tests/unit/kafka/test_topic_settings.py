@@ -1,0 +1,233 @@
+"""Topic settings and names: honoured, accepted because nothing changes, or refused by name."""
+
+import pytest
+
+from appliance.config.config import Config
+from appliance.errors import InvalidSettingError, InvalidTopicError
+from compat.kafka.configs.entries import ConfigSource, Synonym
+from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_name
+from compat.kafka.configs.topic_setting_table import TOPIC_SETTINGS
+from compat.kafka.configs.topic_settings import (
+    TopicPolicy,
+    check_topic_settings,
+    list_topic_settings,
+    read_topic_policy,
+)
+from tests.support.harness.configs import small_config
+
+CONFIG = Config()
+TOPIC, BROKER, DEFAULT = ConfigSource.TOPIC, ConfigSource.BROKER, ConfigSource.DEFAULT
+
+KAFKA_NAMES = {
+    "cleanup.policy",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delete.retention.ms",
+    "errors.deadletterqueue.group.enable",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "follower.replication.throttled.replicas",
+    "index.interval.bytes",
+    "internal.segment.bytes",
+    "leader.replication.throttled.replicas",
+    "local.retention.bytes",
+    "local.retention.ms",
+    "max.compaction.lag.ms",
+    "max.decompressed.message.bytes",
+    "max.message.bytes",
+    "message.downconversion.enable",
+    "message.format.version",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "preallocate",
+    "remote.copy.lag.bytes",
+    "remote.copy.lag.ms",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+    "unclean.leader.election.enable",
+}
+
+
+def test_every_setting_of_kafka_is_known() -> None:
+    own = {name for name in (setting.name for setting in TOPIC_SETTINGS) if "delay." in name}
+    assert own == {
+        "delay.headers",
+        "delay.timestamp",
+        "delay.max.ms",
+        "delay.dialects",
+        "file.delete.delay.ms",
+    }
+    assert {setting.name for setting in TOPIC_SETTINGS} == KAFKA_NAMES | own
+    assert len(TOPIC_SETTINGS) == len({setting.name for setting in TOPIC_SETTINGS})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max.message.bytes", "0"),
+        ("max.message.bytes", "1048588"),
+        ("message.timestamp.type", "CreateTime"),
+        ("message.timestamp.type", "LogAppendTime"),
+        ("delay.headers", "on"),
+        ("delay.headers", "off"),
+        ("delay.timestamp", "created"),
+        ("delay.timestamp", "due"),
+        ("delay.max.ms", "315360000000"),
+        # Not to be changed, and given as they are.
+        ("delay.dialects", "latermq"),
+        ("cleanup.policy", "delete"),
+        ("compression.type", "producer"),
+        ("retention.ms", "-1"),
+        ("retention.bytes", "-1"),
+        ("min.insync.replicas", "1"),
+        ("unclean.leader.election.enable", "false"),
+        ("remote.storage.enable", "false"),
+        ("leader.replication.throttled.replicas", ""),
+    ],
+)
+def test_accepted_settings_are_kept_as_given(name: str, value: str) -> None:
+    assert check_topic_settings({name: value}, CONFIG) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("cleanup.policy", "compact", "cleanup.policy='compact' is not supported yet"),
+        ("cleanup.policy", "compact", ": use cleanup.policy=delete or leave it out"),
+        ("cleanup.policy", "compact,delete", "not supported yet"),
+        ("retention.ms", "604800000", "retention.ms='604800000' is not supported yet"),
+        ("segment.bytes", "1073741824", "segment.bytes='1073741824' is not supported yet"),
+        ("min.insync.replicas", "2", "not supported yet"),
+        ("delay.dialects", "rocketmq", "not supported yet"),
+        ("delay.headers", "true", "delay.headers='true' is invalid: use on or off"),
+        ("delay.headers", "On", "delay.headers='On' is invalid: use on or off"),
+        ("delay.headers", None, "delay.headers has no value"),
+        ("message.timestamp.type", "logappendtime", "use CreateTime or LogAppendTime"),
+        ("max.message.bytes", "1048589", "above limits.batch_size_max_bytes of the broker"),
+        ("max.message.bytes", "-1", "whole number"),
+        ("max.message.bytes", "1e3", "whole number"),
+        ("max.message.bytes", "", "whole number"),
+        ("max.message.bytes", "٣", "whole number"),
+        ("delay.max.ms", "315360000001", "above delay.max_ms of the broker"),
+        ("retention", "1", "there is no topic setting 'retention'; did you mean retention.ms?"),
+        ("delay.header", "off", "did you mean delay.headers?"),
+        ("clenup.policy", "delete", "did you mean cleanup.policy?"),
+        ("preallocat", "true", "did you mean preallocate?"),
+        ("qqqqqqqqqqqq", "1", "there is no topic setting 'qqqqqqqqqqqq'"),
+        ("", "1", "there is no topic setting ''"),
+    ],
+)
+def test_refused_settings_are_named(name: str, value: str | None, message: str) -> None:
+    with pytest.raises(InvalidSettingError) as refusal:
+        check_topic_settings({name: value}, CONFIG)
+    assert message in refusal.value.message
+    assert refusal.value.code == 40
+
+
+def test_leading_zeros_of_numbers_are_dropped() -> None:
+    assert check_topic_settings({"delay.max.ms": "007"}, CONFIG) == {"delay.max.ms": "7"}
+
+
+def test_settings_mean_what_they_say() -> None:
+    assert read_topic_policy({}, CONFIG) == TopicPolicy(
+        batch_size_max_bytes=CONFIG.batch_size_max_bytes,
+        delay_max_ms=CONFIG.delay_max_ms,
+        uses_append_time=False,
+        reads_delay_headers=True,
+        uses_due_time=False,
+    )
+    settings = {
+        "max.message.bytes": "2000",
+        "delay.max.ms": "1000",
+        "message.timestamp.type": "LogAppendTime",
+        "delay.headers": "off",
+        "delay.timestamp": "due",
+    }
+    assert read_topic_policy(settings, CONFIG) == TopicPolicy(
+        batch_size_max_bytes=2000,
+        delay_max_ms=1000,
+        uses_append_time=True,
+        reads_delay_headers=False,
+        uses_due_time=True,
+    )
+
+
+def test_a_limit_that_the_broker_lowered_later_holds_for_old_topics() -> None:
+    policy = read_topic_policy(
+        {"max.message.bytes": "1000000"}, small_config(batch_size_max_bytes=8192)
+    )
+    assert policy.batch_size_max_bytes == 8192
+
+
+def test_settings_are_listed_by_name_with_their_values() -> None:
+    entries = list_topic_settings({"delay.headers": "off", "retention.ms": "-1"}, CONFIG)
+    names = [entry.name for entry in entries]
+    assert names == sorted(names)
+    assert "segment.bytes" not in names  # it has no value here
+    by_name = {entry.name: entry for entry in entries}
+    headers, retention = by_name["delay.headers"], by_name["retention.ms"]
+    assert (headers.value, headers.source, headers.is_read_only) == ("off", TOPIC, False)
+    assert (retention.value, retention.source, retention.is_read_only) == ("-1", TOPIC, True)
+    assert by_name["delay.timestamp"].value == "created"
+    assert by_name["delay.timestamp"].source == DEFAULT
+    assert by_name["delay.max.ms"].value == str(CONFIG.delay_max_ms)
+
+
+def test_a_limit_comes_from_the_topic_then_the_broker_then_the_default() -> None:
+    config = small_config(delay_max_ms=8_000_000)
+    default = Synonym("delay.max_ms", str(Config().delay_max_ms), DEFAULT)
+    broker = Synonym("delay.max_ms", "8000000", BROKER)
+    assert synonyms_of("delay.max.ms", {}, Config()) == (default,)
+    assert synonyms_of("delay.max.ms", {}, config) == (broker, default)
+    lowered = Synonym("delay.max.ms", "70", TOPIC)
+    assert synonyms_of("delay.max.ms", {"delay.max.ms": "70"}, config) == (lowered, broker, default)
+    # What the broker lowered later holds, and is shown.
+    raised = Synonym("delay.max.ms", "8000000", TOPIC)
+    assert synonyms_of("delay.max.ms", {"delay.max.ms": "9000000"}, config)[0] == raised
+
+
+def synonyms_of(name: str, settings: dict[str, str], config: Config) -> tuple[Synonym, ...]:
+    (entry,) = (each for each in list_topic_settings(settings, config) if each.name == name)
+    return entry.synonyms
+
+
+@pytest.mark.parametrize("name", ["a", "A-Z_0.9", "x" * 249, "...", "_", "__mine"])
+def test_topic_names_that_kafka_allows_are_allowed(name: str) -> None:
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "x" * 250,
+        "a b",
+        "a/b",
+        "a\n",
+        "ä",
+        "٣",
+        "a\x00",
+        *sorted(RESERVED_TOPIC_NAMES),
+    ],
+)
+def test_other_topic_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidTopicError) as refusal:
+        check_topic_name(name)
+    assert refusal.value.code == 17

@@ -1,0 +1,354 @@
+"""Frames whose CRCs are right and that no broker writes: each is named, and nothing breaks."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from appliance.errors import FormatVersionError
+from appliance.store.state import control_frames as control
+from tests.support.harness import offline_scenario as scenario
+from tests.support.oracles import frames_model as model
+from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.simulator.virtual_clock import START_MS
+from tests.support.values.scanned_log import Log
+
+DUE_MS: Final = START_MS + 60_000
+
+
+def disk_of(log: Log) -> SimFileSystem:
+    """A directory that has nothing but this log."""
+    disk = SimFileSystem()
+    disk.make_dirs(scenario.LOG)
+    for base, content in log.segments():
+        disk.open(scenario.LOG / f"{base:020d}", create=True).pwritev([content], 0)
+    return disk
+
+
+def reported(log: Log) -> list[tuple[str, int, str, str]]:
+    return scenario.check(disk_of(log)).fault_rows
+
+
+def begun() -> Log:
+    """A log with an epoch, a topic and a record."""
+    log = Log()
+    payload = control.encode_epoch(control.EpochFrame(0, 0, control.UUID(int=12)))
+    log.add(model.control_frame(model.EPOCH, payload, store_time=START_MS))
+    log.topic()
+    log.accept()
+    return log
+
+
+def add_timer(log: Log, *, index: int = 0, **changes: Any) -> int:
+    """An accept frame that holds one record back."""
+    record = model.Record(timestamp=START_MS, value=b"held")
+    held = [model.Held(index=index, due=DUE_MS, record=record, **changes)]
+    frame = model.Frame(
+        kind=model.ACCEPT, topic_id=1, partition=0, store_time=START_MS, position=log.end
+    )
+    return log.add(model.with_timers(frame, held, model.Batch(records=())))
+
+
+def add_completed(log: Log, kind: int, *timers: model.Completed) -> int:
+    """A deliver or cancel frame."""
+    frame = model.Frame(
+        kind=kind,
+        topic_id=1,
+        partition=0,
+        store_time=DUE_MS,
+        timer_count=len(timers),
+        tables=model.completed_table(timers),
+    )
+    if kind == model.DELIVER:
+        records = tuple(model.Record(timestamp=START_MS, value=b"held") for _ in timers)
+        batch = model.Batch(records=records, base_offset=log.next_offset)
+        frame = replace(
+            frame,
+            base_offset=log.next_offset,
+            record_count=len(timers),
+            visible=batch.encode(),
+            max_timestamp=START_MS,
+            running_max=START_MS,
+        )
+        log.next_offset += len(timers)
+    return log.add(frame)
+
+
+def test_such_a_log_is_whole_as_long_as_nothing_is_wrong() -> None:
+    log = begun()
+    pos = add_timer(log)
+    other = add_timer(log)
+    add_completed(log, model.DELIVER, model.Completed(accept_pos=pos, index=0))
+    add_completed(log, model.CANCEL, model.Completed(accept_pos=other, index=0))
+    assert reported(log) == []
+
+
+@pytest.mark.parametrize("second", [model.DELIVER, model.CANCEL])
+def test_a_timer_that_is_completed_twice(second: int) -> None:
+    log = begun()
+    pos = add_timer(log)
+    timer = model.Completed(accept_pos=pos, index=0)
+    add_completed(log, model.DELIVER, timer)
+    again = add_completed(log, second, timer)
+    verb = "delivers" if second == model.DELIVER else "cancels"
+    assert reported(log) == [
+        (
+            "0" * 20,
+            again + 160,
+            "a timer that is pending in its partition",
+            f"it {verb} record 0 of the frame at {pos}, which is not pending",
+        )
+    ]
+
+
+def test_a_timer_that_never_was() -> None:
+    log = begun()
+    pos = add_timer(log)
+    timers = (model.Completed(accept_pos=pos, index=0), model.Completed(accept_pos=8, index=3))
+    completed = add_completed(log, model.DELIVER, *timers)
+    ((_, offset, _, found),) = reported(log)
+    assert offset == completed + 160 + 32
+    assert found == "it delivers record 3 of the frame at 8, which is not pending"
+
+
+def test_a_timer_that_is_replaced_and_completed_all_the_same() -> None:
+    log = begun()
+    pos = add_timer(log, user_id=b"a")
+    add_timer(log, user_id=b"a")
+    add_completed(log, model.CANCEL, model.Completed(accept_pos=pos, index=0, user_id=b"a"))
+    assert len(reported(log)) == 1
+
+
+def test_a_timer_of_another_frame() -> None:
+    log = begun()
+    pos = add_timer(log, accept_pos=8)
+    assert reported(log) == [
+        ("0" * 20, pos + 160, f"the accept position {pos} of its own frame", "8")
+    ]
+
+
+@pytest.mark.parametrize(("base_offset", "is_kept"), [(0, False), (5, True), (1 << 40, True)])
+def test_offsets_that_do_not_follow(base_offset: int, is_kept: bool) -> None:
+    log = begun()
+    log.next_offset = base_offset
+    pos = log.accept()
+    checked = scenario.check(disk_of(log))
+    assert checked.fault_rows == [
+        ("0" * 20, pos + 40, "the next offset of jobs1/0, 1", f"base offset {base_offset}")
+    ]
+    assert checked.report is not None
+    assert checked.report.units == (3 if is_kept else 1), "lost offsets share one unit"
+
+
+@pytest.mark.parametrize(
+    ("offset_deltas", "last_delta", "units"),
+    [((0, 2), 2, 3), ((0, 2), 9, 10), ((1, 1024), 1024, 1025), ((0, 1024), 1025, 1), ((), 3, 1)],
+)
+def test_a_batch_may_take_more_offsets_than_it_has_records(
+    offset_deltas: tuple[int, ...], last_delta: int, units: int
+) -> None:
+    """One unit for each offset, or one for all if records are few among them."""
+    log = Log()
+    log.topic()
+    records = tuple(model.Record(timestamp=START_MS, key=b"k") for _ in offset_deltas)
+    batch = model.Batch(
+        records=records, offset_deltas=offset_deltas, last_delta=last_delta, base_timestamp=START_MS
+    )
+    frame = model.Frame(
+        kind=model.ACCEPT,
+        topic_id=1,
+        partition=0,
+        base_offset=0,
+        record_count=len(records),
+        visible=batch.encode_even_empty(),
+    )
+    log.add(frame)
+    log.next_offset = last_delta + 1
+    log.accept()
+    checked = scenario.check(disk_of(log))
+    assert checked.fault_rows == []
+    assert checked.report is not None
+    assert checked.report.units == units + 1
+
+
+def test_a_frame_with_more_records_than_offsets() -> None:
+    log = begun()
+    records = tuple(model.Record(timestamp=START_MS) for _ in range(3))
+    batch = model.Batch(records=records, base_offset=1, last_delta=1)
+    frame = model.Frame(
+        kind=model.ACCEPT,
+        topic_id=1,
+        partition=0,
+        base_offset=1,
+        record_count=3,
+        visible=batch.encode(),
+    )
+    pos = log.add(frame)
+    ((_, offset, expected, _),) = reported(log)
+    assert (offset, expected) == (pos + 52, "a batch of visible records")
+
+
+def test_offsets_that_damage_took_are_no_second_fault() -> None:
+    log = begun()
+    lost = log.accept()
+    log.accept()
+    log.spoil(lost, "header")
+    faults = reported(log)
+    assert [offset for _, offset, _, _ in faults] == [lost]
+
+
+def test_a_topic_that_the_segment_does_not_declare() -> None:
+    log = begun()
+    while log.end < log.segment_size:
+        log.accept()
+    pos = log.positions[-1]
+    assert reported(log) == [
+        (
+            f"{log.segment_size:020d}",
+            pos - log.segment_size + 12,
+            "a topic frame of its topic earlier in the segment",
+            "none of topic id 1",
+        )
+    ]
+
+
+def test_a_topic_that_nothing_declares() -> None:
+    log = begun()
+    pos = log.accept(topic_id=7)
+    faults = reported(log)
+    assert faults[0][1:] == (
+        pos + 12,
+        "a topic frame of its topic earlier in the segment",
+        "none of topic id 7",
+    )
+    assert faults[1][1] == pos
+
+
+def test_an_epoch_that_no_frame_begins() -> None:
+    log = begun()
+    log.epoch = 1
+    pos = log.accept()
+    ((_, offset, expected, found), *_) = reported(log)
+    assert (offset, expected) == (pos + 8, "epoch 0, or an epoch frame before a later one")
+    assert found == "epoch 1"
+
+
+def test_an_epoch_that_falls() -> None:
+    log = Log()
+    log.epoch = 3
+    log.topic()
+    log.accept()
+    log.epoch = 2
+    pos = log.accept()
+    log.epoch = 3
+    log.accept()
+    assert (pos, "frame of an earlier epoch") in [(each[1], each[3]) for each in reported(log)]
+
+
+def test_a_flushed_mark_that_falls() -> None:
+    log = begun()
+    before = log.flushed[-1]
+    pos = log.accept(flushed=before - 8)
+    (expected, found) = (f"a flushed mark of at least {before}, as before it", f"{before - 8}")
+    assert ("0" * 20, pos + 24, expected, found) in reported(log)
+
+
+def test_a_frame_that_marks_its_own_bytes_as_flushed_is_not_whole() -> None:
+    log = begun()
+    pos = log.accept(flushed=log.end + 8)
+    log.accept()
+    assert (pos, "flushed mark above its own position") in [
+        (each[1], each[3]) for each in reported(log)
+    ]
+
+
+def test_a_running_maximum_that_falls() -> None:
+    log = begun()
+    pos = add_timer(log)
+    add_completed(log, model.DELIVER, model.Completed(accept_pos=pos, index=0))
+    other = log.accept()
+    ((_, offset, expected, found),) = reported(log)
+    assert offset == other + 92
+    assert expected == f"the highest timestamp of jobs1/0, {START_MS} or more"
+    assert found == "-1"
+
+
+def test_a_batch_of_another_epoch() -> None:
+    log = begun()
+    record = model.Record(timestamp=START_MS)
+    batch = model.Batch(records=(record,), base_offset=log.next_offset, leader_epoch=4)
+    frame = model.Frame(
+        kind=model.ACCEPT,
+        topic_id=1,
+        partition=0,
+        base_offset=log.next_offset,
+        record_count=1,
+        visible=batch.encode(),
+    )
+    pos = log.add(frame)
+    ((_, offset, expected, _),) = reported(log)
+    assert offset == pos + 160 + 12
+    assert expected == "the epoch 0 of its frame as leader epoch of the batch"
+
+
+def test_a_range_of_due_times_that_is_not_that_of_the_table() -> None:
+    log = begun()
+    record = model.Record(timestamp=START_MS)
+    frame = model.Frame(kind=model.ACCEPT, topic_id=1, partition=0, position=log.end)
+    held = [model.Held(index=0, due=DUE_MS, record=record)]
+    whole = model.with_timers(frame, held, model.Batch(records=()))
+    pos = log.add(replace(whole, max_due_time=DUE_MS + 1))
+    ((_, offset, expected, found),) = reported(log)
+    assert offset == pos + 100
+    assert expected == f"the range of its due times, {DUE_MS} to {DUE_MS}"
+    assert found == f"{DUE_MS} to {DUE_MS + 1}"
+
+
+def test_a_payload_that_ends_early() -> None:
+    log = begun()
+    pos = log.add(model.control_frame(model.OFFSET, bytes([0, 0, 0, 9])))
+    ((_, offset, expected, found),) = reported(log)
+    assert offset == pos + 160 + 4
+    assert expected == "9 items of at least 52 bytes in the payload of an offset frame"
+    assert found == "4 bytes"
+
+
+def test_a_next_producer_id_that_falls() -> None:
+    log = begun()
+    log.add(model.control_frame(model.PRODUCER, control.encode_producer(2000)))
+    pos = log.add(model.control_frame(model.PRODUCER, control.encode_producer(1000)))
+    assert reported(log) == [
+        ("0" * 20, pos + 160, "a next producer id of 2000 or more, as before", "1000")
+    ]
+
+
+RESERVED: Final = (model.CARRY, model.TXN, *range(model.ACCESS_CONTROL, 20), 77)
+
+
+@pytest.mark.parametrize("kind", RESERVED)
+def test_a_kind_that_no_start_takes_is_refused_unless_it_is_optional(kind: int) -> None:
+    log = begun()
+    pos = log.add(model.control_frame(kind, bytes(8)))
+    name = {model.QUOTAS: ", quotas,", 77: ""}.get(kind, "")
+    with pytest.raises(FormatVersionError, match=f"a frame of kind {kind}{name}") as caught:
+        scenario.check(disk_of(log))
+    assert caught.value.offset == pos
+
+
+@pytest.mark.parametrize("kind", RESERVED)
+def test_an_optional_frame_of_such_a_kind_is_skipped(kind: int) -> None:
+    log = begun()
+    log.add(model.control_frame(kind, b"whatever it says", flags=model.OPTIONAL))
+    log.accept()
+    checked = scenario.check(disk_of(log))
+    assert checked.faults == []
+    assert checked.report is not None
+    assert (checked.report.frames, checked.report.end) == (5, log.end)
+
+
+def test_a_newer_version_is_no_fault_but_cannot_be_checked() -> None:
+    log = begun()
+    pos = log.add(model.Frame(kind=model.OFFSET, tables=bytes(16), version=2))
+    with pytest.raises(FormatVersionError, match="format version 2 at byte") as caught:
+        scenario.check(disk_of(log))
+    assert caught.value.offset == pos

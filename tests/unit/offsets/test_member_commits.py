@@ -1,0 +1,109 @@
+"""Who is a member of a group commits as one; everybody else waits until the group has none."""
+
+from typing import Any
+
+import pytest
+
+from compat.kafka.protocol.error_codes import ErrorCode
+from tests.support.clients.offsets_client import Commit, Committed, OffsetsClient
+from tests.unit.offsets.members import SESSION_TIMEOUT_MS, RawMember, join
+
+VERSIONS = range(2, 10)
+VERSIONS_WITH_INSTANCE_IDS = range(7, 10)
+PLACE = ("t", 0)
+
+
+def commit(offsets: OffsetsClient, offset: int, version: int = 7, **identity: Any) -> int:
+    """Commit one offset of group `g`; the error code."""
+    (error,) = offsets.commit("g", {PLACE: Commit(offset)}, version=version, **identity).values()
+    return error
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_member_commits_in_its_generation_alone(offsets: OffsetsClient, version: int) -> None:
+    member = join(offsets.harness, "g", ["t"])
+    me = member.identity
+    assert commit(offsets, 1, version, **me) == ErrorCode.NONE
+    wrong: list[tuple[dict[str, Any], ErrorCode]] = [
+        ({"generation": member.generation + 1}, ErrorCode.ILLEGAL_GENERATION),
+        ({"generation": member.generation - 1}, ErrorCode.ILLEGAL_GENERATION),
+        ({"generation": -1}, ErrorCode.ILLEGAL_GENERATION),
+        ({"member_id": "somebody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": ""}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "", "generation": -1}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ]
+    for change, error in wrong:
+        assert commit(offsets, 2, version, **me | change) == error, change
+    assert offsets.fetch("g") == {PLACE: Committed(1)}
+
+
+def test_when_the_last_member_has_left_tools_may_commit_again(offsets: OffsetsClient) -> None:
+    member = join(offsets.harness, "g", ["t"])
+    assert commit(offsets, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    member.leave()
+    assert commit(offsets, 2) == ErrorCode.NONE
+    assert commit(offsets, 3, **member.identity) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert offsets.fetch("g") == {PLACE: Committed(2)}
+
+
+@pytest.mark.parametrize("version", VERSIONS_WITH_INSTANCE_IDS)
+def test_a_static_member_that_was_replaced_is_fenced(offsets: OffsetsClient, version: int) -> None:
+    old = join(offsets.harness, "g", ["t"], instance_id="i")
+    assert commit(offsets, 1, version, **old.identity) == ErrorCode.NONE
+    before = old.identity
+    old.member_id = ""
+    old.take(old.ask_to_join())
+    assert old.member_id != before["member_id"]
+    assert commit(offsets, 2, version, **before) == ErrorCode.FENCED_INSTANCE_ID
+    unknown = before | {"instance_id": "j"}
+    assert commit(offsets, 2, version, **unknown) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(offsets, 3, version, **old.identity) == ErrorCode.NONE
+
+
+def test_during_a_rebalance_members_commit_until_they_have_joined_again(
+    offsets: OffsetsClient,
+) -> None:
+    """Kafka's rule: a member may commit until its partition is taken away."""
+    first = join(offsets.harness, "g", ["t"])
+    second = RawMember(offsets.harness, "g", ["t"], "consumer")
+    assert commit(offsets, 1, **first.identity) == ErrorCode.NONE
+    second_waits = second.ask_to_join()
+    assert commit(offsets, 2, **first.identity) == ErrorCode.NONE
+    first_waits = first.ask_to_join()
+    first.take(first_waits)
+    second.take(second_waits)
+    for member in (first, second):
+        assert commit(offsets, 3, **member.identity) == ErrorCode.REBALANCE_IN_PROGRESS
+    first.sync()
+    for number, member in enumerate((first, second)):
+        assert commit(offsets, 4 + number, **member.identity) == ErrorCode.NONE
+    assert offsets.fetch("g") == {PLACE: Committed(5)}
+
+
+def test_a_commit_is_a_sign_of_life(offsets: OffsetsClient) -> None:
+    member = join(offsets.harness, "g", ["t"])
+    for number in range(5):
+        offsets.harness.pass_ms(SESSION_TIMEOUT_MS - 1)
+        assert commit(offsets, number, **member.identity) == ErrorCode.NONE
+    offsets.harness.pass_ms(SESSION_TIMEOUT_MS)
+    assert commit(offsets, 9, **member.identity) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert offsets.fetch("g") == {PLACE: Committed(4)}
+
+
+def test_a_member_goes_on_committing_after_a_restart(offsets: OffsetsClient) -> None:
+    member = join(offsets.harness, "g", ["t"])
+    commit(offsets, 1, **member.identity)
+    offsets = offsets.reborn("crash")
+    assert commit(offsets, 2, **member.identity) == ErrorCode.NONE
+    assert commit(offsets, 3) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert offsets.fetch("g") == {PLACE: Committed(2)}
+
+
+def test_an_unknown_topic_is_reported_also_to_who_may_not_commit(offsets: OffsetsClient) -> None:
+    errors = offsets.commit(
+        "g", {PLACE: Commit(1), ("missing", 0): Commit(1)}, member_id="m", generation=3
+    )
+    assert errors == {
+        PLACE: ErrorCode.ILLEGAL_GENERATION,
+        ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }

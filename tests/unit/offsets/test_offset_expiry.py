@@ -1,0 +1,220 @@
+"""Committed offsets expire when nobody came back for them, and not a moment before."""
+
+import random
+
+import pytest
+
+from appliance.errors import RequestError
+from appliance.store.state.group_frames import (
+    GROUP_SAVED,
+    OFFSET_COMMITTED,
+    STATE_EMPTY,
+    STATE_STABLE,
+    GroupFrame,
+    OffsetEntry,
+)
+from tests.support.clients.offsets_client import Commit, OffsetsClient, fetch_request
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.configs import small_config
+from tests.unit.offsets.members import join
+
+RETENTION_MS = 3_600_000
+
+
+@pytest.fixture
+def harness() -> BrokerHarness:
+    """A broker with topics 1 (`t`, 40 partitions) and 2 (`u`), and an hour of retention."""
+    harness = BrokerHarness(config=small_config(offset_retention_ms=RETENTION_MS))
+    harness.create_topic("t", 40)
+    harness.create_topic("u")
+    return harness
+
+
+def commit(harness: BrokerHarness, group: str, *partitions: int, expiry_ms: int = -1) -> None:
+    harness.broker.groups.commit_offsets(
+        [
+            OffsetEntry(
+                op=OFFSET_COMMITTED,
+                group=group,
+                topic_id=1,
+                partition=partition,
+                offset=7,
+                metadata="m",
+                commit_ms=harness.clock.wall_ms(),
+                expiry_ms=expiry_ms,
+            )
+            for partition in partitions
+        ]
+    )
+
+
+def commit_for_ever(harness: BrokerHarness) -> None:
+    while True:
+        commit(harness, "filler", *range(40))
+        harness.flush()
+
+
+def set_state(harness: BrokerHarness, group: str, state: int) -> None:
+    harness.broker.groups.save_group(
+        GroupFrame(op=GROUP_SAVED, group=group, state=state, state_ms=harness.clock.wall_ms())
+    )
+
+
+def pass_time(harness: BrokerHarness, duration_ms: int) -> None:
+    """Let time pass; the housekeeping is done at its end, as often as it needs."""
+    harness.clock.advance_ms(duration_ms)
+    for _ in range(2):
+        harness.housekeep()
+    harness.flush()
+
+
+def partitions(harness: BrokerHarness, group: str) -> list[int]:
+    return sorted(partition for _, partition in harness.broker.groups.offsets(group))
+
+
+def test_offsets_of_no_group_expire_after_their_commit(harness: BrokerHarness) -> None:
+    commit(harness, "g", 0)
+    pass_time(harness, 20_000)
+    commit(harness, "g", 1)
+    pass_time(harness, RETENTION_MS - 20_001)
+    assert partitions(harness, "g") == [0, 1]
+    pass_time(harness, 10_000)
+    assert partitions(harness, "g") == [1]
+    pass_time(harness, 10_001)
+    assert partitions(harness, "g") == []
+    assert harness.broker.groups.names == []
+
+
+def test_a_group_with_members_keeps_its_offsets(harness: BrokerHarness) -> None:
+    """Also those that came with an expiry: somebody is reading from there."""
+    commit(harness, "g", 0)
+    commit(harness, "g", 1, expiry_ms=harness.clock.wall_ms() + 1)
+    set_state(harness, "g", STATE_STABLE)
+    pass_time(harness, 100 * RETENTION_MS)
+    assert partitions(harness, "g") == [0, 1]
+
+
+def test_retention_begins_when_the_last_member_has_gone(harness: BrokerHarness) -> None:
+    commit(harness, "g", 0)
+    set_state(harness, "g", STATE_STABLE)
+    pass_time(harness, 100 * RETENTION_MS)
+    set_state(harness, "g", STATE_EMPTY)
+    pass_time(harness, RETENTION_MS - 1)
+    assert partitions(harness, "g") == [0]
+    pass_time(harness, 10_000)
+    assert partitions(harness, "g") == []
+
+
+def test_what_is_set_for_an_empty_group_stays_as_long(harness: BrokerHarness) -> None:
+    """A tool that resets a group that nobody used for long must not lose its work at once."""
+    set_state(harness, "g", STATE_EMPTY)
+    pass_time(harness, 10 * RETENTION_MS)
+    commit(harness, "g", 0)
+    pass_time(harness, RETENTION_MS - 1)
+    assert partitions(harness, "g") == [0]
+    pass_time(harness, 10_000)
+    assert partitions(harness, "g") == []
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_an_expiry_of_its_own_counts_instead(harness: BrokerHarness, has_state: bool) -> None:
+    now_ms = harness.clock.wall_ms()
+    if has_state:
+        set_state(harness, "g", STATE_EMPTY)
+    commit(harness, "g", 0, expiry_ms=now_ms + 60_000)
+    commit(harness, "g", 1, expiry_ms=now_ms + 10 * RETENTION_MS)
+    commit(harness, "g", 2)
+    pass_time(harness, 59_999)
+    assert partitions(harness, "g") == [0, 1, 2]
+    pass_time(harness, 10_000)
+    assert partitions(harness, "g") == [1, 2]
+    pass_time(harness, RETENTION_MS)
+    assert partitions(harness, "g") == [1]
+    pass_time(harness, 10 * RETENTION_MS)
+    assert partitions(harness, "g") == []
+
+
+def test_what_expired_stays_so_after_a_restart(harness: BrokerHarness) -> None:
+    """A replay knows no retention: it must find the deletion in the log."""
+    commit(harness, "g", 0)
+    commit(harness, "h", 0, expiry_ms=harness.clock.wall_ms() + 100 * RETENTION_MS)
+    pass_time(harness, RETENTION_MS)
+    assert harness.broker.groups.names == ["h"]
+    harness.clock.step_ms(-RETENTION_MS)
+    harness = harness.crash("dropped", random.Random(1))
+    assert harness.broker.groups.names == ["h"]
+
+
+def test_a_group_without_members_and_offsets_is_forgotten(offsets: OffsetsClient) -> None:
+    """One that had members, and one that never did."""
+    harness = offsets.harness
+    member = join(harness, "g", ["t"])
+    offsets.commit("g", {("t", 0): Commit(1)}, **member.identity)
+    offsets.commit("h", {("t", 0): Commit(1)})
+    member.leave()
+    assert harness.broker.groups.names == ["g", "h"]
+    harness.pass_ms(harness.config.offset_retention_ms)
+    harness.housekeep()
+    assert offsets.fetch("g") == offsets.fetch("h") == {}
+    for _ in range(10):
+        harness.pass_ms(600_000)
+    harness.flush()
+    assert [harness.groups.find(name) for name in "gh"] == [None, None]
+    assert harness.broker.groups.names == []
+    assert offsets.reborn("crash").harness.broker.groups.names == []
+
+
+def test_an_expiry_that_a_power_cut_can_undo_is_not_announced(
+    offsets: OffsetsClient,
+) -> None:
+    offsets.commit("g", {("t", 0): Commit(1)})
+    offsets.harness.clock.advance_ms(offsets.harness.config.offset_retention_ms)
+    offsets.harness.housekeep()
+    client = offsets.client
+    client.send(fetch_request(7, {"g": None}), 7)
+    assert client.take() == b""
+    offsets.harness.flush()
+    assert client.take() != b""
+
+
+def test_a_clock_that_was_set_back_does_not_stop_it(harness: BrokerHarness) -> None:
+    commit(harness, "g", 0)
+    pass_time(harness, RETENTION_MS - 1)
+    harness.clock.step_ms(-5 * RETENTION_MS)
+    harness.housekeep()
+    commit(harness, "h", 0)
+    assert partitions(harness, "g") == [0]
+    pass_time(harness, RETENTION_MS)
+    assert partitions(harness, "h") == []
+    assert partitions(harness, "g") == [0]
+
+
+def test_slices_are_bounded_and_reach_everything(harness: BrokerHarness) -> None:
+    """What is committed or replaced between two slices is treated as it then is."""
+    for number in range(5):
+        commit(harness, f"g{number}", *range(40))
+    harness.clock.advance_ms(RETENTION_MS)
+    store = harness.broker._store
+    counts = []
+    for _ in range(9):
+        store.state.offset_expiry.expire_some(harness.clock.wall_ms(), offsets_max=30)
+        counts.append(sum(len(partitions(harness, name)) for name in harness.broker.groups.names))
+        if len(counts) == 2:
+            commit(harness, "g1", 39)  # looked up already, not looked at
+            commit(harness, "g9", 0)
+            counts[-1] += 1
+    assert counts == [170, 141, 112, 82, 52, 22, 2, 2, 2]
+    assert (partitions(harness, "g1"), partitions(harness, "g9")) == ([39], [0])
+
+
+def test_on_a_full_disk_offsets_stay_and_expire_later(harness: BrokerHarness) -> None:
+    commit(harness, "g", 0)
+    harness.flush()
+    harness.disk.free = 0
+    with pytest.raises(RequestError, match="disk is full"):
+        commit_for_ever(harness)
+    pass_time(harness, RETENTION_MS)
+    assert partitions(harness, "g") == [0]
+    harness.disk.free = 1 << 30
+    pass_time(harness, RETENTION_MS)
+    assert partitions(harness, "g") == []

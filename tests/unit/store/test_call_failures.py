@@ -1,0 +1,28 @@
+"""The Nth call fails: nothing is acknowledged that is not there, and the store opens again.
+
+For every N of a run with group commits, rolls, checkpoints, cold reads and a clean stop. After each
+a broker is started on what every kind of crash leaves.
+"""
+
+import errno
+from typing import Final, get_args
+
+import pytest
+
+from tests.support.harness.crash_states import on_all_processors
+from tests.support.simulator.call_failures import Failure, How, call_count, play_all
+
+PARTS: Final = 4
+
+
+@pytest.mark.parametrize("how", get_args(How))
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_a_failing_call_costs_nothing_that_was_acknowledged(code: int, how: How) -> None:
+    failures = [Failure(number, code, how) for number in range(1, call_count() + 1)]
+    parts = [failures[part::PARTS] for part in range(PARTS)]
+    played = [each for part in on_all_processors(play_all, parts) for each in part]
+    ends = {each.end for each in played}
+    assert "fatal" in ends
+    # A checkpoint or a segment that cannot be made is made later, so some failures are survived.
+    assert ("played" in ends) == (code == errno.ENOSPC or how != "for good")
+    assert ("refused" in ends) == (code == errno.ENOSPC)

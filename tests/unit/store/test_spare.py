@@ -1,0 +1,193 @@
+"""The file that will be the next segment: used again after a stop, where that is safe."""
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from appliance.store.log.segment import Segment, SpareJob, put_aside
+from appliance.store.paths import SPARE_NAME, segment_name
+from appliance.system.files import OsFileSystem
+from appliance.units import KIB
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.configs import DATA_DIR
+from tests.support.simulator.sim_fs import Fault, SimFileSystem
+from tests.support.values.kafka_records import Record
+
+LOG = DATA_DIR / "commitlog"
+SPARE = LOG / SPARE_NAME
+SIZE = 64 * KIB
+
+
+class NotedDisk(SimFileSystem):
+    """Notes the calls that make, rename or remove files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[tuple[str, str]] = []
+
+    def record_call(self, operation: str, path: Path, detail: str = "") -> Fault | None:
+        if operation in ("posix_fallocate", "rename", "unlink") and path.parent == LOG:
+            self.noted.append((operation, path.name))
+        return super().record_call(operation, path, detail)
+
+
+def fill(harness: BrokerHarness, segments: int) -> None:
+    """Produce until there are so many segments, the last one more than half full."""
+    rng = random.Random(segments)
+    start = harness.broker.wrote_pos
+    while harness.broker.wrote_pos < max(start, (segments - 1) * SIZE) + SIZE * 3 // 4:
+        assert harness.produce("t", 0, [Record(rng.randbytes(3_000))]).error == 0
+        harness.housekeep()
+
+
+@pytest.fixture
+def stopped() -> BrokerHarness:
+    """A broker that stopped cleanly when its next segment had just been made."""
+    harness = BrokerHarness(NotedDisk())
+    harness.create_topic("t")
+    fill(harness, 1)
+    assert [path.name for path in harness.segment_paths()] == [segment_name(0), segment_name(SIZE)]
+    harness.broker.close()
+    return harness
+
+
+def start(harness: BrokerHarness) -> BrokerHarness:
+    """A broker on the disk of one that stopped."""
+    assert isinstance(harness.disk, NotedDisk)
+    harness.disk.noted.clear()
+    return BrokerHarness(harness.disk, harness.clock)
+
+
+def test_the_spare_that_a_clean_stop_leaves_is_the_next_segment(stopped: BrokerHarness) -> None:
+    harness = start(stopped)
+    before = harness.fetch("t", 0)
+    while len(harness.segment_paths()) < 2:
+        harness.housekeep()
+    disk = harness.disk
+    assert isinstance(disk, NotedDisk)
+    assert disk.noted == [("rename", segment_name(SIZE)), ("rename", SPARE_NAME)]
+    fill(harness, 2)
+    assert harness.restart().fetch("t", 0)[: len(before)] == before
+
+
+def test_a_roll_needs_no_room_on_the_disk_while_there_is_a_spare(stopped: BrokerHarness) -> None:
+    harness = start(stopped)
+    harness.disk.free = 0
+    count = 0
+    while harness.produce("t", 0, [Record(bytes(3_000))]).error == 0:
+        count += 1
+    assert harness.broker.wrote_pos > 3 * SIZE // 2, "it went on into the spare"
+    assert len(harness.segment_paths()) == 2
+    harness.disk.free = 1 << 30
+    harness.clock.advance_ms(1_000)
+    assert harness.produce("t", 0, [Record(b"room again")]).error == 0
+
+
+def test_a_spare_of_which_there_is_another_name_is_left_alone(stopped: BrokerHarness) -> None:
+    """A hard link of a backup: it must not change."""
+    node = stopped.disk._node(LOG / segment_name(SIZE))
+    node.link_count = 2
+    before = bytes(node.content.data)
+    harness = start(stopped)
+    fill(harness, 2)
+    assert bytes(node.content.data) == before
+    assert harness.disk._node(LOG / segment_name(SIZE)) is not node
+
+
+def test_a_spare_of_another_size_is_removed(stopped: BrokerHarness) -> None:
+    stopped.disk.open(LOG / segment_name(SIZE)).truncate(SIZE - 4 * KIB)
+    harness = start(stopped)
+    assert not harness.disk.exists(SPARE)
+    assert [path.name for path in harness.segment_paths()] == [segment_name(0)]
+    harness.disk.open(SPARE, create=True).allocate(SIZE + 4 * KIB)
+    fill(harness, 2)
+    assert not harness.disk.exists(SPARE)
+
+
+def test_a_spare_is_left_over_at_most_once(stopped: BrokerHarness) -> None:
+    """What a cut leaves over may be several segments."""
+    for base in (2 * SIZE, 3 * SIZE):
+        stopped.disk.open(LOG / segment_name(base), create=True).allocate(SIZE)
+    harness = start(stopped)
+    assert sorted(harness.disk.list_dir(LOG)) == [segment_name(0), SPARE_NAME]
+
+
+def test_frames_that_a_cut_left_over_are_not_there_when_the_file_is_used_again() -> None:
+    """They would fit: the segment has the same base as before the cut."""
+    harness = BrokerHarness(NotedDisk())
+    harness.create_topic("t")
+    fill(harness, 1)
+    kept = harness.fetch("t", 0)
+    torn_at = harness.broker.wrote_pos
+    rng = random.Random(1)
+    while harness.broker.wrote_pos < 2 * SIZE - 8 * KIB:
+        harness.send_produce("t", 0, [Record(rng.randbytes(3_000))])
+    # A roll flushes nothing: all after `torn_at` may be lost, and here the first frame of it is.
+    disk = harness.disk.crashed("kept", rng)
+    assert isinstance(disk, NotedDisk)
+    disk.open(LOG / segment_name(0)).pwritev([bytes(64)], torn_at)
+    harness = BrokerHarness(disk, harness.clock)
+    assert harness.report.cut_bytes > 0
+    assert harness.fetch("t", 0) == kept
+    assert disk.open(SPARE).next_data(0) is not None, "it holds frames of before the cut"
+    values = [record.value for record in kept]
+    while harness.broker.wrote_pos < SIZE + 8 * KIB:
+        values.append(rng.randbytes(2_900))
+        assert harness.produce("t", 0, [Record(values[-1])]).error == 0
+    assert not disk.exists(SPARE)
+    rest = disk.open(LOG / segment_name(SIZE)).pread(SIZE, harness.broker.wrote_pos - SIZE)
+    assert not any(rest), "something is left of before the cut"
+    harness = harness.crash("kept", rng)
+    assert [record.value for record in harness.fetch("t", 0)] == values
+    assert harness.report.cut_bytes == 0
+
+
+def test_a_spare_is_used_again_on_the_real_file_system(tmp_path: Path) -> None:
+    """Zeros are written over what was written, the rest of the file stays as it was reserved."""
+    fs = OsFileSystem()
+    job = SpareJob(fs, tmp_path, 0, SIZE, is_prewritten=False)
+    job.run()
+    segment = job.take()
+    segment.file.pwritev([b"x" * 5_000], 8 * KIB)
+    segment.file.fdatasync()
+    inode = segment.file.path.stat().st_ino
+    put_aside(fs, segment, SIZE)
+    job = SpareJob(fs, tmp_path, 7 * SIZE, SIZE, is_prewritten=False)
+    job.run()
+    again = job.take()
+    assert (again.base, again.size, again.file.path.name) == (
+        7 * SIZE,
+        SIZE,
+        segment_name(7 * SIZE),
+    )
+    assert again.file.path.stat().st_ino == inode
+    assert again.file.pread(SIZE, 0) == bytes(SIZE)
+    assert fs.list_dir(tmp_path) == [segment_name(7 * SIZE)]
+    again.file.close()
+
+
+def test_a_hard_link_keeps_a_segment_from_being_used_again(tmp_path: Path) -> None:
+    fs = OsFileSystem()
+    job = SpareJob(fs, tmp_path, 0, SIZE, is_prewritten=False)
+    job.run()
+    segment = job.take()
+    (tmp_path / "backup").hardlink_to(segment.file.path)
+    put_aside(fs, Segment(0, SIZE, segment.file), SIZE)
+    assert fs.list_dir(tmp_path) == ["backup"]
+
+
+def test_a_disk_that_fails_while_zeros_are_written_fails_the_job() -> None:
+    disk = SimFileSystem()
+    disk.make_dirs(LOG)
+    file = disk.open(SPARE, create=True)
+    file.allocate(SIZE)
+    file.pwritev([b"old"], 0)
+    disk.fail_at(disk.calls + 2, OSError(errno.EIO, "broken"), sticky=True)
+    job = SpareJob(disk, LOG, 0, SIZE)
+    job.run()
+    with pytest.raises(Exception, match="pwritev"):
+        job.take()
+    disk.heal()
+    assert disk.list_dir(LOG) == [SPARE_NAME]

@@ -1,0 +1,119 @@
+"""Clocks, and the timer of the kernel that wakes a loop at an instant."""
+
+import os
+import select
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from appliance.errors import StorageError
+from appliance.system.clock import SystemClock, WakeTimer
+from tests.support.simulator.virtual_clock import START_MS, VirtualClock
+
+
+@pytest.fixture
+def timer() -> Iterator[WakeTimer]:
+    timer = WakeTimer()
+    yield timer
+    timer.close()
+
+
+def fires(timer: WakeTimer, within_ms: int) -> bool:
+    return bool(select.select([timer.fileno()], [], [], within_ms / 1_000)[0])
+
+
+def test_the_wall_clock_is_the_machine_s_in_whole_milliseconds() -> None:
+    before = time.time_ns()
+    found = SystemClock().wall_ms()
+    after = time.time_ns()
+    assert before // 1_000_000 <= found <= after // 1_000_000
+
+
+def test_monotonic_time_never_goes_back() -> None:
+    clock = SystemClock()
+    seen = [clock.monotonic_ns() for _ in range(100)]
+    assert seen == sorted(seen)
+    assert abs(seen[0] - time.monotonic_ns()) < 10**9
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 2, 5])
+def test_a_timer_fires_and_not_before_it_is_due(timer: WakeTimer, ahead_ms: int) -> None:
+    clock = SystemClock()
+    for _ in range(5):
+        due_ms = clock.wall_ms() + ahead_ms
+        timer.arm(due_ms)
+        # The machine may be busy, so how late it is says nothing here.
+        assert fires(timer, within_ms=5_000)
+        assert clock.wall_ms() >= due_ms
+        timer.drain()
+        assert not fires(timer, within_ms=0)
+
+
+@pytest.mark.parametrize("due_ms", [-5, 0, 1, 999, 1_000_000_000_001])
+def test_an_instant_that_has_passed_fires_at_once(timer: WakeTimer, due_ms: int) -> None:
+    timer.arm(due_ms)
+    assert fires(timer, within_ms=0)
+
+
+def test_arming_again_replaces_what_was_armed(timer: WakeTimer) -> None:
+    soon = SystemClock().wall_ms() + 3
+    timer.arm(soon)
+    timer.arm(soon + 3_600_000)
+    assert not fires(timer, within_ms=6)
+    timer.arm(soon)
+    assert fires(timer, within_ms=5_000)
+
+
+def test_a_disarmed_timer_does_not_fire(timer: WakeTimer) -> None:
+    timer.arm(SystemClock().wall_ms() + 3)
+    timer.arm(None)
+    assert not fires(timer, within_ms=6)
+
+
+def test_arming_for_later_takes_back_what_fired_and_was_not_drained(timer: WakeTimer) -> None:
+    timer.arm(0)
+    timer.arm(SystemClock().wall_ms() + 3_600_000)
+    assert not fires(timer, within_ms=0)
+
+
+def test_centuries_ahead_can_be_armed(timer: WakeTimer) -> None:
+    timer.arm(SystemClock().wall_ms() + 100 * 366 * 86_400_000)
+    assert not fires(timer, within_ms=0)
+
+
+def test_draining_a_timer_that_did_not_fire_returns_at_once(timer: WakeTimer) -> None:
+    timer.drain()
+    timer.arm(SystemClock().wall_ms() + 3_600_000)
+    timer.drain()
+
+
+def test_a_closed_timer_refuses_and_gives_its_descriptor_back() -> None:
+    timer = WakeTimer()
+    fd = timer.fileno()
+    assert not os.get_inheritable(fd)
+    timer.close()
+    timer.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    with pytest.raises(StorageError, match="EBADF"):
+        timer.arm(1)
+    with pytest.raises(StorageError, match="EBADF"):
+        timer.drain()
+
+
+def test_virtual_time_passes_on_both_clocks() -> None:
+    clock = VirtualClock()
+    assert (clock.wall_ms(), clock.monotonic_ns()) == (START_MS, 0)
+    clock.advance_ms(1_500)
+    assert (clock.wall_ms(), clock.monotonic_ns()) == (START_MS + 1_500, 1_500_000_000)
+    clock.advance_to_ms(START_MS + 2_000)
+    assert (clock.wall_ms(), clock.monotonic_ns()) == (START_MS + 2_000, 2_000_000_000)
+
+
+def test_a_step_sets_the_virtual_wall_clock_alone() -> None:
+    clock = VirtualClock(wall_ms=1_000, monotonic_ns=5)
+    clock.step_ms(-400)
+    assert (clock.wall_ms(), clock.monotonic_ns()) == (600, 5)
+    with pytest.raises(AssertionError):
+        clock.advance_ms(-1)

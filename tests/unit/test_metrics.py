@@ -1,0 +1,99 @@
+"""Metrics as Prometheus reads them."""
+
+from dataclasses import fields
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from appliance.metrics import METRICS, Gauges, Histogram, Metrics, render
+
+
+def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return sample values by name and labels."""
+    return {
+        (sample.name, tuple(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(exposition.decode())
+        for sample in family.samples
+    }
+
+
+def test_a_new_broker_shows_every_metric_without_labels_as_zero() -> None:
+    samples = parse(render(Metrics(), Gauges()))
+    for info in METRICS:
+        if not info.label:
+            suffix = "_count" if info.kind == "histogram" else ""
+            assert samples.pop((info.name + suffix, ())) == 0, info.name
+    assert not any(samples.values())
+
+
+def test_every_counter_and_gauge_is_shown_under_its_name() -> None:
+    counters = {
+        info.field_name: number
+        for number, info in enumerate(METRICS, start=1)
+        if info.kind == "counter" and not info.label
+    }
+    gauges = {
+        info.field_name: number
+        for number, info in enumerate(METRICS, start=1)
+        if info.kind == "gauge" and not info.label and info.field_name != "insecure"
+    }
+    samples = parse(render(Metrics(**counters), Gauges(**gauges, insecure=True)))
+    for name, number in counters.items():
+        assert samples[(f"latermq_{name}_total", ())] == number
+    for name, number in gauges.items():
+        assert samples[(f"latermq_{name}", ())] == number
+    assert samples[("latermq_insecure", ())] == 1
+
+
+def test_every_field_is_a_metric_and_every_metric_a_field() -> None:
+    held = {each.name for cls in (Metrics, Gauges) for each in fields(cls)}
+    assert held == {info.field_name for info in METRICS}
+
+
+def test_requests_and_errors_are_distinguished_by_label() -> None:
+    metrics = Metrics()
+    for api_key in (0, 1, 1):
+        metrics.count_request(api_key)
+    metrics.request_errors = {3: 2, 87: 1, -1: 1}
+    samples = parse(render(metrics, Gauges(level_queue_lag={1: 5, 18: 7})))
+    shown = {
+        (name, *labels[0]): value
+        for (name, labels), value in samples.items()
+        if labels and labels[0][0] != "le"
+    }
+    assert shown == {
+        ("latermq_requests_total", "api_key", "0"): 1,
+        ("latermq_requests_total", "api_key", "1"): 2,
+        ("latermq_request_errors_total", "code", "-1"): 1,
+        ("latermq_request_errors_total", "code", "3"): 2,
+        ("latermq_request_errors_total", "code", "87"): 1,
+        ("latermq_level_queue_lag", "level", "1"): 5,
+        ("latermq_level_queue_lag", "level", "18"): 7,
+    }
+
+
+def test_a_bucket_counts_all_values_up_to_its_bound() -> None:
+    metrics = Metrics()
+    for value, count in ((0, 1), (0.5, 2), (0.6, 4), (1, 8), (5_000, 16), (1e9, 32)):
+        metrics.delivery_lateness_ms.observe(value, count)
+    samples = parse(render(metrics, Gauges()))
+
+    def bucket(bound: str) -> float:
+        return samples[("latermq_delivery_lateness_ms_bucket", (("le", bound),))]
+
+    assert (bucket("0.5"), bucket("1.0"), bucket("2.0")) == (3, 15, 15)
+    assert (bucket("1000.0"), bucket("5000.0"), bucket("60000.0")) == (15, 31, 31)
+    assert bucket("+Inf") == samples[("latermq_delivery_lateness_ms_count", ())] == 63
+    assert samples[("latermq_delivery_lateness_ms_sum", ())] == pytest.approx(
+        2 * 0.5 + 4 * 0.6 + 8 + 16 * 5_000 + 32e9
+    )
+
+
+def test_a_quantile_is_the_bound_that_covers_it() -> None:
+    histogram = Histogram([1, 2, 5])
+    assert histogram.quantile(0.5) == 0
+    histogram.observe(0.5, 98)
+    histogram.observe(4)
+    histogram.observe(9)
+    found = [histogram.quantile(fraction) for fraction in (0.5, 0.98, 0.99, 1)]
+    assert found == [1, 1, 5, float("inf")]
