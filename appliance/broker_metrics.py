@@ -25,7 +25,8 @@ def gauges(
         connections: open connections of Kafka clients.
         inflight_bytes: memory of their requests and answers.
     """
-    due, pointers, memory = store.state.projections.due, store.log.pointers, store.log.view.memory
+    projections, pointers = store.state.projections, store.log.pointers
+    due, memory = projections.due, store.log.view.memory
     return Gauges(
         connections=connections,
         inflight_bytes=inflight_bytes,
@@ -41,9 +42,9 @@ def gauges(
         recovered_damage=len(store.damage),
         disk_full=store.log.is_full,
         insecure=config.allow_insecure,
-        level_queue_lag={
-            level: due.level_next_offset(level) - due.level_head_offset(level)
-            for level in range(1, due.level_count + 1)
+        level_next_offset={
+            level: projections.level_offset(level)
+            for level in range(1, len(config.delay_levels) + 1)
         },
     )
 

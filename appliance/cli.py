@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from appliance.commands import usage
+from appliance.commands.arguments import AcceptLoss
 from appliance.config.config import Config, settings
 from appliance.errors import (
     ConfigError,
@@ -73,14 +74,7 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
         bool,
         usage.Option("--allow-insecure", help=settings()["allow_insecure"].reason),
     ] = False,
-    accept_loss: Annotated[
-        bool,
-        usage.Option(
-            "--accept-loss",
-            help="Start without the missing or damaged part of the log, for good. Pass it once, "
-            "after a start was refused with this advice.",
-        ),
-    ] = False,
+    accept_loss: AcceptLoss = False,
 ) -> None:
     """Run the broker in the foreground."""
     overrides = {

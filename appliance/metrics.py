@@ -112,7 +112,7 @@ class Gauges:
     recovered_damage: int = 0
     disk_full: bool = False
     insecure: bool = False
-    level_queue_lag: Mapping[int, int] = field(default_factory=dict)
+    level_next_offset: Mapping[int, int] = field(default_factory=dict)
     """Timers in the queue of each level."""
 
 
@@ -171,7 +171,12 @@ METRICS: Final = (
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
     MetricInfo("cache_bytes", "gauge", "Memory of frames that were read and checked."),
     MetricInfo("locked_bytes", "gauge", "Part of cache_bytes in segments locked in memory."),
-    MetricInfo("level_queue_lag", "gauge", "Timers in the queue of a delay level.", "level"),
+    MetricInfo(
+        "level_next_offset",
+        "gauge",
+        "Offset of the next timer of a delay level: how many were accepted.",
+        "level",
+    ),
     MetricInfo("log_wrote_pos", "gauge", "Log position up to which frames are encoded."),
     MetricInfo("log_committed_pos", "gauge", "Log position up to which frames are written."),
     MetricInfo("log_flushed_pos", "gauge", "Log position up to which frames are synced."),

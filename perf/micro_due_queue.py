@@ -21,7 +21,6 @@ from _core.timers.id_index import IdIndex
 
 TIMER_BYTES: Final = 24
 START_MS: Final = 1_780_000_000_000
-LEVEL_COUNT: Final = 18
 POP_LIMIT: Final = 2048
 """Timers that the pump pops at a time."""
 CALL_COUNT: Final = 1000
@@ -71,7 +70,7 @@ def push_all(queue: DueQueue, timers: memoryview) -> Meter:
 
 
 def measure_push_and_pop(what: str, due_ms: list[int]) -> None:
-    queue = DueQueue(LEVEL_COUNT)
+    queue = DueQueue()
     pushed = push_all(queue, pack_timers(due_ms))
     memory_bytes = queue.memory_bytes
     popped = Meter()
@@ -93,7 +92,7 @@ def measure_push_and_pop(what: str, due_ms: list[int]) -> None:
 
 
 def measure_cancel(due_ms: list[int]) -> None:
-    queue = DueQueue(LEVEL_COUNT)
+    queue = DueQueue()
     timers = pack_timers(due_ms)
     push_all(queue, timers)
     step = CALL_COUNT * TIMER_BYTES

@@ -31,7 +31,7 @@ DAY_MS: Final = 86_400_000
 
 
 def new_projections() -> Projections:
-    projections = Projections(level_count=18, id_key=bytes(16), completed_id_memory_ms=DAY_MS)
+    projections = Projections(id_key=bytes(16), completed_id_memory_ms=DAY_MS)
     for topic_id in range(1, TOPICS + 1):
         topic = Topic(f"t{topic_id}", UUID(int=topic_id), topic_id, {})
         projections.add_topic(topic, [(0, 0, -1)] * PARTITIONS)

@@ -102,7 +102,7 @@ cpdef enum:
     TIMER_AT_KIND = 13            # u8, DUE_*
     TIMER_AT_ID_SIZE = 14         # u8, 0 = unnamed; one zero byte follows
     TIMER_AT_DUE = 16             # i64, due time in epoch ms, or the unresolved value
-    TIMER_AT_LEVEL_OFFSET = 24    # i64, offset in the level queue, -1 = in the wheel
+    TIMER_AT_LEVEL_OFFSET = 24    # i64, earlier timers of the level, -1 = level 0
     TIMER_AT_RECORD_POS = 32      # u32, place of the held record, from the start of the frame
     TIMER_AT_RECORD_SIZE = 36     # u32, including its length prefix
     TIMER_AT_ID_POS = 40          # u32, from the start of the frame

@@ -2,12 +2,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.bytes.batch cimport Batch, Record, Slice
 from _core.bytes.buffer cimport Buf
-from _core.timers.due_queue cimport DueQueue
+from _core.state.projections cimport LEVELS_MAX
 from _core.bytes.octets cimport Cursor
 from _core.bytes.tags cimport TagSum
-
-cdef enum:
-    LEVELS_MAX = 255
 
 cdef enum SplitFault:
     SPLIT_OK = 0
@@ -80,7 +77,7 @@ cdef class BatchSplitter:
     # Pass two: writes the visible batch, the held batch and the tables of the frame.
     cdef int split(
         self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
-        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, DueQueue due
+        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, const int64_t* level_next
     ) except -1 nogil
     cdef int32_t tables_size(self) noexcept nogil
     cdef int assemble(
@@ -99,7 +96,7 @@ cdef class BatchSplitter:
         self, Buf* out, Record* r, int64_t offset_delta, DelayAsk* ask, int64_t now_ms
     ) except -1 nogil
     cdef int _add_timer(
-        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, DueQueue due
+        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, const int64_t* level_next
     ) except -1 nogil
     cdef int _add_cancellation(
         self, int32_t i, int kind, const Slice* name, int64_t due_ms

@@ -24,11 +24,11 @@ from _core.bytes.batch cimport (
 from _core.bytes.buffer cimport Buf, append, extend_zero, release, reserve, shrink
 from _core.paths.delay_text cimport DELAY_OK, parse_delay, parse_deliver_at, parse_level
 from _core.paths.delay_text import describe
-from _core.timers.due_queue cimport DueQueue
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
     Cursor, cursor_of, left, load_u32, store_u32, store_u64, store_varint, take_varint,
 )
+from _core.state.projections cimport LEVELS_MAX
 from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
 
 cdef enum:
@@ -279,17 +279,15 @@ cdef class BatchSplitter:
         )
 
     cdef int _add_timer(
-        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, DueQueue due
+        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, const int64_t* level_next
     ) except -1 nogil:
         cdef Py_ssize_t start = self.held.size
         cdef int64_t level_offset = -1
         cdef uint8_t* e
         self._write_rewritten(&self.held, r, self.timer_count, ask, now_ms)
         if ask.level:
-            level_offset = due.level_offset_for(ask.level, ask.due_ms)
-            if level_offset >= 0:
-                level_offset += self.level_used[ask.level]
-                self.level_used[ask.level] += 1
+            level_offset = level_next[ask.level] + self.level_used[ask.level]
+            self.level_used[ask.level] += 1
         e = extend_zero(&self.timers, TIMER_ENTRY_SIZE)
         store_u32(e + TIMER_AT_INDEX, i)
         e[TIMER_AT_LEVEL] = <uint8_t>ask.level
@@ -340,7 +338,7 @@ cdef class BatchSplitter:
 
     cdef int split(
         self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
-        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, DueQueue due
+        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, const int64_t* level_next
     ) except -1 nogil:
         """Returns SPLIT_OK or a SplitFault. REQUIRES: `inspect` returned SPLIT_OK."""
         cdef Cursor c = cursor_of(records, size)
@@ -360,7 +358,7 @@ cdef class BatchSplitter:
             if ask.present[HEADER_CANCEL]:
                 self._add_cancellation(i, CANCEL_BY_HEADER, &ask.value[HEADER_CANCEL], 0)
             elif ask.due_ms > now_ms:
-                self._add_timer(&r, i, &ask, now_ms, due)
+                self._add_timer(&r, i, &ask, now_ms, level_next)
             else:
                 if ask.due_ms < 0 and not ask.present[HEADER_ID]:
                     # No delay is requested, or only x-delay-level 0: keep the record as it is.

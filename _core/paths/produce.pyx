@@ -335,7 +335,7 @@ cdef class ProducePath:
             with nogil:
                 fault = self.splitter.split(
                     &b, records, records_size, now_ms, topic.delay_max_ms,
-                    topic.log_append_time, topic.due_timestamp, self.writer.projections.due,
+                    topic.log_append_time, topic.due_timestamp, self.writer.projections.level_next,
                 )
             if fault == SPLIT_OK:
                 return self._accept_split(partition, &b, now_ms, o)

@@ -13,6 +13,9 @@ cdef struct VisibleMark:
     int64_t next_offset
     int32_t handle
 
+cdef enum:
+    LEVELS_MAX = 255    # a timer entry holds its level in one byte
+
 cdef class Projections:
     cdef readonly DueQueue due
     cdef readonly IdIndex ids
@@ -32,6 +35,7 @@ cdef class Projections:
     cdef readonly int64_t completed_twice
     cdef readonly int64_t producer_id_seen
     cdef readonly bytes id_key
+    cdef int64_t level_next[LEVELS_MAX + 1]    # next offset of each delay level; [0] is not used
     cdef int64_t completed_id_memory_ms
     cdef int64_t capture_serial
     cdef list captured           # (topic id, sequences of one partition)

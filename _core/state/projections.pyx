@@ -15,7 +15,6 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from _core.bytes.buffer cimport Buf, release, reserve
-from _core.timers.delay_levels cimport Level
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.log.frames cimport FrameHeader, is_run
 from _core.timers.id_index cimport (
@@ -55,15 +54,14 @@ cdef class Projections:
             not recorded.
     """
 
-    def __cinit__(self, *, int level_count, bytes id_key not None, int64_t completed_id_memory_ms):
+    def __cinit__(self, *, bytes id_key not None, int64_t completed_id_memory_ms):
         """Start empty.
 
         Args:
-            level_count: number of delay levels.
             id_key: 16 random bytes, the key of the hash of the id index.
             completed_id_memory_ms: how long the id of a completed timer is remembered, ms.
         """
-        self.due = DueQueue(level_count)
+        self.due = DueQueue()
         self.ids = IdIndex(id_key)
         self.id_key = id_key
         self.completed_id_memory_ms = completed_id_memory_ms
@@ -202,36 +200,37 @@ cdef class Projections:
         self.ids = IdIndex(key)
         self.id_key = key
 
-    def level_states(self):
-        """(next offset, due, position and index of the last timer) of each level from 1 on.
+    def level_offset(self, int level):
+        """Level offset of the next timer of a level: how many were accepted so far.
 
-        `DelayLevels.push` decides by these values. The due time is -1 before the first timer.
-        """
-        cdef Level* level
-        cdef int i
-        states = []
-        for i in range(1, self.due.level_count + 1):
-            level = &self.due.levels.levels[i]
-            states.append((
-                level.next_offset, level.last.due_ms, level.last.position,
-                level.last.record_index,
-            ))
-        return tuple(states)
-
-    def restore_level_states(self, states not None):
-        """Restore the result of `level_states`. Call it after the timers were pushed.
+        Args:
+            level: 1 to 255.
 
         Raises:
-            ValueError: the number of levels differs.
+            IndexError: no such level.
         """
-        cdef int64_t next_offset, due_ms, pos
-        cdef int32_t index
-        cdef int i
-        if len(states) != self.due.level_count:
-            raise ValueError(f"got {len(states)} levels, expected {self.due.level_count}")
-        for i, (next_offset, due_ms, pos, index) in enumerate(states, start=1):
-            self.due.levels.use_up(i, next_offset)
-            self.due.levels.levels[i].last = Timer(due_ms, pos, index, 0)
+        if not 1 <= level <= LEVELS_MAX:
+            raise IndexError(f"level {level} is out of range: use 1 to {LEVELS_MAX}")
+        return self.level_next[level]
+
+    def level_offsets(self):
+        """The next level offset of each level, from 1 to the highest level that has timers."""
+        cdef int highest = LEVELS_MAX
+        while highest and self.level_next[highest] == 0:
+            highest -= 1
+        return tuple([self.level_next[level] for level in range(1, highest + 1)])
+
+    def restore_level_offsets(self, offsets not None):
+        """Restore the result of `level_offsets`.
+
+        Raises:
+            ValueError: there are more than 255 levels.
+        """
+        cdef int level
+        if len(offsets) > LEVELS_MAX:
+            raise ValueError(f"got {len(offsets)} levels, expected at most {LEVELS_MAX}")
+        for level, offset in enumerate(offsets, start=1):
+            self.level_next[level] = max(self.level_next[level], <int64_t>offset)
 
     cdef int _note_id(self) except -1:
         """Record the id that has just been put or completed for the next checkpoint."""
@@ -410,9 +409,10 @@ cdef class Projections:
             named.state = PENDING
             self.ids.put(h.topic_id, name, size, &named)
             self._note_id()
-        if level > self.due.level_count:
-            level = 0  # the frame was written when more levels were configured
-        self.due.push(&timer, level, load_i64(entry + TIMER_AT_LEVEL_OFFSET))
+        self.level_next[level] = max(
+            self.level_next[level], load_i64(entry + TIMER_AT_LEVEL_OFFSET) + 1
+        )
+        self.due.push(&timer)
         if self.memtable is not None:
             self.memtable.push(
                 &timer, h.topic_id, partition.index, entry[TIMER_AT_LEVEL],

@@ -1,7 +1,7 @@
 """Loads rows of merged runs into the due queue and the id index, with the result of a replay.
 
 A row has a topic id and a partition index; both are mapped to the partition's handle. Pending
-timers are loaded in order of arrival, which restores the FIFO of each delay level.
+timers are loaded in order of arrival, which keeps each leaf of the tree in order.
 
 Layer 0: no I/O, no clock. Used by the event loop thread.
 """
@@ -96,7 +96,6 @@ cdef class RunLoader:
         cdef const uint8_t* row = <const uint8_t*><const char*>rows
         cdef const uint8_t* end = row + len(rows)
         cdef Timer timer
-        cdef int level
         with nogil:
             while row < end:
                 timer.partition = self._find_handle(
@@ -106,10 +105,7 @@ cdef class RunLoader:
                     timer.due_ms = load_i64(row + RUN_TIMER_AT_DUE)
                     timer.position = load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
                     timer.record_index = load_i32(row + RUN_TIMER_AT_INDEX)
-                    level = row[RUN_TIMER_AT_LEVEL]
-                    if level > self.due.level_count:
-                        level = 0    # as Projections does
-                    self.due.push(&timer, level, load_i64(row + RUN_TIMER_AT_LEVEL_OFFSET))
+                    self.due.push(&timer)
                     self.timers += 1
                 row += RUN_TIMER_SIZE
 

@@ -1,28 +1,19 @@
 from libc.stdint cimport int32_t, int64_t
 
-from _core.timers.delay_levels cimport DelayLevels
 from _core.timers.due_tree cimport DueTree
 from _core.timers.timer_list cimport Timer
 from _core.timers.cancelled_timers cimport CancelledTimers
 
 cdef class DueQueue:
     cdef readonly int64_t pending
-    cdef readonly int level_count
     cdef DueTree tree
     cdef CancelledTimers cancelled
-    cdef DelayLevels levels
     cdef int64_t* partition_pending
     cdef int64_t partition_capacity
     cdef bint is_sweeping
-    cdef bint is_sweeping_levels    # first the levels, then the tree
     cdef int64_t sweep_credit
-    # Adds a pending timer. Level 0 or level_offset -1 allows any due time. Level 1..level_count
-    # appends it to the FIFO of that level, unless that would break its order. due_ms >= 0; the
-    # timer is not pending yet.
-    cdef int push(self, const Timer* timer, int level, int64_t level_offset) except -1 nogil
-    # The offset of the next timer of this level. -1 if that timer would be due before the last one
-    # pushed there; it must then be pushed with -1.
-    cdef int64_t level_offset_for(self, int level, int64_t due_ms) noexcept nogil
+    # Adds a pending timer. due_ms >= 0; the timer is not pending yet.
+    cdef int push(self, const Timer* timer) except -1 nogil
     # Takes up to `limit` timers due by now_ms, by due time, then arrival. Returns the count.
     cdef Py_ssize_t pop_due(self, int64_t now_ms, Timer* out, Py_ssize_t limit) except -1 nogil
     # Makes popped timers pending again; drops those of forgotten partitions.
@@ -41,13 +32,10 @@ cdef class DueQueue:
     # A time before which no timer is due; -1 when empty. It is earlier than the first pending timer
     # only if a cancelled timer precedes it. Popping at that time removes the cancelled timer.
     cdef int64_t next_due_ms(self) noexcept nogil
-    # Sets the next level offset from a carry frame or a checkpoint. It never decreases.
-    cdef int restore_level(self, int level, int64_t next_offset) except -1
     # Examines about `budget` entries and removes the cancelled ones, if a sweep is in progress: one
     # starts when they outnumber the pending timers. Pushes, pops and cancels sweep a little; an
     # idle broker may do more. Returns whether work is left.
     cdef bint sweep(self, int64_t budget) noexcept nogil
-    cdef int _check_level(self, int level) except -1
     cdef int _ensure_counter(self, int32_t partition) except -1 nogil
     cdef void _count_pushed(self, int32_t partition) noexcept nogil
     cdef void _count_popped(self, int32_t partition) noexcept nogil
@@ -57,8 +45,5 @@ cdef class DueQueue:
     ) noexcept nogil
     cdef Py_ssize_t _drain_run(
         self, const Timer* bound, Timer* out, Py_ssize_t limit
-    ) noexcept nogil
-    cdef Py_ssize_t _drain_level(
-        self, int level, int64_t now_ms, const Timer* bound, Timer* out, Py_ssize_t limit
     ) noexcept nogil
     cdef void _consider_sweep(self) noexcept nogil

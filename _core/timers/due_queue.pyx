@@ -1,8 +1,7 @@
 """The due queue: all pending timers, ordered by due time.
 
-    push --+--> DelayLevels: one FIFO per fixed delay --+--> merge --> pop_due
-           '--> DueTree: all other due times -----------'      |
-                                                               '-- skip CancelledTimers
+    push --> DueTree --> pop_due
+                            '-- skip CancelledTimers
 
 Guarantees:
 
@@ -24,18 +23,14 @@ Layer 0: no I/O, no clock. Used by the event loop thread.
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
-from _core.timers.delay_levels cimport LEVEL_COUNT_MAX, DelayLevels, Level
 from _core.timers.due_tree cimport DueTree
 from _core.timers.timer_heap cimport TimerHeap, heap_drop_first
-from _core.timers.timer_list cimport GAP, Timer, TimerList, is_before, list_drop_first, list_first
+from _core.timers.timer_list cimport Timer, TimerList, is_before, list_drop_first, list_first
 from _core.timers.cancelled_timers cimport CancelledTimers
-
-cdef extern from *:
-    int count_trailing_zeros "__builtin_ctzll"(unsigned long long) noexcept nogil
 
 cdef enum:
     PARTITION_MAX = 1 << 28        # a higher handle is a bug; bounds the memory of the counters
@@ -45,26 +40,14 @@ cdef enum:
     SWEEP_CALL_CREDIT = 8          # entries per push or cancel: the sweep ends before they double
     SWEEP_POP_CREDIT = 2048        # entries per pop: a fraction of the pop's own work
 
-# The source of the next timers; 1..LEVEL_COUNT_MAX is a level.
+# The source of the next timers.
 cdef enum Source:
     OUT_OF_MEMORY = -2
     FROM_NOWHERE = -1
     FROM_HEAP = 0
-    FROM_RUN = LEVEL_COUNT_MAX + 1
+    FROM_RUN = 1
 
 assert sizeof(Timer) == 24
-
-
-cdef inline bint take_if_before(const Timer* first, Timer* best, Timer* bound) noexcept nogil:
-    """Whether `first` precedes all timers seen so far; best and bound are the first two of them."""
-    if is_before(first, best):
-        if is_before(best, bound):
-            bound[0] = best[0]
-        best[0] = first[0]
-        return True
-    if is_before(first, bound):
-        bound[0] = first[0]
-    return False
 
 
 @cython.final
@@ -74,22 +57,11 @@ cdef class DueQueue:
 
     Attributes:
         pending: number of pending timers.
-        level_count: number of delay levels.
     """
 
-    def __cinit__(self, int level_count):
-        """Start empty.
-
-        Args:
-            level_count: number of delay levels, 0 to 64.
-
-        Raises:
-            ValueError: level_count is out of range.
-        """
+    def __cinit__(self):
         self.cancelled = CancelledTimers()
         self.tree = DueTree(self.cancelled)
-        self.levels = DelayLevels(level_count, self.tree, self.cancelled)
-        self.level_count = level_count
 
     def __dealloc__(self):
         free(self.partition_pending)
@@ -124,29 +96,15 @@ cdef class DueQueue:
 
     # Push
 
-    cdef int push(self, const Timer* timer, int level, int64_t level_offset) except -1 nogil:
-        assert 0 <= level <= self.level_count
-        assert level_offset >= -1
+    cdef int push(self, const Timer* timer) except -1 nogil:
         assert timer.position >= 0
         if self.cancelled.is_forgotten(timer.partition):
-            if level > 0:
-                self.levels.use_up(level, level_offset + 1)
             return 0
         self._ensure_counter(timer.partition)
-        if level == 0 or level_offset < 0 or not self.levels.push(level, timer, level_offset):
-            self.tree.push(timer)
+        self.tree.push(timer)
         self._count_pushed(timer.partition)
         if self.is_sweeping:
             self.sweep(SWEEP_CALL_CREDIT)
-        return 0
-
-    cdef int64_t level_offset_for(self, int level, int64_t due_ms) noexcept nogil:
-        cdef Level* fifo = &self.levels.levels[level]
-        return -1 if due_ms < fifo.last.due_ms else fifo.next_offset
-
-    cdef int restore_level(self, int level, int64_t next_offset) except -1:
-        assert 1 <= level <= self.level_count
-        self.levels.use_up(level, next_offset)
         return 0
 
     # Pop
@@ -166,8 +124,6 @@ cdef class DueQueue:
             elif source == FROM_RUN:
                 count += self._drain_run(&bound, out + count, limit - count)
                 self.tree.drop_run_if_empty()
-            elif source > 0:
-                count += self._drain_level(source, now_ms, &bound, out + count, limit - count)
             elif source == OUT_OF_MEMORY and count == 0:
                 raise MemoryError("cannot allocate memory for due timers")
             else:
@@ -177,30 +133,27 @@ cdef class DueQueue:
     cdef int _choose(self, int64_t now_ms, Timer* bound) noexcept nogil:
         """Choose the source of the first timer. No other source has a timer before `bound`."""
         cdef TimerHeap* heap = &self.tree.heap
-        cdef Timer best = Timer(INT64_MAX, INT64_MAX, 0, 0)
-        cdef int source = FROM_NOWHERE
-        cdef uint64_t levels = self.levels.occupied
-        cdef TimerList* timers
-        cdef int level
+        cdef const Timer* from_run = NULL
+        cdef const Timer* from_heap = NULL
         if self.tree.run == NULL and self.tree.unready_ms <= now_ms:
             if heap.count == 0 or heap.timers[0].due_ms >= self.tree.unready_ms:
                 if not self.tree.ready(now_ms):
                     return OUT_OF_MEMORY
+        if self.tree.run != NULL:
+            from_run = list_first(self.tree.run)
+        if heap.count and heap.timers[0].due_ms <= now_ms:
+            from_heap = &heap.timers[0]
         # Timers in leaves are due at unready_ms or later, and no id precedes this one.
         bound[0] = Timer(self.tree.unready_ms, -1, -1, 0)
-        if self.tree.run != NULL and take_if_before(list_first(self.tree.run), &best, bound):
-            source = FROM_RUN
-        if heap.count and heap.timers[0].due_ms <= now_ms:
-            if take_if_before(&heap.timers[0], &best, bound):
-                source = FROM_HEAP
-        while levels:
-            level = count_trailing_zeros(levels) + 1
-            levels &= levels - 1
-            timers = &self.levels.levels[level].timers
-            if timers.min_due_ms <= now_ms:
-                if take_if_before(list_first(timers), &best, bound):
-                    source = level
-        return source
+        if from_heap != NULL and (from_run == NULL or is_before(from_heap, from_run)):
+            if from_run != NULL and is_before(from_run, bound):
+                bound[0] = from_run[0]
+            return FROM_HEAP
+        if from_run == NULL:
+            return FROM_NOWHERE
+        if from_heap != NULL and is_before(from_heap, bound):
+            bound[0] = from_heap[0]
+        return FROM_RUN
 
     cdef Py_ssize_t _drain_heap(
         self, int64_t now_ms, const Timer* bound, Timer* out, Py_ssize_t limit
@@ -237,27 +190,6 @@ cdef class DueQueue:
             count += 1
         return count
 
-    cdef Py_ssize_t _drain_level(
-        self, int level, int64_t now_ms, const Timer* bound, Timer* out, Py_ssize_t limit
-    ) noexcept nogil:
-        cdef TimerList* timers = &self.levels.levels[level].timers
-        cdef Py_ssize_t count = 0
-        cdef Timer timer
-        while timers.count and count < limit:
-            timer = list_first(timers)[0]
-            if timer.partition != GAP and (timer.due_ms > now_ms or is_before(bound, &timer)):
-                break
-            self.levels.drop_first(level)
-            if timer.partition == GAP or self.cancelled.claim(
-                timer.position, timer.record_index, timer.partition
-            ):
-                continue
-            self._count_popped(timer.partition)
-            out[count] = timer
-            count += 1
-        self.levels.advance(level)
-        return count
-
     cdef int unpop(self, const Timer* timers, Py_ssize_t count) except -1 nogil:
         cdef Py_ssize_t i
         # This comes first: it may raise MemoryError, and nothing has changed then.
@@ -280,7 +212,7 @@ cdef class DueQueue:
         return True
 
     cdef int64_t next_due_ms(self) noexcept nogil:
-        cdef int64_t due_ms = min(self.tree.min_due_ms(), self.levels.min_due_ms())
+        cdef int64_t due_ms = self.tree.min_due_ms()
         return due_ms if self.pending and due_ms < INT64_MAX else -1
 
     # Cancel
@@ -311,9 +243,8 @@ cdef class DueQueue:
         cdef int64_t cancelled = self.cancelled.cancelled_count + self.cancelled.orphan_count
         if not self.is_sweeping and cancelled > SWEEP_COUNT_MIN and cancelled > self.pending:
             self.is_sweeping = True
-            self.is_sweeping_levels = True
             self.sweep_credit = 0
-            self.levels.begin_sweep()
+            self.tree.begin_sweep()
         if self.is_sweeping:
             self.sweep(SWEEP_CALL_CREDIT)
 
@@ -323,15 +254,9 @@ cdef class DueQueue:
         # excess.
         self.sweep_credit += budget
         while self.is_sweeping and self.sweep_credit > 0:
-            if self.is_sweeping_levels:
-                examined = self.levels.sweep_step()
-                if examined < 0:
-                    self.is_sweeping_levels = False
-                    self.tree.begin_sweep()
-            else:
-                examined = self.tree.sweep_step()
-                if examined < 0:
-                    self.is_sweeping = False
+            examined = self.tree.sweep_step()
+            if examined < 0:
+                self.is_sweeping = False
             self.sweep_credit -= max(examined, 1)
         return self.is_sweeping
 
@@ -349,7 +274,6 @@ cdef class DueQueue:
             self.tree.pool.allocated_bytes
             + self.cancelled.allocated_bytes
             + self.partition_capacity * <int64_t>sizeof(int64_t)
-            + (self.level_count + 1) * <int64_t>sizeof(Level)
         )
 
     @property
@@ -363,50 +287,7 @@ cdef class DueQueue:
             return self.partition_pending[partition]
         return 0
 
-    cdef int _check_level(self, int level) except -1:
-        if not 1 <= level <= self.level_count:
-            raise IndexError(f"level {level} is out of range: use 1 to {self.level_count}")
-        return 0
-
-    def level_head_offset(self, int level):
-        """Level offset of the first timer of a level that is neither popped nor cancelled.
-
-        It is the next offset if there is none. Timers of the level that were pushed out of order or
-        put back are not considered.
-
-        Args:
-            level: 1 to level_count.
-
-        Raises:
-            IndexError: no such level.
-        """
-        self._check_level(level)
-        self.levels.trim(level)
-        return self.levels.levels[level].head_offset
-
-    def level_next_offset(self, int level):
-        """Level offset of the next timer of a level.
-
-        Args:
-            level: 1 to level_count.
-
-        Raises:
-            IndexError: no such level.
-        """
-        self._check_level(level)
-        return self.levels.levels[level].next_offset
-
     # The same functions for tests and benchmarks
-
-    def level_offset(self, int level, int64_t due_ms):
-        """Level offset for a timer; -1 if it is due before the last one pushed to the level."""
-        self._check_level(level)
-        return self.level_offset_for(level, due_ms)
-
-    def restore_level_offset(self, int level, int64_t next_offset):
-        """Continue a level's offsets at `next_offset`, unless they are higher already."""
-        self._check_level(level)
-        self.restore_level(level, next_offset)
 
     def push_timer(
         self,
@@ -414,8 +295,6 @@ cdef class DueQueue:
         int64_t position,
         int32_t record_index,
         int32_t partition,
-        int level=0,
-        int64_t level_offset=-1,
     ):
         """Add a pending timer.
 
@@ -424,15 +303,13 @@ cdef class DueQueue:
             position: first half of its id, 0 or more.
             record_index: second half.
             partition: partition handle, 0 or more.
-            level: 1 to level_count, or 0 for any due time.
-            level_offset: the result of level_offset(), or -1.
 
         Raises:
             ValueError: due_ms is outside 1970 to 10889.
             MemoryError: nothing has changed.
         """
         cdef Timer timer = Timer(due_ms, position, record_index, partition)
-        self.push(&timer, level, level_offset)
+        self.push(&timer)
 
     def pop(self, int64_t now_ms, Py_ssize_t limit):
         """Pop up to `limit` timers that are due, as (due, position, index, partition)."""
@@ -480,7 +357,7 @@ cdef class DueQueue:
         assert timers.shape[0] % sizeof(Timer) == 0
         with nogil:
             for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
-                self.push(&timer[i], 0, -1)
+                self.push(&timer[i])
 
     def cancel_packed(self, const uint8_t[::1] timers not None):
         """Cancel the timers in an array of struct Timer, len % 24 == 0."""

@@ -15,7 +15,7 @@ cdef struct Node:
     TimerList slots[NODE_SLOTS]
 
 cdef class DueTree:
-    cdef ChunkPool pool         # also used by the lists of DelayLevels
+    cdef ChunkPool pool
     cdef TimerHeap heap
     cdef TimerList* run         # after ready(): the due timers of one ms, in order, or NULL
     cdef int64_t unready_ms     # after ready(): earliest due time in leaves other than `run`
@@ -29,6 +29,8 @@ cdef class DueTree:
     cdef bint sweeps_leaf
     cdef int64_t sweep_due_ms
     cdef int64_t sweep_leaf_end_ms
+    cdef bint sweeps_heap       # after the leaves
+    cdef int64_t sweep_heap_end # entries of the heap not swept yet
     cdef int push(self, const Timer* timer) except -1 nogil
     cdef int put_back(self, const Timer* timers, Py_ssize_t count) except -1 nogil
     # Moves the first timers due by now_ms to where they can be compared: the first one is then the

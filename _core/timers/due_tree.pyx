@@ -30,7 +30,7 @@ cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from _core.timers.timer_heap cimport heap_push, heap_reserve, heap_sweep
+from _core.timers.timer_heap cimport heap_push, heap_reserve, heap_sweep_step
 from _core.timers.timer_list cimport (
     Chunk,
     Timer,
@@ -319,6 +319,7 @@ cdef class DueTree:
 
     cdef void begin_sweep(self) noexcept nogil:
         self.sweeps_leaf = False
+        self.sweeps_heap = False
         self.sweep_due_ms = 0
 
     cdef int64_t sweep_step(self) noexcept nogil:
@@ -330,15 +331,19 @@ cdef class DueTree:
             self.sweep_due_ms = self.sweep_leaf_end_ms
         leaf = self._find_leaf(self.sweep_due_ms) if self.sweep_due_ms < DUE_MS_END else NULL
         if leaf == NULL:
-            heap_sweep(&self.pool, &self.heap, self.cancelled)
-            return -1
+            if not self.sweeps_heap:
+                self.sweeps_heap = True
+                self.sweep_heap_end = self.heap.count
+            if self.sweep_heap_end == 0:
+                return -1
+            return heap_sweep_step(&self.pool, &self.heap, self.cancelled, &self.sweep_heap_end)
         if not self.sweeps_leaf:
             self.sweeps_leaf = True
             self.sweep_due_ms = self._leaf_begin()
             self.sweep_leaf_end_ms = self.sweep_due_ms + (1LL << (SLOT_BITS * self.path_end))
             self.pool.swept = NULL
             self.pool.sweep_next = leaf.head
-        examined = list_sweep_chunk(&self.pool, leaf, self.cancelled, False)
+        examined = list_sweep_chunk(&self.pool, leaf, self.cancelled)
         if leaf.count == 0:
             self._remove_leaf()
         return examined

@@ -19,6 +19,7 @@ cdef struct TimerHeap:
 
 cdef enum:
     HEAP_CAPACITY_MIN = 64
+    HEAP_SWEEP_STEP = 1024    # bounds the work of one step of a sweep
 
 
 cdef inline bint heap_resize(ChunkPool* pool, TimerHeap* heap, int64_t capacity) noexcept nogil:
@@ -46,18 +47,22 @@ cdef inline void heap_shrink(ChunkPool* pool, TimerHeap* heap) noexcept nogil:
         heap_resize(pool, heap, max(heap.capacity >> 1, HEAP_CAPACITY_MIN))
 
 
-cdef inline void heap_push(TimerHeap* heap, const Timer* timer) noexcept nogil:
-    """REQUIRES: room from heap_reserve."""
-    cdef int64_t i = heap.count
+cdef inline void heap_sift_up(TimerHeap* heap, int64_t i, Timer timer) noexcept nogil:
+    """Put `timer` at its place on the way from i to the root."""
     cdef int64_t parent
-    heap.count += 1
     while i > 0:
         parent = (i - 1) >> 2
-        if not is_before(timer, &heap.timers[parent]):
+        if not is_before(&timer, &heap.timers[parent]):
             break
         heap.timers[i] = heap.timers[parent]
         i = parent
-    heap.timers[i] = timer[0]
+    heap.timers[i] = timer
+
+
+cdef inline void heap_push(TimerHeap* heap, const Timer* timer) noexcept nogil:
+    """REQUIRES: room from heap_reserve."""
+    heap.count += 1
+    heap_sift_up(heap, heap.count - 1, timer[0])
 
 
 cdef inline void heap_sift_down(TimerHeap* heap, int64_t i, Timer timer) noexcept nogil:
@@ -86,24 +91,42 @@ cdef inline void heap_drop_first(ChunkPool* pool, TimerHeap* heap) noexcept nogi
     heap_shrink(pool, heap)
 
 
-cdef inline int64_t heap_sweep(
-    ChunkPool* pool, TimerHeap* heap, CancelledTimers cancelled
+cdef inline void heap_remove(TimerHeap* heap, int64_t i) noexcept nogil:
+    """Remove the timer at i. Another one may take its place."""
+    cdef Timer last
+    heap.count -= 1
+    last = heap.timers[heap.count]
+    if i == heap.count:
+        return
+    if i > 0 and is_before(&last, &heap.timers[(i - 1) >> 2]):
+        heap_sift_up(heap, i, last)
+    else:
+        heap_sift_down(heap, i, last)
+
+
+cdef inline int64_t heap_sweep_step(
+    ChunkPool* pool, TimerHeap* heap, CancelledTimers cancelled, int64_t* end
 ) noexcept nogil:
-    """Remove cancelled timers. Returns the number of entries examined. O(count)."""
-    cdef int64_t examined = heap.count
-    cdef int64_t kept = 0
-    cdef int64_t i
+    """Remove cancelled timers from the last HEAP_SWEEP_STEP entries before index `end`.
+
+    Moves `end` to the first entry examined. Pushes and pops between two steps may move a cancelled
+    timer past `end`; it stays until it is popped or swept again.
+
+    Returns:
+        The number of entries examined.
+    """
+    cdef int64_t i = min(end[0], heap.count)
+    cdef int64_t stop = max(i - HEAP_SWEEP_STEP, 0)
+    cdef int64_t examined = i - stop
     cdef Timer* timer
-    for i in range(examined):
-        timer = &heap.timers[i]
-        if not cancelled.claim(timer.position, timer.record_index, timer.partition):
-            heap.timers[kept] = timer[0]
-            kept += 1
-    if kept == examined:
-        return examined
-    heap.count = kept
-    for i in range((kept + 2) // 4, -1, -1):
-        if i < kept:
-            heap_sift_down(heap, i, heap.timers[i])
+    while i > stop:
+        i -= 1
+        # Again while an entry is removed: the one that takes its place is not examined yet.
+        while i < heap.count:
+            timer = &heap.timers[i]
+            if not cancelled.claim(timer.position, timer.record_index, timer.partition):
+                break
+            heap_remove(heap, i)
     heap_shrink(pool, heap)
+    end[0] = stop
     return examined

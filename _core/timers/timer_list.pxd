@@ -50,7 +50,6 @@ cdef struct ChunkPool:
 cdef enum:
     CHUNK_CAPACITY_MIN = 8
     CHUNK_CAPACITY_MAX = 1024    # bounds the work of one step of a sweep
-    GAP = -1                     # as `partition`: a gap of `position` level offsets without timers
 
 
 cdef inline bint is_before(const Timer* a, const Timer* b) noexcept nogil:
@@ -153,38 +152,18 @@ cdef inline void list_clear(ChunkPool* pool, TimerList* timers) noexcept nogil:
         list_drop_chunk(pool, timers)
 
 
-cdef inline int32_t chunk_drop_cancelled(
-    Chunk* chunk, CancelledTimers cancelled, bint leave_gaps
-) noexcept nogil:
-    """Remove cancelled timers from a chunk. If `leave_gaps`, a gap replaces each run of them.
-
-    Returns:
-        The number of entries by which the chunk is shorter.
-    """
+cdef inline int32_t chunk_drop_cancelled(Chunk* chunk, CancelledTimers cancelled) noexcept nogil:
+    """Remove cancelled timers from a chunk, and return their number."""
     cdef Timer* timers = chunk_timers(chunk)
-    cdef int64_t skipped = 0
     cdef int32_t kept = chunk.begin
-    cdef int32_t lost, i
+    cdef int32_t removed, i
     for i in range(chunk.begin, chunk.end):
-        if timers[i].partition == GAP:
-            skipped += timers[i].position
-            continue
-        if cancelled.claim(timers[i].position, timers[i].record_index, timers[i].partition):
-            skipped += 1
-            continue
-        if leave_gaps and skipped:
-            # There is room: the gap replaces at least one entry of this chunk.
-            timers[kept] = Timer(timers[i].due_ms, skipped, 0, GAP)
+        if not cancelled.claim(timers[i].position, timers[i].record_index, timers[i].partition):
+            timers[kept] = timers[i]
             kept += 1
-            skipped = 0
-        timers[kept] = timers[i]
-        kept += 1
-    if leave_gaps and skipped:
-        timers[kept] = Timer(0, skipped, 0, GAP)
-        kept += 1
-    lost = chunk.end - kept
+    removed = chunk.end - kept
     chunk.end = kept
-    return lost
+    return removed
 
 
 cdef inline void list_tighten(ChunkPool* pool, TimerList* timers) noexcept nogil:
@@ -204,7 +183,7 @@ cdef inline void list_tighten(ChunkPool* pool, TimerList* timers) noexcept nogil
 
 
 cdef inline int32_t list_sweep_chunk(
-    ChunkPool* pool, TimerList* timers, CancelledTimers cancelled, bint leave_gaps
+    ChunkPool* pool, TimerList* timers, CancelledTimers cancelled
 ) noexcept nogil:
     """Remove cancelled timers from the chunk at pool.sweep_next, and advance to the next chunk.
 
@@ -217,7 +196,7 @@ cdef inline int32_t list_sweep_chunk(
     cdef Chunk* before = pool.swept
     cdef int32_t examined = chunk.end - chunk.begin
     cdef int32_t moved
-    timers.count -= chunk_drop_cancelled(chunk, cancelled, leave_gaps)
+    timers.count -= chunk_drop_cancelled(chunk, cancelled)
     if before != NULL:
         moved = min(before.capacity - before.end, chunk.end - chunk.begin)
         memcpy(

@@ -37,6 +37,14 @@ Admin = Annotated[
         help="The broker's admin address.",
     ),
 ]
+AcceptLoss = Annotated[
+    bool,
+    usage.Option(
+        "--accept-loss",
+        help="Go on without the missing or damaged part of the log, for good. Pass it once, after "
+        "a start was refused with this advice.",
+    ),
+]
 Json = Annotated[bool, usage.Option("--json", help="Print JSON, for programs.")]
 TopicName = Annotated[str, usage.Argument(metavar="TOPIC", help="Name of the topic.")]
 

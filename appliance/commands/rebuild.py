@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from appliance.commands import usage
-from appliance.commands.arguments import Json, ends_quietly
+from appliance.commands.arguments import AcceptLoss, Json, ends_quietly
 from appliance.commands.offline import EXIT_FAULTS, DirArgument, Meter, reports_failure
 from appliance.commands.output import print_json, print_line, printable
 from appliance.config.config_file import load_config
@@ -31,12 +31,7 @@ def rebuild(
     config: Annotated[
         Path | None, usage.Option(metavar="FILE", help="Settings of the broker, in TOML.")
     ] = None,
-    accept_loss: Annotated[
-        bool,
-        usage.Option(
-            "--accept-loss", help="Continue without missing or damaged log data; it stays lost."
-        ),
-    ] = False,
+    accept_loss: AcceptLoss = False,
     json: Json = False,
 ) -> None:
     """Remove every file that is derived from the log, and rebuild it from the log.

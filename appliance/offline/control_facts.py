@@ -12,7 +12,7 @@ from appliance.store.state.group_frames import decode_group, decode_offsets
 from appliance.store.state.sequences import decode_sequences
 from appliance.store.state.snapshot import (
     HEAD,
-    LEVEL_STATE,
+    LEVEL_OFFSET,
     PARTITION,
     TOTAL,
     VALUE_HEAD,
@@ -109,8 +109,8 @@ def _facts(kind: int, topic_id: int, payload: bytes) -> Iterator[tuple[FactKey, 
     elif kind == snapshot.VALUE_TOTALS:
         for name, (at, (value,)) in zip(_TOTALS, _rows(TOTAL, payload), strict=False):
             yield ("total", name), at, value
-    elif kind == snapshot.VALUE_LEVEL_STATES:
-        for level, (at, level_row) in enumerate(_rows(LEVEL_STATE, payload), 1):
+    elif kind == snapshot.VALUE_LEVEL_OFFSETS:
+        for level, (at, level_row) in enumerate(_rows(LEVEL_OFFSET, payload), 1):
             yield ("level", level), at, level_row
 
 

@@ -26,7 +26,7 @@ from appliance.store.state.state import LogCalls, State
 
 DEFAULTS: Final = Config()
 
-_SETTINGS: Final = re.compile(r"levels=([0-9]{1,2}) completed_id_memory_ms=([0-9]{1,15})")
+_SETTINGS: Final = re.compile(r"completed_id_memory_ms=([0-9]{1,15})")
 
 ControlFault = Callable[[int, str, str], None]
 """Receives the fault of a payload: offset from the start of its frame, expected, found."""
@@ -41,9 +41,7 @@ def config_for(settings: str | None) -> Config:
     match = _SETTINGS.fullmatch(settings or "")
     if match is None:
         return DEFAULTS
-    level_count, memory_ms = map(int, match.groups())
-    levels = tuple(1000 * number for number in range(1, level_count + 1))
-    return replace(DEFAULTS, delay_levels=levels, completed_id_memory_ms=memory_ms)
+    return replace(DEFAULTS, completed_id_memory_ms=int(match[1]))
 
 
 class LogState(State):

@@ -61,15 +61,9 @@ def state_items(state: LogState, takes_place: TakesPlace) -> Iterator[Item]:
 
 
 def _levels(state: LogState) -> Iterator[Item]:
-    due = state.projections.due
-    for level in range(1, due.level_count + 1):
-        if due.level_next_offset(level):
-            yield {
-                "type": "level",
-                "level": level,
-                "head_offset": due.level_head_offset(level),
-                "next_offset": due.level_next_offset(level),
-            }
+    for level, offset in enumerate(state.projections.level_offsets(), start=1):
+        if offset:
+            yield {"type": "level", "level": level, "next_offset": offset}
 
 
 def _groups(state: LogState, takes_place: TakesPlace) -> Iterator[Item]:

@@ -55,7 +55,7 @@ def test_requests_and_errors_are_distinguished_by_label() -> None:
     for api_key in (0, 1, 1):
         metrics.count_request(api_key)
     metrics.request_errors = {3: 2, 87: 1, -1: 1}
-    samples = parse(render(metrics, Gauges(level_queue_lag={1: 5, 18: 7})))
+    samples = parse(render(metrics, Gauges(level_next_offset={1: 5, 18: 7})))
     shown = {
         (name, *labels[0]): value
         for (name, labels), value in samples.items()
@@ -67,8 +67,8 @@ def test_requests_and_errors_are_distinguished_by_label() -> None:
         ("latermq_request_errors_total", "code", "-1"): 1,
         ("latermq_request_errors_total", "code", "3"): 2,
         ("latermq_request_errors_total", "code", "87"): 1,
-        ("latermq_level_queue_lag", "level", "1"): 5,
-        ("latermq_level_queue_lag", "level", "18"): 7,
+        ("latermq_level_next_offset", "level", "1"): 5,
+        ("latermq_level_next_offset", "level", "18"): 7,
     }
 
 

@@ -292,7 +292,7 @@ class Start:
             now_ms = self._clock.wall_ms()
             for _ in self.runs.load(control.runs, control.applied, now_ms):
                 yield Progress("loading", 0, 0)
-            self.state.projections.restore_level_states(control.level_states)
+            self.state.projections.restore_level_offsets(control.level_offsets)
         except (StorageError, CorruptionError, ValueError, KeyError, IndexError) as error:
             # The files changed since the check, or were forged: start over with an empty state.
             self._begin()

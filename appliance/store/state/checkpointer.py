@@ -251,7 +251,7 @@ class Checkpointer:
         self._runs.abandon(self._runs_job)
         self._failed_ns = self._clock.monotonic_ns()
         self.failure = error
-        self._log_failure(self._number, error)
+        _log.warning("checkpoint %d failed, the last one stays: %s", self._number, error)
 
     def _is_end_of_turn(self) -> bool:
         """Memory and log agree, and all frames are written."""

@@ -39,7 +39,7 @@ VALUE_PARTITIONS: Final = 129
 VALUE_SETTINGS: Final = 130
 VALUE_ID_KEY: Final = 131
 VALUE_TOTALS: Final = 132
-VALUE_LEVEL_STATES: Final = 133
+VALUE_LEVEL_OFFSETS: Final = 133
 VALUE_LOST: Final = 134
 VALUE_DAMAGE: Final = 135
 VALUE_RUNS: Final = 136
@@ -49,8 +49,7 @@ PARTITION: Final = struct.Struct(">iiqqqq")
 """Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
 UNIT_RUN: Final = struct.Struct(">iiqqqiq")
 """Topic id, partition, first offset, the one after the last, position, size, tags code."""
-LEVEL_STATE: Final = struct.Struct(">qqqixxxx")
-"""Next offset; due time, position and index of the last timer."""
+LEVEL_OFFSET: Final = struct.Struct(">q")
 RANGE: Final = struct.Struct(">qq")
 """From, to."""
 TOTAL: Final = struct.Struct(">q")
@@ -99,7 +98,7 @@ class ControlState:
     """The part of the configuration that the state depends on."""
     id_key: bytes = b""
     totals: tuple[int, ...] = ()
-    level_states: tuple[tuple[int, int, int, int], ...] = ()
+    level_offsets: tuple[int, ...] = ()
     lost: tuple[tuple[int, int], ...] = ()
     damage: tuple[KnownDamage, ...] = ()
     runs: tuple[RunEntry, ...] = ()
@@ -147,7 +146,7 @@ def encode_small_values(state: ControlState) -> bytes:
         encode_value(VALUE_ID_KEY, state.id_key),
         encode_value(VALUE_TOTALS, b"".join(TOTAL.pack(each) for each in state.totals)),
         encode_value(
-            VALUE_LEVEL_STATES, b"".join(LEVEL_STATE.pack(*each) for each in state.level_states)
+            VALUE_LEVEL_OFFSETS, b"".join(LEVEL_OFFSET.pack(each) for each in state.level_offsets)
         ),
         encode_value(VALUE_LOST, b"".join(RANGE.pack(*each) for each in state.lost)),
         encode_value(VALUE_RUNS, b"".join(encode_entry(each) for each in state.runs)),
@@ -294,9 +293,9 @@ def _take_small(state: ControlState, value: Value) -> bool:
         state.id_key = payload
     elif value.kind == VALUE_TOTALS:
         state.totals = tuple(each[0] for each in _rows(TOTAL, payload, "totals"))
-    elif value.kind == VALUE_LEVEL_STATES:
-        rows = _rows(LEVEL_STATE, payload, "level states")
-        state.level_states = tuple((a, b, c, d) for a, b, c, d in rows)
+    elif value.kind == VALUE_LEVEL_OFFSETS:
+        rows = _rows(LEVEL_OFFSET, payload, "level offsets")
+        state.level_offsets = tuple(each[0] for each in rows)
     elif value.kind == VALUE_LOST:
         state.lost = tuple((a, b) for a, b in _rows(RANGE, payload, "lost ranges"))
     elif value.kind == VALUE_DAMAGE:

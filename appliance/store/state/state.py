@@ -116,10 +116,7 @@ class State:
         self.verdicts: control_frames.Ranges = ()
         self.next_producer_id = 0
         self.producer_id_limit = 0
-        self.settings = (
-            f"levels={len(config.delay_levels)} "
-            f"completed_id_memory_ms={config.completed_id_memory_ms}"
-        )
+        self.settings = f"completed_id_memory_ms={config.completed_id_memory_ms}"
         """The part of the configuration that the state depends on."""
         self.epochs = EpochStarts()
         self.groups = GroupStore(
@@ -133,7 +130,6 @@ class State:
         )
         self.offset_expiry = OffsetExpiry(self.groups, retention_ms=config.offset_retention_ms)
         self.projections = new_projections(
-            level_count=len(config.delay_levels),
             id_key=secrets.token_bytes(16),
             completed_id_memory_ms=config.completed_id_memory_ms,
         )
@@ -310,7 +306,7 @@ class Capture:
             settings=state.settings,
             id_key=projections.id_key,
             totals=projections.totals,
-            level_states=projections.level_states(),
+            level_offsets=projections.level_offsets(),
             epochs=tuple(
                 control_frames.encode_epoch(EpochFrame(epoch, pos, state.cluster))
                 for epoch, pos in state.epochs.all()

@@ -82,7 +82,7 @@ class Digest:
     cluster_id: str
     topics: tuple[Any, ...]
     pending: tuple[Any, ...]
-    levels: tuple[tuple[int, int], ...]
+    levels: tuple[int, ...]
     ids: tuple[Any, ...]
     groups: tuple[Any, ...]
     next_producer_id: int
@@ -416,13 +416,10 @@ class BrokerHarness:
             for topic in self.broker.topics.all()
             for user_id in user_ids
         )
-        levels = range(1, state.due.level_count + 1)
         return Digest(
             cluster_id=self.broker.cluster_id,
             topics=topics,
-            levels=tuple(
-                (state.due.level_head_offset(n), state.due.level_next_offset(n)) for n in levels
-            ),
+            levels=state.level_offsets(),
             ids=ids,
             groups=tuple(self._group_digest(name) for name in self.broker.groups.names),
             pending=tuple(

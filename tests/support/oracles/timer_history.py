@@ -57,7 +57,7 @@ class TimerHistory:
         self._topic_count = 0
         self._named: dict[tuple[int, bytes], TimerId] = {}
         self._next_offsets: dict[tuple[int, int], int] = {}
-        self._levels = [(0, -1)] * (len(LEVEL_MS) + 1)
+        self._levels = [0] * (len(LEVEL_MS) + 1)
         self.create()
 
     def play(self, frames: int) -> None:
@@ -157,10 +157,8 @@ class TimerHistory:
         level_offset = -1
         if level:
             due_ms = self.now_ms + LEVEL_MS[level - 1]
-            following, last_ms = self._levels[level]
-            if due_ms >= last_ms:
-                level_offset = following
-                self._levels[level] = following + 1, due_ms
+            level_offset = self._levels[level]
+            self._levels[level] += 1
         user_id = rng.choice(IDS) if rng.random() < 0.5 else b""
         key = len(self.log), index
         if user_id:
@@ -229,7 +227,7 @@ class TimerHistory:
 
 def new_projections(id_key: bytes = ID_KEY) -> Projections:
     """Empty projections."""
-    return Projections(level_count=len(LEVEL_MS), id_key=id_key, completed_id_memory_ms=MEMORY_MS)
+    return Projections(id_key=id_key, completed_id_memory_ms=MEMORY_MS)
 
 
 def replay(projections: Projections, log: bytes, start: int, end: int) -> None:
@@ -277,13 +275,11 @@ def state_of(projections: Projections, now_ms: int) -> dict[str, object]:
             if known is not None:
                 ids[topic_id, user_id] = (*known[:2], places[known[2]], *known[3:])
     due = projections.due
-    levels = range(1, due.level_count + 1)
     return {
         "ids": ids,
         "pending": due.pending,
         "by partition": {place: due.pending_of(handle) for handle, place in places.items()},
-        "levels": projections.level_states(),
-        "heads": [due.level_head_offset(level) for level in levels],
+        "levels": projections.level_offsets(),
         "next due": due.next_due >= 0,
         "timers": [(*timer[:3], places[timer[3]]) for timer in due.pop(1 << 47, 1 << 20)],
     }

@@ -138,9 +138,9 @@ WRONG: Final[dict[str, tuple[Callable[[ControlState], ControlState], str, str]]]
         "total records accepted: 1",
     ),
     "levels": (
-        lambda control: replace(control, level_states=((4, 5, 6, 7), *control.level_states[1:])),
-        "level 1: (0, -1, 0, 0)",
-        "level 1: (4, 5, 6, 7)",
+        lambda control: replace(control, level_offsets=(4,)),
+        "level 1: nothing",
+        "level 1: (4,)",
     ),
     "a topic too few": (
         lambda control: replace(

@@ -197,6 +197,32 @@ def test_a_sync_that_fails_ends_the_process(harness: BrokerHarness, operation: s
     assert not start(harness, crashed(harness)).report.is_clean
 
 
+def test_a_checkpoint_whose_units_do_not_fit_is_reported_and_tried_again(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing else shows it: the broker serves on, and the next start replays more."""
+    take_checkpoint(harness)
+    harness.produce("t", 0, [Record(b"unsaved")])
+    record_call = harness.disk.record_call
+
+    def failing(called: str, path: Path, detail: str = "") -> object:
+        if path.is_relative_to(PATHS.consume_queue):
+            raise StorageError(path, called, errno.ENOSPC, "full")
+        return record_call(called, path, detail)
+
+    harness.disk.record_call = failing  # type: ignore[assignment,method-assign]
+    checkpoints = harness.broker.checkpoints
+    checkpoints.ask()
+    for _ in range(100):
+        assert checkpoints.step() is None
+    assert not checkpoints.is_capturing
+    (line,) = caplog.messages
+    assert line.startswith("checkpoint 2 failed, the last one stays: ")
+    harness.disk.record_call = record_call  # type: ignore[method-assign]
+    harness.tick(RETRY_NS // NS_PER_MS)
+    assert take_checkpoint(harness).error is None
+
+
 def test_a_stop_on_a_full_disk_is_clean_and_says_why_there_is_no_checkpoint(
     harness: BrokerHarness,
 ) -> None:

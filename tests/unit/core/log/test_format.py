@@ -51,7 +51,7 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "checkpoint": checkpoint.COPY,
     "control head": snapshot.HEAD,
     "state partition": snapshot.PARTITION,
-    "level state": snapshot.LEVEL_STATE,
+    "level offset": snapshot.LEVEL_OFFSET,
     "offset run": snapshot.UNIT_RUN,
     "state range": snapshot.RANGE,
     "damage": snapshot.RANGE,

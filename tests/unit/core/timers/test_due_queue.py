@@ -18,7 +18,7 @@ FIXED_BYTES = 64 * 1024
 
 def test_ties_leave_in_order_of_arrival_however_they_came() -> None:
     """Among equal due times the id decides: position first, index in the batch second."""
-    queue = DueQueue(1)
+    queue = DueQueue()
     ids = [(position, index) for position in range(0, 40_000, 8) for index in (0, 1)]
     shuffled = random.Random(3).sample(ids, len(ids))
     for position, index in shuffled:
@@ -28,7 +28,7 @@ def test_ties_leave_in_order_of_arrival_however_they_came() -> None:
 
 def test_a_carried_timer_comes_before_later_ones_of_its_ms_though_it_came_last() -> None:
     """Also when thousands of that ms lie there in order already, and some have left."""
-    queue = DueQueue(0)
+    queue = DueQueue()
     timers = [(START_MS, i * 100, 0, 0) for i in range(100, 20_000)]
     queue.push_packed(pack(timers))
     assert queue.pop(START_MS, 50) == timers[:50]
@@ -38,19 +38,9 @@ def test_a_carried_timer_comes_before_later_ones_of_its_ms_though_it_came_last()
     assert pop_all(queue, START_MS, limit=999) == sorted(timers[50:] + carried)
 
 
-def test_level_and_arbitrary_timers_of_one_instant_leave_in_order_of_arrival() -> None:
-    """Where a timer is kept does not show."""
-    queue = DueQueue(3)
-    for position in range(3_000):
-        level = position % 4
-        offset = queue.level_offset(level, START_MS) if level else -1
-        queue.push_timer(START_MS, position, 0, 0, level, offset)
-    assert [timer[1] for timer in pop_all(queue, START_MS, limit=100)] == list(range(3_000))
-
-
 def test_nothing_leaves_before_it_is_due() -> None:
     """Exact to the millisecond, at every distance."""
-    queue = DueQueue(0)
+    queue = DueQueue()
     dues = [START_MS + (1 << bit) + extra for bit in range(39) for extra in (-1, 0, 1)]
     for position, due_ms in enumerate(dues):
         queue.push_timer(due_ms, position, 0, 0)
@@ -70,7 +60,7 @@ def test_a_million_timers_pass_in_order() -> None:
         due_ms << 20 | i
         for i, due_ms in enumerate(random.Random(7).choices(range(day_ms), k=MILLION))
     ]
-    queue = DueQueue(18)
+    queue = DueQueue()
     queue.push_packed(pack_arrivals(arrivals))
     assert queue.pending == MILLION
     assert queue.pending_of(5) == MILLION // 16
@@ -84,7 +74,7 @@ def test_a_million_timers_pass_in_order() -> None:
 def test_a_million_timers_of_one_ms_pass_in_chunks_and_free_memory_on_the_way() -> None:
     """Each takes 24 bytes and little more; what is popped takes none."""
     packed = pack_arrivals(list(range(MILLION)))
-    queue = DueQueue(18)
+    queue = DueQueue()
     queue.push_packed(packed)
     assert queue.memory_bytes <= 24 * 1.01 * MILLION + FIXED_BYTES
     for begin in range(0, len(packed), 2048 * TIMER.size):
@@ -93,23 +83,12 @@ def test_a_million_timers_of_one_ms_pass_in_chunks_and_free_memory_on_the_way() 
         assert queue.memory_bytes <= remaining * 1.01 + 1024 * TIMER.size + FIXED_BYTES
 
 
-def test_level_timers_take_24_bytes_as_well() -> None:
-    """A level's FIFO is as dense as the rest, and gives its memory back."""
-    queue = DueQueue(18)
-    count = 100_000
-    for i in range(count):
-        queue.push_timer(START_MS + i // 7, i * 100, 0, 0, 3, i)
-    assert queue.memory_bytes <= 24 * 1.03 * count + FIXED_BYTES
-    assert len(pop_all(queue, START_MS + count)) == count
-    assert queue.memory_bytes <= FIXED_BYTES
-
-
 def test_memory_of_cancelled_timers_is_given_back() -> None:
     """Cancelled entries never outnumber the pending ones for long."""
     count = 200_000
     rng = random.Random(9)
     timers = [(START_MS + rng.randrange(3_600_000), i * 100, 0, 0) for i in range(count)]
-    queue = DueQueue(0)
+    queue = DueQueue()
     queue.push_packed(pack(timers))
     kept = timers[::20]
     queue.cancel_packed(pack([timer for i, timer in enumerate(timers) if i % 20]))
@@ -127,7 +106,7 @@ def test_memory_of_cancelled_timers_is_given_back() -> None:
 def test_memory_of_forgotten_partitions_is_given_back() -> None:
     """Deleting a topic costs little at once, and its timers go as the queue is used."""
     count = 100_000
-    queue = DueQueue(0)
+    queue = DueQueue()
     queue.push_packed(pack([(START_MS + i, i * 100, 0, i % 10) for i in range(count)]))
     for partition in range(1, 10):
         queue.forget(partition)
@@ -139,8 +118,8 @@ def test_memory_of_forgotten_partitions_is_given_back() -> None:
 
 
 def test_a_sweep_finds_cancelled_timers_wherever_they_are() -> None:
-    """In levels, in leaves of one ms and of hours, and among those that were put back."""
-    queue = DueQueue(3)
+    """In leaves of one ms and of hours, and among those that were put back."""
+    queue = DueQueue()
     put_back = [(START_MS, i * 10, 0, i % 5 // 4) for i in range(6_000)]
     queue.push_packed(pack(put_back))
     assert queue.pop(START_MS, 6_000) == put_back
@@ -148,23 +127,20 @@ def test_a_sweep_finds_cancelled_timers_wherever_they_are() -> None:
     dense = [(START_MS + i % 8, i * 10 + 1, 0, i % 5 // 4) for i in range(80_000)]
     spread = [(START_MS + i * 7_919 % 10**9, i * 10 + 2, 0, i % 5 // 4) for i in range(20_000)]
     queue.push_packed(pack(dense + spread))
-    levels = [(START_MS + i, i * 10 + 3, 0, i % 5 // 4) for i in range(9_000)]
-    for i, timer in enumerate(levels):
-        queue.push_timer(*timer, 1 + i % 3, i // 3)
     queue.forget(0)
     assert queue.cancelled_count > queue.pending
     while queue.sweep_some(1):
         pass
     assert queue.cancelled_count == 0
-    kept = [timer for timer in put_back + dense + spread + levels if timer[3] == 1]
+    kept = [timer for timer in put_back + dense + spread if timer[3] == 1]
     assert pop_all(queue, START_MS + 10**9) == sorted(kept)
 
 
 def test_cancelled_timers_in_front_do_not_hold_up_the_clock() -> None:
-    """Popping at next_due_ms drops what was there, so the next answer lies further on."""
-    queue = DueQueue(1)
+    """Popping at next_due drops them, so that next_due advances."""
+    queue = DueQueue()
     for i in range(900):
-        queue.push_timer(START_MS + i * 50, i, 0, 0, i % 2, i // 2)
+        queue.push_timer(START_MS + i * 50, i, 0, 0)
     queue.push_timer(START_MS + 10**6, 5_000, 0, 0)
     for i in range(900):
         assert queue.cancel_timer(i, 0, 0)
@@ -179,7 +155,7 @@ def test_cancelled_timers_in_front_do_not_hold_up_the_clock() -> None:
 
 def test_cancelling_twice_cancels_once() -> None:
     """A second cancel is distinguished and changes no count."""
-    queue = DueQueue(0)
+    queue = DueQueue()
     queue.push_timer(START_MS, 100, 0, 0)
     queue.push_timer(START_MS, 200, 0, 0)
     assert queue.cancel_timer(100, 0, 0)
@@ -190,17 +166,17 @@ def test_cancelling_twice_cancels_once() -> None:
 
 def test_a_timer_pushed_twice_leaves_twice() -> None:
     """A mistake of the caller, which must not stop the clock for all other timers."""
-    queue = DueQueue(2)
-    for level in (0, 1, 2):
-        queue.push_timer(START_MS, 100, 0, 0, level, 0 if level else -1)
-        queue.push_timer(START_MS, 200, 0, 0, level, 1 if level else -1)
+    queue = DueQueue()
+    for _ in range(3):
+        queue.push_timer(START_MS, 100, 0, 0)
+        queue.push_timer(START_MS, 200, 0, 0)
     popped = pop_all(queue, START_MS)
     assert [timer[1] for timer in popped] == [100, 100, 100, 200, 200, 200]
 
 
 def test_timers_that_could_not_be_delivered_come_first_again() -> None:
     """A failed delivery changes nothing about the order, with more of the same ms to come."""
-    queue = DueQueue(0)
+    queue = DueQueue()
     timers = [(START_MS, i * 100, 0, 0) for i in range(10_000)]
     queue.push_packed(pack(timers))
     first = queue.pop(START_MS, 2_048)
@@ -211,7 +187,7 @@ def test_timers_that_could_not_be_delivered_come_first_again() -> None:
 
 def test_timers_of_a_topic_deleted_while_in_flight_are_not_put_back() -> None:
     """What is forgotten is never popped, also if it was popped before."""
-    queue = DueQueue(0)
+    queue = DueQueue()
     queue.push_timer(START_MS, 100, 0, 1)
     queue.push_timer(START_MS, 200, 0, 2)
     popped = queue.pop(START_MS, 10)
@@ -222,78 +198,33 @@ def test_timers_of_a_topic_deleted_while_in_flight_are_not_put_back() -> None:
 
 
 def test_a_timer_of_a_deleted_topic_is_not_taken() -> None:
-    """Only its level offset is used up."""
-    queue = DueQueue(2)
+    """It was accepted before the topic was deleted, and a replay meets it afterwards."""
+    queue = DueQueue()
     queue.forget(7)
     queue.push_timer(START_MS, 100, 0, 7)
-    queue.push_timer(START_MS, 100, 1, 7, 2, 4)
     assert queue.pending == 0
     assert queue.pop(START_MS, 10) == []
-    assert (queue.level_head_offset(2), queue.level_next_offset(2)) == (5, 5)
 
 
-def test_clock_stepped_back_sends_level_timers_elsewhere() -> None:
-    """Due times of a level's FIFO only grow; what would break that gets no level offset."""
-    queue = DueQueue(1)
-    assert queue.level_offset(1, START_MS) == 0
-    queue.push_timer(START_MS, 0, 0, 0, 1, 0)
-    assert queue.level_offset(1, START_MS - 1) == -1
-    queue.push_timer(START_MS - 1, 100, 0, 0, 1, -1)
-    assert queue.level_offset(1, START_MS) == 1
-    queue.push_timer(START_MS, 200, 0, 0, 1, 1)
-    assert (queue.level_head_offset(1), queue.level_next_offset(1)) == (0, 2)
-    assert [timer[1] for timer in pop_all(queue, START_MS)] == [100, 0, 200]
-
-
-def test_level_head_follows_pops_cancels_and_gaps() -> None:
-    """Lag = next - head counts from the first timer still to come."""
-    queue = DueQueue(1)
-    for offset in (3, 4, 9, 10, 20):
-        queue.push_timer(START_MS + offset, offset * 100, 0, 0, 1, offset)
-    assert (queue.level_head_offset(1), queue.level_next_offset(1)) == (3, 21)
-    assert len(queue.pop(START_MS + 4, 10)) == 2
-    assert queue.level_head_offset(1) == 9
-    queue.cancel_timer(1_000, 0, 0)
-    assert queue.level_head_offset(1) == 9
-    queue.cancel_timer(900, 0, 0)
-    assert queue.level_head_offset(1) == 20
-    assert len(queue.pop(START_MS + 20, 10)) == 1
-    assert queue.level_head_offset(1) == 21
-
-
-def test_level_offsets_survive_a_sweep_of_the_fifo() -> None:
-    """Where cancelled timers were taken out of the middle, offsets still count them."""
-    queue = DueQueue(1)
-    count = 20_000
-    for i in range(count):
-        queue.push_timer(START_MS + i, i * 100, 0, 0, 1, i)
-    kept = list(range(700, count, 9))
-    for i in sorted(set(range(count)) - set(kept)):
-        queue.cancel_timer(i * 100, 0, 0)
-    while queue.sweep_some(10_000):
-        pass
-    for i in kept:
-        assert queue.level_head_offset(1) == i
-        assert [timer[1] for timer in queue.pop(START_MS + i, 5)] == [i * 100]
-    assert queue.level_head_offset(1) == count
-
-
-def test_restored_level_offset_is_where_the_level_goes_on() -> None:
-    """After a carry the offsets continue, though the timers that had them are gone."""
-    queue = DueQueue(2)
-    queue.restore_level_offset(2, 50)
-    queue.restore_level_offset(2, 40)
-    assert queue.level_offset(2, START_MS) == 50
-    assert queue.level_head_offset(2) == 50
-    queue.push_timer(START_MS, 0, 0, 0, 2, 50)
-    queue.restore_level_offset(2, 60)
-    queue.push_timer(START_MS, 100, 0, 0, 2, 60)
-    assert [queue.pop(START_MS, 1)[0][1], queue.level_head_offset(2)] == [0, 60]
+def test_a_sweep_of_timers_that_were_put_back_is_done_in_bounded_steps() -> None:
+    """As many as were due while the disk was full."""
+    count = 100_000
+    queue = DueQueue()
+    timers = [(START_MS, i * 100, 0, 0) for i in range(count)]
+    queue.push_packed(pack(timers))
+    queue.unpop_timers(queue.pop(START_MS, count))
+    queue.cancel_packed(pack([timer for i, timer in enumerate(timers) if i % 10]))
+    before = queue.cancelled_count
+    while queue.sweep_some(1):
+        assert before - queue.cancelled_count <= 4_096
+        before = queue.cancelled_count
+    assert queue.cancelled_count <= queue.pending
+    assert pop_all(queue, START_MS) == timers[::10]
 
 
 def test_due_times_outside_the_calendar_are_refused() -> None:
     """Before 1970, or so far that the tree has no bits for it; the queue stays as it was."""
-    queue = DueQueue(0)
+    queue = DueQueue()
     for due_ms in (-1, 1 << 48, (1 << 63) - 1):
         with pytest.raises(ValueError, match="due_ms"):
             queue.push_timer(due_ms, 0, 0, 0)
@@ -301,20 +232,6 @@ def test_due_times_outside_the_calendar_are_refused() -> None:
     queue.push_timer(0, 200, 0, 0)
     assert queue.pending == 2
     assert [timer[1] for timer in pop_all(queue, (1 << 63) - 1)] == [200, 100]
-
-
-@pytest.mark.parametrize("level_count", [-1, 65])
-def test_level_count_is_bounded(level_count: int) -> None:
-    """One word has a bit for each level."""
-    with pytest.raises(ValueError, match="level_count"):
-        DueQueue(level_count)
-
-
-@pytest.mark.parametrize("level", [0, 65])
-def test_unknown_level_is_refused(level: int) -> None:
-    """Reading a level that does not exist names those that do."""
-    with pytest.raises(IndexError, match="1 to 64"):
-        DueQueue(64).level_head_offset(level)
 
 
 def test_a_queue_in_a_reference_cycle_is_collected_with_its_timers() -> None:
@@ -326,9 +243,9 @@ def test_a_queue_in_a_reference_cycle_is_collected_with_its_timers() -> None:
     for _ in range(3):
         holder = Holder()
         holder.myself = holder  # type: ignore[attr-defined]
-        holder.queue = queue = DueQueue(2)  # type: ignore[attr-defined]
+        holder.queue = queue = DueQueue()  # type: ignore[attr-defined]
         for i in range(5_000):
-            queue.push_timer(START_MS + i, i, 0, 0, i % 3, i // 3)
+            queue.push_timer(START_MS + i, i, 0, 0)
         queue.unpop_timers(queue.pop(START_MS + 100, 100))
         gone = weakref.ref(holder)
         del holder, queue
@@ -341,7 +258,7 @@ import random, resource, struct
 from _core.timers.due_queue import DueQueue
 
 rng = random.Random(5)
-queue = DueQueue(2)
+queue = DueQueue()
 batch = b"".join(
     struct.pack("=qqii", rng.randrange(3) * 2000 + rng.randrange(40) ** 3, i, 0, 0)
     for i in range(300_000)

@@ -3,7 +3,6 @@
 import random
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass, field
 from operator import itemgetter
 
 import hypothesis.strategies as st
@@ -14,17 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from _core.timers.due_queue import DueQueue
 from tests.support.values.packed_timers import START_MS, Timer, pack
 
-LEVEL_COUNT = 5
-LEVEL_DELAYS_MS = (0, 5, 40, 1_000, 60_000, 7_200_000)
+LEVEL_DELAYS_MS = (5, 40, 1_000, 60_000, 7_200_000)
 PARTITION_COUNT = 4
-
-
-@dataclass
-class LevelModel:
-    next_offset: int = 0
-    last: Timer = (-1, 0, 0, 0)
-    # level offsets of what is in the FIFO and pending
-    offsets: dict[Timer, int] = field(default_factory=dict)
 
 
 class QueueModel:
@@ -32,17 +22,9 @@ class QueueModel:
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []
-        self.levels = [LevelModel() for _ in range(LEVEL_COUNT + 1)]
         self.forgotten: set[int] = set()
 
-    def push(self, timer: Timer, level: int = 0, level_offset: int = -1) -> None:
-        model = self.levels[level]
-        if level and level_offset >= 0:
-            in_order = level_offset >= model.next_offset and timer > model.last
-            model.next_offset = max(model.next_offset, level_offset + 1)
-            if in_order and timer[3] not in self.forgotten:
-                model.last = timer
-                model.offsets[timer] = level_offset
+    def push(self, timer: Timer) -> None:
         if timer[3] not in self.forgotten:
             insort(self.timers, timer)
 
@@ -50,36 +32,24 @@ class QueueModel:
         self.timers += [timer for timer in timers if timer[3] not in self.forgotten]
         self.timers.sort()
 
-    def remove(self, timers: list[Timer]) -> None:
-        for level in self.levels:
-            for timer in timers:
-                level.offsets.pop(timer, None)
-
     def pop(self, now_ms: int, limit: int) -> list[Timer]:
         end = min(limit, bisect_left(self.timers, (now_ms + 1,)))
         popped, self.timers = self.timers[:end], self.timers[end:]
-        self.remove(popped)
         return popped
 
     def cancel(self, timer: Timer) -> None:
         del self.timers[bisect_left(self.timers, timer)]
-        self.remove([timer])
 
     def forget(self, partition: int) -> None:
         self.forgotten.add(partition)
-        self.remove([timer for timer in self.timers if timer[3] == partition])
         self.timers = [timer for timer in self.timers if timer[3] != partition]
-
-    def head_offset(self, level: int) -> int:
-        model = self.levels[level]
-        return min(model.offsets.values(), default=model.next_offset)
 
 
 class Pair:
     """The queue and its model, driven alike and compared."""
 
     def __init__(self) -> None:
-        self.queue = DueQueue(LEVEL_COUNT)
+        self.queue = DueQueue()
         self.model = QueueModel()
         self.now_ms = START_MS
         self.next_position = 1 << 40
@@ -97,9 +67,9 @@ class Pair:
             self.partition_base + partition,
         )
 
-    def push(self, timer: Timer, level: int = 0, level_offset: int = -1) -> None:
-        self.queue.push_timer(*timer, level, level_offset)
-        self.model.push(timer, level, level_offset)
+    def push(self, timer: Timer) -> None:
+        self.queue.push_timer(*timer)
+        self.model.push(timer)
 
     def push_many(self, timers: list[Timer]) -> None:
         self.queue.push_packed(pack(timers))
@@ -109,7 +79,7 @@ class Pair:
         popped = self.queue.pop(self.now_ms, limit)
         assert popped == self.model.pop(self.now_ms, limit)
         if len(popped) < limit:
-            # Else whoever sleeps until then would be awake all the time.
+            # Otherwise the delivery task would wake up again at once.
             assert not 0 <= self.queue.next_due <= self.now_ms
         self.in_flight += popped
 
@@ -142,9 +112,6 @@ class Pair:
         expected = Counter(map(itemgetter(3), timers))
         for partition in range(self.partition_base, self.partition_base + PARTITION_COUNT):
             assert queue.pending_of(partition) == expected[partition]
-        for level in range(1, LEVEL_COUNT + 1):
-            assert queue.level_next_offset(level) == self.model.levels[level].next_offset
-            assert queue.level_head_offset(level) == self.model.head_offset(level)
         first_due_ms = timers[0][0] if timers else -1
         assert queue.next_due <= first_due_ms
         # A leaf that is swept keeps its due time as a bound until it is empty.
@@ -165,7 +132,6 @@ delays_ms = st.one_of(
     st.integers(0, 3), st.integers(0, 200), st.integers(0, 100_000), st.integers(0, 10**11)
 )
 partitions = st.integers(0, PARTITION_COUNT - 1)
-levels = st.integers(1, LEVEL_COUNT)
 
 
 class DueQueueMachine(RuleBasedStateMachine):
@@ -207,22 +173,6 @@ class DueQueueMachine(RuleBasedStateMachine):
                 for i in range(count)
             ]
         )
-
-    @rule(level=levels, partition=partitions)
-    def push_to_level(self, level: int, partition: int) -> None:
-        due_ms = self.pair.now_ms + LEVEL_DELAYS_MS[level]
-        offset = self.pair.queue.level_offset(level, due_ms)
-        model = self.pair.model.levels[level]
-        assert offset == (-1 if due_ms < model.last[0] else model.next_offset)
-        timer = self.pair.new_timer(due_ms, arrived=0, partition=partition)
-        self.pair.push(timer, level, offset)
-
-    @rule(level=levels, skipped=st.integers(-3, 3), delay_ms=delays_ms, partition=partitions)
-    def replay_to_level(self, level: int, skipped: int, delay_ms: int, partition: int) -> None:
-        offset = max(0, self.pair.model.levels[level].next_offset + skipped)
-        due_ms = self.pair.now_ms + delay_ms
-        timer = self.pair.new_timer(due_ms, arrived=0, partition=partition)
-        self.pair.push(timer, level, offset)
 
     @rule(passed_ms=delays_ms, limit=st.sampled_from([0, 1, 5, 100, 2_048, 100_000]))
     def wait_and_pop(self, passed_ms: int, limit: int) -> None:
@@ -275,18 +225,15 @@ TestDueQueueMachine.settings = settings(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_long_histories_with_many_cancels_agree_with_the_model(seed: int) -> None:
-    """Sweeps, bursts and gaps happen amid pushes and pops, and nothing is lost or reordered."""
+    """Sweeps and bursts happen amid pushes and pops, and nothing is lost or reordered."""
     rng = random.Random(seed)
     pair = Pair()
     spread = rng.choice([0, 50, 3_000, 10**7])
     sweeps_seen = 0
     for _ in range(60):
         for _ in range(rng.randrange(150)):
-            level = rng.randint(1, LEVEL_COUNT)
-            due_ms = pair.now_ms + LEVEL_DELAYS_MS[level]
-            offset = pair.queue.level_offset(level, due_ms)
-            timer = pair.new_timer(due_ms, arrived=0, partition=rng.randrange(3))
-            pair.push(timer, level, offset)
+            due_ms = pair.now_ms + rng.choice(LEVEL_DELAYS_MS)
+            pair.push(pair.new_timer(due_ms, arrived=0, partition=rng.randrange(3)))
         bulk = [
             pair.new_timer(pair.now_ms + rng.randint(0, spread), arrived=0, partition=i % 3)
             for i in range(rng.randrange(1_500))
