@@ -4,7 +4,8 @@
     python setup.py build_ext --inplace --only _core.NAME    build one module
 
 Every `_core/**/*.pyx` becomes the module of its path. `LATERMQ_DEBUG=1` adds bounds checks, C
-assertions and debugger symbols; switching to and fro rebuilds what was built the other way.
+assertions, self-checks and debugger symbols; switching to and fro rebuilds what was built the other
+way.
 `LATERMQ_SANITIZE=address,undefined` adds gcc's sanitizers and a trace of the branches taken, and
 builds into build/sanitized/lib, where only the fuzzing looks (tests/system/fuzz/sanitized.py).
 """
@@ -38,12 +39,13 @@ CYTHON_DIRECTIVES = {
     "cdivision": True,
 }
 SANITIZE_ARGS = [f"-fsanitize={SANITIZERS}"] if SANITIZERS else []
-COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG"] if IS_DEBUG else ["-O3", "-g1"]
+COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG", "-DLATERMQ_DEBUG"] if IS_DEBUG else ["-O3", "-g1"]
 if SANITIZERS:
     # Python's own flags make a signed overflow wrap around; here it is to be seen. Copying nothing
     # from nowhere is defined since C2y. Who takes the trace: tests/system/fuzz/branch_trace.c.
     COMPILE_ARGS = [
-        *("-O1", "-g1", "-fno-wrapv", "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc"),
+        *("-O1", "-g1", "-DLATERMQ_DEBUG", "-fno-wrapv", "-fno-omit-frame-pointer"),
+        "-fsanitize-coverage=trace-pc",
         *(*SANITIZE_ARGS, "-fno-sanitize=nonnull-attribute", "-fno-sanitize-recover=all"),
     ]
 

@@ -27,8 +27,8 @@ cdef class LogTail:
     cdef readonly Pointers pointers
     cdef readonly int64_t segment_end
     cdef readonly int64_t reserve_bytes
-    cdef public int32_t epoch
-    cdef public uint32_t salt
+    cdef readonly int32_t epoch
+    cdef readonly uint32_t salt
     cdef public object roll
     cdef public object prepare_spare
     cdef public bint has_spare

@@ -133,6 +133,16 @@ cdef class LogTail:
             self.part_capacity = self.part_capacity * 2 + 64
         return 0
 
+    def begin_epoch(self, int32_t epoch, uint32_t salt):
+        """Append the frames that follow in a new epoch. It is higher than any in the log.
+
+        Args:
+            epoch: 0 or more.
+            salt: of the log, not 0.
+        """
+        assert epoch > self.epoch  # I5
+        self.epoch, self.salt = epoch, salt
+
     def begin_change(self):
         """Mark the start of a change in memory whose frame follows, or of the log's files alone."""
         assert self.unapplied_pos < 0  # I7

@@ -63,6 +63,7 @@ cdef class Session:
     cdef int _respond(self, Answer answer, bytes payload, int64_t end_pos) except -1
     cdef int _park(self, ParkedFetch parked, int result) except -1
     cdef int _end_round(self) except -1
+    cdef int _check(self) except -1
     cdef int _fill(self, Answer answer, list pieces) except -1
     cdef int _close(self, str reason) except -1
     cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1

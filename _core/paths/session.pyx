@@ -30,6 +30,7 @@ from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
 from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, time_out
+from _core.bytes.debug cimport SELF_CHECKS
 from _core.bytes.buffer cimport Buf, fence, fit, release, reserve, shrink, unfence
 from _core.paths.fetch cimport (
     FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
@@ -516,7 +517,25 @@ cdef class Session:
                     self.trace.leave(max(1, answer.traced))
         self.taken_bytes = size_max - room
         self.queued_bytes -= self.taken_bytes
+        if SELF_CHECKS:
+            self._check()
         return result
+
+    cdef int _check(self) except -1:
+        """The counters agree with the queued responses."""
+        cdef int64_t queued = 0
+        cdef int waiting = 0
+        cdef Answer answer
+        for answer in self.answers:
+            waiting += answer.parked
+            assert not (answer.parked and answer.pieces)
+            for piece in answer.pieces or ():
+                queued += len(piece)
+        assert queued == self.queued_bytes
+        # The owner of a closed session unparks its fetches later.
+        assert self.parked_count <= waiting or self.close_reason is not None
+        assert 0 <= self.consumed <= self.input.size
+        return 0
 
     def time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
         """Answer REQUEST_TIMED_OUT to the Produce batches that have waited too long for the disk.

@@ -456,15 +456,20 @@ cdef class Projections:
         cdef int64_t accept_pos
         cdef int32_t i, index
         cdef int size
+        cdef bint was_pending
         for i in range(h.timer_count):
             accept_pos = load_i64(entry + COMPLETED_AT_ACCEPT_POS)
+            assert accept_pos < h.position or not live  # I6
             index = load_i32(entry + COMPLETED_AT_INDEX)
             size = entry[COMPLETED_AT_ID_SIZE]
+            assert not (live and self.due.cancelled.holds(accept_pos, index))  # I6
             # Timers delivered live are already popped; cancelled ones are still in the queue.
             if (not live or state == CANCELLED) and not self._is_gone(accept_pos, index):
                 if self.due.pending_of(partition.handle) > 0:
-                    self.due.cancel(accept_pos, index, partition.handle)  # I6
+                    was_pending = self.due.cancel(accept_pos, index, partition.handle)
+                    assert was_pending or not live  # I6
                 else:
+                    assert not live  # I6
                     self.completed_twice += 1
             if self.memtable is not None:
                 self.memtable.complete(accept_pos, index)

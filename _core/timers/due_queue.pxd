@@ -46,4 +46,5 @@ cdef class DueQueue:
     cdef Py_ssize_t _drain_run(
         self, const Timer* bound, Timer* out, Py_ssize_t limit
     ) noexcept nogil
+    cdef int _check(self, int64_t now_ms, const Timer* popped, Py_ssize_t count) except -1 nogil
     cdef void _consider_sweep(self) noexcept nogil

@@ -27,6 +27,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
+from _core.bytes.debug cimport SELF_CHECKS
 from _core.timers.due_tree cimport DueTree
 from _core.timers.timer_heap cimport TimerHeap, heap_drop_first
 from _core.timers.timer_list cimport Timer, TimerList, is_before, list_drop_first, list_first
@@ -36,6 +37,7 @@ cdef enum:
     PARTITION_MAX = 1 << 28        # a higher handle is a bug; bounds the memory of the counters
     PARTITION_CAPACITY_MIN = 64
     POP_LIMIT_MAX = 1 << 24        # for the Python API, which allocates that many
+    CHECKED_MAX = 4096             # entries of the heap that a self-check visits
     SWEEP_COUNT_MIN = 1024         # fewer cancelled timers are not worth a sweep
     SWEEP_CALL_CREDIT = 8          # entries per push or cancel: the sweep ends before they double
     SWEEP_POP_CREDIT = 2048        # entries per pop: a fraction of the pop's own work
@@ -128,7 +130,25 @@ cdef class DueQueue:
                 raise MemoryError("cannot allocate memory for due timers")
             else:
                 break
+        if SELF_CHECKS:
+            self._check(now_ms, out, count)
         return count
+
+    cdef int _check(self, int64_t now_ms, const Timer* popped, Py_ssize_t count) except -1 nogil:
+        """The counts agree, the heap is in order, and so is what was popped."""
+        cdef const TimerHeap* heap = &self.tree.heap
+        cdef int64_t total = 0
+        cdef int64_t i
+        for i in range(self.partition_capacity):
+            assert self.partition_pending[i] >= 0
+            total += self.partition_pending[i]
+        assert total == self.pending
+        for i in range(1, min(heap.count, CHECKED_MAX)):
+            assert not is_before(&heap.timers[i], &heap.timers[(i - 1) >> 2])
+        for i in range(count):
+            assert popped[i].due_ms <= now_ms
+            assert i == 0 or not is_before(&popped[i], &popped[i - 1])
+        return 0
 
     cdef int _choose(self, int64_t now_ms, Timer* bound) noexcept nogil:
         """Choose the source of the first timer. No other source has a timer before `bound`."""

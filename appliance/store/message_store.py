@@ -289,7 +289,7 @@ class MessageStore:
         self.damage += [Damage(*self.log.path_of(pos), size, why) for pos, size, why in found]
 
     def _begin_epoch(self, epoch: int) -> None:
-        self.log.tail.epoch, self.log.tail.salt = epoch, self.state.salt
+        self.log.tail.begin_epoch(epoch, self.state.salt)
         self.log.append_head()
         start = self.log.pointers.wrote
         self.state.epochs.add(epoch, start)

@@ -72,7 +72,7 @@ def test_a_control_frame_is_padded_and_gets_its_position(size: int) -> None:
 @pytest.mark.parametrize("kind", range(model.TOPIC, model.BLANK))
 def test_kind_topic_and_epoch_stand_in_the_header(kind: int) -> None:
     tail = log_tail()
-    tail.epoch = 7
+    tail.begin_epoch(7, 1)
     append(tail, b"x", kind, topic_id=3)
     header = read_header(pending(tail))
     assert (header["kind"], header["topic_id"], header["epoch"]) == (kind, 3, 7)
