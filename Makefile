@@ -14,7 +14,7 @@ PYTEST := $(PY) -m pytest -q -n $(JOBS)
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_docs.py tests/test_source.py
 
 .DEFAULT_GOAL := help
-.PHONY: help build clients demo sanitized check test soak regenerate lint lock clean
+.PHONY: help build clients demo sanitized check test soak packages regenerate lint lock clean
 .PHONY: bench bench-check bench-cold bench-connections bench-curves bench-recovery
 
 help:  ## show this list
@@ -44,6 +44,9 @@ soak: sanitized  ## ROUNDS=n kills, CUTS=n power cuts, STATES=n crashes, FUZZ=n 
 		tests/system/realdisk tests/system/clients/test_rebalances.py \
 		--rounds $(ROUNDS) --power-cuts $(CUTS) --states $(STATES) \
 		--fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
+
+packages: build  ## build both distributions, install them, serve from there (ARGS="--keep dist")
+	@$(PY) -m tests.support.packages.installation $(ARGS)
 
 bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS="--only lateness")
 	@$(PY) -m perf.bench $(ARGS)

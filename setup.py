@@ -13,14 +13,17 @@ builds into build/sanitized/lib, where only the fuzzing looks (tests/system/fuzz
 import glob
 import hashlib
 import os
+import runpy
+import sysconfig
 from pathlib import Path
 from typing import ClassVar
 
 from Cython import __version__ as cython_version
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import OptionError
+from setuptools.errors import OptionError, PlatformError
 
 IS_DEBUG = os.environ.get("LATERMQ_DEBUG", "0") not in {"", "0"}
 SANITIZERS = os.environ.get("LATERMQ_SANITIZE", "")
@@ -78,6 +81,21 @@ def build_fingerprint() -> str:
     return hashlib.sha256(repr((TRANSLATION, COMPILE_ARGS)).encode()).hexdigest()
 
 
+def check_tools() -> None:
+    """Raise a PlatformError if there is no compiler, or Python's headers are missing."""
+    preflight = runpy.run_path(str(Path(".ci") / "preflight.py"))
+    if missing := preflight["find_missing_for_compiling"]():
+        raise PlatformError(preflight["describe"](missing))
+
+
+class Build(build):
+    """build that reports what is missing before hundreds of lines about copied files."""
+
+    def run(self) -> None:
+        check_tools()
+        super().run()
+
+
 class BuildCore(build_ext):
     """build_ext with `--only`, all by-products under build/, and a memory of the last options."""
 
@@ -88,34 +106,50 @@ class BuildCore(build_ext):
         self.only = None
 
     def finalize_options(self) -> None:
+        # Also runs for a source distribution and for metadata, so nothing is translated here.
         chosen = [e for e in self.distribution.ext_modules if self.only in {None, e.name}]
         if SANITIZERS and self.inplace:
             raise OptionError("a sanitized build runs in no ordinary Python: leave out --inplace")
         if not chosen:
             names = ", ".join(e.name for e in self.distribution.ext_modules)
             raise OptionError(f"--only {self.only}: no such module; there are: {names}")
-        for extension in chosen:
-            self.discard_if_built_differently(extension.name)
-        cores = len(os.sched_getaffinity(0))
-        self.distribution.ext_modules = cythonize(
-            chosen,
-            nthreads=min(cores, len(chosen)),
-            build_dir=str(C_DIR),
-            include_path=["."],
-            compiler_directives=CYTHON_DIRECTIVES,
-            show_all_warnings=IS_DEBUG,
-        )
+        self.distribution.ext_modules = chosen
         if self.parallel is None:
-            self.parallel = cores
+            self.parallel = len(os.sched_getaffinity(0))
         super().finalize_options()
         if self.inplace or self.editable_mode or SANITIZERS:
             # pip offers temporary directories here and would compile everything anew each time.
             self.build_temp = str(BUILD_DIR / "temp")
             self.build_lib = str(LIB_DIR)
-        elif not IS_DEBUG:
-            # For a wheel. Line numbers are of use where the source is.
-            for extension in self.distribution.ext_modules:
+
+    def run(self) -> None:
+        check_tools()
+        for extension in self.extensions:
+            self.discard_if_built_differently(extension.name)
+        translated = cythonize(
+            self.extensions,
+            nthreads=min(len(os.sched_getaffinity(0)), len(self.extensions)),
+            build_dir=str(C_DIR),
+            include_path=["."],
+            compiler_directives=CYTHON_DIRECTIVES,
+            show_all_warnings=IS_DEBUG,
+        )
+        by_name = {each.name: each for each in translated}
+        for extension in self.extensions:
+            extension.sources = by_name[extension.name].sources
+            extension.depends = by_name[extension.name].depends
+            if not (self.inplace or SANITIZERS or IS_DEBUG):
+                # For a wheel. Line numbers are of use where the source is.
                 extension.extra_link_args = [*extension.extra_link_args, "-Wl,--strip-debug"]
+        super().run()
+
+    def build_extensions(self) -> None:
+        # A Python that was built outside of /usr passes on where its own libraries are. No module
+        # needs them, and a wheel would name a directory of the machine that built it.
+        of_python = (sysconfig.get_config_var("LDSHARED") or "").split()
+        paths = {option for option in of_python if option.startswith("-Wl,-rpath")}
+        self.compiler.linker_so = [o for o in self.compiler.linker_so if o not in paths]
+        super().build_extensions()
 
     def discard_if_built_differently(self, name: str) -> None:
         """Remove a module's outputs if other options made them: time stamps alone cannot tell."""
@@ -132,4 +166,4 @@ class BuildCore(build_ext):
         stamp.write_text(build_fingerprint())
 
 
-setup(ext_modules=find_extensions(), cmdclass={"build_ext": BuildCore})
+setup(ext_modules=find_extensions(), cmdclass={"build": Build, "build_ext": BuildCore})

@@ -4,6 +4,7 @@
     python3 .ci/preflight.py --packages    the names of the missing packages, one a line
 
 Runs before anything is installed and under any Python 3, so it uses nothing newer than 3.6.
+setup.py asks it as well, so that `pip install` of the source distribution says the same.
 """
 
 import importlib.util
@@ -25,6 +26,12 @@ def find_missing():
         return [(what, "python3.11")]
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         missing.append(("Python's venv module", "python3-venv"))
+    return missing + find_missing_for_compiling()
+
+
+def find_missing_for_compiling():
+    """Return the same for setup.py alone, which needs no virtual environment."""
+    missing = []
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     if shutil.which(shlex.split(compiler)[0]) is None:
         missing.append(("a C compiler", "gcc"))
@@ -33,14 +40,18 @@ def find_missing():
     return missing
 
 
+def describe(missing):
+    """Return the line that names what is missing and how to get it."""
+    whats = " and ".join(what for what, _ in missing)
+    return "missing: " + whats + "; apt-get install " + " ".join(package for _, package in missing)
+
+
 def main(arguments):
     missing = find_missing()
-    packages = [package for _, package in missing]
     if arguments == ["--packages"]:
-        sys.stdout.write("".join(package + "\n" for package in packages))
+        sys.stdout.write("".join(package + "\n" for _, package in missing))
     elif missing:
-        whats = " and ".join(what for what, _ in missing)
-        sys.stderr.write("missing: " + whats + "; apt-get install " + " ".join(packages) + "\n")
+        sys.stderr.write(describe(missing) + "\n")
         return 1
     return 0
 

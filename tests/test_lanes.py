@@ -62,7 +62,7 @@ def test_a_group_is_a_file_a_function_a_case_or_what_the_table_joins() -> None:
 def test_slow_is_a_mark_that_pytest_selects_by(options: list[str], is_found: bool) -> None:
     """The mark is there before `-m` looks, in one process and beside other workers."""
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *options]
-    command.append("tests/test_packages.py")
+    command.append("tests/test_layers.py")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ("::test_" in done.stdout) == is_found, done.stdout
 

@@ -1,41 +1,150 @@
-"""What is installed, and what it is installed from, is complete."""
+"""What is installed, and what it is installed from, is complete and is no more than needed.
+
+`make packages` builds all of it and serves a message from there; here is what takes seconds.
+"""
 
 import importlib.metadata
+import os
 import re
-import shutil
+import shlex
 import subprocess
 import sys
-import tarfile
+import sysconfig
+import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.support.docs.source_files import PACKAGES, ROOT, package_files
+from tests.support.packages import contents, installation
 from tests.test_layers import find_imports
 
-BESIDE = (
-    *("LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "requirements.in", "setup.py"),
-    *("_core/bytes/crc32c_kernel.h", "_core/py.typed", "systemd/latermq.service", "docs/FORMAT.md"),
-    "examples/demo.py",
-)
-BUILD = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
+SMALL = "_core/bytes/layout"
+OF_CYTHON = ("cpython", "cython", "libc", "posix")
+ENDING = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def test_the_source_distribution_has_all_that_it_is_built_from(tmp_path: Path) -> None:
-    left_out = shutil.ignore_patterns(".*", "build", "tests", "perf", "*.so", "__pycache__")
-    top = tmp_path / "latermq"
-    shutil.copytree(ROOT, top, ignore=left_out)
-    for made in ("cython", "stamps"):  # else Cython translates everything again
-        shutil.copytree(ROOT / "build" / made, top / "build" / made)
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD], cwd=top, capture_output=True, text=True, check=False
+    archive = installation.build_sdist(tmp_path)
+    names = contents.sdist_names(archive)
+    assert contents.sdist_faults(names) == []
+    assert any(name.endswith(".pyx") for name in names)
+    assert not (tmp_path / "source" / "build").exists(), "it was translated in vain"
+
+
+@pytest.mark.parametrize("name", ["_core/log/frames.pyx", "LICENSE", ".ci/preflight.py"])
+def test_what_a_source_distribution_lacks_is_found(name: str) -> None:
+    project = {file.path for file in package_files((".py", ".pyx", ".pxd", ".pyi", ".h"))}
+    whole = project | contents.BESIDE
+    assert contents.sdist_faults(whole) == []
+    assert contents.sdist_faults(whole - {name}) == [f"the source distribution lacks {name}"]
+
+
+@pytest.mark.parametrize("name", ["_core/log/frames.c", "tests/test_docs.py", "build/lib/a.so"])
+def test_what_a_source_distribution_has_in_excess_is_found(name: str) -> None:
+    assert f"the source distribution has {name}" in contents.sdist_faults([name])
+
+
+def names_of_a_good_wheel() -> set[str]:
+    data, info = "latermq-1.data/data/share/doc/latermq", "latermq-1.dist-info"
+    beside = {f"{info}/{name}" for name in ("METADATA", "RECORD", "entry_points.txt")}
+    beside |= {f"{info}/licenses/LICENSE", f"{data}/CLI.md", f"{data}/CONFIGURATION.md"}
+    compiled = {file.path[: -len(".pyx")] + ENDING for file in package_files((".pyx",))}
+    typed = {f"{package}/py.typed" for package in PACKAGES}
+    return beside | compiled | typed | {file.path for file in package_files((".py", ".pyi"))}
+
+
+@pytest.mark.parametrize("name", [SMALL + ENDING, SMALL + ".pyi", "compat/py.typed"])
+def test_what_a_wheel_lacks_is_found(name: str) -> None:
+    good = names_of_a_good_wheel()
+    assert contents.wheel_name_faults(good) == []
+    assert contents.wheel_name_faults(good - {name}) == [f"the wheel lacks {name}"]
+
+
+@pytest.mark.parametrize("name", [SMALL + ".pyx", SMALL + ".pxd", SMALL + ".c", "tests/a.py"])
+def test_what_a_wheel_has_in_excess_is_found(name: str) -> None:
+    good = names_of_a_good_wheel()
+    assert contents.wheel_name_faults(good | {name}) == [f"the wheel has {name}"]
+
+
+VECTORS = '__attribute__((target("avx2"))) void f(long *p) { for (int i = 0; i < 64; i++) p[i]++; }'
+
+
+@pytest.mark.parametrize(
+    ("options", "source", "fault"),
+    [
+        ([], "", None),
+        (["-Wl,-rpath,/opt/x"], "", "searches /opt/x for libraries"),
+        (["-Wl,--no-as-needed", "-lgcc_s"], "", "needs the library libgcc_s.so.1"),
+        (["-g"], "int x;", "has what only a debugger needs"),
+        pytest.param(
+            ["-O3"],
+            VECTORS,
+            "has instructions that not every processor knows",
+            marks=pytest.mark.skipif(os.uname().machine != "x86_64", reason="is for x86-64"),
+        ),
+    ],
+)
+def test_what_ties_a_module_to_one_machine_is_found(
+    options: list[str], source: str, fault: str | None, tmp_path: Path
+) -> None:
+    sample, module = tmp_path / "sample.c", tmp_path / "sample.so"
+    sample.write_text(source + "\n")
+    compiler = shlex.split(sysconfig.get_config_var("CC"))[0]
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", module, sample, *options], check=True)
+    found = list(contents.binary_faults(module, "_core/sample.so"))
+    assert found == ([] if fault is None else [fault])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with one compiled module."""
+    top = tmp_path_factory.mktemp("small") / "source"
+    contents.copy_source(top)
+    for path in (top / "_core").rglob("*.pyx"):
+        if path != top / (SMALL + ".pyx"):
+            path.unlink()
+    return top
+
+
+def build(top: Path, form: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Build what pip asks for: the form is `wheel` or `editable`; it is in `out` then."""
+    (top / "out").mkdir(exist_ok=True)
+    program = f"from setuptools import build_meta; build_meta.build_{form}('out')"
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("LATERMQ_")}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=top,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
     )
+
+
+def test_a_wheel_has_modules_that_run_anywhere(small: Path, tmp_path: Path) -> None:
+    done = build(small, "wheel")
     assert done.returncode == 0, done.stdout + done.stderr
-    (archive,) = (top / "dist").iterdir()
-    with tarfile.open(archive) as packed:
-        found = {name.partition("/")[2] for name in packed.getnames()}
-    wanted = {str(file.path) for file in package_files((".py", ".pyx", ".pxd", ".pyi"))}
-    assert any(name.endswith(".pyx") for name in wanted)
-    assert (wanted | set(BESIDE)) - found == set()
-    assert not [name for name in found if name.endswith((".c", ".so"))]
+    (wheel,) = (small / "out").glob("*-cp*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        module = Path(packed.extract(SMALL + ENDING, tmp_path))
+    assert list(contents.binary_faults(module, SMALL)) == []
+
+
+def test_a_module_beside_its_source_keeps_its_line_numbers(small: Path) -> None:
+    done = build(small, "editable")
+    assert done.returncode == 0, done.stdout + done.stderr
+    faults = list(contents.binary_faults(small / (SMALL + ENDING), SMALL))
+    assert faults == ["has what only a debugger needs"]
+
+
+def test_without_a_compiler_one_line_says_what_to_install(small: Path) -> None:
+    done = build(small, "wheel", CC="no-such-compiler")
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == "error: missing: a C compiler; apt-get install gcc"
+    assert "Traceback" not in done.stderr
+    assert "copying" not in done.stdout, "the line is hard to find"
 
 
 def requirements(name: str) -> dict[str, str]:
@@ -46,8 +155,8 @@ def requirements(name: str) -> dict[str, str]:
 
 
 def test_each_library_that_is_imported_is_required_and_no_other_is() -> None:
-    python = package_files((".py",))
-    tops = {each.top for each in find_imports(python)} - {*PACKAGES, *sys.stdlib_module_names}
+    found = {each.top for each in find_imports(package_files((".py", ".pyx")))}
+    tops = found - {*PACKAGES, *sys.stdlib_module_names, *OF_CYTHON}
     owners = importlib.metadata.packages_distributions()
     imported = {owners[top][0].lower().replace("_", "-") for top in tops}
     assert imported == set(requirements("requirements.in"))

@@ -95,7 +95,7 @@ class Group:
 
     Args:
         help: what they are for.
-        name: of the program, for the outermost.
+        name: of the program and of its distribution, for the outermost; it has `--version`.
         epilog: examples.
     """
 
@@ -107,6 +107,11 @@ class Group:
         epilog: str | None = None,
     ) -> None:
         self._group = _LazyGroup(name, help=help, epilog=epilog, no_args_is_help=True)
+        if name is not None:
+            option = click.version_option(
+                package_name=name, message="%(prog)s %(version)s", help="Print the version."
+            )
+            option(self._group)
 
     def command(self, name: str, *, epilog: str | None = None) -> Callable[[Function], Function]:
         """Decorate a function to be the command of a name."""

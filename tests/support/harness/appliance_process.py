@@ -51,10 +51,15 @@ class ApplianceProcess:
         data_dir: made by the broker if missing.
         arguments: further ones of `latermq serve`; without --config among them, segments are small.
         stderr_path: every start appends to it.
+        latermq: the command; that of this environment if left.
     """
 
     def __init__(
-        self, data_dir: Path, arguments: Sequence[str] = (), stderr_path: Path | None = None
+        self,
+        data_dir: Path,
+        arguments: Sequence[str] = (),
+        stderr_path: Path | None = None,
+        latermq: Path | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.stderr_path = stderr_path or data_dir.with_name(data_dir.name + ".stderr")
@@ -62,6 +67,7 @@ class ApplianceProcess:
         self.admin = "127.0.0.1:0"
         self.start_times_s: list[float] = []
         self._arguments = list(arguments)
+        self._latermq = latermq or latermq_command()
         if "--config" not in self._arguments:
             config_path = self.stderr_path.with_suffix(".toml")
             config_path.write_text(CONFIG)
@@ -102,7 +108,7 @@ class ApplianceProcess:
         """Start the process; do not wait until it is ready."""
         assert self._process is None, "the broker is already running"
         addresses = ("--listen", self.kafka, "--admin", self.admin)
-        command = [latermq_command(), "serve", "--data-dir", str(self.data_dir), *addresses]
+        command = [self._latermq, "serve", "--data-dir", str(self.data_dir), *addresses]
         self._stdout = b""
         with self.stderr_path.open("ab") as stderr:
             self._process = subprocess.Popen(

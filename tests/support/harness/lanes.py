@@ -16,6 +16,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "disks": 60,
     "programs": 100,
     "system/fuzz/test_fuzz.py": 120,
+    "test_packages.py": 20,
     "test_source.py": 60,
     "test_tidy.py": 8,
     "unit/core/log/test_window.py": 20,

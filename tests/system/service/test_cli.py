@@ -35,8 +35,9 @@ def run_latermq(
     )
 
 
-def test_version_prints_the_version_of_the_distribution() -> None:
-    result = run_latermq("version")
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version_prints_the_version_of_the_distribution(argument: str) -> None:
+    result = run_latermq(argument)
     assert result.returncode == 0
     assert result.stdout == f"latermq {importlib.metadata.version('latermq')}\n"
 
