@@ -253,6 +253,16 @@ def test_every_package_is_in_the_picture_of_the_layers() -> None:
     assert not labels & {"appliance", "compat"}
 
 
+def test_the_table_of_layers_names_every_module() -> None:
+    """As tests/test_layers.py enforces it."""
+    lines = document(ARCHITECTURE).splitlines()
+    rows = {int(row[2]): row for row in lines if re.match(r"\| [0-6] \| `(_core|appliance)", row)}
+    for module, layer in LAYERS.items():
+        name = module.removesuffix(".*").rsplit(".", 1)[-1]
+        if name not in {"appliance", "compat", "kafka"}:
+            assert re.search(rf"[`.]{name}`", rows[layer]), f"layer {layer} lacks {module}"
+
+
 def test_make_regenerate_runs_every_generator() -> None:
     modules = (ROOT / "tests" / "support" / "docs").glob("*.py")
     generators = {path.stem for path in modules if "\ndef main(" in path.read_text()}
