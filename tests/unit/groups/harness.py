@@ -191,12 +191,7 @@ class GroupHarness:
         return reply
 
     def heartbeat(
-        self,
-        member_id: str,
-        generation: int,
-        instance_id: str | None = None,
-        *,
-        group: str = "g",
+        self, member_id: str, generation: int, instance_id: str | None = None, *, group: str = "g"
     ) -> ErrorCode:
         """Send Heartbeat."""
         return self.groups.heartbeat(group, member_id, instance_id, generation, self.now_ms)

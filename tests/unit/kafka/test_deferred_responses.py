@@ -3,7 +3,7 @@
 from _core.paths.session import ResponseSlot, Session
 from compat.kafka.protocol.deferred import DeferredResponse
 from tests.support.clients.wire_client import framed, produce_request, split_answers
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 from tests.support.values.raw_batch import Raw, make_batch
 
 RARE_KEY = 999
@@ -13,8 +13,7 @@ class Connection:
     """A connection whose rare requests wait until the test answers them."""
 
     def __init__(self) -> None:
-        self.harness = BrokerHarness()
-        self.harness.create_topic("t", 1)
+        self.harness = with_topic()
         self.waiting: list[ResponseSlot] = []
         self.session: Session = self.harness.broker.open_session(self._answer_control_plane)
 

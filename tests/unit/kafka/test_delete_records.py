@@ -14,7 +14,7 @@ from tests.support.clients.wire_client import (
     produce_request,
     split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 from tests.support.oracles.kafka_oracle import DeleteRecordsResponse, FetchResponse, decode_response
 from tests.support.values.raw_batch import GZIP, Raw, make_batch
 from tests.support.values.topic_requests import (
@@ -162,8 +162,7 @@ def test_a_start_offset_survives(mode: str, filled: int) -> None:
 
     What was never deleted is there as before.
     """
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     client = WireClient(harness)
     fill(client, [4, 4])
     fill(client, [4, 4], partition=1)
@@ -281,8 +280,7 @@ def test_random_deletes_leave_what_a_list_leaves() -> None:
     seed = 20_401
     rng = random.Random(seed)
     for _ in range(15):
-        harness = BrokerHarness()
-        harness.create_topic("t", 1)
+        harness = with_topic()
         client = WireClient(harness)
         stamps: list[int] = []
         start = 0

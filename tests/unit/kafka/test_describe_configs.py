@@ -26,9 +26,7 @@ def describe(
     documentation: bool = False,
 ) -> list[Any]:
     request = DescribeConfigsRequest(
-        resources=list(resources),
-        include_synonyms=synonyms,
-        include_documentation=documentation,
+        resources=list(resources), include_synonyms=synonyms, include_documentation=documentation
     )
     results: list[Any] = ask(memory_node(broker), request, version, DescribeConfigsResponse).results
     return results

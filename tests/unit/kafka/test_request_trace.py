@@ -15,7 +15,7 @@ from tests.support.clients.wire_client import (
     produce_request,
     split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.oracles.kafka_oracle import CLIENT_ID, ApiVersionsRequest, MetadataRequest
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.raw_batch import Raw, make_batch
@@ -129,8 +129,7 @@ def test_an_answer_is_told_when_all_of_it_has_left(client: WireClient) -> None:
 def test_a_trace_changes_no_answer() -> None:
     answers = []
     for is_traced in (False, True):
-        harness = BrokerHarness()
-        harness.create_topic("t")
+        harness = with_topic()
         client = WireClient(harness)
         if is_traced:
             traced(client)

@@ -16,7 +16,7 @@ from tests.support.clients.wire_client import (
     produce_request,
     split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import (
     ApiVersionsRequest,
@@ -31,13 +31,6 @@ from tests.support.values.raw_batch import ZSTD, Raw, make_batch, split_batches
 
 ANSWERS_MAX = 256
 REQUEST_MAX = 4096 * 3
-
-
-@pytest.fixture
-def client() -> WireClient:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    return WireClient(harness)
 
 
 def produce(number: int, *batches: bytes, acks: int = -1, version: int = 8) -> bytes:
@@ -104,8 +97,7 @@ kinds = st.sampled_from(
 
 def answered(data: bytes, sizes: Iterator[int]) -> tuple[bytes, str | None]:
     """All that a new broker answers to bytes that come in pieces of these sizes."""
-    harness = BrokerHarness(config=small_config(flush="async", request_size_max_bytes=REQUEST_MAX))
-    harness.create_topic("t", 2)
+    harness = with_topic(2, config=small_config(flush="async", request_size_max_bytes=REQUEST_MAX))
     harness.create_topic("still", 1)
     WireClient(harness).produce("still", 0, LARGE)
     client = WireClient(harness)
@@ -232,8 +224,7 @@ def test_produce_and_fetch_in_one_piece_see_what_was_flushed_before(client: Wire
 
 def test_request_size_limit_is_named() -> None:
     """At the limit it is handled, above it the connection ends before the body comes."""
-    harness = BrokerHarness(config=small_config(request_size_max_bytes=REQUEST_MAX))
-    harness.create_topic("t", 2)
+    harness = with_topic(2, config=small_config(request_size_max_bytes=REQUEST_MAX))
     # The size of the value in the record, of the record and of the batch do not change their width.
     missing = REQUEST_MAX + 4 - len(produce(1, LARGE, make_batch([Raw(bytes(5000))])))
     largest = produce(1, LARGE, make_batch([Raw(bytes(5000 + missing))]))
@@ -384,6 +375,4 @@ def test_damaged_request_is_answered_or_closes_the_connection(
 
 @functools.cache
 def shared_harness() -> BrokerHarness:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    return harness
+    return with_topic(2)

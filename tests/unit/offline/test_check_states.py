@@ -78,11 +78,7 @@ def forge(disk: SimFileSystem, change: Callable[[ControlState], ControlState]) -
     control = snapshot.read(disk, CONTROL, saved)
     changed = change(control)
     values = [snapshot.encode_value(v.kind, v.payload, v.topic_id) for v in changed.values]
-    parts = [
-        snapshot.encode_head(changed),
-        snapshot.encode_small_values(changed),
-        *values,
-    ]
+    parts = [snapshot.encode_head(changed), snapshot.encode_small_values(changed), *values]
     size, crc = snapshot.write(disk, CONTROL, parts)
     name_state(disk, SavedState(changed.applied, changed.number, size, crc))
 

@@ -238,9 +238,7 @@ def test_no_copy_of_another_version_stays_beside_a_new_one(disk: SimFileSystem, 
     assert harness.report.is_clean
 
 
-def test_the_first_copy_that_is_written_clears_those_of_other_versions(
-    disk: SimFileSystem,
-) -> None:
+def test_the_first_copy_that_is_written_clears_those_of_other_versions(disk: SimFileSystem) -> None:
     make_newer_checkpoint(disk)
     file = checkpoint.CheckpointFile(disk, PATHS.checkpoint)
     file.open()

@@ -7,17 +7,11 @@ from typing import Final, get_args
 import pytest
 
 from appliance.errors import StorageError
-from appliance.store.checkpoint import (
-    COPY_SIZE,
-    Checkpoint,
-    CheckpointFile,
-    decode,
-    encode,
-)
+from appliance.store.checkpoint import COPY_SIZE, Checkpoint, CheckpointFile, decode, encode
 from appliance.store.log.commit_log import WATERMARK_STEP_BYTES
 from appliance.store.log.segment import SpareJob
 from appliance.units import KIB
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record
@@ -36,9 +30,7 @@ def checkpoint_of(disk: SimFileSystem) -> Checkpoint | None:
 
 
 def prewriting_harness() -> BrokerHarness:
-    harness = BrokerHarness(config=small_config(prewrite_segments=True))
-    harness.create_topic("t", 1)
-    return harness
+    return with_topic(config=small_config(prewrite_segments=True))
 
 
 def fill(harness: BrokerHarness, count: int, size: int = 3000) -> list[bytes]:
@@ -50,10 +42,6 @@ def fill(harness: BrokerHarness, count: int, size: int = 3000) -> list[bytes]:
         if number % 3 == 0:
             harness.housekeep()
     return values
-
-
-def values(harness: BrokerHarness) -> list[bytes]:
-    return [record.value for record in harness.fetch("t", 0)]
 
 
 @pytest.mark.parametrize("at", range(BODY_SIZE))
@@ -164,12 +152,12 @@ def test_records_in_prewritten_segments_survive(count: int, mode: CrashMode) -> 
     sent = fill(harness, count)
     harness.housekeep()
     started = harness.crash(mode, random.Random(count))
-    assert values(started) == sent
+    assert started.values() == sent
     assert started.report.damage == ()
     assert started.report.cut_bytes == 0
     sent += fill(started, 30)
-    assert values(started) == sent
-    assert values(started.restart()) == sent
+    assert started.values() == sent
+    assert started.restart().values() == sent
 
 
 def test_a_torn_frame_in_a_prewritten_segment_is_cut() -> None:
@@ -181,7 +169,7 @@ def test_a_torn_frame_in_a_prewritten_segment_is_cut() -> None:
     disk = harness.disk.crashed("kept", random.Random(0))
     disk.flip(DATA_DIR / "commitlog" / f"{base:020d}", end - base + 300, 1)
     started = BrokerHarness(disk, harness.clock, harness.config)
-    assert values(started) == sent
+    assert started.values() == sent
     assert started.report.cut_bytes > 0
 
 
@@ -199,7 +187,7 @@ def test_a_start_can_do_without_a_checkpoint(harm: str) -> None:
         if harm == "both copies":
             disk.flip(CHECKPOINT, (newest.sequence + 1) % 2 * COPY_SIZE + 9, 1)
     started = BrokerHarness(disk, harness.clock, harness.config)
-    assert values(started) == sent
+    assert started.values() == sent
     assert started.report.damage == ()
 
 
@@ -213,7 +201,7 @@ def test_a_reach_of_another_log_hides_nothing() -> None:
     file.end(500)
     file.close()
     started = BrokerHarness(disk, harness.clock, harness.config)
-    assert values(started) == sent
+    assert started.values() == sent
 
 
 def spare(disk: SimFileSystem) -> SpareJob:
@@ -245,8 +233,7 @@ def test_nothing_but_the_log_writes_into_a_segment_that_is_taken() -> None:
 
 
 def test_zeros_are_written_only_on_request() -> None:
-    harness = BrokerHarness(config=small_config())
-    harness.create_topic("t", 1)
+    harness = with_topic(config=small_config())
     while len(harness.segment_paths()) < 2:
         fill(harness, 1)
     assert harness.disk.open(harness.segment_paths()[-1]).next_data(0) is None

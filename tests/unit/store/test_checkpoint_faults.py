@@ -15,7 +15,7 @@ from appliance.store.recovery.decisions import Fault as StateFault
 from appliance.store.runs.run_set import Runs, RunsJob
 from appliance.store.state.checkpointer import IDLE_NS, RETRY_NS, CheckpointJob, MarkJob
 from appliance.units import KIB, NS_PER_MS
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import (
     PATHS,
     USER_IDS,
@@ -35,8 +35,7 @@ from tests.support.values.kafka_records import Record, delay
 
 @pytest.fixture
 def harness() -> BrokerHarness:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     for number in range(6):
         change(harness, number)
     return harness
@@ -216,8 +215,7 @@ def test_a_stop_on_a_full_disk_is_clean_and_says_why_there_is_no_checkpoint(
 
 
 def test_a_state_is_saved_when_the_log_has_grown() -> None:
-    harness = BrokerHarness(config=small_config(checkpoint_interval_bytes=64 * KIB))
-    harness.create_topic("t", 1)
+    harness = with_topic(config=small_config(checkpoint_interval_bytes=64 * KIB))
     take_checkpoint(harness)
     taken = []
     for _ in range(40):
@@ -316,8 +314,7 @@ def test_a_log_that_lost_its_end_is_reported_once_and_is_clean_after_a_clean_sto
 def test_a_replay_on_a_full_disk_does_not_try_again_at_each_slice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     for number in range(400):
         harness.produce("t", 0, [Record(b"x", headers=delay(10_000 + number, b"%d" % number))])
     harness.broker.close()

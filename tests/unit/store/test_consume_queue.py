@@ -16,7 +16,7 @@ from appliance.store.queue import consume_queue
 from appliance.store.queue.consume_queue import ConsumeQueues
 from appliance.system.files import File
 from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, framed
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
 
@@ -33,8 +33,7 @@ def value_of(partition: int, offset: int) -> bytes:
 @pytest.fixture
 def harness() -> BrokerHarness:
     """A broker whose topic "t" has two partitions with the same number of records."""
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     client = WireClient(harness)
     for start in range(0, COUNT, BATCH_RECORDS):
         for partition in (0, 1):
@@ -47,8 +46,7 @@ def harness() -> BrokerHarness:
 
 
 def partitions_of(harness: BrokerHarness) -> list[Partition]:
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     return topic.partitions
 
 
@@ -297,8 +295,7 @@ def few_files(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_a_bounded_number_of_files_stays_open(few_files: int) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t", 10)
+    harness = with_topic(10)
     for partition in range(10):
         harness.produce("t", partition, [Record(b"%d" % i) for i in range(200)])
     harness.housekeep()

@@ -20,7 +20,7 @@ from appliance.store.state.group_frames import (
     GroupFrame,
     OffsetEntry,
 )
-from tests.support.harness.broker_harness import BrokerHarness, Digest
+from tests.support.harness.broker_harness import BrokerHarness, Digest, with_topic
 from tests.support.harness.checkpoints import PATHS, newest_of, read_every_unit, take_checkpoint
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Producer, Record, by_level, delay
@@ -39,8 +39,7 @@ def play(harness: BrokerHarness, number: int) -> None:
     harness.produce("t", 1, [Record(b"level", headers=by_level(4))])
     harness.cancel_timer("t", USER_IDS[number])
     harness.tick(2_500)
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     group = f"g{number % 2}"
     harness.broker.groups.save_group(GroupFrame(op=GROUP_SAVED, group=group, generation=number))
     entry = OffsetEntry(
@@ -75,8 +74,7 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played() -> Played:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     states, files = [], []
     for number in range(3):
         files.append(harness.disk.files())

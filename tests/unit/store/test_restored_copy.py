@@ -8,7 +8,7 @@ import pytest
 from appliance.errors import ColdFrameError
 from appliance.store.checkpoint import COPY_SIZE
 from appliance.store.state.epoch_starts import EPOCH_MAX, YEAR_2020_MS, next_epoch
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import DERIVED, PATHS
 from tests.support.values.kafka_records import Record
 
@@ -16,8 +16,7 @@ SECOND_MS: Final = 1_000
 
 
 def stopped() -> BrokerHarness:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     for number in range(10):
         harness.produce("t", 0, [Record(b"%d" % number)])
     harness.broker.close()
@@ -36,8 +35,7 @@ def test_a_restored_copy_of_a_clean_stop_goes_on_in_an_epoch_of_its_own() -> Non
     assert restored.report.is_clean
     assert restored.broker.epoch > seen_epoch
     # A consumer that has read the record asks where its epoch ends: before what it has read.
-    topic = restored.broker.topics.find("t")
-    assert topic is not None
+    topic = restored.topic()
     assert restored.produce("t", 0, [Record(b"other")]).base_offset == offset
     try:
         found = restored.broker.search.find_end_of_epoch(topic.partitions[0], seen_epoch)

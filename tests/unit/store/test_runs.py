@@ -25,7 +25,7 @@ from appliance.store.runs.run_set import (
     read_rows,
 )
 from appliance.units import MIB
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import DATA_DIR
 from tests.support.oracles.timer_history import (
     ID_KEY,
@@ -465,8 +465,7 @@ def test_blocks_that_changed_places_are_found() -> None:
 
 def rotten_harness() -> BrokerHarness:
     """A broker whose only timer, `job`, became due and cannot be read: it stays pending."""
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"to rot", headers=delay(5_000, b"job"))])
     harness.produce("t", 0, [Record(b"mark")])
     harness = harness.restart()

@@ -103,8 +103,7 @@ class Story:
                 GroupFrame(op=GROUP_SAVED, group=group, generation=generation)
             )
             self.given.generations[group] = generation
-            topic = harness.broker.topics.find("b")
-            assert topic is not None
+            topic = harness.topic("b")
             harness.broker.groups.commit_offsets(
                 [
                     OffsetEntry(
@@ -197,8 +196,7 @@ def check_given(story: Story, harness: BrokerHarness, *, has_cut: bool) -> None:
         known = harness.broker.groups.generation_floor if frame is None else frame.generation
         assert known >= generation, group
     harness.create_topic("new")
-    fresh = harness.broker.topics.find("new")
-    assert fresh is not None
+    fresh = harness.topic("new")
     assert fresh.topic_id > given.topic_id
     names = {topic.topic_id: topic.name for topic in story.harness.broker.topics.all()}
     for topic in harness.broker.topics.all():

@@ -283,15 +283,6 @@ def test_hot_bytes_are_read_without_waiting(place: Place) -> None:
         assert bytes(memory[:count]) in (expected, b"")
 
 
-def test_bytes_are_read_into_memory(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
-    file.pwritev([b"0123456789"], 0)
-    for size, offset, expected in ((4, 2, b"2345"), (100, 8, b"89"), (4, 100, b"")):
-        memory = bytearray(size)
-        count = file.pread_into(memoryview(memory), offset)
-        assert bytes(memory[:count]) == expected
-
-
 def test_a_tree_is_synced_with_its_names(place: Place) -> None:
     place.fs.make_dirs(place.root / "a" / "b", is_synced=False)
     place.fs.open(place.root / "a" / "b" / "c", create=True).pwritev([b"x"], 0)

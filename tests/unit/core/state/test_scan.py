@@ -11,15 +11,7 @@ from _core.state.projections import Projections
 from _core.state.scan import EPOCH_FELL, LogScan
 from tests.support.docs.golden_frames import JOBS
 from tests.support.oracles import frames_model as model
-from tests.support.values.scanned_log import (
-    BAD_CRC,
-    NO_MAGIC,
-    Log,
-    reader,
-    scan,
-    sizes,
-    small_log,
-)
+from tests.support.values.scanned_log import BAD_CRC, NO_MAGIC, Log, reader, scan, sizes, small_log
 
 NEWER = "written by a newer latermq"
 MISSING = "a segment is missing"

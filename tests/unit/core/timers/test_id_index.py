@@ -108,10 +108,7 @@ def siphash_constants() -> list[int]:
 
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [
-        (0, "a3817f04ba25a8e66df67214c7550293"),
-        (1, "da87c1d86b99af44347659119b22fc45"),
-    ],
+    [(0, "a3817f04ba25a8e66df67214c7550293"), (1, "da87c1d86b99af44347659119b22fc45")],
 )
 def test_hash_equals_the_published_vectors(size: int, expected: str) -> None:
     """The first vectors of the authors' reference code: key and message count up from zero."""
