@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from _core.bytes.layout import UNIT_SIZE, UNITS_PER_FILE
@@ -62,6 +62,9 @@ from tests.support.values.kafka_records import (
 PRODUCE_VERSION: Final = 8
 CREATE_VERSION: Final = 5
 DELETE_VERSION: Final = 4
+
+Stop = CrashMode | Literal["clean"]
+"""How a broker ends."""
 
 UNITS_SIZE: Final = UNIT_SIZE * UNITS_PER_FILE
 
@@ -384,6 +387,10 @@ class BrokerHarness:
         """Stop cleanly and start again on the same disk."""
         self.broker.close()
         return BrokerHarness(self.disk, self.clock, self.config)
+
+    def reborn(self, how: Stop, seed: int = 1) -> "BrokerHarness":
+        """Start again after a clean stop or a crash."""
+        return self.restart() if how == "clean" else self.crash(how, random.Random(seed))
 
     # State
 

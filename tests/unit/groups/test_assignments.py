@@ -18,16 +18,6 @@ def two_joined(harness: GroupHarness) -> tuple[JoinAnswer, JoinAnswer]:
     return leader, follower
 
 
-def test_a_follower_waits_for_the_leader(harness: GroupHarness) -> None:
-    leader, follower = two_joined(harness)
-    waiting = harness.sync(follower.member_id, 1)
-    assert not waiting.is_answered
-    own = harness.sync(leader.member_id, 1, {leader.member_id: b"x", follower.member_id: b"y"})
-    assert (own.answer.assignment, waiting.answer.assignment) == (b"x", b"y")
-    assert (own.answer.protocol_type, own.answer.protocol) == ("consumer", "range")
-    assert harness.group().state is GroupState.STABLE
-
-
 def test_who_is_left_out_gets_nothing_and_strangers_are_ignored(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     harness.sync(leader.member_id, 1, {leader.member_id: b"x", "stranger": b"z"})
@@ -64,12 +54,6 @@ def test_wrong_names_and_generations_are_refused(harness: GroupHarness) -> None:
         assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     fine = harness.sync(follower.member_id, 1, protocol="range", protocol_type="consumer")
     assert not fine.is_answered
-
-
-def test_while_members_join_nobody_gets_an_assignment(harness: GroupHarness) -> None:
-    leader, follower = harness.stable(A, B)
-    harness.join("g", leader.member_id)
-    assert harness.sync(follower.member_id, 1).answer.error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_a_join_before_the_assignment_sends_all_back(harness: GroupHarness) -> None:

@@ -61,16 +61,6 @@ def test_member_ids_begin_with_the_clients_name_and_are_never_the_same(
     assert len(static_id) == 255 + 1 + 36
 
 
-def test_a_client_gets_its_id_first(harness: GroupHarness) -> None:
-    asked = harness.join(is_member_id_required=True).answer
-    assert asked.error is ErrorCode.MEMBER_ID_REQUIRED
-    assert harness.group().state is GroupState.EMPTY
-    joined = harness.join("g", asked.member_id, is_member_id_required=True)
-    harness.advance(DELAY_MS)
-    assert joined.answer.member_id == asked.member_id
-    assert not harness.group().pending
-
-
 def test_an_id_that_is_not_used_in_time_is_worth_nothing(harness: GroupHarness) -> None:
     member_id = harness.join(is_member_id_required=True).answer.member_id
     harness.advance(SESSION_MS)
@@ -161,14 +151,6 @@ def test_a_follower_that_has_not_changed_gets_the_present_generation_back(
     assert (again.members, again.protocol) == ((), "range")
     assert harness.group().state is GroupState.STABLE
     assert harness.sync(follower.member_id, 1).answer.assignment == follower.member_id.encode()
-
-
-def test_a_leader_that_joins_again_makes_all_join_again(harness: GroupHarness) -> None:
-    leader, follower = harness.stable(A, B)
-    again = harness.join("g", leader.member_id)
-    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
-    harness.join("g", follower.member_id)
-    assert again.answer.generation == 2
 
 
 def test_a_member_that_has_changed_makes_all_join_again(harness: GroupHarness) -> None:

@@ -34,13 +34,6 @@ def test_members_of_a_stable_group_go_on_without_a_rebalance(harness: GroupHarne
     assert harness.group().state is GroupState.STABLE
 
 
-def test_members_that_do_not_come_back_are_removed(harness: GroupHarness) -> None:
-    harness.stable(A, B)
-    harness.restart()
-    harness.advance(SESSION_MS)
-    assert (harness.group().state, harness.group().generation) == (GroupState.EMPTY, 2)
-
-
 def test_a_generation_without_its_assignment_gets_it_after_the_restart(
     harness: GroupHarness,
 ) -> None:

@@ -100,15 +100,6 @@ def test_a_group_that_is_left_while_it_waits_for_more_is_empty_again(harness: Gr
     assert harness.group().state is GroupState.EMPTY
 
 
-def test_who_leaves_is_gone_at_once(harness: GroupHarness) -> None:
-    leader, follower = harness.stable(A, B)
-    assert harness.leave(leader.member_id) == [ErrorCode.NONE]
-    assert harness.leave(leader.member_id) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
-    again = harness.join("g", follower.member_id).answer
-    assert (again.generation, again.leader_id) == (2, follower.member_id)
-
-
 def test_many_leave_at_once_and_each_is_answered(harness: GroupHarness) -> None:
     a, b, c = harness.stable(A, B | {"instance_id": "i"}, C | {"instance_id": "j"})
     pending = harness.join(is_member_id_required=True).answer.member_id

@@ -92,18 +92,6 @@ def test_coming_back_with_another_subscription_is_no_reason_to_join_again(
     )
 
 
-def test_a_static_member_that_does_not_come_back_is_removed_after_its_session(
-    harness: GroupHarness,
-) -> None:
-    leader, follower = harness.stable(A, B)
-    harness.advance(SESSION_MS - 1)
-    harness.heartbeat(leader.member_id, 1, "a")
-    assert follower.member_id in harness.group().members
-    harness.advance(1)
-    assert follower.member_id not in harness.group().members
-    assert harness.heartbeat(leader.member_id, 1, "a") is ErrorCode.REBALANCE_IN_PROGRESS
-
-
 def test_a_static_member_that_is_away_stays_through_a_rebalance(harness: GroupHarness) -> None:
     long = {"session_timeout_ms": 100_000}
     away, here = harness.stable(A | long, B | long)

@@ -1,13 +1,10 @@
 """A changed setting of a topic holds at once, for every record, and survives any stop."""
 
-import random
-
 import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient, split_answers
-from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.simulator.sim_fs import CrashMode
+from tests.support.harness.broker_harness import BrokerHarness, Stop
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.raw_batch import CREATED_MS, Raw, make_batch
 from tests.support.values.topic_requests import (
@@ -82,7 +79,7 @@ def test_what_is_pending_is_delivered_by_the_setting_of_that_moment(client: Wire
 
 
 @pytest.mark.parametrize("mode", ["clean", "kept", "dropped"])
-def test_a_changed_setting_survives(mode: CrashMode | str) -> None:
+def test_a_changed_setting_survives(mode: Stop) -> None:
     """Also when the segment of its frame is full and others have followed."""
     client = WireClient(BrokerHarness())
     client.harness.create_topic("t", 2, {"delay.timestamp": "due", "delay.max.ms": "9000"})
@@ -92,12 +89,7 @@ def test_a_changed_setting_survives(mode: CrashMode | str) -> None:
     assert settings_of(client, "t") == given
     for _ in range(60):
         assert send(client, Raw(b"x" * 3500))[0] == 0
-    match mode:
-        case "clean":
-            harness = client.harness.restart()
-        case "kept" | "dropped":
-            harness = client.harness.crash(mode, random.Random(1))
-    client = WireClient(harness)
+    client = WireClient(client.harness.reborn(mode))
     assert settings_of(client, "t") == given
     assert send(client, Raw(b"x" * 4000)) == (ErrorCode.MESSAGE_TOO_LARGE, -1)
     assert send(client, Raw(b"x" * 3500)) == (0, 60)

@@ -1,13 +1,12 @@
 """CreatePartitions: a topic gets more partitions, which can be used at once and after any stop."""
 
-import random
 from typing import Any
 
 import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
-from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.harness.memory_broker import MemoryBroker, memory_node
 from tests.support.oracles.kafka_oracle import (
@@ -146,7 +145,7 @@ def test_new_partitions_are_used_at_once(client: WireClient) -> None:
 
 @pytest.mark.parametrize("mode", ["clean", "kept", "dropped"])
 @pytest.mark.parametrize("filled", [0, 60])
-def test_new_partitions_survive_with_their_records_and_timers(mode: str, filled: int) -> None:
+def test_new_partitions_survive_with_their_records_and_timers(mode: Stop, filled: int) -> None:
     """Also when the segments of their frames are full and others have followed."""
     harness = with_topic(1, {"delay.timestamp": "due"})
     client = WireClient(harness)
@@ -158,11 +157,7 @@ def test_new_partitions_survive_with_their_records_and_timers(mode: str, filled:
             client.produce("t", 0, make_batch([Raw(b"x" * 3000)]))
     headers = ((b"x-delay", b"500"),)
     client.produce("t", 2, make_batch([Raw(b"due", headers=headers)]))
-    match mode:
-        case "clean":
-            harness = harness.restart()
-        case "kept" | "dropped":
-            harness = harness.crash(mode, random.Random(1))
+    harness = harness.reborn(mode)
     client = WireClient(harness)
     harness.tick(500)
     assert client.harness.values(partition=1) == [b"2"]

@@ -4,7 +4,6 @@ The rule is Kafka's: the last five batches of a producer and partition are known
 follows the last, a newer epoch begins at 0, and a producer that is not known begins anywhere.
 """
 
-import random
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient, produce_request
-from tests.support.harness.broker_harness import with_topic
-from tests.support.simulator.sim_fs import CrashMode
+from tests.support.harness.broker_harness import Stop, with_topic
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.raw_batch import NONE, ZSTD, Raw, RawHeaders, make_batch, split_batches
 
@@ -193,15 +191,10 @@ def test_delayed_batch_sent_again_is_held_once(client: WireClient, codec: int) -
 
 
 @pytest.mark.parametrize("stop", ["clean", "kept", "dropped"])
-def test_sequences_survive_a_stop(client: WireClient, stop: str) -> None:
+def test_sequences_survive_a_stop(client: WireClient, stop: Stop) -> None:
     for sequence in range(REMEMBERED + 2):
         send(client, sequence, epoch=3)
-    harness = client.harness
-    modes: dict[str, CrashMode] = {"kept": "kept", "dropped": "dropped"}
-    is_clean = stop not in modes
-    client = WireClient(
-        harness.restart() if is_clean else harness.crash(modes[stop], random.Random(0))
-    )
+    client = WireClient(client.harness.reborn(stop))
     assert send(client, 1, epoch=3) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     for sequence in range(2, REMEMBERED + 2):
         assert send(client, sequence, epoch=3) == (0, sequence)

@@ -173,14 +173,6 @@ def test_transactional_id_is_refused(client: WireClient, version: int) -> None:
     assert empty.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_transactional_batch_is_refused(client: WireClient) -> None:
-    batch = make_batch(TWO, attributes=16, producer_id=1, producer_epoch=0, base_sequence=0)
-    part = client.produce("t", 0, batch)
-    assert part.error_code == ErrorCode.INVALID_RECORD
-    assert part.error_message == "transactions are not supported yet"
-    assert next_offset(client) == 0
-
-
 # Stored as it came
 
 

@@ -63,6 +63,7 @@ WRONG_BATCHES: list[tuple[str, bytes | None, int, str]] = [
     ),
     ("negative count", make_batch(TWO, count=-1, last_delta=-2), INVALID, MISFIT),
     ("control batch", make_batch(TWO, attributes=32), INVALID, "control batches"),
+    ("transaction", make_batch(TWO, attributes=16), INVALID, "transactions are not supported yet"),
     ("LogAppendTime", make_batch(TWO, attributes=8), ErrorCode.INVALID_TIMESTAMP, "LogAppendTime"),
     ("codec 5", make_batch(TWO, attributes=5), UNSUPPORTED, "compression type 5"),
     ("codec 7", make_batch(TWO, attributes=7), UNSUPPORTED, "compression type 7"),

@@ -20,11 +20,9 @@ from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import (
     ApiVersionsRequest,
-    ApiVersionsResponse,
     FetchResponse,
     ListOffsetsRequest,
     MetadataRequest,
-    ProduceResponse,
     decode_response,
 )
 from tests.support.values.raw_batch import ZSTD, Raw, make_batch, split_batches
@@ -147,16 +145,6 @@ def test_pieces_of_any_size_get_the_same_answers(
         assert without_uuids(found) == without_uuids(whole)
         assert numbers(found) == numbers(whole)
         assert found_reason == reason
-
-
-def test_byte_by_byte_is_as_good_as_whole(client: WireClient) -> None:
-    for byte in produce(1, SMALL, MIXED) + fetch(2):
-        client.send_bytes(bytes([byte]))
-    client.harness.flush()
-    first, second = split_answers(client.take())
-    produced = decode_response(ProduceResponse, 8, first).responses[0].partition_responses
-    assert [(part.error_code, part.base_offset) for part in produced] == [(0, 0), (0, -1)]
-    assert decode_response(FetchResponse, 11, second).responses[0].partitions[0].error_code == 0
 
 
 # Order
@@ -330,15 +318,6 @@ def test_closed_session_sends_nothing_more(client: WireClient) -> None:
     assert client.take() == b""
     assert not client.session.is_waiting
     assert len(split_batches(WireClient(client.harness).fetch_records("t", 0))) == 1
-
-
-def test_answers_carry_the_versions_header(client: WireClient) -> None:
-    """Flexible versions have a tag byte after the correlation id, ApiVersions never."""
-    asked = ApiVersionsRequest(client_software_name="oracle", client_software_version="1")
-    client.send_bytes(framed(asked, 3, 77))
-    (payload,) = split_answers(client.take())
-    answer = decode_response(ApiVersionsResponse, 3, payload)
-    assert (answer.header.correlation_id, answer.error_code) == (77, 0)
 
 
 @settings(max_examples=300)

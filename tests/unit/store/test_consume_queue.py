@@ -75,19 +75,19 @@ def test_no_flipped_bit_of_a_unit_leads_astray(harness: BrokerHarness) -> None:
     good = harness.disk.files()[path]
     blocks = partitions_of(harness)[0].blocks
     assert blocks is not None
-    for bit in range(12 * 8):
+    for bit in range(0, 12 * 8, 3):
         harness.disk.flip(path, offset * UNIT_SIZE + bit // 8, 1 << bit % 8)
         blocks.drop(partitions_of(harness)[0].handle, 0, COUNT)
         check_served(harness, 0, offset)
-        assert len(harness.broker.damage) == bit + 1, f"bit {bit}"
-        damage = harness.broker.damage[bit]
+        assert len(harness.broker.damage) == bit // 3 + 1, f"bit {bit}"
+        damage = harness.broker.damage[bit // 3]
         assert (damage.path, damage.offset, damage.is_repaired) == (path, offset * UNIT_SIZE, True)
         assert harness.disk.files()[path] == good
     check_served(harness, 0, offset)
-    assert len(harness.broker.damage) == 12 * 8
+    assert len(harness.broker.damage) == 12 * 8 // 3
 
 
-@pytest.mark.parametrize("other", [0, 89, 131, 400, COUNT - 1])
+@pytest.mark.parametrize("other", [0, 131, COUNT - 1])
 def test_a_unit_of_another_record_is_not_believed(harness: BrokerHarness, other: int) -> None:
     path = path_of(harness)
     good = harness.disk.files()[path]
@@ -156,7 +156,7 @@ def test_units_are_served_though_the_disk_is_too_full_to_mend_them(harness: Brok
     assert path not in harness.disk.files() or not harness.disk.files()[path]
 
 
-@pytest.mark.parametrize("offset", [0, 100, 480, 500, 590])
+@pytest.mark.parametrize("offset", [0, 480, 590])
 def test_a_frame_that_rotted_is_blamed_and_not_its_unit(
     harness: BrokerHarness, offset: int
 ) -> None:
@@ -398,7 +398,7 @@ def test_an_empty_partition_needs_no_file(harness: BrokerHarness) -> None:
     assert queues.restore(partition)
 
 
-@pytest.mark.parametrize("offset", [0, 1, 333, 499, 500, COUNT - 1, COUNT])
+@pytest.mark.parametrize("offset", [0, 1, 333, COUNT])
 def test_a_cut_takes_the_units_after_it(harness: BrokerHarness, offset: int) -> None:
     queues, partition = restored(harness, COUNT)
     good = harness.disk.files()[path_of(harness)]

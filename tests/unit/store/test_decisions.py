@@ -189,11 +189,26 @@ def expected_state(played: Played, case: Case) -> SavedState | None:
     return None
 
 
+def fault_of_newest(case: Case) -> Fault | None:
+    """The reason that a start must report for not using the newest state."""
+    if case.control != "present":
+        return Fault.CONTROL_MISSING if case.control == "missing" else Fault.CONTROL_DAMAGED
+    if case.units == "missing":
+        return Fault.UNITS_MISSING
+    for harm in (case.timers, case.ids):
+        if harm != "present":
+            return Fault.RUNS_MISSING if harm == "missing" else Fault.RUNS_DAMAGED
+    return None
+
+
 def check(played: Played, case: Case) -> None:
     """Start on what is left: from the right state, as the right kind of start, with all of it."""
     harness = BrokerHarness(spoil(played, case), played.harness.clock, played.harness.config)
     report, expected = harness.report, expected_state(played, case)
     assert report.checkpoint == (0 if expected is None else expected.number), (case, report)
+    rejected = {each.number: each.fault for each in report.rejected}
+    fault = fault_of_newest(case) if case.newer == "present" else None
+    assert rejected.get(played.states[2].number) == fault, (case, report)
     has_copy = "present" in (case.newer, case.older) or "stale" in (case.newer, case.older)
     assert report.is_clean == (case.abort == "missing" and has_copy)
     assert report.epoch > played.harness.broker.epoch

@@ -9,7 +9,7 @@ from appliance.errors import ColdFrameError
 from appliance.store.checkpoint import COPY_SIZE
 from appliance.store.state.epoch_starts import EPOCH_MAX, YEAR_2020_MS, next_epoch
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
-from tests.support.harness.checkpoints import DERIVED, PATHS
+from tests.support.harness.checkpoints import PATHS
 from tests.support.values.kafka_records import Record
 
 SECOND_MS: Final = 1_000
@@ -86,16 +86,6 @@ def test_the_next_epoch(last: int, seconds: int) -> None:
     found = next_epoch(last, YEAR_2020_MS + seconds * SECOND_MS + 999)
     assert found == max(last + 1, seconds, 0)
     assert next_epoch(last, 1 << 60) == EPOCH_MAX
-
-
-def test_segments_without_a_checkpoint_count_as_an_unclean_stop() -> None:
-    harness = stopped()
-    for path in DERIVED:
-        harness.disk.remove_tree(path)
-    harness.disk.unlink(PATHS.checkpoint)
-    again = BrokerHarness(harness.disk, harness.clock, harness.config)
-    assert not again.report.is_clean
-    assert len(again.fetch("t", 0)) == 10
 
 
 def test_a_log_that_ends_after_what_the_checkpoint_says_counts_as_an_unclean_stop() -> None:

@@ -356,7 +356,7 @@ def test_random_calls_give_the_same_on_both(tmp_path: Path) -> None:
         OsFileSystem().open(tmp_path / "x", create=True),
         disk.open(tmp_path / "x", create=True),
     )
-    for _ in range(400):
+    for _ in range(200):
         offset, size = rng.randrange(30_000), rng.randrange(9_000)
         call = rng.choice(("write", "write", "truncate", "allocate", "sync"))
         found = []

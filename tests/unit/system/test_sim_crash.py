@@ -407,14 +407,6 @@ def test_the_trace_shows_what_was_called(disk: SimFileSystem) -> None:
     ]
 
 
-def test_torn_disks_repeat_with_their_seed(disk: SimFileSystem) -> None:
-    put(disk, "a", b"o" * 5_000)
-    for start in range(0, 5_000, 700):
-        disk.open(ROOT / "a").pwritev([b"n" * 600], start)
-        disk.open(ROOT / f"file{start}", create=True)
-    assert found(disk, "torn", 7) == found(disk, "torn", 7)
-
-
 def test_a_long_run_keeps_what_is_durable(disk: SimFileSystem) -> None:
     """Syncs are folded into the base image now and then; no fold loses or invents a byte."""
     rng = random.Random(20260101)

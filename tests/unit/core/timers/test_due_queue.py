@@ -16,16 +16,6 @@ MILLION = 1_000_000
 FIXED_BYTES = 64 * 1024
 
 
-def test_ties_leave_in_order_of_arrival_however_they_came() -> None:
-    """Among equal due times the id decides: position first, index in the batch second."""
-    queue = DueQueue(1)
-    ids = [(position, index) for position in range(0, 40_000, 8) for index in (0, 1)]
-    shuffled = random.Random(3).sample(ids, len(ids))
-    for position, index in shuffled:
-        queue.push_timer(START_MS, position, index, 0)
-    assert [timer[1:3] for timer in pop_all(queue, START_MS, limit=77)] == ids
-
-
 def test_a_carried_timer_comes_before_later_ones_of_its_ms_though_it_came_last() -> None:
     """Also when thousands of that ms lie there in order already, and some have left."""
     queue = DueQueue(0)
@@ -198,69 +188,6 @@ def test_a_timer_pushed_twice_leaves_twice() -> None:
     assert [timer[1] for timer in popped] == [100, 100, 100, 200, 200, 200]
 
 
-def test_timers_that_could_not_be_delivered_come_first_again() -> None:
-    """A failed delivery changes nothing about the order, with more of the same ms to come."""
-    queue = DueQueue(0)
-    timers = [(START_MS, i * 100, 0, 0) for i in range(10_000)]
-    queue.push_packed(pack(timers))
-    first = queue.pop(START_MS, 2_048)
-    queue.unpop_timers(first[48:])
-    queue.push_timer(START_MS, MILLION * 100, 0, 0)
-    assert pop_all(queue, START_MS, limit=300) == [*timers[48:], (START_MS, MILLION * 100, 0, 0)]
-
-
-def test_timers_of_a_topic_deleted_while_in_flight_are_not_put_back() -> None:
-    """What is forgotten is never popped, also if it was popped before."""
-    queue = DueQueue(0)
-    queue.push_timer(START_MS, 100, 0, 1)
-    queue.push_timer(START_MS, 200, 0, 2)
-    popped = queue.pop(START_MS, 10)
-    queue.forget(1)
-    queue.unpop_timers(popped)
-    assert queue.pending == 1
-    assert queue.pop(START_MS, 10) == [(START_MS, 200, 0, 2)]
-
-
-def test_a_timer_of_a_deleted_topic_is_not_taken() -> None:
-    """Only its level offset is used up."""
-    queue = DueQueue(2)
-    queue.forget(7)
-    queue.push_timer(START_MS, 100, 0, 7)
-    queue.push_timer(START_MS, 100, 1, 7, 2, 4)
-    assert queue.pending == 0
-    assert queue.pop(START_MS, 10) == []
-    assert (queue.level_head_offset(2), queue.level_next_offset(2)) == (5, 5)
-
-
-def test_clock_stepped_back_sends_level_timers_elsewhere() -> None:
-    """Due times of a level's FIFO only grow; what would break that gets no level offset."""
-    queue = DueQueue(1)
-    assert queue.level_offset(1, START_MS) == 0
-    queue.push_timer(START_MS, 0, 0, 0, 1, 0)
-    assert queue.level_offset(1, START_MS - 1) == -1
-    queue.push_timer(START_MS - 1, 100, 0, 0, 1, -1)
-    assert queue.level_offset(1, START_MS) == 1
-    queue.push_timer(START_MS, 200, 0, 0, 1, 1)
-    assert (queue.level_head_offset(1), queue.level_next_offset(1)) == (0, 2)
-    assert [timer[1] for timer in pop_all(queue, START_MS)] == [100, 0, 200]
-
-
-def test_level_head_follows_pops_cancels_and_gaps() -> None:
-    """Lag = next - head counts from the first timer still to come."""
-    queue = DueQueue(1)
-    for offset in (3, 4, 9, 10, 20):
-        queue.push_timer(START_MS + offset, offset * 100, 0, 0, 1, offset)
-    assert (queue.level_head_offset(1), queue.level_next_offset(1)) == (3, 21)
-    assert len(queue.pop(START_MS + 4, 10)) == 2
-    assert queue.level_head_offset(1) == 9
-    queue.cancel_timer(1_000, 0, 0)
-    assert queue.level_head_offset(1) == 9
-    queue.cancel_timer(900, 0, 0)
-    assert queue.level_head_offset(1) == 20
-    assert len(queue.pop(START_MS + 20, 10)) == 1
-    assert queue.level_head_offset(1) == 21
-
-
 def test_level_offsets_survive_a_sweep_of_the_fifo() -> None:
     """Where cancelled timers were taken out of the middle, offsets still count them."""
     queue = DueQueue(1)
@@ -323,17 +250,16 @@ def test_a_queue_in_a_reference_cycle_is_collected_with_its_timers() -> None:
     class Holder:
         pass
 
-    for _ in range(3):
-        holder = Holder()
-        holder.myself = holder  # type: ignore[attr-defined]
-        holder.queue = queue = DueQueue(2)  # type: ignore[attr-defined]
-        for i in range(5_000):
-            queue.push_timer(START_MS + i, i, 0, 0, i % 3, i // 3)
-        queue.unpop_timers(queue.pop(START_MS + 100, 100))
-        gone = weakref.ref(holder)
-        del holder, queue
-        gc.collect()
-        assert gone() is None
+    holder = Holder()
+    holder.myself = holder  # type: ignore[attr-defined]
+    holder.queue = queue = DueQueue(2)  # type: ignore[attr-defined]
+    for i in range(5_000):
+        queue.push_timer(START_MS + i, i, 0, 0, i % 3, i // 3)
+    queue.unpop_timers(queue.pop(START_MS + 100, 100))
+    gone = weakref.ref(holder)
+    del holder, queue
+    gc.collect()
+    assert gone() is None
 
 
 OUT_OF_MEMORY = """
