@@ -161,15 +161,6 @@ def test_a_name_that_occurs_twice_is_refused_once_and_the_others_are_made() -> N
     assert [made.name for made in broker.topics.all()] == ["b"]
 
 
-def test_an_existing_topic_stays_as_it_is() -> None:
-    broker = MemoryBroker()
-    create(broker, topic(partitions=2))
-    (result,) = create(broker, topic(partitions=3))
-    assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-    made = broker.topic()
-    assert len(made.partitions) == 2
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_longest_strings_can_be_named_in_the_refusal(version: int) -> None:
     """A message that repeats what a client sent must still fit the int16 of old versions."""

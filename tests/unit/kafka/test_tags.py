@@ -70,35 +70,27 @@ def test_the_hash_is_that_of_rocketmq() -> None:
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-def test_one_tag_of_all_records_is_marked_by_its_code(codec: int) -> None:
-    harness = with_topic()
-    records = [Raw(headers=tagged("TagA")), Raw(headers=[*tagged("TagA"), (b"h", b"v")])]
-    assert produced(harness, records, codec=codec) == (2598919, False)
-
-
-@pytest.mark.parametrize("codec", [0, GZIP])
-def test_tags_that_differ_are_marked_by_a_mask(codec: int) -> None:
-    harness = with_topic()
-    records = [Raw(headers=tagged("TagA")), Raw(headers=tagged("ü"))]
-    assert produced(harness, records, codec=codec) == (mask_of("TagA", "ü"), True)
-
-
-def test_a_record_without_a_tag_among_others_makes_a_mask() -> None:
-    harness = with_topic()
-    records = [Raw(headers=tagged("TagA")), Raw(), Raw(headers=[(b"tag", b"TagA")])]
-    assert produced(harness, records) == (mask_of("TagA"), True)
-
-
-@pytest.mark.parametrize("value", [None, b"", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"a\xf0\x9f"])
-def test_a_header_without_a_text_is_no_tag(value: bytes | None) -> None:
-    harness = with_topic()
-    assert produced(harness, [Raw(headers=tagged(value))]) == (0, False)
-    assert produced(harness, [Raw(headers=[(b"h", b"v")]), Raw()]) == (0, False)
-
-
-def test_the_last_of_several_headers_counts() -> None:
-    harness = with_topic()
-    assert produced(harness, [Raw(headers=[*tagged("a"), *tagged("TagA")])]) == (2598919, False)
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ([["TagA"], ["TagA"]], (2598919, False)),
+        ([["a", "TagA"]], (2598919, False)),  # the last of several headers counts
+        ([["TagA"], ["ü"]], (mask_of("TagA", "ü"), True)),
+        ([["TagA"], []], (mask_of("TagA"), True)),
+        *(
+            ([[no_text], []], (0, False))
+            for no_text in (None, b"", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"a\xf0\x9f")
+        ),
+    ],
+)
+def test_a_frame_has_the_code_of_one_tag_or_a_mask_of_several(
+    tags: list[list[str | bytes | None]], expected: tuple[int, bool], codec: int
+) -> None:
+    records = [
+        Raw(headers=[(b"tag", b"other"), *(header for tag in each for header in tagged(tag))])
+        for each in tags
+    ]
+    assert produced(with_topic(), records, codec=codec) == expected
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a broker says ahead of how far its log goes, and the zeros it writes there before."""
+"""The watermark in the checkpoint, and the zeros written to a segment before it is used."""
 
 import errno
 import random
@@ -12,6 +12,7 @@ from appliance.store.log.commit_log import WATERMARK_STEP_BYTES
 from appliance.store.log.segment import SpareJob
 from appliance.units import KIB
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import checkpoint_file_on
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record
@@ -23,14 +24,20 @@ BODY_SIZE: Final = len(encode(Checkpoint(1, 2, 3)))
 
 def checkpoint_of(disk: SimFileSystem) -> Checkpoint | None:
     """What a start would read."""
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.close()
-    return file.last
+    return checkpoint_file_on(disk).last
 
 
 def prewriting_harness() -> BrokerHarness:
     return with_topic(config=small_config(prewrite_segments=True))
+
+
+def new_file() -> tuple[SimFileSystem, CheckpointFile]:
+    disk = SimFileSystem()
+    disk.make_dirs(DATA_DIR)
+    file = CheckpointFile(disk, CHECKPOINT)
+    file.open()
+    file.ensure()
+    return disk, file
 
 
 def fill(harness: BrokerHarness, count: int, size: int = 3000) -> list[bytes]:
@@ -54,11 +61,7 @@ def test_a_copy_with_a_flipped_bit_is_none(at: int) -> None:
 
 
 def test_the_newer_whole_copy_counts() -> None:
-    disk = SimFileSystem()
-    disk.make_dirs(DATA_DIR)
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.ensure()
+    disk, file = new_file()
     assert checkpoint_of(disk) is None
     for flushed in range(1, 6):
         file.write(flushed, flushed + 10)
@@ -69,12 +72,8 @@ def test_the_newer_whole_copy_counts() -> None:
     assert checkpoint_of(disk) is None
 
 
-def test_a_reach_is_never_taken_back_but_by_a_clean_stop() -> None:
-    disk = SimFileSystem()
-    disk.make_dirs(DATA_DIR)
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.ensure()
+def test_a_watermark_is_lowered_by_a_clean_stop_alone() -> None:
+    disk, file = new_file()
     file.write(10, 1000)
     file.write(20, 500)
     assert file.last == Checkpoint(2, 20, 1000)
@@ -83,11 +82,7 @@ def test_a_reach_is_never_taken_back_but_by_a_clean_stop() -> None:
 
 
 def test_a_flushed_position_is_never_taken_back() -> None:
-    disk = SimFileSystem()
-    disk.make_dirs(DATA_DIR)
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.ensure()
+    disk, file = new_file()
     file.write(20, 1000)
     file.note_flushed(10)
     assert checkpoint_of(disk) == Checkpoint(2, 20, 1000)
@@ -95,11 +90,7 @@ def test_a_flushed_position_is_never_taken_back() -> None:
 
 @pytest.mark.parametrize("what", ["half of it", "nothing", "all but the sync"])
 def test_a_write_that_fails_again_and_again_leaves_the_copy_before_it(what: str) -> None:
-    disk = SimFileSystem()
-    disk.make_dirs(DATA_DIR)
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.ensure()
+    disk, file = new_file()
     file.write(1, 10)
     for sequence in range(2, 6):
         good = file.last
@@ -191,7 +182,7 @@ def test_a_start_can_do_without_a_checkpoint(harm: str) -> None:
     assert started.report.damage == ()
 
 
-def test_a_reach_of_another_log_hides_nothing() -> None:
+def test_a_watermark_of_another_log_hides_nothing() -> None:
     """As when the log of one machine was copied, and the checkpoint of another."""
     harness = prewriting_harness()
     sent = fill(harness, 40)

@@ -32,15 +32,6 @@ from tests.support.harness.configs import small_config
 from tests.support.simulator.sim_fs import CrashMode, Fault, SimFileSystem
 from tests.support.values.kafka_records import Record, delay
 
-
-@pytest.fixture
-def harness() -> BrokerHarness:
-    harness = with_topic(2)
-    for number in range(6):
-        change(harness, number)
-    return harness
-
-
 # What may go wrong
 
 
@@ -264,20 +255,25 @@ def test_an_idle_broker_says_once_how_far_the_log_is_durable(harness: BrokerHarn
     assert harness.broker.checkpoints.step() is None
 
 
+def idle_job(harness: BrokerHarness) -> CheckpointJob | MarkJob:
+    """The next job of a broker that is idle."""
+    while (job := harness.broker.checkpoints.step()) is None:
+        harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
+    return job
+
+
 def test_the_mark_of_a_checkpoint_tells_damage_from_a_torn_tail(harness: BrokerHarness) -> None:
     """No frame after the last one carries a mark."""
     take_checkpoint(harness)
     before = harness.broker.wrote_pos
     harness.produce("t", 0, [Record(b"last")])
-    harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
     for mark in (False, True):
         disk = crashed(harness)
         disk.flip(PATHS.commit_log / f"{0:020d}", before + 200, 1)
         report = start(harness, disk).report
         assert bool(report.damage) == mark
         if not mark:
-            while (job := harness.broker.checkpoints.step()) is None:
-                harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
+            job = idle_job(harness)
             job.run()
             harness.broker.checkpoints.end(job)
 
@@ -289,10 +285,7 @@ def test_a_log_that_lost_its_end_is_reported_once_and_is_clean_after_a_clean_sto
     take_checkpoint(harness)
     last = harness.broker.wrote_pos
     harness.produce("t", 0, [Record(b"x" * 2_000)])
-    harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
-    while (job := harness.broker.checkpoints.step()) is None:
-        harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
-    job.run()
+    idle_job(harness).run()
     disk = crashed(harness)
     disk.flip(PATHS.commit_log / f"{0:020d}", last, 1)
     started = start(harness, disk)

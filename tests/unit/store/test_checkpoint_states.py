@@ -35,15 +35,6 @@ from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Producer, Record, delay
 
-
-@pytest.fixture
-def harness() -> BrokerHarness:
-    harness = with_topic(2)
-    for number in range(6):
-        change(harness, number)
-    return harness
-
-
 # What a state holds
 
 
