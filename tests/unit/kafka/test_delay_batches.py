@@ -202,16 +202,6 @@ def test_records_of_a_batch_take_effect_in_their_order(
     assert client.harness.broker.pending_timers == 0
 
 
-def test_cancel_works_across_partitions_and_not_across_topics(client: WireClient) -> None:
-    send(client, later(b"a", 10, b"a"), later(b"b", 10, b"b"))
-    assert send(client, cancel(b"a"), partition=1) == -1
-    send(client, cancel(b"b"), topic="u")
-    assert client.harness.timer_state("t", b"a") == ("cancelled", START_MS + 10, 0)
-    assert client.harness.timer_state("u", b"b") == UNKNOWN
-    assert client.harness.tick(10) == 1
-    assert client.harness.values() == [b"b"]
-
-
 def test_cancel_that_comes_too_late_is_no_error(client: WireClient) -> None:
     """The record has been delivered and its id says so; a cancel of nothing leaves no trace."""
     send(client, later(b"a", 10, b"a"))

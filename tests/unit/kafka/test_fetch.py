@@ -4,7 +4,6 @@ Requests come from kafka-python, which also decodes the answers, every byte of t
 """
 
 import random
-from typing import Any
 
 import pytest
 
@@ -16,11 +15,10 @@ from tests.support.clients.wire_client import (
     fetch_request,
     framed,
     produce_request,
-    split_answers,
 )
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
-from tests.support.oracles.kafka_oracle import FetchResponse, decode_response
+from tests.support.oracles.kafka_oracle import FetchResponse
 from tests.support.simulator.virtual_clock import FIRST_EPOCH
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch, split_batches
@@ -52,12 +50,6 @@ def fill(client: WireClient, partition: int = 0, count: int = 3, batch: bytes = 
 def bases(records: bytes) -> list[int]:
     """Base offsets of the batches."""
     return [header.base_offset for header, _ in split_batches(records)]
-
-
-def answers(client: WireClient, version: int = LAST) -> list[Any]:
-    return [
-        decode_response(FetchResponse, version, payload) for payload in split_answers(client.take())
-    ]
 
 
 # Versions and answers
@@ -188,7 +180,7 @@ def test_sync_flush_hides_what_is_not_flushed(client: WireClient) -> None:
     other = WireClient(client.harness)
     for offset in (0, 3, 5):
         other.send(fetch_request([("t", [fetch_part(0, offset)])]), LAST)
-        (answer,) = answers(other)
+        (answer,) = other.answers(FetchResponse, LAST)
         (part,) = answer.responses[0].partitions
         assert (part.error_code, part.high_watermark) == (0, 3)
         assert bases(bytes(part.records)) == ([0] if offset == 0 else [])
@@ -201,7 +193,7 @@ def test_async_flush_shows_what_is_written() -> None:
     client = WireClient(harness)
     client.send(produce_request([("t", [(0, BATCH)])], acks=0), 9)
     client.send(fetch_request([("t", [fetch_part(0, 0)])]), LAST)
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0]
 
 
@@ -316,11 +308,11 @@ def test_fetch_waits_until_there_are_enough_bytes(client: WireClient) -> None:
     producer = WireClient(client.harness)
     wait_for(client, 2 * len(BATCH) + 1)
     for count in range(3):
-        assert answers(client) == []
+        assert client.answers(FetchResponse, LAST) == []
         producer.send(produce_request([("t", [(0, BATCH)])]), 9)
         assert wake(client) == 1
         assert [parked.answered for parked in client.parked] == [count == 2]
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0, 3, 6]
     producer.send(produce_request([("t", [(0, BATCH)])]), 9)
     assert wake(client) == 0
@@ -329,9 +321,9 @@ def test_fetch_waits_until_there_are_enough_bytes(client: WireClient) -> None:
 def test_fetch_that_has_enough_does_not_wait(client: WireClient) -> None:
     fill(client, count=2)
     wait_for(client, 2 * len(BATCH))
-    assert len(answers(client)) == 1
+    assert len(client.answers(FetchResponse, LAST)) == 1
     wait_for(client, 0, fetch_part(1, 0))
-    assert len(answers(client)) == 1
+    assert len(client.answers(FetchResponse, LAST)) == 1
     assert client.parked == []
 
 
@@ -343,10 +335,10 @@ def test_any_of_its_partitions_wakes_a_fetch(client: WireClient) -> None:
     assert wake(client) == 0
     producer.send(produce_request([("t", [(2, BATCH)])]), 9)
     assert wake(client) == 1
-    assert answers(client) == []
+    assert client.answers(FetchResponse, LAST) == []
     producer.send(produce_request([("t", [(0, BATCH)])]), 9)
     assert wake(client) == 1
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert [bases(bytes(p.records)) for p in answer.responses[0].partitions] == [[0], [0]]
 
 
@@ -356,7 +348,7 @@ def test_end_of_the_wait_answers_with_what_there_is(client: WireClient) -> None:
     (parked,) = client.parked
     assert parked.wait_ms == 60_000
     client.end_waits()
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0]
     topic = client.harness.topic()
     assert topic.partitions[0].waiters == []
@@ -368,7 +360,7 @@ def test_end_of_the_wait_answers_with_what_there_is(client: WireClient) -> None:
 def test_error_is_answered_at_once(client: WireClient, part: dict[str, int]) -> None:
     """Whatever else the fetch could wait for."""
     wait_for(client, 1 << 19, fetch_part(1, 0), part)
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert [p.error_code > 0 for p in answer.responses[0].partitions] == [False, True]
 
 
@@ -376,5 +368,5 @@ def test_topic_deleted_under_a_waiting_fetch_is_reported(client: WireClient) -> 
     wait_for(client, 1)
     client.harness.delete_topic("t")
     client.end_waits()
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID

@@ -11,8 +11,8 @@ from tests.support.clients.wire_client import (
     WireClient,
     fetch_part,
     fetch_request,
-    framed,
     produce_request,
+    receive,
 )
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import read_batches
@@ -67,10 +67,7 @@ def test_cold_fetch_does_not_touch_memory_before_the_disk_was_read(client: WireC
     harness = client.harness
     topic = harness.topic()
     request = fetch_request([("t", [fetch_part(0, 3)])])
-    session = harness.broker.open_session(harness._answer_control_plane)
-    data = framed(request, 11, 1)
-    session.get_buffer()[: len(data)] = data
-    session.received(len(data), harness.clock.wall_ms())
+    session = receive(harness, request)
     (parked,) = session.new_parked
     assert parked.cold == [(topic.partitions[0].handle, 3)]
     assert session.output(harness.broker.flushed_pos) == []
@@ -101,11 +98,7 @@ def ask_all(harness: BrokerHarness, names: Sequence[str], max_bytes: int) -> Ses
     parts = [fetch_part(each, 0) for each in range(PARTITIONS)]
     wanted = [(name, parts) for name in names]
     request = fetch_request(wanted, wait_ms=60_000, min_bytes=max_bytes, max_bytes=max_bytes)
-    session = harness.broker.open_session(harness._answer_control_plane)
-    data = framed(request, 11, 1)
-    session.get_buffer()[: len(data)] = data
-    session.received(len(data), harness.clock.wall_ms())
-    return session
+    return receive(harness, request)
 
 
 def test_a_fetch_of_many_cold_partitions_is_answered_when_some_were_read() -> None:

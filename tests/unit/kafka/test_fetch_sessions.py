@@ -13,11 +13,10 @@ from tests.support.clients.wire_client import (
     fetch_request,
     framed,
     produce_request,
-    split_answers,
 )
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
-from tests.support.oracles.kafka_oracle import FetchRequest, FetchResponse, decode_response
+from tests.support.oracles.kafka_oracle import FetchRequest, FetchResponse
 from tests.support.values.raw_batch import Raw, make_batch, split_batches
 
 LAST = 17
@@ -35,12 +34,6 @@ def client() -> WireClient:
     client = WireClient(harness)
     assert client.produce("t", 0, BATCH).error_code == 0
     return client
-
-
-def answers(client: WireClient, version: int = LAST) -> list[Any]:
-    return [
-        decode_response(FetchResponse, version, payload) for payload in split_answers(client.take())
-    ]
 
 
 def errors(answer: Any) -> list[tuple[int, int]]:
@@ -146,7 +139,7 @@ def test_fetch_that_continues_a_session_is_refused(
 def test_end_of_a_session_is_answered_at_once(client: WireClient) -> None:
     """It names no partition, so there is nothing to wait for."""
     client.send(fetch_request([], session_id=5, session_epoch=-1, wait_ms=60_000), LAST)
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert (answer.error_code, answer.responses) == (0, [])
 
 
@@ -212,5 +205,5 @@ def test_answer_copies_a_bounded_number_of_bytes() -> None:
         max_bytes=1 << 30,
     )
     client.send(request, LAST)
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert [bool(part.records) for part in answer.responses[0].partitions] == [True, False, False]

@@ -13,7 +13,7 @@ from tests.support.clients.wire_client import (
 )
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
-from tests.support.oracles.kafka_oracle import ProduceResponse, decode_response
+from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.values.raw_batch import Raw, make_batch
 
 BOUND_MS = 5_000
@@ -44,8 +44,7 @@ def wait(client: WireClient, duration_ms: int) -> int:
 def answers(client: WireClient, version: int = 8) -> list[list[tuple[int, int]]]:
     """(error code, base offset) of each partition of each answer that leaves now."""
     found = []
-    for payload in split_answers(client.take()):
-        answer = decode_response(ProduceResponse, version, payload)
+    for answer in client.answers(ProduceResponse, version):
         parts = [part for topic in answer.responses for part in topic.partition_responses]
         found.append([(part.error_code, part.base_offset) for part in parts])
     return found
@@ -58,8 +57,7 @@ def test_batch_that_waits_too_long_is_answered_and_stays(client: WireClient, ver
     assert wait(client, BOUND_MS - 1) == 0
     assert client.take() == b""
     assert wait(client, 1) == 1
-    (payload,) = split_answers(client.take())
-    (topic,) = decode_response(ProduceResponse, version, payload).responses
+    ((topic,),) = (answer.responses for answer in client.answers(ProduceResponse, version))
     (part,) = topic.partition_responses
     assert (part.index, part.error_code, part.base_offset) == (0, ErrorCode.REQUEST_TIMED_OUT, -1)
     assert part.log_append_time_ms == -1
@@ -77,8 +75,7 @@ def test_append_time_is_not_reported_either() -> None:
     send(client, PAIR)
     wait(client, 0)
     wait(client, BOUND_MS)
-    (payload,) = split_answers(client.take())
-    (topic,) = decode_response(ProduceResponse, 8, payload).responses
+    ((topic,),) = (answer.responses for answer in client.answers(ProduceResponse, 8))
     assert topic.partition_responses[0].log_append_time_ms == -1
 
 

@@ -15,7 +15,7 @@ from appliance.store.paths import DataPaths, segment_name
 from appliance.store.queue import consume_queue
 from appliance.store.queue.consume_queue import ConsumeQueues
 from appliance.system.files import File
-from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, framed
+from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, receive
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
@@ -206,10 +206,7 @@ def test_a_cold_unit_is_read_by_a_thread(harness: BrokerHarness) -> None:
     """The fetch is parked meanwhile, and names the unit to be read."""
     harness.disk.evict(path_of(harness))
     handle = partitions_of(harness)[0].handle
-    session = harness.broker.open_session(harness._answer_control_plane)
-    data = framed(fetch_request([("t", [fetch_part(0, 10)])]), 11, 1)
-    session.get_buffer()[: len(data)] = data
-    session.received(len(data), harness.clock.wall_ms())
+    session = receive(harness, fetch_request([("t", [fetch_part(0, 10)])]))
     (parked,) = session.new_parked
     assert parked.cold == [(handle, 10)]
     assert harness.read_cold(parked.cold) == []
@@ -219,11 +216,7 @@ def test_a_cold_unit_is_read_by_a_thread(harness: BrokerHarness) -> None:
 def test_live_consumers_wait_for_no_thread(harness: BrokerHarness) -> None:
     """The last units are in memory; older ones come from what the kernel has of the file."""
     for offset in (COUNT - 1, COUNT - 60, 300, 0):
-        session = harness.broker.open_session(harness._answer_control_plane)
-        data = framed(fetch_request([("t", [fetch_part(0, offset)])]), 11, 1)
-        session.get_buffer()[: len(data)] = data
-        session.received(len(data), harness.clock.wall_ms())
-        assert session.new_parked == []
+        assert receive(harness, fetch_request([("t", [fetch_part(0, offset)])])).new_parked == []
 
 
 def test_a_deleted_topic_is_not_read(harness: BrokerHarness) -> None:

@@ -1,7 +1,6 @@
 """The index of users' timer ids, against a dict, and its hash against a second implementation."""
 
 import random
-from dataclasses import dataclass
 
 import hypothesis.strategies as st
 import pytest
@@ -234,12 +233,6 @@ def test_a_hundred_thousand_ids_are_all_found() -> None:
         assert index.lookup(1, i.to_bytes(8, "little"), START_MS) is None
     index.forget(1)
     assert sum(index.expire_some(START_MS, 10_000) for _ in range(200)) == count
-
-
-@dataclass
-class TopicName:
-    topic_id: int
-    name: bytes
 
 
 topic_ids = st.integers(0, 3)
