@@ -74,7 +74,6 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
         "test_a_flipped_bit_gives_a_declared_error_or_bounded_bytes": 0.9,
         "test_a_gibibyte_from_little_is_refused_with_little_memory": 0.9,
         "test_every_form_is_unpacked_at_every_size": 1.4,
-        "test_ten_mebibytes_of_text_are_refused_at_one": 1.2,
     },
     "unit/kafka/test_delay_contract.py": {
         "test_batches_do_what_the_contract_says": 8.6,

@@ -39,11 +39,13 @@ def test_a_silent_member_is_removed_after_its_session(harness: GroupHarness) -> 
 
 
 def test_a_member_that_only_commits_is_alive(harness: GroupHarness) -> None:
+    """Also when the time to ask for the assignment would be over."""
     (member,) = harness.stable(A)
-    for _ in range(3):
+    for _ in range(REBALANCE_MS // SESSION_MS + 1):
         harness.advance(SESSION_MS - 1)
         error = harness.groups.check_commit("g", member.member_id, None, 1, harness.now_ms)
         assert error is ErrorCode.NONE
+    assert harness.group().state is GroupState.STABLE
 
 
 def test_a_member_that_waits_for_the_others_stays(harness: GroupHarness) -> None:

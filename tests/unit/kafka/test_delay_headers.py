@@ -81,7 +81,7 @@ REFUSED: list[tuple[RawHeaders, str]] = [
 def test_wrong_headers_refuse_the_whole_batch(
     client: WireClient, headers: RawHeaders, sentence: str, codec: int
 ) -> None:
-    """With the index of the record; the good ones before and after it leave nothing behind."""
+    """With the index of the record; the good ones before and after it leave no timer."""
     good = Raw(b"good", headers=[(b"x-delay", b"5"), ONE_ID])
     batch = make_batch([Raw(b"now"), good, Raw(b"bad", headers=headers), good], codec=codec)
     part = client.produce("t", 0, batch)

@@ -56,7 +56,7 @@ def bases(records: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_tells_all_it_has(client: WireClient, version: int) -> None:
+def test_every_version_answers_all_of_its_fields(client: WireClient, version: int) -> None:
     """Every partition that was asked for is there, in its order, also those with nothing."""
     fill(client, 1)
     client.harness.clock.advance_ms(1)

@@ -174,7 +174,7 @@ def test_whom_the_broker_holds_back_is_neither_slow_nor_idle() -> None:
 LIMIT = 1_000_000
 
 
-@settings(max_examples=100)
+@settings(max_examples=200)
 @given(
     steps=st.lists(
         st.tuples(

@@ -54,7 +54,7 @@ def test_every_version_is_answered_with_the_offset(client: WireClient, version: 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_tells_why_a_record_is_refused(client: WireClient, version: int) -> None:
+def test_every_version_says_why_a_record_is_refused(client: WireClient, version: int) -> None:
     """From version 8 on with the record's index and a sentence, before with the code."""
     wrong = make_batch([Raw(), Raw(), Raw(headers=[(b"x-delay", b"soon")])])
     part = client.produce("t", 0, wrong, version=version)
@@ -231,7 +231,7 @@ def test_append_time_replaces_the_producers(client: WireClient, codec: int) -> N
     assert {record.timestamp_ms for record in client.harness.fetch("a", 0)} == {START_MS}
 
 
-def test_delayed_batch_tells_the_append_time_too(client: WireClient) -> None:
+def test_delayed_batch_is_answered_with_its_append_time(client: WireClient) -> None:
     client.harness.create_topic("a", 1, {"message.timestamp.type": "LogAppendTime"})
     part = client.produce("a", 0, make_batch([Raw(), Raw(headers=[(b"x-delay", b"5")])]))
     assert (part.base_offset, part.log_append_time_ms) == (-1, START_MS)

@@ -102,6 +102,10 @@ def with_partition(control: ControlState, at: int, value: int) -> ControlState:
     return replace(control, partitions=bytes(rows))
 
 
+def without(control: ControlState, kind: int) -> ControlState:
+    return replace(control, values=[value for value in control.values if value.kind != kind])
+
+
 WRONG: Final[dict[str, tuple[Callable[[ControlState], ControlState], str, str]]] = {
     "next offset": (
         lambda control: with_partition(control, 16, 21),
@@ -139,16 +143,12 @@ WRONG: Final[dict[str, tuple[Callable[[ControlState], ControlState], str, str]]]
         "level 1: (4, 5, 6, 7)",
     ),
     "a topic too few": (
-        lambda control: replace(
-            control, values=[value for value in control.values if value.kind != 5]
-        ),
+        lambda control: without(control, 5),
         "topic 1: ('orders', ",
         "topic 1: nothing",
     ),
     "a group's offset too few": (
-        lambda control: replace(
-            control, values=[value for value in control.values if value.kind != 6]
-        ),
+        lambda control: without(control, 6),
         "offset billing 1 1: OffsetEntry(",
         "offset billing 1 1: nothing",
     ),
@@ -172,12 +172,7 @@ def test_a_snapshot_that_says_something_else(disk: SimFileSystem, what: str) -> 
 
 def test_producers_that_a_broker_has_forgotten_are_not_missed(disk: SimFileSystem) -> None:
     """They were idle for long; the log still has them."""
-    forge(
-        disk,
-        lambda control: replace(
-            control, values=[value for value in control.values if value.kind != 65]
-        ),
-    )
+    forge(disk, lambda control: without(control, 65))
     assert scenario.check(disk).faults == []
 
 

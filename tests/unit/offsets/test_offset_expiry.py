@@ -93,7 +93,7 @@ def test_a_group_with_members_keeps_its_offsets(harness: BrokerHarness) -> None:
     assert partitions(harness, "g") == [0, 1]
 
 
-def test_retention_begins_when_the_last_member_has_gone(harness: BrokerHarness) -> None:
+def test_retention_begins_when_the_last_member_is_gone(harness: BrokerHarness) -> None:
     commit(harness, "g", 0)
     set_state(harness, "g", STATE_STABLE)
     pass_time(harness, 100 * RETENTION_MS)

@@ -262,7 +262,7 @@ def idle_job(harness: BrokerHarness) -> CheckpointJob | MarkJob:
     return job
 
 
-def test_the_mark_of_a_checkpoint_tells_damage_from_a_torn_tail(harness: BrokerHarness) -> None:
+def test_the_mark_of_a_checkpoint_separates_damage_from_a_torn_tail(harness: BrokerHarness) -> None:
     """No frame after the last one carries a mark."""
     take_checkpoint(harness)
     before = harness.broker.wrote_pos

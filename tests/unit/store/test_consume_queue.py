@@ -67,10 +67,8 @@ def unit_at(offset: int) -> slice:
 # Units that are wrong
 
 
-def test_no_flipped_bit_of_a_unit_leads_astray(harness: BrokerHarness) -> None:
-    """It is reported with file and offset, and the unit is as it was. The tags code alone is not
-    checked: nothing is found by it.
-    """
+def test_no_flipped_bit_of_a_unit_is_served(harness: BrokerHarness) -> None:
+    """It is reported with file and offset, and the log still gives the record."""
     path, offset = path_of(harness), COUNT - 100
     good = harness.disk.files()[path]
     blocks = partitions_of(harness)[0].blocks
@@ -147,7 +145,9 @@ def test_a_file_that_is_gone_is_rebuilt(harness: BrokerHarness) -> None:
     assert harness.disk.files()[path] == good
 
 
-def test_units_are_served_though_the_disk_is_too_full_to_mend_them(harness: BrokerHarness) -> None:
+def test_units_are_served_though_the_disk_is_too_full_to_repair_them(
+    harness: BrokerHarness,
+) -> None:
     path = path_of(harness)
     harness.broker._store._queues.close()
     harness.disk.unlink(path)

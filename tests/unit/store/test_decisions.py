@@ -51,7 +51,7 @@ def play(harness: BrokerHarness, number: int) -> None:
 
 @dataclass(frozen=True)
 class Played:
-    """A disk with three saved states and frames behind the last one, and what follows from it.
+    """A disk with three saved states and frames after the last one, and what follows from it.
 
     Attributes:
         harness: the broker, as a crash now would find it.

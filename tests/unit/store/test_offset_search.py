@@ -21,7 +21,7 @@ START_MS: Final = 1_700_000_000_000
 
 
 def filled(batches: list[list[int]]) -> BrokerHarness:
-    """A broker whose topic "t" has batches of records with these times, ms behind START_MS."""
+    """A broker whose topic "t" has batches of records with these times, in ms after START_MS."""
     harness = with_topic()
     for times in batches:
         records = [Record(b"x", timestamp_ms=START_MS + each) for each in times]

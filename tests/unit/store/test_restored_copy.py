@@ -100,7 +100,7 @@ def test_a_log_that_ends_after_what_the_checkpoint_says_counts_as_an_unclean_sto
     assert not again.report.is_clean
     assert again.report.lost_bytes > 0
     assert again.broker.epoch > later.broker.epoch
-    # Told once: the next start finds nothing missing, whichever copy it reads.
+    # Reported once: the next start finds nothing missing, whichever copy it reads.
     for place in (0, 1):
         disk = again.disk.crashed("kept", random.Random(0))
         disk.flip(PATHS.checkpoint, place * COPY_SIZE + 20, 1)

@@ -166,7 +166,7 @@ def test_a_start_offset_beyond_what_damage_left_holds() -> None:
     (partition,) = found.broker.topics.all()[0].partitions
     assert (partition.start_offset, partition.visible_offset) == (8, 10)
     assert found.fetch("t", 0, 8) == []
-    # The next record has the offset that it would have had: the frame of the change tells it.
+    # The frame of the change holds the offset that the next record would have had.
     found.tick(500)
     assert [(each.offset, each.value) for each in found.fetch("t", 0, 8)] == [(10, b"10")]
     again = found.restart()

@@ -117,7 +117,7 @@ CHANGES: Final[dict[str, Callable[[BrokerHarness], object]]] = {
     ),
     "delete records": lambda harness: harness.broker.topics.delete_records(harness.topic(), {0: 1}),
     "a producer id": lambda harness: harness.broker.allocate_producer_id(),
-    "tell a group": lambda harness: harness.broker.groups.save_group(
+    "save a group": lambda harness: harness.broker.groups.save_group(
         GroupFrame(op=GROUP_SAVED, group="g1", generation=77)
     ),
     "delete a group": lambda harness: harness.broker.groups.save_group(

@@ -71,9 +71,9 @@ class Story:
                 take_checkpoint(harness)
             while harness.broker.wrote_pos < (number + 1) * 40_000:
                 self._produce("a", 0, b"filler" * 400)
-        # Each allocator is used once more, after all that could tell of it.
+        # Each allocator is used again, after the last frame that could show what it gave.
         self._play(9)
-        # The last ids were given to somebody who has sent nothing yet: one frame tells of them.
+        # The producer of the last ids has sent nothing yet: one frame names them.
         for _ in range(PRODUCER_ID_BLOCK):
             self.given.producer_id = harness.broker.allocate_producer_id()
         harness.create_topic("idle")  # likewise
@@ -222,7 +222,7 @@ def check_all(story: Story, frame: Frame, how: str, *, has_derived: bool) -> Non
     again = harness.restart()
     check_served(story, again, lost)
     if is_cut:
-        # Nothing after it tells that it was durable.
+        # No frame after it shows that it was durable.
         assert max(each.flushed for each in story.frames) <= frame.pos
         return
     # What was judged lost does not come back, also when it heals and everything is rebuilt.

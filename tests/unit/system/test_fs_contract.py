@@ -274,7 +274,7 @@ def test_sync_dir_needs_a_directory(place: Place) -> None:
 
 
 def test_hot_bytes_are_read_without_waiting(place: Place) -> None:
-    """A file system that cannot tell reads nothing; so does a read after the end."""
+    """A read after the end returns nothing, as does a file system that knows of no cache."""
     file = place.fs.open(place.root / "log", create=True)
     file.pwritev([b"0123456789"], 0)
     for size, offset, expected in ((4, 2, b"2345"), (100, 8, b"89"), (4, 100, b"")):

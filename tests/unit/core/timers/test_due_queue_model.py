@@ -109,7 +109,7 @@ class Pair:
         popped = self.queue.pop(self.now_ms, limit)
         assert popped == self.model.pop(self.now_ms, limit)
         if len(popped) < limit:
-            # Else whoever sleeps until then would be awake all the time.
+            # Otherwise a thread that sleeps until then would never sleep.
             assert not 0 <= self.queue.next_due <= self.now_ms
         self.in_flight += popped
 

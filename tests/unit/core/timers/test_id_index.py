@@ -182,6 +182,16 @@ def test_ids_of_impossible_length_name_nothing(name: bytes) -> None:
     assert len(index) == 0
 
 
+def test_a_replaced_timer_of_the_same_batch_cannot_be_completed() -> None:
+    index = IdIndex(KEY)
+    old, new = entry(100, record_index=1), entry(100, record_index=2)
+    put(index, 1, b"a", old)
+    put(index, 1, b"a", new)
+    assert not complete(index, 1, b"a", old, START_MS + DAY_MS)
+    assert index.lookup(1, b"a", START_MS) == new
+    assert complete(index, 1, b"a", new, START_MS + DAY_MS)
+
+
 def test_expiry_goes_in_bounded_steps_and_misses_nothing() -> None:
     """Each step looks at no more slots than it may, and the steps get around."""
     index = IdIndex(KEY)
