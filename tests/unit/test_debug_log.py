@@ -16,7 +16,7 @@ from appliance.config.config import Config, settings
 from appliance.errors import StorageError
 from appliance.log_text import quoted, quoted_bytes
 from appliance.main import log_settings, show_setting
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import capture, take_checkpoint
 from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import Record, delay
@@ -113,10 +113,8 @@ def test_secret_of_a_setting_is_not_said() -> None:
 
 
 def test_changes_of_topics_are_said(lines: Lines) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2, {"delay.timestamp": "due"})
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    harness = with_topic(2, {"delay.timestamp": "due"})
+    topic = harness.topic()
     harness.broker.topics.add_partitions(topic, 3)
     harness.broker.topics.replace_settings(topic, {})
     harness.produce("t", 0, [Record(b"a")])
@@ -133,8 +131,7 @@ def test_changes_of_topics_are_said(lines: Lines) -> None:
 
 
 def test_next_segment_is_said(lines: Lines) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     size = harness.config.segment_size_bytes
     while harness.broker.wrote_pos < 2 * size:
         assert len(lines.of("segment ")) == harness.broker.wrote_pos // size
@@ -146,8 +143,7 @@ def test_next_segment_is_said(lines: Lines) -> None:
 
 
 def test_checkpoint_is_said(lines: Lines) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     job = capture(harness)
     harness.clock.advance_ms(12)
     job.run()
@@ -170,8 +166,7 @@ def test_checkpoint_that_failed_is_said(lines: Lines, monkeypatch: pytest.Monkey
 
 
 def test_chunk_of_deliveries_is_said(lines: Lines) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     harness.produce("t", 0, [Record(b"a", headers=delay(10)), Record(b"b", headers=delay(12))])
     harness.produce("t", 1, [Record(b"c", headers=delay(14))])
     harness.tick(9)

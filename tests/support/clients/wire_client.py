@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
-from _core.paths.session import ResponseSlot
+from _core.paths.session import ResponseSlot, Session
 from appliance.errors import RemoteProtocolError
 from appliance.store.damage import Damage
 from tests.support.harness.broker_harness import BrokerHarness
@@ -115,6 +115,15 @@ def fetch_request(
     )
 
 
+def receive(harness: BrokerHarness, request: Any, version: int = 11) -> Session:
+    """A new connection whose request was handled; nothing was read from the disk for it yet."""
+    session = harness.broker.open_session(harness._answer_control_plane)
+    data = framed(request, version, 1)
+    session.get_buffer()[: len(data)] = data
+    session.received(len(data), harness.clock.wall_ms())
+    return session
+
+
 class WireClient:
     """One connection.
 
@@ -190,6 +199,12 @@ class WireClient:
         durable_pos = broker.flushed_pos if broker.is_sync_flush else broker.committed_pos
         return b"".join(self.session.output(durable_pos))
 
+    def answers(self, response_class: Any, version: int) -> list[Any]:
+        """The answers that leave now, all of one kind."""
+        return [
+            decode_response(response_class, version, each) for each in split_answers(self.take())
+        ]
+
     def topic_id(self, name: str) -> UUID:
         """The id of a topic; an id that no topic has if there is no topic of that name."""
         topic = self.harness.broker.topics.find(name)
@@ -208,8 +223,7 @@ class WireClient:
         """Send a request, flush, and return the one answer."""
         number = self.send(request, version)
         self.harness.flush()
-        (payload,) = split_answers(self.take())
-        answer = decode_response(response_class, version, payload)
+        (answer,) = self.answers(response_class, version)
         assert answer.header.correlation_id == number
         return answer
 

@@ -18,12 +18,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from _core.bytes.layout import UNIT_SIZE, UNITS_PER_FILE
 from _core.paths.session import ResponseSlot
-from _core.queue.partition import Partition
+from _core.queue.partition import Partition, Topic
 from appliance.broker import Broker
 from appliance.config.config import Config
 from appliance.main import KAFKA_FACADE
@@ -62,6 +62,9 @@ from tests.support.values.kafka_records import (
 PRODUCE_VERSION: Final = 8
 CREATE_VERSION: Final = 5
 DELETE_VERSION: Final = 4
+
+Stop = CrashMode | Literal["clean"]
+"""How a broker ends."""
 
 UNITS_SIZE: Final = UNIT_SIZE * UNITS_PER_FILE
 
@@ -240,6 +243,10 @@ class BrokerHarness:
             found += read_batches(section, offset)
             offset = end_of_batches(section)
 
+    def values(self, topic: str = "t", partition: int = 0) -> list[bytes]:
+        """The values of all visible records of a partition."""
+        return [record.value for record in self.fetch(topic, partition)]
+
     def fetch_once(self, request: bytes) -> bytes:
         """The encoded response to an encoded Fetch; cold frames are read as by the pump."""
         consumer = self._consumer
@@ -303,6 +310,16 @@ class BrokerHarness:
     def _read_cold_for_control(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
         self.control_damage += self.read_cold(places)
         then()
+
+    def topic(self, name: str = "t") -> Topic:
+        """A topic that exists."""
+        found = self.broker.topics.find(name)
+        assert found is not None, name
+        return found
+
+    def partition(self, index: int = 0, topic: str = "t") -> Partition:
+        """A partition of a topic that exists."""
+        return self.topic(topic).partitions[index]
 
     def segment_paths(self) -> list[Path]:
         """The files of the log, in order."""
@@ -371,13 +388,15 @@ class BrokerHarness:
         self.broker.close()
         return BrokerHarness(self.disk, self.clock, self.config)
 
+    def reborn(self, how: Stop, seed: int = 1) -> "BrokerHarness":
+        """Start again after a clean stop or a crash."""
+        return self.restart() if how == "clean" else self.crash(how, random.Random(seed))
+
     # State
 
     def timer_state(self, topic: str, user_id: bytes) -> tuple[str, int | None, int | None]:
         """State, due time and partition of a timer, as the admin API reports them."""
-        found = self.broker.topics.find(topic)
-        assert found is not None
-        state = self.broker.timer_state(found, user_id)
+        state = self.broker.timer_state(self.topic(topic), user_id)
         return state.state, state.due_at, state.partition
 
     @property
@@ -392,9 +411,7 @@ class BrokerHarness:
 
     def cancel_timer(self, topic: str, user_id: bytes) -> tuple[str, int | None, int | None]:
         """Cancel a timer as the admin API does; it is written, not flushed."""
-        found = self.broker.topics.find(topic)
-        assert found is not None
-        state = self.broker.cancel_timer(found, user_id)
+        state = self.broker.cancel_timer(self.topic(topic), user_id)
         self.broker.commit()
         return state.state, state.due_at, state.partition
 
@@ -456,6 +473,15 @@ class BrokerHarness:
         )
         settings = tuple(sorted(topic.settings.items()))
         return topic.name, topic.uuid, topic.topic_id, settings, partitions
+
+
+def with_topic(
+    partition_count: int = 1, settings: dict[str, str] | None = None, **made: Any
+) -> BrokerHarness:
+    """A broker with the topic `t`; for `made` see `BrokerHarness`."""
+    harness = BrokerHarness(**made)
+    harness.create_topic("t", partition_count, settings)
+    return harness
 
 
 def produced(response: Any) -> Produced:

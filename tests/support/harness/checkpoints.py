@@ -73,8 +73,7 @@ def commit(
     harness: BrokerHarness, group: str, offset: int, partition: int = 0, topic: str = "t"
 ) -> None:
     """Commit an offset of a group; it is written at the end of the turn."""
-    found = harness.broker.topics.find(topic)
-    assert found is not None
+    found = harness.topic(topic)
     entry = OffsetEntry(
         op=OFFSET_COMMITTED,
         group=group,

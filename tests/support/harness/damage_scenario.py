@@ -124,8 +124,8 @@ def intact_frames(
         return before[path][part] != after.get(path, b"")[part]
 
     left = [frame for frame in frames if not is_touched(frame)]
-    told = checkpoint_file_on(damaged).last
-    mark = max([0 if told is None else told.flushed, *(frame.flushed for frame in left)])
+    newest = checkpoint_file_on(damaged).last
+    mark = max([0 if newest is None else newest.flushed, *(frame.flushed for frame in left)])
     faults = sorted({frame.pos for frame in frames} - {frame.pos for frame in left})
     cut = next((pos for pos in faults if pos >= mark), None)
     found: list[Frame] = []

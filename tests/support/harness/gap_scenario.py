@@ -21,8 +21,7 @@ def write_topics(data_dir: Path, topics: Sequence[str]) -> None:
     harness = BrokerHarness(fs, config=small_config(data_dir=data_dir))
     for name in topics:
         harness.create_topic(name)
-        topic = harness.broker.topics.find(name)
-        assert topic is not None
+        topic = harness.topic(name)
         for values, end in _PARTS:
             harness.produce(name, 0, [Record(value) for value in values])
             writer = harness.broker._store.writer

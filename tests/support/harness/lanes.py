@@ -45,7 +45,6 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     },
     "unit/core/paths/test_delay_text.py": {
         "test_any_value_is_judged_as_the_oracle_does": 6,
-        "test_anything_else_is_refused_with_its_reason": 0.8,
         "test_every_day_of_four_centuries_is_the_calendars_day": 0.9,
         "test_one_changed_byte_is_judged_as_the_oracle_does": 3,
         "test_random_bytes_give_a_value_or_a_declared_error": 1.1,
@@ -76,13 +75,9 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
         "test_a_flipped_bit_gives_a_declared_error_or_bounded_bytes": 0.9,
         "test_a_gibibyte_from_little_is_refused_with_little_memory": 0.9,
         "test_every_form_is_unpacked_at_every_size": 1.4,
-        "test_ten_mebibytes_of_text_are_refused_at_one": 1.2,
     },
     "unit/kafka/test_delay_contract.py": {
         "test_batches_do_what_the_contract_says": 8.6,
-    },
-    "unit/kafka/test_delay_headers.py": {
-        "test_wrong_headers_refuse_the_whole_batch": 1.5,
     },
     "unit/kafka/test_delete_records.py": {
         "test_random_deletes_leave_what_a_list_leaves": 0.9,
@@ -96,9 +91,6 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     },
     "unit/kafka/test_fetch_sessions.py": {
         "test_fetch_that_continues_a_session_is_refused": 0.9,
-    },
-    "unit/kafka/test_idempotence.py": {
-        "test_any_order_of_batches_is_answered_by_the_rule": 1.0,
     },
     "unit/kafka/test_list_offsets_cold.py": {
         "test_damaged_frames_are_passed_over_and_reported": 1.2,
@@ -141,7 +133,6 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     },
     "unit/store/test_damage.py": {
         "test_a_frame_of_an_earlier_epoch_is_not_taken_up_again": 1.2,
-        "test_any_flipped_bit_is_found_and_costs_one_frame": 0.8,
         "test_damage_in_two_places_costs_no_record_of_another_frame": 1.5,
         "test_no_damage_makes_a_wrong_record": 5,
         "test_what_lay_after_a_cut_does_not_come_back": 1.2,

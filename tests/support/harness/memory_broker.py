@@ -210,6 +210,10 @@ class MemoryBroker:
         self.search = MemorySearch(epoch)
         self._next_producer_id = 1000
 
+    def topic(self, name: str = "t") -> MemoryTopic:
+        """A topic that exists."""
+        return {each.name: each for each in self.topics.all()}[name]
+
     def change(self) -> None:
         """Count a change, or refuse it when the disk is full."""
         if self.is_full:

@@ -75,8 +75,7 @@ def play(disk: SimFileSystem | None = None) -> BrokerHarness:
     harness.cancel_timer("orders", b"reminder-2")
     harness.produce("orders", 1, [Record(b"late", headers=delay(900_000, b"reminder-3"))])
     harness.produce("orders", 1, [Record(b"", headers=cancel(b"reminder-3"))])
-    topic = harness.broker.topics.find("orders")
-    assert topic is not None
+    topic = harness.topic("orders")
     harness.broker.groups.commit_offsets(
         [
             OffsetEntry(

@@ -1,6 +1,6 @@
 """The frames of the log in plain Python, as docs/FORMAT.md describes them: an oracle for `_core`.
 
-It shares no code and no constants with what it checks: the layouts are written down once more, and
+It shares no code and no constants with what it checks: the layouts are written down again, and
 the checksum is computed bit by bit. Nothing here is fast.
 """
 

@@ -4,118 +4,48 @@ Its codec is generated from Kafka's own message definitions and shares no code w
 """
 
 import warnings
+from importlib import import_module
 from typing import Any, Final
 
 from compat.kafka import dispatch
 from compat.kafka.node import Node
 
-with warnings.catch_warnings():
-    # It reads its definitions with a deprecated function.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol.admin import (  # type: ignore[import-untyped]
-        AlterConfigsRequest,
-        AlterConfigsResponse,
-        CreatePartitionsRequest,
-        CreatePartitionsResponse,
-        CreateTopicsRequest,
-        CreateTopicsResponse,
-        DeleteRecordsRequest,
-        DeleteRecordsResponse,
-        DeleteTopicsRequest,
-        DeleteTopicsResponse,
-        DescribeClusterRequest,
-        DescribeClusterResponse,
-        DescribeConfigsRequest,
-        DescribeConfigsResponse,
-        DescribeLogDirsRequest,
-        DescribeLogDirsResponse,
-        DescribeProducersRequest,
-        DescribeProducersResponse,
-        IncrementalAlterConfigsRequest,
-        IncrementalAlterConfigsResponse,
-    )
-    from kafka.protocol.consumer import (  # type: ignore[import-untyped]
-        FetchRequest,
-        FetchResponse,
-        ListOffsetsRequest,
-        ListOffsetsResponse,
-        OffsetCommitRequest,
-        OffsetCommitResponse,
-        OffsetDeleteRequest,
-        OffsetDeleteResponse,
-        OffsetFetchRequest,
-        OffsetFetchResponse,
-        OffsetForLeaderEpochRequest,
-        OffsetForLeaderEpochResponse,
-    )
-    from kafka.protocol.metadata import (  # type: ignore[import-untyped]
-        ApiVersionsRequest,
-        ApiVersionsResponse,
-        FindCoordinatorRequest,
-        FindCoordinatorResponse,
-        MetadataRequest,
-        MetadataResponse,
-    )
-    from kafka.protocol.producer import (  # type: ignore[import-untyped]
-        InitProducerIdRequest,
-        InitProducerIdResponse,
-        ProduceRequest,
-        ProduceResponse,
-    )
-    from kafka.protocol.sasl import (  # type: ignore[import-untyped]
-        SaslHandshakeRequest,
-        SaslHandshakeResponse,
-    )
 
-__all__ = [
-    "AlterConfigsRequest",
-    "AlterConfigsResponse",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "CreatePartitionsRequest",
-    "CreatePartitionsResponse",
-    "CreateTopicsRequest",
-    "CreateTopicsResponse",
-    "DeleteRecordsRequest",
-    "DeleteRecordsResponse",
-    "DeleteTopicsRequest",
-    "DeleteTopicsResponse",
-    "DescribeClusterRequest",
-    "DescribeClusterResponse",
-    "DescribeConfigsRequest",
-    "DescribeConfigsResponse",
-    "DescribeLogDirsRequest",
-    "DescribeLogDirsResponse",
-    "DescribeProducersRequest",
-    "DescribeProducersResponse",
-    "FetchRequest",
-    "FetchResponse",
-    "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
-    "IncrementalAlterConfigsRequest",
-    "IncrementalAlterConfigsResponse",
-    "InitProducerIdRequest",
-    "InitProducerIdResponse",
-    "ListOffsetsRequest",
-    "ListOffsetsResponse",
-    "MetadataRequest",
-    "MetadataResponse",
-    "OffsetCommitRequest",
-    "OffsetCommitResponse",
-    "OffsetDeleteRequest",
-    "OffsetDeleteResponse",
-    "OffsetFetchRequest",
-    "OffsetFetchResponse",
-    "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochResponse",
-    "ProduceRequest",
-    "ProduceResponse",
-    "SaslHandshakeRequest",
-    "SaslHandshakeResponse",
-    "ask",
-    "decode_response",
-    "encode_request",
-]
+def messages_of(module: str, api: str) -> tuple[Any, Any]:
+    """The classes of an API's request and response."""
+    with warnings.catch_warnings():
+        # kafka-python reads its definitions with a deprecated function.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        found = import_module(f"kafka.protocol.{module}")
+    return getattr(found, f"{api}Request"), getattr(found, f"{api}Response")
+
+
+AlterConfigsRequest, AlterConfigsResponse = messages_of("admin", "AlterConfigs")
+CreatePartitionsRequest, CreatePartitionsResponse = messages_of("admin", "CreatePartitions")
+CreateTopicsRequest, CreateTopicsResponse = messages_of("admin", "CreateTopics")
+DeleteRecordsRequest, DeleteRecordsResponse = messages_of("admin", "DeleteRecords")
+DeleteTopicsRequest, DeleteTopicsResponse = messages_of("admin", "DeleteTopics")
+DescribeClusterRequest, DescribeClusterResponse = messages_of("admin", "DescribeCluster")
+DescribeConfigsRequest, DescribeConfigsResponse = messages_of("admin", "DescribeConfigs")
+DescribeLogDirsRequest, DescribeLogDirsResponse = messages_of("admin", "DescribeLogDirs")
+DescribeProducersRequest, DescribeProducersResponse = messages_of("admin", "DescribeProducers")
+IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse = messages_of(
+    "admin", "IncrementalAlterConfigs"
+)
+FetchRequest, FetchResponse = messages_of("consumer", "Fetch")
+ListOffsetsRequest, ListOffsetsResponse = messages_of("consumer", "ListOffsets")
+OffsetCommitRequest, OffsetCommitResponse = messages_of("consumer", "OffsetCommit")
+OffsetDeleteRequest, OffsetDeleteResponse = messages_of("consumer", "OffsetDelete")
+OffsetFetchRequest, OffsetFetchResponse = messages_of("consumer", "OffsetFetch")
+OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse = messages_of(
+    "consumer", "OffsetForLeaderEpoch"
+)
+ApiVersionsRequest, ApiVersionsResponse = messages_of("metadata", "ApiVersions")
+FindCoordinatorRequest, FindCoordinatorResponse = messages_of("metadata", "FindCoordinator")
+MetadataRequest, MetadataResponse = messages_of("metadata", "Metadata")
+InitProducerIdRequest, InitProducerIdResponse = messages_of("producer", "InitProducerId")
+ProduceRequest, ProduceResponse = messages_of("producer", "Produce")
+SaslHandshakeRequest, SaslHandshakeResponse = messages_of("sasl", "SaslHandshake")
 
 CLIENT_ID: Final = "the-oracle"
 

@@ -21,7 +21,7 @@ from _core.bytes.layout import (
     KIND_TOPIC,
     KIND_TXN,
 )
-from appliance.store.state.payload import COUNT, SIZE, PayloadReader, pack_name
+from appliance.store.state.payload import COUNT, pack_name
 from appliance.store.state.sequences import (
     PRODUCER_STATE,
     SEQUENCE,
@@ -78,23 +78,6 @@ def encode_carry(values: Sequence[CarriedValue]) -> bytes:
     return b"".join(parts)
 
 
-def decode_carry(payload: bytes) -> tuple[CarriedValue, ...]:
-    """Read the payload of a carry frame with control values; the values' payloads stay as they are.
-
-    Raises:
-        CorruptionError: it is shorter or longer than its counts say, or a kind is unknown.
-    """
-    reader = PayloadReader(payload, "a carry frame")
-    values = []
-    for _ in range(reader.count(VALUE_HEAD.size)):
-        kind, topic_id, size = reader.fields(VALUE_HEAD)
-        if kind not in VALUE_KINDS:
-            raise reader.error("a value of a known kind", f"kind {kind}")
-        values.append(CarriedValue(kind, topic_id, reader.take(size)))
-    reader.finish()
-    return tuple(values)
-
-
 def encode_sequences(partition: int, producers: Sequence[ProducerState]) -> bytes:
     """A value of kind VALUE_SEQUENCES: the producers of one partition of the value's topic."""
     parts = [SEQUENCES_HEAD.pack(partition, len(producers))]
@@ -113,19 +96,6 @@ def encode_levels(next_offsets: Mapping[int, int]) -> bytes:
     return COUNT.pack(len(levels)) + b"".join(levels)
 
 
-def decode_levels(payload: bytes) -> dict[int, int]:
-    """Read a value of kind VALUE_LEVELS.
-
-    Raises:
-        CorruptionError: it is shorter or longer than its count says.
-    """
-    reader = PayloadReader(payload, "a carried list of levels")
-    count = reader.count(LEVEL.size)
-    next_offsets = dict(reader.fields(LEVEL) for _ in range(count))
-    reader.finish()
-    return next_offsets
-
-
 def encode_ids(ids: Sequence[CompletedId]) -> bytes:
     """A value of kind VALUE_IDS: completed ids of the value's topic."""
     parts = [COUNT.pack(len(ids))]
@@ -135,28 +105,3 @@ def encode_ids(ids: Sequence[CompletedId]) -> bytes:
         )
         parts += [head, pack_name(each.user_id)]
     return b"".join(parts)
-
-
-def decode_ids(payload: bytes) -> tuple[CompletedId, ...]:
-    """Read a value of kind VALUE_IDS.
-
-    Raises:
-        CorruptionError: it is shorter or longer than its counts say.
-    """
-    reader = PayloadReader(payload, "a carried list of timer ids")
-    ids = []
-    for _ in range(reader.count(COMPLETED_ID.size + SIZE.size)):
-        accept_pos, index, partition, due_ms, forget_ms, state = reader.fields(COMPLETED_ID)
-        ids.append(
-            CompletedId(
-                user_id=reader.name(),
-                state=reader.chosen(state, range(ID_CANCELLED, ID_DELIVERED + 1)),
-                accept_pos=accept_pos,
-                index=index,
-                partition=partition,
-                due_ms=due_ms,
-                forget_ms=forget_ms,
-            )
-        )
-    reader.finish()
-    return tuple(ids)

@@ -1,53 +1,17 @@
 """The requests of consumer groups, encoded and decoded by kafka-python."""
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-with warnings.catch_warnings():
-    # It reads its definitions with a deprecated function.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol.admin import (  # type: ignore[import-untyped]
-        DeleteGroupsRequest,
-        DeleteGroupsResponse,
-        DescribeGroupsRequest,
-        DescribeGroupsResponse,
-        ListGroupsRequest,
-        ListGroupsResponse,
-    )
-    from kafka.protocol.consumer import (  # type: ignore[import-untyped]
-        HeartbeatRequest,
-        HeartbeatResponse,
-        JoinGroupRequest,
-        JoinGroupResponse,
-        LeaveGroupRequest,
-        LeaveGroupResponse,
-        SyncGroupRequest,
-        SyncGroupResponse,
-    )
+from tests.support.oracles.kafka_oracle import messages_of
 
-__all__ = [
-    "DeleteGroupsRequest",
-    "DeleteGroupsResponse",
-    "DescribeGroupsRequest",
-    "DescribeGroupsResponse",
-    "HeartbeatRequest",
-    "HeartbeatResponse",
-    "JoinGroupRequest",
-    "JoinGroupResponse",
-    "LeaveGroupRequest",
-    "LeaveGroupResponse",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "SyncGroupRequest",
-    "SyncGroupResponse",
-    "describe_request",
-    "heartbeat_request",
-    "join_request",
-    "leave_request",
-    "list_request",
-    "sync_request",
-]
+DeleteGroupsRequest, DeleteGroupsResponse = messages_of("admin", "DeleteGroups")
+DescribeGroupsRequest, DescribeGroupsResponse = messages_of("admin", "DescribeGroups")
+ListGroupsRequest, ListGroupsResponse = messages_of("admin", "ListGroups")
+HeartbeatRequest, HeartbeatResponse = messages_of("consumer", "Heartbeat")
+JoinGroupRequest, JoinGroupResponse = messages_of("consumer", "JoinGroup")
+LeaveGroupRequest, LeaveGroupResponse = messages_of("consumer", "LeaveGroup")
+SyncGroupRequest, SyncGroupResponse = messages_of("consumer", "SyncGroup")
 
 SESSION_TIMEOUT_MS: Final = 10_000
 REBALANCE_TIMEOUT_MS: Final = 30_000

@@ -22,7 +22,8 @@ CREATED_MS: Final = START_MS - 1000
 HEADER_SIZE: Final = 61
 CRC_START: Final = 21
 
-NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+CODECS: Final = range(5)
+NONE, GZIP, SNAPPY, LZ4, ZSTD = CODECS
 
 RawHeaders = Sequence[tuple[bytes, bytes | None]]
 

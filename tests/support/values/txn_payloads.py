@@ -9,8 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from _core.bytes.layout import CANCEL_BY_DELIVERY, CANCEL_BY_HEADER
-from appliance.store.state.payload import SIZE, PayloadReader, pack_name, pack_text
+from appliance.store.state.payload import pack_name, pack_text
 
 TXN_BEGIN: Final = 1
 TXN_PARTITIONS: Final = 2
@@ -106,60 +105,3 @@ def _encode_cancellation(each: Cancellation) -> bytes:
         each.accept_pos, each.index, each.topic_id, each.partition, each.kind, each.due_ms
     )
     return head + pack_name(each.user_id)
-
-
-def decode_txn(payload: bytes) -> TxnFrame:
-    """Read the payload of a txn frame.
-
-    Raises:
-        CorruptionError: it is shorter or longer than its counts say, or a text is not UTF-8.
-    """
-    reader = PayloadReader(payload, "a txn frame")
-    (
-        op,
-        outcome,
-        producer_epoch,
-        timeout_ms,
-        producer_id,
-        previous_producer_id,
-        begin_ms,
-        partition_count,
-        timer_count,
-        cancellation_count,
-    ) = reader.fields(TXN_HEAD)
-    reader.chosen(op, range(TXN_BEGIN, TXN_MARKERS + 1))
-    reader.chosen(outcome, range(OUTCOME_NONE, OUTCOME_ABORT + 1))
-    transactional_id = reader.text()
-    reader.check_count(partition_count, TXN_PARTITION.size)
-    partitions = [TxnPartition(*reader.fields(TXN_PARTITION)) for _ in range(partition_count)]
-    reader.check_count(timer_count, TXN_TIMER.size)
-    timers = [reader.fields(TXN_TIMER) for _ in range(timer_count)]
-    reader.check_count(cancellation_count, TXN_CANCELLATION.size + SIZE.size)
-    cancellations = [_decode_cancellation(reader) for _ in range(cancellation_count)]
-    reader.finish()
-    return TxnFrame(
-        op=op,
-        transactional_id=transactional_id,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        timeout_ms=timeout_ms,
-        begin_ms=begin_ms,
-        outcome=outcome,
-        previous_producer_id=previous_producer_id,
-        partitions=tuple(partitions),
-        timers=tuple((pos, index) for pos, index in timers),
-        cancellations=tuple(cancellations),
-    )
-
-
-def _decode_cancellation(reader: PayloadReader) -> Cancellation:
-    accept_pos, index, topic_id, partition, kind, due_ms = reader.fields(TXN_CANCELLATION)
-    return Cancellation(
-        accept_pos=accept_pos,
-        index=index,
-        topic_id=topic_id,
-        partition=partition,
-        kind=reader.chosen(kind, range(CANCEL_BY_HEADER, CANCEL_BY_DELIVERY + 1)),
-        due_ms=due_ms,
-        user_id=reader.name(),
-    )

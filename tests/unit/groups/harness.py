@@ -25,6 +25,7 @@ from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.groups.group import Group
 from compat.kafka.groups.member import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from compat.kafka.protocol.error_codes import ErrorCode
+from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import small_config
 from tests.support.simulator.virtual_clock import VirtualClock
 
@@ -122,6 +123,13 @@ class GroupHarness:
         self.config = small_config(**({"initial_rebalance_delay_ms": DELAY_MS} | settings))
         self.groups = GroupCoordinator(self.log, self.clock, self.config)
 
+    @classmethod
+    def around(cls, broker: BrokerHarness) -> "GroupHarness":
+        """The coordinator of a broker."""
+        harness = cls()
+        harness.clock, harness.config, harness.groups = broker.clock, broker.config, broker.groups
+        return harness
+
     @property
     def now_ms(self) -> int:
         return self.clock.monotonic_ns() // NS_PER_MS
@@ -191,12 +199,7 @@ class GroupHarness:
         return reply
 
     def heartbeat(
-        self,
-        member_id: str,
-        generation: int,
-        instance_id: str | None = None,
-        *,
-        group: str = "g",
+        self, member_id: str, generation: int, instance_id: str | None = None, *, group: str = "g"
     ) -> ErrorCode:
         """Send Heartbeat."""
         return self.groups.heartbeat(group, member_id, instance_id, generation, self.now_ms)

@@ -4,7 +4,7 @@ All that happens follows from the seed. What must hold whatever happens:
 
 - one generation has one assignment, and each of its members gets what its leader sent for it;
 - generations only grow, for each member and for all;
-- every request is answered once, at the latest when everybody has come to rest;
+- every request is answered once, at the latest when all have settled;
 - what is in the log is what the coordinator has in memory, so that a restart changes nothing;
 - after the last trouble all that are alive are soon in one generation, and stay there.
 """
@@ -104,7 +104,7 @@ class ScheduleHarness:
     # The run
 
     def run(self) -> None:
-        """Make trouble for a while, then see everybody come to rest."""
+        """Make trouble for a while, then check that the group settles."""
         for _ in range(self.rng.randrange(1, self._consumer_max + 1)):
             self._begin_consumer()
         end_ms = self.now_ms + self.rng.randrange(TROUBLE_MS)
@@ -119,7 +119,7 @@ class ScheduleHarness:
         self._await_rest()
         generation = self._generation_max
         self._run_until(self.now_ms + CALM_MS)
-        assert self._is_at_rest(), "the group has come to rest and does not stay so"
+        assert self._is_at_rest(), "the group settled and did not stay so"
         assert generation == self._generation_max, "a rebalance without a reason"
         assert all(reply.is_answered for reply in self._asked), "a request was not answered"
 
@@ -232,18 +232,18 @@ class ScheduleHarness:
     def _restart(self) -> None:
         """Kill the broker and start it again; what is not in the log would be lost."""
         group = self.groups.find("g")
-        if group is not None and not self._is_told(group):
+        if group is not None and not self._is_as_logged(group):
             return
         self.groups = GroupCoordinator(self.log, self.clock, self._config)
         self.groups.restore(self.now_ms)
         for reply in self._asked:
             reply.is_abandoned = True
-        # Those replies are nobody's business any more.
+        # No consumer waits for those replies any more.
         self._asked = [reply for reply in self._asked if reply.is_answered]
         for consumer in self.consumers:
             consumer.reconnect()
 
-    def _is_told(self, group: Group) -> bool:
+    def _is_as_logged(self, group: Group) -> bool:
         return group.is_saved or (group.generation == 0 and not group.members)
 
     # What consumers receive

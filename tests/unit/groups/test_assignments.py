@@ -18,27 +18,14 @@ def two_joined(harness: GroupHarness) -> tuple[JoinAnswer, JoinAnswer]:
     return leader, follower
 
 
-def test_a_follower_waits_for_the_leader() -> None:
-    harness = GroupHarness()
-    leader, follower = two_joined(harness)
-    waiting = harness.sync(follower.member_id, 1)
-    assert not waiting.is_answered
-    own = harness.sync(leader.member_id, 1, {leader.member_id: b"x", follower.member_id: b"y"})
-    assert (own.answer.assignment, waiting.answer.assignment) == (b"x", b"y")
-    assert (own.answer.protocol_type, own.answer.protocol) == ("consumer", "range")
-    assert harness.group().state is GroupState.STABLE
-
-
-def test_who_is_left_out_gets_nothing_and_strangers_are_ignored() -> None:
-    harness = GroupHarness()
+def test_who_is_left_out_gets_nothing_and_strangers_are_ignored(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     harness.sync(leader.member_id, 1, {leader.member_id: b"x", "stranger": b"z"})
     assert harness.sync(follower.member_id, 1).answer.assignment == b""
     assert "stranger" not in harness.group().members
 
 
-def test_a_follower_cannot_assign() -> None:
-    harness = GroupHarness()
+def test_a_follower_cannot_assign(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1, {follower.member_id: b"all"})
     assert not waiting.is_answered
@@ -46,15 +33,13 @@ def test_a_follower_cannot_assign() -> None:
     assert waiting.answer.assignment == b""
 
 
-def test_a_stable_group_keeps_its_assignment() -> None:
-    harness = GroupHarness()
+def test_a_stable_group_keeps_its_assignment(harness: GroupHarness) -> None:
     (leader,) = harness.stable(A)
     again = harness.sync(leader.member_id, 1, {leader.member_id: b"other"})
     assert again.answer.assignment == leader.member_id.encode()
 
 
-def test_wrong_names_and_generations_are_refused() -> None:
-    harness = GroupHarness()
+def test_wrong_names_and_generations_are_refused(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     assert harness.sync("x", 1).answer.error is ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.sync(leader.member_id, 1, group="").answer.error is ErrorCode.INVALID_GROUP_ID
@@ -71,15 +56,7 @@ def test_wrong_names_and_generations_are_refused() -> None:
     assert not fine.is_answered
 
 
-def test_while_members_join_nobody_gets_an_assignment() -> None:
-    harness = GroupHarness()
-    leader, follower = harness.stable(A, B)
-    harness.join("g", leader.member_id)
-    assert harness.sync(follower.member_id, 1).answer.error is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_a_join_before_the_assignment_sends_all_back() -> None:
-    harness = GroupHarness()
+def test_a_join_before_the_assignment_sends_all_back(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1)
     harness.join()
@@ -88,8 +65,7 @@ def test_a_join_before_the_assignment_sends_all_back() -> None:
     assert late.answer.error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_second_sync_of_a_member_answers_the_first_one() -> None:
-    harness = GroupHarness()
+def test_a_second_sync_of_a_member_answers_the_first_one(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     first, second = (harness.sync(follower.member_id, 1) for _ in range(2))
     assert first.answer.error is ErrorCode.REBALANCE_IN_PROGRESS
@@ -97,8 +73,7 @@ def test_a_second_sync_of_a_member_answers_the_first_one() -> None:
     assert second.answer.assignment == b"y"
 
 
-def test_a_leader_that_never_assigns_is_removed() -> None:
-    harness = GroupHarness()
+def test_a_leader_that_never_assigns_is_removed(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1)
     for _ in range(REBALANCE_MS // 5_000):
@@ -111,8 +86,7 @@ def test_a_leader_that_never_assigns_is_removed() -> None:
     assert (again.generation, again.leader_id) == (2, follower.member_id)
 
 
-def test_a_follower_that_never_asks_is_removed() -> None:
-    harness = GroupHarness()
+def test_a_follower_that_never_asks_is_removed(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     harness.sync(leader.member_id, 1, {})
     for _ in range(REBALANCE_MS // 5_000):
@@ -123,8 +97,7 @@ def test_a_follower_that_never_asks_is_removed() -> None:
     assert harness.heartbeat(leader.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_assignments_beyond_the_limit_are_an_error_for_all() -> None:
-    harness = GroupHarness()
+def test_assignments_beyond_the_limit_are_an_error_for_all(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1)
     large = harness.sync(leader.member_id, 1, {follower.member_id: bytes(16 << 10)})
@@ -134,8 +107,7 @@ def test_assignments_beyond_the_limit_are_an_error_for_all() -> None:
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
-def test_who_leaves_while_it_waits_is_answered(who: str) -> None:
-    harness = GroupHarness()
+def test_who_leaves_while_it_waits_is_answered(harness: GroupHarness, who: str) -> None:
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1)
     harness.leave(leader.member_id if who == "leader" else follower.member_id)
@@ -143,8 +115,7 @@ def test_who_leaves_while_it_waits_is_answered(who: str) -> None:
     assert waiting.answer.error is expected
 
 
-def test_an_assignment_begins_the_session_again() -> None:
-    harness = GroupHarness()
+def test_an_assignment_begins_the_session_again(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     harness.sync(follower.member_id, 1)
     harness.advance(SESSION_MS - 1)

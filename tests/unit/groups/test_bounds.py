@@ -31,8 +31,7 @@ def test_ids_that_were_given_take_places() -> None:
     assert not harness.join("g", given).is_answered
 
 
-def test_after_the_limit_was_lowered_the_last_ones_to_join_go() -> None:
-    harness = GroupHarness()
+def test_after_the_limit_was_lowered_the_last_ones_to_join_go(harness: GroupHarness) -> None:
     answers = harness.stable({}, {}, {})
     harness.config = GroupHarness(group_member_count_max=2).config
     harness.restart()
@@ -62,8 +61,9 @@ def test_there_are_so_many_groups_and_no_more() -> None:
     ],
     ids=["metadata", "protocol name", "protocols", "client id", "instance id"],
 )
-def test_a_member_that_is_too_large_is_refused(given: dict[str, Any]) -> None:
-    harness = GroupHarness()
+def test_a_member_that_is_too_large_is_refused(
+    harness: GroupHarness, given: dict[str, Any]
+) -> None:
     harness.stable({})
     assert harness.join_error(**given) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert harness.group().state is GroupState.STABLE
@@ -71,8 +71,7 @@ def test_a_member_that_is_too_large_is_refused(given: dict[str, Any]) -> None:
     assert harness.groups.find("new") is None
 
 
-def test_a_member_that_grows_too_large_leaves() -> None:
-    harness = GroupHarness()
+def test_a_member_that_grows_too_large_leaves(harness: GroupHarness) -> None:
     leader, follower = harness.stable({}, {})
     large = {"range": bytes(16 << 10)}
     error = harness.join_error("g", follower.member_id, protocols=large)
@@ -91,8 +90,7 @@ def test_all_groups_together_are_bounded() -> None:
     assert not harness.join("d", protocols=protocols).is_answered
 
 
-def test_what_is_given_back_can_be_used_again() -> None:
-    harness = GroupHarness()
+def test_what_is_given_back_can_be_used_again(harness: GroupHarness) -> None:
     for _ in range(100):
         (member,) = harness.stable({"protocols": {"range": bytes(8 << 10)}})
         harness.leave(member.member_id)
@@ -102,8 +100,9 @@ def test_what_is_given_back_can_be_used_again() -> None:
     assert harness.groups.size_bytes == 0
 
 
-def test_a_static_member_that_comes_back_as_another_client_is_counted_as_that_one() -> None:
-    harness = GroupHarness()
+def test_a_static_member_that_comes_back_as_another_client_is_counted_as_that_one(
+    harness: GroupHarness,
+) -> None:
     empty_bytes = 0
     for _ in range(3):
         harness.stable({"instance_id": "i", "client_id": "c" * 3000})
@@ -114,8 +113,7 @@ def test_a_static_member_that_comes_back_as_another_client_is_counted_as_that_on
         assert harness.groups.size_bytes == empty_bytes == harness.group().size_bytes < 3000
 
 
-def test_a_group_that_was_only_announced_goes_when_its_offsets_do() -> None:
-    harness = GroupHarness()
+def test_a_group_that_was_only_announced_goes_when_its_offsets_do(harness: GroupHarness) -> None:
     harness.join("g", is_member_id_required=True)
     assert harness.groups.check_commit("g", "", None, -1, harness.now_ms) is ErrorCode.NONE
     harness.log.commit("g")
@@ -127,8 +125,7 @@ def test_a_group_that_was_only_announced_goes_when_its_offsets_do() -> None:
     assert harness.log.saved_count == 0
 
 
-def test_leaving_clients_leave_no_deadlines_behind() -> None:
-    harness = GroupHarness()
+def test_leaving_clients_leave_no_deadlines_behind(harness: GroupHarness) -> None:
     harness.stable({})
     for _ in range(1000):
         pending = harness.join(is_member_id_required=True).answer.member_id

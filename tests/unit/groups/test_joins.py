@@ -11,8 +11,7 @@ from tests.unit.groups.harness import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupH
 A, B = {"client_id": "a"}, {"client_id": "b"}
 
 
-def test_an_empty_group_waits_a_moment_and_again_for_each_that_comes() -> None:
-    harness = GroupHarness()
+def test_an_empty_group_waits_a_moment_and_again_for_each_that_comes(harness: GroupHarness) -> None:
     first = harness.join()
     harness.advance(DELAY_MS - 1)
     second = harness.join()
@@ -23,8 +22,7 @@ def test_an_empty_group_waits_a_moment_and_again_for_each_that_comes() -> None:
     assert harness.group().state is GroupState.COMPLETING_REBALANCE
 
 
-def test_an_empty_group_waits_no_longer_than_the_rebalance_timeout() -> None:
-    harness = GroupHarness()
+def test_an_empty_group_waits_no_longer_than_the_rebalance_timeout(harness: GroupHarness) -> None:
     first = harness.join(rebalance_timeout_ms=3 * DELAY_MS, client_id="first")
     for _ in range(5):
         harness.advance(DELAY_MS // 2)
@@ -43,20 +41,17 @@ def test_without_a_delay_the_first_one_is_alone() -> None:
     assert [member_id for member_id, _, _ in first.answer.members] == [first.answer.member_id]
 
 
-def test_the_leader_alone_learns_who_is_in_it() -> None:
-    harness = GroupHarness()
+def test_the_leader_alone_learns_who_is_in_it(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A | {"protocols": {"range": b"x"}}, B | {"instance_id": "i"})
     assert leader.leader_id == follower.leader_id == leader.member_id
-    assert leader.members == (
-        (leader.member_id, None, b"x"),
-        (follower.member_id, "i", b"m"),
-    )
+    assert leader.members == ((leader.member_id, None, b"x"), (follower.member_id, "i", b"m"))
     assert follower.members == ()
     assert (leader.protocol_type, leader.protocol) == ("consumer", "range")
 
 
-def test_member_ids_begin_with_the_clients_name_and_are_never_the_same() -> None:
-    harness = GroupHarness()
+def test_member_ids_begin_with_the_clients_name_and_are_never_the_same(
+    harness: GroupHarness,
+) -> None:
     ids = [harness.join("g", is_member_id_required=True).answer.member_id for _ in range(3)]
     assert len(set(ids)) == 3
     assert all(each.startswith("c-") and len(each) == 2 + 36 for each in ids)
@@ -66,27 +61,14 @@ def test_member_ids_begin_with_the_clients_name_and_are_never_the_same() -> None
     assert len(static_id) == 255 + 1 + 36
 
 
-def test_a_client_gets_its_id_first() -> None:
-    harness = GroupHarness()
-    asked = harness.join(is_member_id_required=True).answer
-    assert asked.error is ErrorCode.MEMBER_ID_REQUIRED
-    assert harness.group().state is GroupState.EMPTY
-    joined = harness.join("g", asked.member_id, is_member_id_required=True)
-    harness.advance(DELAY_MS)
-    assert joined.answer.member_id == asked.member_id
-    assert not harness.group().pending
-
-
-def test_an_id_that_is_not_used_in_time_is_worth_nothing() -> None:
-    harness = GroupHarness()
+def test_an_id_that_is_not_used_in_time_is_worth_nothing(harness: GroupHarness) -> None:
     member_id = harness.join(is_member_id_required=True).answer.member_id
     harness.advance(SESSION_MS)
     assert harness.join_error("g", member_id) is ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.groups.find("g") is None
 
 
-def test_a_generation_waits_for_those_that_were_given_an_id() -> None:
-    harness = GroupHarness()
+def test_a_generation_waits_for_those_that_were_given_an_id(harness: GroupHarness) -> None:
     (old,) = harness.stable(A)
     pending = harness.join(is_member_id_required=True).answer.member_id
     harness.join()  # makes all join again
@@ -96,8 +78,7 @@ def test_a_generation_waits_for_those_that_were_given_an_id() -> None:
     assert len(rejoined.answer.members) == 3
 
 
-def test_a_generation_stops_waiting_for_an_id_that_is_over() -> None:
-    harness = GroupHarness()
+def test_a_generation_stops_waiting_for_an_id_that_is_over(harness: GroupHarness) -> None:
     (old,) = harness.stable(A)
     harness.join(is_member_id_required=True)
     harness.join()
@@ -108,15 +89,13 @@ def test_a_generation_stops_waiting_for_an_id_that_is_over() -> None:
     assert len(rejoined.answer.members) == 2
 
 
-def test_the_protocol_with_most_votes_among_the_common_ones_wins() -> None:
-    harness = GroupHarness()
+def test_the_protocol_with_most_votes_among_the_common_ones_wins(harness: GroupHarness) -> None:
     votes = (["a", "b", "c"], ["d", "b", "c"], ["c", "b"])
     answers = harness.stable(*({"protocols": dict.fromkeys(each, b"m")} for each in votes))
     assert {each.protocol for each in answers} == {"b"}
 
 
-def test_of_equal_protocols_the_first_one_voted_for_wins() -> None:
-    harness = GroupHarness()
+def test_of_equal_protocols_the_first_one_voted_for_wins(harness: GroupHarness) -> None:
     answers = harness.stable(
         {"protocols": {"b": b"", "a": b""}}, {"protocols": {"a": b"", "b": b""}}
     )
@@ -132,8 +111,7 @@ def test_of_equal_protocols_the_first_one_voted_for_wins() -> None:
         {"protocol_type": ""},
     ],
 )
-def test_who_has_nothing_in_common_is_refused(given: dict[str, Any]) -> None:
-    harness = GroupHarness()
+def test_who_has_nothing_in_common_is_refused(harness: GroupHarness, given: dict[str, Any]) -> None:
     (member,) = harness.stable(A)
     assert harness.join_error(**given) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert (
@@ -142,8 +120,7 @@ def test_who_has_nothing_in_common_is_refused(given: dict[str, Any]) -> None:
     assert harness.group().state is GroupState.STABLE
 
 
-def test_an_empty_group_takes_any_kind_of_members_but_not_none() -> None:
-    harness = GroupHarness()
+def test_an_empty_group_takes_any_kind_of_members_but_not_none(harness: GroupHarness) -> None:
     (member,) = harness.stable(A)
     harness.leave(member.member_id)
     assert harness.join_error(protocols={}) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -153,8 +130,7 @@ def test_an_empty_group_takes_any_kind_of_members_but_not_none() -> None:
     assert harness.groups.find("new") is None
 
 
-def test_bad_names_and_timeouts_are_refused() -> None:
-    harness = GroupHarness()
+def test_bad_names_and_timeouts_are_refused(harness: GroupHarness) -> None:
     assert harness.join_error("") is ErrorCode.INVALID_GROUP_ID
     for timeout_ms in (5_999, 1_800_001, -1):
         error = harness.join_error(session_timeout_ms=timeout_ms)
@@ -166,8 +142,9 @@ def test_bad_names_and_timeouts_are_refused() -> None:
     assert harness.join_error("g", "nobody", instance_id="i") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_follower_that_has_not_changed_gets_the_present_generation_back() -> None:
-    harness = GroupHarness()
+def test_a_follower_that_has_not_changed_gets_the_present_generation_back(
+    harness: GroupHarness,
+) -> None:
     leader, follower = harness.stable(A, B)
     again = harness.join("g", follower.member_id).answer
     assert (again.generation, again.leader_id) == (1, leader.member_id)
@@ -176,17 +153,7 @@ def test_a_follower_that_has_not_changed_gets_the_present_generation_back() -> N
     assert harness.sync(follower.member_id, 1).answer.assignment == follower.member_id.encode()
 
 
-def test_a_leader_that_joins_again_makes_all_join_again() -> None:
-    harness = GroupHarness()
-    leader, follower = harness.stable(A, B)
-    again = harness.join("g", leader.member_id)
-    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
-    harness.join("g", follower.member_id)
-    assert again.answer.generation == 2
-
-
-def test_a_member_that_has_changed_makes_all_join_again() -> None:
-    harness = GroupHarness()
+def test_a_member_that_has_changed_makes_all_join_again(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A, B)
     again = harness.join("g", follower.member_id, protocols={"range": b"n"})
     assert harness.heartbeat(leader.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
@@ -195,16 +162,16 @@ def test_a_member_that_has_changed_makes_all_join_again() -> None:
     assert [metadata for _, _, metadata in members] == [b"m", b"n"]
 
 
-def test_another_order_of_protocols_is_a_change() -> None:
-    harness = GroupHarness()
+def test_another_order_of_protocols_is_a_change(harness: GroupHarness) -> None:
     both = {"a": b"", "b": b""}
     _, follower = harness.stable(A | {"protocols": both}, B | {"protocols": both})
     again = harness.join("g", follower.member_id, protocols={"b": b"", "a": b""})
     assert not again.is_answered
 
 
-def test_who_missed_the_answer_gets_it_again_while_the_assignment_is_made() -> None:
-    harness = GroupHarness()
+def test_who_missed_the_answer_gets_it_again_while_the_assignment_is_made(
+    harness: GroupHarness,
+) -> None:
     waiting = [harness.join(client_id=name) for name in "ab"]
     harness.advance(2 * DELAY_MS)
     for first in (each.answer for each in waiting):
@@ -215,8 +182,7 @@ def test_who_missed_the_answer_gets_it_again_while_the_assignment_is_made() -> N
     assert harness.group().state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_second_join_of_a_member_answers_the_first_one() -> None:
-    harness = GroupHarness()
+def test_a_second_join_of_a_member_answers_the_first_one(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A, B)
     first = harness.join("g", leader.member_id)
     second = harness.join("g", leader.member_id)
@@ -226,8 +192,7 @@ def test_a_second_join_of_a_member_answers_the_first_one() -> None:
     assert second.answer.generation == 2
 
 
-def test_who_does_not_join_in_time_is_left_behind() -> None:
-    harness = GroupHarness()
+def test_who_does_not_join_in_time_is_left_behind(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A, B, session_timeout_ms=60_000)
     again = harness.join("g", follower.member_id, protocols={"range": b"n"})
     harness.advance(REBALANCE_MS - 1)
@@ -237,8 +202,7 @@ def test_who_does_not_join_in_time_is_left_behind() -> None:
     assert harness.heartbeat(leader.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_slowest_member_says_how_long_to_wait() -> None:
-    harness = GroupHarness()
+def test_the_slowest_member_says_how_long_to_wait(harness: GroupHarness) -> None:
     slow = A | {"rebalance_timeout_ms": 50_000, "session_timeout_ms": 100_000}
     _, follower = harness.stable(slow, B, session_timeout_ms=100_000)
     again = harness.join("g", follower.member_id, protocols={"range": b"n"})
@@ -248,8 +212,7 @@ def test_the_slowest_member_says_how_long_to_wait() -> None:
     assert again.answer.generation == 2
 
 
-def test_a_new_member_whose_connection_is_gone_is_not_waited_for() -> None:
-    harness = GroupHarness()
+def test_a_new_member_whose_connection_is_gone_is_not_waited_for(harness: GroupHarness) -> None:
     gone, here = harness.join(client_id="gone"), harness.join()
     gone.is_abandoned = True
     harness.advance(2 * DELAY_MS)
@@ -257,8 +220,7 @@ def test_a_new_member_whose_connection_is_gone_is_not_waited_for() -> None:
     assert gone.answer.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_generations_begin_again_at_the_end_of_numbers() -> None:
-    harness = GroupHarness()
+def test_generations_begin_again_at_the_end_of_numbers(harness: GroupHarness) -> None:
     (member,) = harness.stable(A)
     harness.group().generation = (1 << 31) - 1
     again = harness.join("g", member.member_id)

@@ -77,7 +77,7 @@ def shares(admin: AdminClient) -> dict[str, list[int]]:
 
 
 def is_shared_by(admin: AdminClient, member_count: int) -> bool:
-    """Tell whether so many members have each partition once."""
+    """Return whether so many members have each partition once."""
     found = shares(admin)
     taken = sorted(partition for partitions in found.values() for partition in partitions)
     return len(found) == member_count and taken == list(range(PARTITION_COUNT))

@@ -9,8 +9,9 @@ from tests.unit.groups.harness import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupH
 A, B = {"instance_id": "a"}, {"instance_id": "b"}
 
 
-def test_a_follower_that_comes_back_gets_its_assignment_and_nobody_notices() -> None:
-    harness = GroupHarness()
+def test_a_follower_that_comes_back_gets_its_assignment_and_nobody_notices(
+    harness: GroupHarness,
+) -> None:
     leader, follower = harness.stable(A, B)
     back = harness.join("g", **B).answer
     assert (back.error, back.generation) == (ErrorCode.NONE, 1)
@@ -22,8 +23,7 @@ def test_a_follower_that_comes_back_gets_its_assignment_and_nobody_notices() -> 
     assert reply.answer.assignment == follower.member_id.encode()
 
 
-def test_a_leader_that_comes_back_leaves_the_assignment_as_it_is() -> None:
-    harness = GroupHarness()
+def test_a_leader_that_comes_back_leaves_the_assignment_as_it_is(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A, B)
     back = harness.join("g", **A).answer
     assert back.skip_assignment
@@ -33,17 +33,15 @@ def test_a_leader_that_comes_back_leaves_the_assignment_as_it_is() -> None:
     assert reply.answer.assignment == leader.member_id.encode()
 
 
-def test_an_old_client_that_led_takes_itself_for_a_follower() -> None:
+def test_an_old_client_that_led_takes_itself_for_a_follower(harness: GroupHarness) -> None:
     """It would assign otherwise, and nobody would listen."""
-    harness = GroupHarness()
     leader, _ = harness.stable(A, B)
     back = harness.join("g", **A, can_skip_assignment=False).answer
     assert (back.leader_id, back.skip_assignment, back.members) == (leader.member_id, False, ())
     assert harness.group().leader_id == back.member_id
 
 
-def test_the_old_id_of_a_static_member_is_fenced() -> None:
-    harness = GroupHarness()
+def test_the_old_id_of_a_static_member_is_fenced(harness: GroupHarness) -> None:
     _, follower = harness.stable(A, B)
     harness.join("g", **B)
     old = follower.member_id
@@ -54,16 +52,14 @@ def test_the_old_id_of_a_static_member_is_fenced() -> None:
     assert harness.heartbeat(old, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_two_with_one_instance_id_cannot_both_be_in() -> None:
-    harness = GroupHarness()
+def test_two_with_one_instance_id_cannot_both_be_in(harness: GroupHarness) -> None:
     first, second = harness.join(**A), harness.join(**A)
     assert first.answer.error is ErrorCode.FENCED_INSTANCE_ID
     harness.advance(2 * DELAY_MS)
     assert len(second.answer.members) == 1
 
 
-def test_a_waiting_sync_of_the_old_id_is_fenced() -> None:
-    harness = GroupHarness()
+def test_a_waiting_sync_of_the_old_id_is_fenced(harness: GroupHarness) -> None:
     waiting = [harness.join(**each) for each in (A, B)]
     harness.advance(2 * DELAY_MS)
     leader, follower = (each.answer for each in waiting)
@@ -76,8 +72,7 @@ def test_a_waiting_sync_of_the_old_id_is_fenced() -> None:
     assert back.answer.generation == 2
 
 
-def test_coming_back_with_another_protocol_makes_all_join_again() -> None:
-    harness = GroupHarness()
+def test_coming_back_with_another_protocol_makes_all_join_again(harness: GroupHarness) -> None:
     both = {"protocols": {"x": b"", "y": b""}}
     _, _, _ = harness.stable(A | both, B | both, {"instance_id": "c"} | both)
     only_y = harness.join("g", **B, protocols={"y": b""})
@@ -85,9 +80,10 @@ def test_coming_back_with_another_protocol_makes_all_join_again() -> None:
     assert harness.group().state is GroupState.PREPARING_REBALANCE
 
 
-def test_coming_back_with_another_subscription_is_no_reason_to_join_again() -> None:
+def test_coming_back_with_another_subscription_is_no_reason_to_join_again(
+    harness: GroupHarness,
+) -> None:
     """As in Kafka: the leader learns of it at the next rebalance."""
-    harness = GroupHarness()
     harness.stable(A, B)
     assert harness.join("g", **B, protocols={"range": b"n"}).answer.generation == 1
     assert (
@@ -96,19 +92,7 @@ def test_coming_back_with_another_subscription_is_no_reason_to_join_again() -> N
     )
 
 
-def test_a_static_member_that_does_not_come_back_is_removed_after_its_session() -> None:
-    harness = GroupHarness()
-    leader, follower = harness.stable(A, B)
-    harness.advance(SESSION_MS - 1)
-    harness.heartbeat(leader.member_id, 1, "a")
-    assert follower.member_id in harness.group().members
-    harness.advance(1)
-    assert follower.member_id not in harness.group().members
-    assert harness.heartbeat(leader.member_id, 1, "a") is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_a_static_member_that_is_away_stays_through_a_rebalance() -> None:
-    harness = GroupHarness()
+def test_a_static_member_that_is_away_stays_through_a_rebalance(harness: GroupHarness) -> None:
     long = {"session_timeout_ms": 100_000}
     away, here = harness.stable(A | long, B | long)
     again = harness.join("g", here.member_id, instance_id="b", protocols={"range": b"n"}, **long)
@@ -118,8 +102,9 @@ def test_a_static_member_that_is_away_stays_through_a_rebalance() -> None:
     assert again.answer.leader_id == here.member_id
 
 
-def test_a_rebalance_of_members_that_are_all_away_waits_for_their_sessions() -> None:
-    harness = GroupHarness()
+def test_a_rebalance_of_members_that_are_all_away_waits_for_their_sessions(
+    harness: GroupHarness,
+) -> None:
     long = {"session_timeout_ms": 100_000}
     away, _ = harness.stable(A | long, B)
     harness.advance(SESSION_MS)
@@ -131,8 +116,7 @@ def test_a_rebalance_of_members_that_are_all_away_waits_for_their_sessions() -> 
     assert harness.group().state is GroupState.EMPTY
 
 
-def test_a_static_member_does_not_get_its_id_first() -> None:
-    harness = GroupHarness()
+def test_a_static_member_does_not_get_its_id_first(harness: GroupHarness) -> None:
     waiting = harness.join(**A, is_member_id_required=True)
     harness.advance(DELAY_MS)
     assert waiting.answer.error is ErrorCode.NONE
@@ -140,8 +124,9 @@ def test_a_static_member_does_not_get_its_id_first() -> None:
 
 
 @pytest.mark.parametrize("state", [GroupState.PREPARING_REBALANCE, GroupState.STABLE])
-def test_a_name_that_is_not_in_the_group_is_unknown(state: GroupState) -> None:
-    harness = GroupHarness()
+def test_a_name_that_is_not_in_the_group_is_unknown(
+    harness: GroupHarness, state: GroupState
+) -> None:
     (member,) = harness.stable(A)
     if state is GroupState.PREPARING_REBALANCE:
         harness.join()

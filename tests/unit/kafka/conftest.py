@@ -3,12 +3,10 @@
 import pytest
 
 from tests.support.clients.wire_client import WireClient
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 
 
 @pytest.fixture
 def client() -> WireClient:
     """A client of a broker with topic `t` of two partitions."""
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    return WireClient(harness)
+    return WireClient(with_topic(2))

@@ -55,8 +55,7 @@ def change(
 
 
 def settings(broker: MemoryBroker, name: str = "t") -> dict[str, str]:
-    topic = broker.topics.find(name)
-    assert topic is not None
+    topic = broker.topic(name)
     return topic.settings
 
 
@@ -156,10 +155,7 @@ def test_a_refused_step_leaves_the_topic_as_it_is(
     ],
 )
 def test_a_refused_replacement_leaves_the_topic_as_it_is(
-    broker: MemoryBroker,
-    asked: list[tuple[str, str | None]],
-    error_code: ErrorCode,
-    words: str,
+    broker: MemoryBroker, asked: list[tuple[str, str | None]], error_code: ErrorCode, words: str
 ) -> None:
     (answer,) = replace(broker, (TOPIC, "t", asked))
     assert answer.error_code == error_code

@@ -1,12 +1,10 @@
 """A changed setting of a topic holds at once, for every record, and survives any stop."""
 
-import random
-
 import pytest
 
+from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient, split_answers
-from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.simulator.sim_fs import CrashMode
+from tests.support.harness.broker_harness import BrokerHarness, Stop
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.raw_batch import CREATED_MS, Raw, make_batch
 from tests.support.values.topic_requests import (
@@ -18,10 +16,6 @@ from tests.support.values.topic_requests import (
     replace_settings,
     settings_of,
 )
-
-MESSAGE_TOO_LARGE = 10
-KAFKA_STORAGE_ERROR = 56
-INVALID_RECORD = 87
 
 
 def send(client: WireClient, *records: Raw) -> tuple[int, int]:
@@ -43,7 +37,7 @@ def test_the_largest_batch_changes_at_once(client: WireClient) -> None:
     large = Raw(b"x" * 1000)
     assert send(client, large) == (0, 0)
     assert change_settings(client, "t", ("max.message.bytes", SET, "500")) == 0
-    assert send(client, large) == (MESSAGE_TOO_LARGE, -1)
+    assert send(client, large) == (ErrorCode.MESSAGE_TOO_LARGE, -1)
     assert change_settings(client, "t", ("max.message.bytes", DELETE, None)) == 0
     assert send(client, large) == (0, 1)
 
@@ -71,7 +65,7 @@ def test_delay_headers_are_read_and_not_read_as_they_are_switched(client: WireCl
 def test_the_longest_delay_changes_at_once_and_pending_records_stay(client: WireClient) -> None:
     assert send(client, later(5000)) == (0, -1)
     assert change_settings(client, "t", ("delay.max.ms", SET, "4999")) == 0
-    assert send(client, later(5000)) == (INVALID_RECORD, -1)
+    assert send(client, later(5000)) == (ErrorCode.INVALID_RECORD, -1)
     assert send(client, later(4999)) == (0, -1)
     client.harness.tick(5000)
     assert len(stored(client)) == 2
@@ -85,7 +79,7 @@ def test_what_is_pending_is_delivered_by_the_setting_of_that_moment(client: Wire
 
 
 @pytest.mark.parametrize("mode", ["clean", "kept", "dropped"])
-def test_a_changed_setting_survives(mode: CrashMode | str) -> None:
+def test_a_changed_setting_survives(mode: Stop) -> None:
     """Also when the segment of its frame is full and others have followed."""
     client = WireClient(BrokerHarness())
     client.harness.create_topic("t", 2, {"delay.timestamp": "due", "delay.max.ms": "9000"})
@@ -95,14 +89,9 @@ def test_a_changed_setting_survives(mode: CrashMode | str) -> None:
     assert settings_of(client, "t") == given
     for _ in range(60):
         assert send(client, Raw(b"x" * 3500))[0] == 0
-    match mode:
-        case "clean":
-            harness = client.harness.restart()
-        case "kept" | "dropped":
-            harness = client.harness.crash(mode, random.Random(1))
-    client = WireClient(harness)
+    client = WireClient(client.harness.reborn(mode))
     assert settings_of(client, "t") == given
-    assert send(client, Raw(b"x" * 4000)) == (MESSAGE_TOO_LARGE, -1)
+    assert send(client, Raw(b"x" * 4000)) == (ErrorCode.MESSAGE_TOO_LARGE, -1)
     assert send(client, Raw(b"x" * 3500)) == (0, 60)
 
 
@@ -123,6 +112,8 @@ def test_settings_on_a_full_disk_stay_as_they_are(client: WireClient) -> None:
     for size in (3500, 1):
         while send(client, Raw(b"x" * size))[0] == 0:
             pass
-    assert change_settings(client, "t", ("delay.headers", SET, "off")) == KAFKA_STORAGE_ERROR
+    assert (
+        change_settings(client, "t", ("delay.headers", SET, "off")) == ErrorCode.KAFKA_STORAGE_ERROR
+    )
     assert settings_of(client, "t") == {}
     assert settings_of(WireClient(client.harness.restart()), "t") == {}

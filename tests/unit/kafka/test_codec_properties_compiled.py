@@ -17,7 +17,7 @@ from compat.kafka.apis.api_00_produce import produce
 from compat.kafka.apis.api_01_fetch import fetch
 from compat.kafka.protocol.registry import Fields
 from tests.support.clients.wire_client import WireClient, split_answers
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 from tests.support.oracles.response_oracle import decode_any_response
 from tests.support.values.kio_values import kio_decode, kio_encode
 from tests.support.values.raw_batch import Raw, make_batch, split_batches
@@ -37,8 +37,7 @@ ASKED = st.lists(st.tuples(st.sampled_from(("t", "u", "töpic", "")), PARTITIONS
 
 @pytest.fixture(scope="module")
 def client() -> WireClient:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     harness.create_topic("u", 1)
     return WireClient(harness)
 

@@ -1,13 +1,12 @@
 """CreatePartitions: a topic gets more partitions, which can be used at once and after any stop."""
 
-import random
 from typing import Any
 
 import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.harness.memory_broker import MemoryBroker, memory_node
 from tests.support.oracles.kafka_oracle import (
@@ -43,8 +42,7 @@ def topic(name: str, count: int, assigned: list[list[int]] | None = None) -> Top
 
 
 def count_of(broker: MemoryBroker, name: str = "t") -> int:
-    found = broker.topics.find(name)
-    assert found is not None
+    found = broker.topic(name)
     return len(found.partitions)
 
 
@@ -130,10 +128,6 @@ def test_limits_are_the_brokers() -> None:
     assert create_partitions(client, "v", 4) == ErrorCode.POLICY_VIOLATION
 
 
-def values(client: WireClient, partition: int) -> list[bytes]:
-    return [record.value for record in client.harness.fetch("t", partition)]
-
-
 def test_new_partitions_are_used_at_once(client: WireClient) -> None:
     """Also by delayed records; the old ones go on."""
     assert client.produce("t", 2, make_batch([Raw(b"early")])).error_code == 3
@@ -144,17 +138,16 @@ def test_new_partitions_are_used_at_once(client: WireClient) -> None:
     assert client.produce("t", 3, make_batch([Raw(b"due", headers=headers)])).error_code == 0
     assert client.produce("t", 1, make_batch([Raw(b"more")])).base_offset == 1
     client.harness.tick(500)
-    assert values(client, 1) == [b"old", b"more"]
-    assert values(client, 3) == [b"now", b"due"]
+    assert client.harness.values(partition=1) == [b"old", b"more"]
+    assert client.harness.values(partition=3) == [b"now", b"due"]
     assert client.produce("t", 4, make_batch([Raw()])).error_code == 3
 
 
 @pytest.mark.parametrize("mode", ["clean", "kept", "dropped"])
 @pytest.mark.parametrize("filled", [0, 60])
-def test_new_partitions_survive_with_their_records_and_timers(mode: str, filled: int) -> None:
+def test_new_partitions_survive_with_their_records_and_timers(mode: Stop, filled: int) -> None:
     """Also when the segments of their frames are full and others have followed."""
-    harness = BrokerHarness()
-    harness.create_topic("t", 1, {"delay.timestamp": "due"})
+    harness = with_topic(1, {"delay.timestamp": "due"})
     client = WireClient(harness)
     client.produce("t", 0, make_batch([Raw(b"first")]))
     for count in (2, 3):
@@ -164,16 +157,12 @@ def test_new_partitions_survive_with_their_records_and_timers(mode: str, filled:
             client.produce("t", 0, make_batch([Raw(b"x" * 3000)]))
     headers = ((b"x-delay", b"500"),)
     client.produce("t", 2, make_batch([Raw(b"due", headers=headers)]))
-    match mode:
-        case "clean":
-            harness = harness.restart()
-        case "kept" | "dropped":
-            harness = harness.crash(mode, random.Random(1))
+    harness = harness.reborn(mode)
     client = WireClient(harness)
     harness.tick(500)
-    assert values(client, 1) == [b"2"]
-    assert values(client, 2) == [b"3", b"due"]
-    assert len(values(client, 0)) == 1 + 2 * filled
+    assert client.harness.values(partition=1) == [b"2"]
+    assert client.harness.values(partition=2) == [b"3", b"due"]
+    assert len(client.harness.values(partition=0)) == 1 + 2 * filled
     assert [list_offset(client, "t", index, EARLIEST)[1] for index in range(3)] == [0, 0, 0]
     assert settings_of(client, "t") == {"delay.timestamp": "due"}
     assert create_partitions(client, "t", 3) == ErrorCode.INVALID_PARTITIONS

@@ -1,9 +1,9 @@
 """Answers that come later than their requests were handled: in order, after the flush, once."""
 
-from _core.paths.session import ResponseSlot, Session
+from _core.paths.session import ResponseSlot
 from compat.kafka.protocol.deferred import DeferredResponse
-from tests.support.clients.wire_client import framed, produce_request, split_answers
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.clients.wire_client import WireClient, framed, produce_request, split_answers
+from tests.support.harness.broker_harness import with_topic
 from tests.support.values.raw_batch import Raw, make_batch
 
 RARE_KEY = 999
@@ -13,10 +13,11 @@ class Connection:
     """A connection whose rare requests wait until the test answers them."""
 
     def __init__(self) -> None:
-        self.harness = BrokerHarness()
-        self.harness.create_topic("t", 1)
+        self.client = WireClient(with_topic())
+        self.harness = self.client.harness
+        self.session = self.harness.broker.open_session(self._answer_control_plane)
+        self.client.session = self.session
         self.waiting: list[ResponseSlot] = []
-        self.session: Session = self.harness.broker.open_session(self._answer_control_plane)
 
     def _answer_control_plane(self, request: bytes) -> ResponseSlot:
         parked = ResponseSlot()
@@ -26,25 +27,9 @@ class Connection:
             self.waiting.append(parked)
         return parked
 
-    def send(self, data: bytes) -> None:
-        """Let the broker receive bytes in one round."""
-        room = self.session.get_buffer()
-        room[: len(data)] = data
-        self.session.received(len(data), self.harness.clock.wall_ms())
-        self._end_round()
-
-    def resume(self) -> None:
-        """Let the broker go on after an answer that was waited for."""
-        self.session.resume(self.harness.clock.wall_ms())
-        self._end_round()
-
-    def _end_round(self) -> None:
-        self.harness.broker.commit()
-        self.session.compact()
-
     def take(self) -> list[bytes]:
         """The answers that leave now."""
-        return list(split_answers(b"".join(self.session.output(self.harness.broker.flushed_pos))))
+        return list(split_answers(self.client.take()))
 
 
 def rare(number: int, body: bytes = b"") -> bytes:
@@ -59,7 +44,7 @@ def produce(number: int) -> bytes:
 
 def test_requests_after_an_answer_that_is_waited_for_are_not_looked_at() -> None:
     connection = Connection()
-    connection.send(rare(1) + produce(2) + rare(3, b"at once"))
+    connection.client.send_bytes(rare(1) + produce(2) + rare(3, b"at once"))
     connection.harness.flush()
     assert connection.take() == []
     assert connection.session.paused
@@ -68,7 +53,7 @@ def test_requests_after_an_answer_that_is_waited_for_are_not_looked_at() -> None
     connection.waiting[0].complete(b"answer", 0)
     assert connection.waiting[0].answered
     assert connection.take() == [b"answer"]
-    connection.resume()
+    connection.client.resume()
     connection.harness.flush()
     second, third = connection.take()
     assert int.from_bytes(second[:4], "big") == 2
@@ -77,7 +62,7 @@ def test_requests_after_an_answer_that_is_waited_for_are_not_looked_at() -> None
 
 def test_an_answer_leaves_only_when_the_log_is_durable() -> None:
     connection = Connection()
-    connection.send(rare(1))
+    connection.client.send_bytes(rare(1))
     connection.harness.broker.topics.create("other", 1, {})
     connection.harness.broker.commit()
     connection.waiting[0].complete(b"answer", connection.harness.broker.wrote_pos)
@@ -89,14 +74,14 @@ def test_an_answer_leaves_only_when_the_log_is_durable() -> None:
 
 def test_answer_that_is_there_at_once_needs_no_waiting() -> None:
     connection = Connection()
-    connection.send(rare(1, b"at once") + rare(2, b"at once"))
+    connection.client.send_bytes(rare(1, b"at once") + rare(2, b"at once"))
     assert len(connection.take()) == 2
     assert not connection.session.paused
 
 
 def test_answer_for_a_connection_that_is_gone_is_dropped() -> None:
     connection = Connection()
-    connection.send(rare(1))
+    connection.client.send_bytes(rare(1))
     connection.session.close()
     connection.waiting[0].complete(b"answer", 0)
     assert connection.take() == []

@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.oracles.delay_model import (
     CANCEL,
     DELAY,
@@ -25,8 +26,6 @@ from tests.support.oracles.delay_model import (
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.kafka_records import Fetched
 from tests.support.values.raw_batch import NONE, SNAPPY, ZSTD, Raw, make_batch
-
-INVALID_RECORD = 87
 
 MEANINGS: Meanings = {
     (DELAY, b"0"): 0,
@@ -116,8 +115,7 @@ class Run:
     """A broker and its model, side by side."""
 
     def __init__(self, topic_settings: dict[str, str]) -> None:
-        harness = BrokerHarness()
-        harness.create_topic("t", 2, topic_settings)
+        harness = with_topic(2, topic_settings)
         self.client = WireClient(harness)
         self.model = DelayModel(
             MEANINGS,
@@ -157,7 +155,7 @@ class Run:
         if wrong_index is None:
             assert part.error_code == 0
         else:
-            assert part.error_code == INVALID_RECORD
+            assert part.error_code == ErrorCode.INVALID_RECORD
             assert [error.batch_index for error in part.record_errors] == [wrong_index]
 
     def compare(self) -> None:

@@ -1,24 +1,22 @@
 """Delay headers end to end: what each record asks for, what is refused, and what is delivered.
 
-The forms of the values have tests of their own (tests/unit/core/paths/test_delay_text.py); here
-each goes through a Produce, the log and a Fetch.
+The forms of the values have a table of their own (tests/unit/core/paths/test_delay_text.py). Here
+one value of each header goes through a Produce, the log and a Fetch.
 """
 
 from dataclasses import replace
 
 import pytest
 
-from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, produce_request
-from tests.support.harness.broker_harness import BrokerHarness
+from compat.kafka.protocol.error_codes import ErrorCode
+from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request
 from tests.support.oracles.kafka_oracle import FetchResponse
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.kafka_records import Fetched
 from tests.support.values.raw_batch import (
+    CODECS,
     CREATED_MS,
-    GZIP,
-    LZ4,
     NONE,
-    SNAPPY,
     ZSTD,
     Raw,
     RawHeaders,
@@ -26,27 +24,12 @@ from tests.support.values.raw_batch import (
     split_batches,
 )
 
-INVALID_RECORD = 87
-
 DELAY_MAX_MS = 3_650 * 86_400_000
 ONE_ID = (b"x-deliver-id", b"id")
-CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
-
-
-@pytest.fixture
-def client() -> WireClient:
-    """A client of a broker with topic `t` of two partitions."""
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    return WireClient(harness)
 
 
 def records(client: WireClient, topic: str = "t", partition: int = 0) -> list[Fetched]:
     return client.harness.fetch(topic, partition)
-
-
-def values(client: WireClient, topic: str = "t", partition: int = 0) -> list[bytes]:
-    return [record.value for record in records(client, topic, partition)]
 
 
 def accept(client: WireClient, *batch: Raw, topic: str = "t", partition: int = 0) -> int:
@@ -72,55 +55,19 @@ ONLY_ONE = "use only one of x-delay, x-deliver-at and x-delay-level"
 CANCEL_ALONE = "x-deliver-cancel cannot be combined with"
 
 REFUSED: list[tuple[RawHeaders, str]] = [
-    *(
-        ([(name, value)], name.decode())
-        for name in (b"x-delay", b"x-deliver-at", b"x-delay-level")
-        for value in (
-            None,
-            b"",
-            b"-1",
-            b"+1",
-            b" 1",
-            b"1 ",
-            b"1.5",
-            b"1e3",
-            b"soon",
-            b"\xff",
-            long(-1),
-            b"1" * 65,
-        )
-    ),
-    *(
-        ([(b"x-delay", value)], "x-delay")
-        for value in (b"5S", b"1h30m", b"P1M", b"P1Y", b"PT", b"P", b"PT1.5M", b"P1W2D", b"5 s")
-    ),
-    *(
-        ([(b"x-deliver-at", value)], "x-deliver-at")
-        for value in (
-            b"99999999999",
-            b"1767225600",
-            b"2026-01-01T00:00:00",
-            b"2026-02-30T00:00:00Z",
-            b"2026-01-01T24:00:00Z",
-            b"2026-01-01T00:00:60Z",
-            b"2026-01-01",
-            long(1767225600),
-        )
-    ),
+    ([(b"x-delay", b"soon")], 'x-delay "soon": '),
+    ([(b"x-deliver-at", None)], "x-deliver-at has a null value"),
+    ([(b"x-delay-level", long(-1))], "x-delay-level "),
     ([(b"x-delay", number(DELAY_MAX_MS + 1))], "delay.max.ms"),
-    ([(b"x-delay", b"9" * 64)], "x-delay"),
     ([(b"x-delay", long(2**60))], "delay.max.ms"),
     ([(b"x-deliver-at", number(START_MS + DELAY_MAX_MS + 1))], "delay.max.ms"),
     ([(b"x-delay", b"1"), (b"x-deliver-at", number(START_MS + 1))], ONLY_ONE),
     ([(b"x-delay", b"1000"), (b"x-delay-level", b"1")], ONLY_ONE),
     ([(b"x-deliver-at", number(START_MS)), (b"x-delay-level", b"1")], ONLY_ONE),
-    ([(b"x-delay", b"0"), (b"x-delay-level", b"1")], ONLY_ONE),
     ([(b"x-delay", b"1"), (b"x-deliver-id", b"")], "x-deliver-id must have 1 to 255 bytes, not 0"),
-    ([(b"x-delay", b"1"), (b"x-deliver-id", None)], "1 to 255 bytes, not 0"),
     ([(b"x-delay", b"1"), (b"x-deliver-id", bytes(256))], "1 to 255 bytes, not 256"),
     ([(b"x-deliver-id", bytes(256))], "1 to 255 bytes, not 256"),
     ([(b"x-deliver-cancel", b"")], "x-deliver-cancel must have 1 to 255 bytes, not 0"),
-    ([(b"x-deliver-cancel", None)], "1 to 255 bytes, not 0"),
     ([(b"x-deliver-cancel", bytes(256))], "1 to 255 bytes, not 256"),
     ([(b"x-deliver-cancel", b"a"), (b"x-delay", b"1")], CANCEL_ALONE),
     ([(b"x-deliver-cancel", b"a"), (b"x-deliver-at", number(START_MS))], CANCEL_ALONE),
@@ -134,11 +81,11 @@ REFUSED: list[tuple[RawHeaders, str]] = [
 def test_wrong_headers_refuse_the_whole_batch(
     client: WireClient, headers: RawHeaders, sentence: str, codec: int
 ) -> None:
-    """With the index of the record; the good ones before and after it leave nothing behind."""
+    """With the index of the record; the good ones before and after it leave no timer."""
     good = Raw(b"good", headers=[(b"x-delay", b"5"), ONE_ID])
     batch = make_batch([Raw(b"now"), good, Raw(b"bad", headers=headers), good], codec=codec)
     part = client.produce("t", 0, batch)
-    assert (part.error_code, part.base_offset) == (INVALID_RECORD, -1)
+    assert (part.error_code, part.base_offset) == (ErrorCode.INVALID_RECORD, -1)
     (error,) = part.record_errors
     assert error.batch_index == 2
     assert sentence in error.batch_index_error_message
@@ -148,13 +95,6 @@ def test_wrong_headers_refuse_the_whole_batch(
     assert client.harness.tick(10) == 0
     assert records(client) == []
     assert accept(client, Raw()) == 0
-
-
-def test_refusal_with_acks_0_closes_the_connection(client: WireClient) -> None:
-    batch = make_batch([Raw(headers=[(b"x-delay", b"soon")])])
-    client.send(produce_request([("t", [(0, batch)])], acks=0), 8)
-    assert client.session.close_reason == "a batch sent with acks=0 was refused"
-    assert client.harness.broker.pending_timers == 0
 
 
 def test_topic_lowers_the_longest_delay(client: WireClient) -> None:
@@ -172,27 +112,19 @@ def test_topic_lowers_the_longest_delay(client: WireClient) -> None:
         [(b"x-delay-level", b"2")],
     ):
         part = client.produce("s", 0, make_batch([Raw(headers=headers)]))
-        assert part.error_code == INVALID_RECORD
+        assert part.error_code == ErrorCode.INVALID_RECORD
         assert "due more than delay.max.ms = 1000 ms after receipt" in part.error_message
 
 
 # What a record asks for
 
 DUE_IN: list[tuple[RawHeaders, int]] = [
-    ([(b"x-delay", b"1500")], 1500),
-    ([(b"x-delay", b"0015m")], 900_000),
     ([(b"x-delay", b"PT1.5S")], 1500),
-    ([(b"x-delay", b"P1DT2H")], 93_600_000),
     ([(b"x-delay", long(2500))], 2500),
-    ([(b"x-delay", b"86400000")], 86_400_000),
     ([(b"x-delay", number(DELAY_MAX_MS))], DELAY_MAX_MS),
     ([(b"x-deliver-at", number(START_MS + 7))], 7),
-    ([(b"x-deliver-at", long(START_MS + 7))], 7),
     ([(b"x-deliver-at", b"2026-01-01T00:00:01.0001Z")], 1001),
-    ([(b"x-deliver-at", b"2026-01-01 01:00:02+01:00")], 2000),
     ([(b"x-delay-level", b"3")], 10_000),
-    ([(b"x-delay-level", long(3))], 10_000),
-    ([(b"x-delay-level", b"18")], 7_200_000),
     ([(b"x-delay-level", b"19")], 7_200_000),
     ([(b"x-delay-level", b"9" * 64)], 7_200_000),
     ([(b"x-delay-level", b"0"), (b"x-delay", b"20")], 20),
@@ -333,11 +265,11 @@ def test_headers_pass_through_where_they_are_off(client: WireClient) -> None:
     """Unread, whatever is wrong with them, compressed or not, byte by byte."""
     client.harness.create_topic("off", 1, {"delay.headers": "off"})
     batches = [
-        make_batch([Raw(b"a", headers=headers) for headers, _ in REFUSED[:20]], codec=codec)
+        make_batch([Raw(b"a", headers=headers) for headers, _ in REFUSED], codec=codec)
         for codec in CODECS
     ]
     for index, batch in enumerate(batches):
-        assert client.produce("off", 0, batch).base_offset == 20 * index
+        assert client.produce("off", 0, batch).base_offset == len(REFUSED) * index
     found = split_batches(client.fetch_records("off", 0))
     assert [data[16:] for _, data in found] == [batch[16:] for batch in batches]
     assert client.harness.broker.pending_timers == 0
@@ -375,16 +307,6 @@ def test_timestamp_is_created_or_due_or_appended(
     assert [header.attributes for header in headers] == [8 * is_append] * 2
 
 
-def test_deleted_topic_takes_its_timers_along(client: WireClient) -> None:
-    """Nothing comes in a new topic of the same name, and its ids are new."""
-    accept(client, Raw(b"a", headers=[(b"x-delay", b"100"), ONE_ID]))
-    client.harness.delete_topic("t")
-    client.harness.create_topic("t", 1)
-    assert client.harness.timer_state("t", b"id") == ("unknown", None, None)
-    assert client.harness.tick(1000) == 0
-    assert values(client) == []
-
-
 def test_waiting_fetch_gets_what_is_delivered(client: WireClient) -> None:
     """It is parked over the acknowledgement and answered by the delivery."""
     client.send(fetch_request([("t", [fetch_part(0, 0)])], wait_ms=60_000), 11)
@@ -407,6 +329,6 @@ def test_malformed_records_are_refused_where_headers_are_off(
     client.harness.create_topic("off", 1, {"delay.headers": "off"})
     wrong = make_batch([Raw(headers=[(b"x-delay", b"1")]), Raw(offset_delta=7)], codec=codec)
     part = client.produce("off", 0, wrong)
-    assert part.error_code == INVALID_RECORD
+    assert part.error_code == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in part.record_errors] == [1]
     assert client.produce("off", 0, make_batch([Raw()], codec=codec)).base_offset == 0

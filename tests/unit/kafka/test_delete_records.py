@@ -14,7 +14,7 @@ from tests.support.clients.wire_client import (
     produce_request,
     split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import Stop, with_topic
 from tests.support.oracles.kafka_oracle import DeleteRecordsResponse, FetchResponse, decode_response
 from tests.support.values.raw_batch import GZIP, Raw, make_batch
 from tests.support.values.topic_requests import (
@@ -157,13 +157,12 @@ def test_a_parked_fetch_of_what_is_deleted_is_reported(client: WireClient) -> No
 
 @pytest.mark.parametrize("mode", ["clean", "kept", "dropped"])
 @pytest.mark.parametrize("filled", [0, 60])
-def test_a_start_offset_survives(mode: str, filled: int) -> None:
+def test_a_start_offset_survives(mode: Stop, filled: int) -> None:
     """Also when the segment of its frame is full, others have followed and partitions were added.
 
     What was never deleted is there as before.
     """
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     client = WireClient(harness)
     fill(client, [4, 4])
     fill(client, [4, 4], partition=1)
@@ -174,11 +173,7 @@ def test_a_start_offset_survives(mode: str, filled: int) -> None:
     assert delete_records(client, "t", (1, 6)) == {1: (0, 6)}
     for _ in range(filled):
         client.produce("t", 1, make_batch([Raw(b"0" * 3000)]))
-    match mode:
-        case "clean":
-            harness = harness.restart()
-        case "kept" | "dropped":
-            harness = harness.crash(mode, random.Random(1))
+    harness = harness.reborn(mode)
     client = WireClient(harness)
     starts = [list_offset(client, "t", index, EARLIEST)[1] for index in range(3)]
     ends = [list_offset(client, "t", index, LATEST)[1] for index in range(3)]
@@ -281,8 +276,7 @@ def test_random_deletes_leave_what_a_list_leaves() -> None:
     seed = 20_401
     rng = random.Random(seed)
     for _ in range(15):
-        harness = BrokerHarness()
-        harness.create_topic("t", 1)
+        harness = with_topic()
         client = WireClient(harness)
         stamps: list[int] = []
         start = 0

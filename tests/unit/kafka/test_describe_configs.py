@@ -26,9 +26,7 @@ def describe(
     documentation: bool = False,
 ) -> list[Any]:
     request = DescribeConfigsRequest(
-        resources=list(resources),
-        include_synonyms=synonyms,
-        include_documentation=documentation,
+        resources=list(resources), include_synonyms=synonyms, include_documentation=documentation
     )
     results: list[Any] = ask(memory_node(broker), request, version, DescribeConfigsResponse).results
     return results
@@ -54,7 +52,7 @@ def broker() -> MemoryBroker:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_topics_settings_tell_their_value_and_its_source(
+def test_a_topics_settings_have_their_value_and_its_source(
     broker: MemoryBroker, version: int
 ) -> None:
     (result,) = describe(broker, resource(TOPIC, "t"), version=version)
@@ -85,7 +83,7 @@ def test_all_settings_of_kafka_that_have_a_value_here_are_reported(broker: Memor
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_synonyms_tell_all_places_a_value_may_come_from(broker: MemoryBroker, version: int) -> None:
+def test_synonyms_list_all_places_a_value_may_come_from(broker: MemoryBroker, version: int) -> None:
     (result,) = describe(broker, resource(TOPIC, "t"), version=version, synonyms=True)
     synonyms = {
         name: [(each.name, each.value, each.source) for each in entry.synonyms]
@@ -127,7 +125,9 @@ def test_keys_choose_settings_and_unknown_ones_are_left_out(
 
 
 @pytest.mark.parametrize("name", ["1", ""])
-def test_the_broker_tells_its_own_names_and_those_of_kafka(broker: MemoryBroker, name: str) -> None:
+def test_the_broker_reports_its_own_names_and_those_of_kafka(
+    broker: MemoryBroker, name: str
+) -> None:
     (result,) = describe(broker, resource(BROKER, name), synonyms=True)
     entries = by_name(result)
     assert {setting.key for setting in settings().values()} <= set(entries)

@@ -188,11 +188,3 @@ def test_partitions_are_answered_once_each_and_what_is_not_there_is_refused(
     request = DescribeProducersRequest(topics=[kind(name="t", partition_indexes=[0] * 1000)] * 9)
     (topic,) = client.ask(request, 0, DescribeProducersResponse).topics
     assert len(topic.partitions) == 1
-
-
-def test_a_silent_producer_is_forgotten(client: WireClient) -> None:
-    send(client, 70, 0, 0, 1)
-    client.harness.clock.advance_ms(client.harness.config.producer_id_expiry_ms + 1)
-    for _ in range(2):
-        client.harness.housekeep()
-    assert producers_of(client, ("t", [0])) == {("t", 0): (0, [])}

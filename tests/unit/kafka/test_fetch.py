@@ -4,10 +4,10 @@ Requests come from kafka-python, which also decodes the answers, every byte of t
 """
 
 import random
-from typing import Any
 
 import pytest
 
+from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import (
     FETCH_BY_ID_FROM,
     WireClient,
@@ -15,11 +15,10 @@ from tests.support.clients.wire_client import (
     fetch_request,
     framed,
     produce_request,
-    split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
-from tests.support.oracles.kafka_oracle import FetchResponse, decode_response
+from tests.support.oracles.kafka_oracle import FetchResponse
 from tests.support.simulator.virtual_clock import FIRST_EPOCH
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch, split_batches
@@ -31,21 +30,14 @@ WITH_SESSIONS = 7
 WITH_LEADER_EPOCH = 9
 WITH_READ_REPLICA = 11
 
-OFFSET_OUT_OF_RANGE = 1
-UNKNOWN_TOPIC_OR_PARTITION = 3
-FENCED_LEADER_EPOCH = 74
-UNKNOWN_LEADER_EPOCH = 75
-UNKNOWN_TOPIC_ID = 100
 
 BATCH = make_batch([Raw(b"a"), Raw(b"b"), Raw(b"c")])
-LATER = make_batch([Raw(b"later", headers=[(b"x-delay", b"10")])])
 
 
 @pytest.fixture
 def client() -> WireClient:
     """A client of a broker with the topics `t` and `u` of three partitions."""
-    harness = BrokerHarness()
-    harness.create_topic("t", 3)
+    harness = with_topic(3)
     harness.create_topic("u", 3)
     return WireClient(harness)
 
@@ -60,17 +52,11 @@ def bases(records: bytes) -> list[int]:
     return [header.base_offset for header, _ in split_batches(records)]
 
 
-def answers(client: WireClient, version: int = LAST) -> list[Any]:
-    return [
-        decode_response(FetchResponse, version, payload) for payload in split_answers(client.take())
-    ]
-
-
 # Versions and answers
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_tells_all_it_has(client: WireClient, version: int) -> None:
+def test_every_version_answers_all_of_its_fields(client: WireClient, version: int) -> None:
     """Every partition that was asked for is there, in its order, also those with nothing."""
     fill(client, 1)
     client.harness.clock.advance_ms(1)
@@ -90,12 +76,12 @@ def test_every_version_tells_all_it_has(client: WireClient, version: int) -> Non
         for p in topic.partitions
     ]
     is_by_id = version >= FETCH_BY_ID_FROM
-    unknown = UNKNOWN_TOPIC_ID if is_by_id else UNKNOWN_TOPIC_OR_PARTITION
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert reported == [
         ("t", 1, 0, 9, [3, 6]),
         ("t", 0, 0, 0, []),
         ("t", 1, 0, 9, [0, 3, 6]),
-        ("t", 7, UNKNOWN_TOPIC_OR_PARTITION, -1, []),
+        ("t", 7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, []),
         ("no-such-topic", 0, unknown, -1, []),
         ("u", 2, 0, 0, []),
     ]
@@ -160,7 +146,7 @@ def test_offset_out_of_range_is_reported_with_the_range(client: WireClient, vers
     fill(client, count=1)
     for offset in (-1, -2, -(2**63), 4, 2**63 - 1):
         part = client.fetch("t", 0, offset, version=version)
-        assert part.error_code == OFFSET_OUT_OF_RANGE
+        assert part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert (part.high_watermark, bytes(part.records)) == (3, b"")
         if version >= WITH_START_OFFSET:
             assert part.log_start_offset == 0
@@ -175,9 +161,9 @@ def test_leader_epoch_is_checked(client: WireClient, version: int) -> None:
     client = WireClient(client.harness.crash("kept", random.Random(0)))
     for epoch, code in (
         (-1, 0),
-        (FIRST_EPOCH, FENCED_LEADER_EPOCH),
+        (FIRST_EPOCH, ErrorCode.FENCED_LEADER_EPOCH),
         (FIRST_EPOCH + 1, 0),
-        (FIRST_EPOCH + 2, UNKNOWN_LEADER_EPOCH),
+        (FIRST_EPOCH + 2, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ):
         part = client.fetch("t", 0, version=version, leader_epoch=epoch)
         assert part.error_code == code
@@ -194,7 +180,7 @@ def test_sync_flush_hides_what_is_not_flushed(client: WireClient) -> None:
     other = WireClient(client.harness)
     for offset in (0, 3, 5):
         other.send(fetch_request([("t", [fetch_part(0, offset)])]), LAST)
-        (answer,) = answers(other)
+        (answer,) = other.answers(FetchResponse, LAST)
         (part,) = answer.responses[0].partitions
         assert (part.error_code, part.high_watermark) == (0, 3)
         assert bases(bytes(part.records)) == ([0] if offset == 0 else [])
@@ -203,22 +189,12 @@ def test_sync_flush_hides_what_is_not_flushed(client: WireClient) -> None:
 
 
 def test_async_flush_shows_what_is_written() -> None:
-    harness = BrokerHarness(config=small_config(flush="async"))
-    harness.create_topic("t")
+    harness = with_topic(config=small_config(flush="async"))
     client = WireClient(harness)
     client.send(produce_request([("t", [(0, BATCH)])], acks=0), 9)
     client.send(fetch_request([("t", [fetch_part(0, 0)])]), LAST)
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0]
-
-
-def test_pending_records_are_not_seen(client: WireClient) -> None:
-    fill(client, batch=LATER)
-    part = client.fetch("t", 0)
-    assert (part.high_watermark, bytes(part.records)) == (0, b"")
-    assert client.fetch("t", 0, 1).error_code == OFFSET_OUT_OF_RANGE
-    client.harness.tick(10)
-    assert client.fetch("t", 0).high_watermark == 3
 
 
 # Limits
@@ -276,8 +252,7 @@ def test_batch_beyond_all_limits_is_given_only_first(client: WireClient) -> None
 
 
 def test_broker_limit_holds_whatever_is_asked_for() -> None:
-    harness = BrokerHarness(config=small_config(fetch_size_max_bytes=1024))
-    harness.create_topic("t", 3)
+    harness = with_topic(3, config=small_config(fetch_size_max_bytes=1024))
     client = WireClient(harness)
     fill(client, count=20)
     whole = 1024 // len(BATCH)
@@ -292,8 +267,7 @@ def test_large_and_small_batches_of_many_segments_come_in_one_answer() -> None:
         record_size_max_bytes=40_000,
         decompressed_size_max_bytes=40_000,
     )
-    harness = BrokerHarness(config=config)
-    harness.create_topic("t", 2)
+    harness = with_topic(2, config=config)
     client = WireClient(harness)
     expected: list[list[bytes]] = [[], []]
     for index in range(40):
@@ -334,11 +308,11 @@ def test_fetch_waits_until_there_are_enough_bytes(client: WireClient) -> None:
     producer = WireClient(client.harness)
     wait_for(client, 2 * len(BATCH) + 1)
     for count in range(3):
-        assert answers(client) == []
+        assert client.answers(FetchResponse, LAST) == []
         producer.send(produce_request([("t", [(0, BATCH)])]), 9)
         assert wake(client) == 1
         assert [parked.answered for parked in client.parked] == [count == 2]
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0, 3, 6]
     producer.send(produce_request([("t", [(0, BATCH)])]), 9)
     assert wake(client) == 0
@@ -347,9 +321,9 @@ def test_fetch_waits_until_there_are_enough_bytes(client: WireClient) -> None:
 def test_fetch_that_has_enough_does_not_wait(client: WireClient) -> None:
     fill(client, count=2)
     wait_for(client, 2 * len(BATCH))
-    assert len(answers(client)) == 1
+    assert len(client.answers(FetchResponse, LAST)) == 1
     wait_for(client, 0, fetch_part(1, 0))
-    assert len(answers(client)) == 1
+    assert len(client.answers(FetchResponse, LAST)) == 1
     assert client.parked == []
 
 
@@ -361,10 +335,10 @@ def test_any_of_its_partitions_wakes_a_fetch(client: WireClient) -> None:
     assert wake(client) == 0
     producer.send(produce_request([("t", [(2, BATCH)])]), 9)
     assert wake(client) == 1
-    assert answers(client) == []
+    assert client.answers(FetchResponse, LAST) == []
     producer.send(produce_request([("t", [(0, BATCH)])]), 9)
     assert wake(client) == 1
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert [bases(bytes(p.records)) for p in answer.responses[0].partitions] == [[0], [0]]
 
 
@@ -374,10 +348,9 @@ def test_end_of_the_wait_answers_with_what_there_is(client: WireClient) -> None:
     (parked,) = client.parked
     assert parked.wait_ms == 60_000
     client.end_waits()
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0]
-    topic = client.harness.broker.topics.find("t")
-    assert topic is not None
+    topic = client.harness.topic()
     assert topic.partitions[0].waiters == []
 
 
@@ -387,7 +360,7 @@ def test_end_of_the_wait_answers_with_what_there_is(client: WireClient) -> None:
 def test_error_is_answered_at_once(client: WireClient, part: dict[str, int]) -> None:
     """Whatever else the fetch could wait for."""
     wait_for(client, 1 << 19, fetch_part(1, 0), part)
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert [p.error_code > 0 for p in answer.responses[0].partitions] == [False, True]
 
 
@@ -395,5 +368,5 @@ def test_topic_deleted_under_a_waiting_fetch_is_reported(client: WireClient) -> 
     wait_for(client, 1)
     client.harness.delete_topic("t")
     client.end_waits()
-    (answer,) = answers(client)
-    assert answer.responses[0].partitions[0].error_code == UNKNOWN_TOPIC_ID
+    (answer,) = client.answers(FetchResponse, LAST)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID

@@ -11,10 +11,10 @@ from tests.support.clients.wire_client import (
     WireClient,
     fetch_part,
     fetch_request,
-    framed,
     produce_request,
+    receive,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch
 
@@ -29,8 +29,7 @@ def value_of(index: int) -> bytes:
 @pytest.fixture
 def client() -> WireClient:
     """A client of a broker whose log, six batches of one record, is on the disk alone."""
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     first = WireClient(harness)
     for index in range(COUNT):
         first.produce("t", 0, make_batch([Raw(value_of(index))]))
@@ -41,8 +40,7 @@ def client() -> WireClient:
 
 def place_of(harness: BrokerHarness, index: int) -> tuple[Path, int, int]:
     """File and offset of the frame of a batch, and the offset of its value."""
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     pos = harness.position_of(topic.partitions[0], index)
     path = max(path for path in harness.segment_paths() if int(path.name) <= pos)
     return path, pos - int(path.name), harness.disk.files()[path].index(value_of(index))
@@ -67,13 +65,9 @@ def test_cold_frames_are_read_and_then_served(client: WireClient) -> None:
 def test_cold_fetch_does_not_touch_memory_before_the_disk_was_read(client: WireClient) -> None:
     """Until then it is parked, and names the frame to be read."""
     harness = client.harness
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     request = fetch_request([("t", [fetch_part(0, 3)])])
-    session = harness.broker.open_session(harness._answer_control_plane)
-    data = framed(request, 11, 1)
-    session.get_buffer()[: len(data)] = data
-    session.received(len(data), harness.clock.wall_ms())
+    session = receive(harness, request)
     (parked,) = session.new_parked
     assert parked.cold == [(topic.partitions[0].handle, 3)]
     assert session.output(harness.broker.flushed_pos) == []
@@ -104,11 +98,7 @@ def ask_all(harness: BrokerHarness, names: Sequence[str], max_bytes: int) -> Ses
     parts = [fetch_part(each, 0) for each in range(PARTITIONS)]
     wanted = [(name, parts) for name in names]
     request = fetch_request(wanted, wait_ms=60_000, min_bytes=max_bytes, max_bytes=max_bytes)
-    session = harness.broker.open_session(harness._answer_control_plane)
-    data = framed(request, 11, 1)
-    session.get_buffer()[: len(data)] = data
-    session.received(len(data), harness.clock.wall_ms())
-    return session
+    return receive(harness, request)
 
 
 def test_a_fetch_of_many_cold_partitions_is_answered_when_some_were_read() -> None:
@@ -125,8 +115,7 @@ def test_a_fetch_of_many_cold_partitions_is_answered_when_some_were_read() -> No
 
 def test_nothing_is_read_that_an_answer_has_no_room_for() -> None:
     harness = cold_partitions(["a"])
-    topic = harness.broker.topics.find("a")
-    assert topic is not None
+    topic = harness.topic("a")
     harness.read_cold([(topic.partitions[0].handle, 0)])
     assert ask_all(harness, ["a"], 1).new_parked == []
 
@@ -160,23 +149,6 @@ def test_unreadable_sector_is_reported_and_passed_over(client: WireClient) -> No
     assert "pread" in damage.fault or "Input/output" in damage.fault
 
 
-def test_cold_timers_are_read_before_they_are_delivered() -> None:
-    """A damaged one stays pending and holds up nobody; the others come."""
-    harness = BrokerHarness()
-    harness.create_topic("t")
-    client = WireClient(harness)
-    for index in range(3):
-        late = Raw(value_of(index), headers=[(b"x-delay", b"5000")])
-        client.produce("t", 0, make_batch([late]))
-    harness = harness.restart()
-    harness.make_cold()
-    path = harness.segment_paths()[0]
-    harness.disk.flip(path, harness.disk.files()[path].index(value_of(0)) + 5, 1)
-    assert harness.tick(5000) == 2
-    assert [record.value for record in harness.fetch("t", 0)] == [value_of(1), value_of(2)]
-    assert harness.broker.pending_timers == harness.broker.gauges(0).unreadable_timers == 1
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_no_order_of_fetches_gets_at_a_flipped_bit(client: WireClient, seed: int) -> None:
     """Nor a frame that came into memory only because it lies beside one that was read."""
@@ -205,8 +177,7 @@ def test_no_order_of_fetches_gets_at_a_flipped_bit(client: WireClient, seed: int
 @pytest.mark.parametrize("at", range(0, 144, 2))
 def test_header_that_rots_in_the_page_cache_is_found(at: int) -> None:
     """Also where the kernel has the page: nothing is served that was not checked."""
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     client = WireClient(harness)
     for index in range(3):
         client.produce("t", 0, make_batch([Raw(value_of(index))]))
@@ -239,9 +210,7 @@ def test_a_sector_that_heals_is_served_again(client: WireClient) -> None:
     assert offsets(client.fetch_records("t", 0)) == list(range(COUNT))
 
 
-def test_a_frame_that_rots_in_memory_alone_is_read_from_the_disk_again(
-    client: WireClient,
-) -> None:
+def test_a_frame_that_rots_in_memory_alone_is_read_from_the_disk_again(client: WireClient) -> None:
     harness = client.harness
     path, _, value = place_of(harness, 2)
     harness.disk.rot_in_memory(path, value, 4)

@@ -8,7 +8,7 @@ from _core.log.view import LogView
 from _core.paths.session import Session
 from appliance.units import MIB
 from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch
@@ -33,8 +33,7 @@ def client() -> WireClient:
         decompressed_size_max_bytes=MIB,
         record_size_max_bytes=MIB,
     )
-    harness = BrokerHarness(config=config)
-    harness.create_topic("t")
+    harness = with_topic(config=config)
     first = WireClient(harness)
     for index in range(COUNT):
         first.produce("t", 0, make_batch([Raw(value_of(index))]))

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import (
     FETCH_BY_ID_FROM,
     WireClient,
@@ -12,21 +13,16 @@ from tests.support.clients.wire_client import (
     fetch_request,
     framed,
     produce_request,
-    split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
-from tests.support.oracles.kafka_oracle import FetchRequest, FetchResponse, decode_response
+from tests.support.oracles.kafka_oracle import FetchRequest, FetchResponse
 from tests.support.values.raw_batch import Raw, make_batch, split_batches
 
 LAST = 17
 WITH_SESSIONS = 7
 BY_ID = range(FETCH_BY_ID_FROM, LAST + 1)
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-INVALID_REQUEST = 42
-FETCH_SESSION_ID_NOT_FOUND = 70
-UNKNOWN_TOPIC_ID = 100
 
 BATCH = make_batch([Raw(b"a"), Raw(b"b"), Raw(b"c")])
 
@@ -34,17 +30,10 @@ BATCH = make_batch([Raw(b"a"), Raw(b"b"), Raw(b"c")])
 @pytest.fixture
 def client() -> WireClient:
     """A client of a broker with one batch in partition 0 of `t`, which has three."""
-    harness = BrokerHarness()
-    harness.create_topic("t", 3)
+    harness = with_topic(3)
     client = WireClient(harness)
     assert client.produce("t", 0, BATCH).error_code == 0
     return client
-
-
-def answers(client: WireClient, version: int = LAST) -> list[Any]:
-    return [
-        decode_response(FetchResponse, version, payload) for payload in split_answers(client.take())
-    ]
 
 
 def errors(answer: Any) -> list[tuple[int, int]]:
@@ -64,14 +53,14 @@ def test_id_of_a_deleted_topic_is_unknown(client: WireClient, version: int) -> N
     """Also if there is a new topic of the same name, which has its own id."""
     request = fetch_request([("t", [fetch_part(0, 0), fetch_part(5, 0)])])
     answer = client.ask(request, version, FetchResponse)
-    assert errors(answer) == [(0, 0), (5, UNKNOWN_TOPIC_OR_PARTITION)]
+    assert errors(answer) == [(0, 0), (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     old = request.topics[0].topic_id
     client.harness.delete_topic("t")
     client.harness.create_topic("t", 3)
     assert client.topic_id("t") != old
     answer = client.ask(request, version, FetchResponse)
     assert answer.responses[0].topic_id == old
-    assert errors(answer) == [(0, UNKNOWN_TOPIC_ID), (5, UNKNOWN_TOPIC_ID)]
+    assert errors(answer) == [(0, ErrorCode.UNKNOWN_TOPIC_ID), (5, ErrorCode.UNKNOWN_TOPIC_ID)]
     assert client.fetch("t", 0, version=version).error_code == 0
 
 
@@ -82,7 +71,7 @@ def test_nil_id_is_unknown(client: WireClient, version: int) -> None:
     request.topics[0].topic_id = UUID(int=0)
     answer = client.ask(request, version, FetchResponse)
     assert answer.responses[0].topic_id in (None, UUID(int=0))
-    assert errors(answer) == [(0, UNKNOWN_TOPIC_ID)]
+    assert errors(answer) == [(0, ErrorCode.UNKNOWN_TOPIC_ID)]
 
 
 def test_topics_keep_their_ids_over_a_restart(client: WireClient) -> None:
@@ -140,15 +129,17 @@ def test_fetch_that_continues_a_session_is_refused(
         topics, session_id=session_id, session_epoch=session_epoch, wait_ms=60_000
     )
     answer = client.ask(request, version, FetchResponse)
-    assert answer.error_code == FETCH_SESSION_ID_NOT_FOUND
+    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert (answer.session_id, answer.responses) == (0, [])
-    assert client.harness.broker.collect_metrics().request_errors == {FETCH_SESSION_ID_NOT_FOUND: 1}
+    assert client.harness.broker.collect_metrics().request_errors == {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND: 1
+    }
 
 
 def test_end_of_a_session_is_answered_at_once(client: WireClient) -> None:
     """It names no partition, so there is nothing to wait for."""
     client.send(fetch_request([], session_id=5, session_epoch=-1, wait_ms=60_000), LAST)
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert (answer.error_code, answer.responses) == (0, [])
 
 
@@ -168,18 +159,13 @@ def test_request_names_no_more_than_there_can_be(version: int) -> None:
         decompressed_size_max_bytes=10_000,
         segment_size_bytes=4 << 20,
     )
-    harness = BrokerHarness(config=config)
-    harness.create_topic("t", 3)
+    harness = with_topic(3, config=config)
     client = WireClient(harness)
     # So large that an answer has it as a slice, also one that is given up.
     assert client.produce("t", 0, make_batch([Raw(bytes(9_000))])).error_code == 0
     most = [("t", [fetch_part(index % 3, 0) for index in range(4)]), ("t", [fetch_part(0, 0)] * 4)]
     assert len(errors(client.ask(fetch_request(most), version, FetchResponse))) == 8
-    for beyond in (
-        [*most, ("t", [])],
-        [("t", [fetch_part(0, 0)] * 10)],
-        [("t", [])] * 11,
-    ):
+    for beyond in ([*most, ("t", [])], [("t", [fetch_part(0, 0)] * 10)], [("t", [])] * 11):
         if version < WITH_SESSIONS:
             other = WireClient(harness)
             other.send(fetch_request(beyond), version)
@@ -189,7 +175,7 @@ def test_request_names_no_more_than_there_can_be(version: int) -> None:
         else:
             request = fetch_request(beyond, wait_ms=60_000)
             answer = client.ask(request, version, FetchResponse)
-            assert (answer.error_code, answer.responses) == (INVALID_REQUEST, [])
+            assert (answer.error_code, answer.responses) == (ErrorCode.INVALID_REQUEST, [])
 
 
 def test_answer_copies_a_bounded_number_of_bytes() -> None:
@@ -219,5 +205,5 @@ def test_answer_copies_a_bounded_number_of_bytes() -> None:
         max_bytes=1 << 30,
     )
     client.send(request, LAST)
-    (answer,) = answers(client)
+    (answer,) = client.answers(FetchResponse, LAST)
     assert [bool(part.records) for part in answer.responses[0].partitions] == [True, False, False]

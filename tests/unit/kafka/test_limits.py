@@ -25,15 +25,6 @@ RECEIVE_MS = 60_000
 # Admission
 
 
-def test_connections_are_counted_in_all_and_by_address() -> None:
-    admission = Admission(small_config(connection_count_max=5, connection_count_max_per_address=3))
-    assert [admission.admit("a") for _ in range(4)] == [None, None, None, "address"]
-    assert [admission.admit("b") for _ in range(3)] == [None, None, "count"]
-    admission.forget("a")
-    assert admission.admit("a") is None
-    assert admission.admit("c") == "count"
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_admission_counts_what_is_there(seed: int) -> None:
     """However connections come and go; what was refused is not counted."""

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.errors import ColdFrameError
 from tests.support.clients.wire_client import WireClient
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.oracles.kafka_oracle import ListOffsetsRequest, ListOffsetsResponse
 from tests.support.values.kafka_records import Record
 
@@ -22,8 +22,7 @@ def time_of(offset: int) -> int:
 @pytest.fixture
 def client() -> WireClient:
     """A client of a broker whose log, batches of two records, is on the disk alone."""
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     for offset in range(0, COUNT, 2):
         pair = (offset, offset + 1)
         harness.produce(
@@ -36,8 +35,7 @@ def client() -> WireClient:
 
 def spoil(harness: BrokerHarness, offset: int) -> None:
     """Flip a bit of the frame that holds an offset."""
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     pos = harness.position_of(topic.partitions[0], offset)
     path = max(path for path in harness.segment_paths() if int(path.name) <= pos)
     harness.disk.flip(path, pos - int(path.name) + 70, 4)

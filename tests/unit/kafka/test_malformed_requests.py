@@ -10,17 +10,9 @@ from tests.support.clients.wire_client import (
     framed,
     produce_request,
 )
-from tests.support.harness.broker_harness import BrokerHarness
 
 PLACEHOLDER = "no-text"
 NO_TEXT = b"no\xfftext"
-
-
-@pytest.fixture
-def client() -> WireClient:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    return WireClient(harness)
 
 
 def send(client: WireClient, data: bytes) -> None:
@@ -57,11 +49,3 @@ def test_fetch_of_a_topic_whose_name_is_no_text(client: WireClient, version: int
 
 def test_a_name_outside_of_ascii_is_unknown_and_no_more(client: WireClient) -> None:
     assert client.produce("töpic", 0, PAIR).error_code == 3
-
-
-def test_as_many_partitions_as_are_allowed_are_answered(client: WireClient) -> None:
-    many = produce_request([("t", [(7, None)] * 99_999)])
-    client.send_bytes(framed(many, 8, 1))
-    client.harness.flush()
-    assert client.session.close_reason is None
-    assert len(client.take()) > 99_999

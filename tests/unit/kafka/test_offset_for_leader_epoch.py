@@ -101,11 +101,6 @@ def test_an_epoch_ends_where_the_next_one_begins(epochs: WireClient, version: in
     ]
 
 
-def test_the_present_epoch_ends_with_the_partition(epochs: WireClient) -> None:
-    fill(epochs, 1)
-    assert end_of(epochs, E3) == (0, E3, 13)
-
-
 def test_a_clean_restart_begins_an_epoch(epochs: WireClient) -> None:
     """A restored copy looks like a clean stop."""
     again = WireClient(epochs.harness.restart())

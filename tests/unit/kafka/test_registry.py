@@ -115,11 +115,6 @@ def test_error_codes_agree_with_kafkas() -> None:
     }.items()
 
 
-def test_produce_0_to_2_are_advertised_and_not_served() -> None:
-    assert dispatch.REGISTRY.find(0, 2) is None
-    assert dispatch.REGISTRY.find(0, 3) is not None
-
-
 @pytest.mark.parametrize(
     ("key", "version"), [(3, 13), (3, -1), (0, 2), (1, 3), (2, 0), (4, 0), (-1, 0), (32767, 0)]
 )

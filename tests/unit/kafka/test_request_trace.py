@@ -1,4 +1,4 @@
-"""Each request of a session that is traced is told once, and its answer once when it leaves."""
+"""A trace reports each request of its session once, and its answer once when it leaves."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ from tests.support.clients.wire_client import (
     produce_request,
     split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.oracles.kafka_oracle import CLIENT_ID, ApiVersionsRequest, MetadataRequest
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.raw_batch import Raw, make_batch
@@ -26,10 +26,10 @@ CLUSTER_ID = rb"[0-9a-f]{8}-[0-9a-f-]{27}"
 
 
 class Recorder:
-    """Keeps what a session tells."""
+    """Keeps what a session reports."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, int, int]] = []
+        self.reported: list[tuple[int, int, int]] = []
         self.client_ids: list[bytes | None] = []
         self.left_count = 0
         self._is_handling = False
@@ -42,7 +42,7 @@ class Recorder:
         assert self._is_handling
         assert size >= 8
         self._is_handling = False
-        self.told.append((header[0], header[2], outcome))
+        self.reported.append((header[0], header[2], outcome))
         self.client_ids.append(header[3])
 
     def leave(self, count: int) -> None:
@@ -85,13 +85,13 @@ MIXED = (
 )
 
 
-def test_requests_are_told_in_their_order(client: WireClient) -> None:
+def test_requests_are_reported_in_their_order(client: WireClient) -> None:
     recorder = traced(client)
     client.send_bytes(MIXED)
     client.harness.flush()
     client.take()
-    # The fetch sees nothing yet; what came behind it waits for it.
-    assert recorder.told == [
+    # The fetch sees nothing yet; what came after it waits for it.
+    assert recorder.reported == [
         (PRODUCE, 1, TRACE_ANSWERED),
         (PRODUCE, 2, TRACE_ANSWERED),
         (METADATA, 3, TRACE_ANSWERED),
@@ -103,7 +103,7 @@ def test_requests_are_told_in_their_order(client: WireClient) -> None:
     client.resume()
     client.harness.flush()
     client.take()
-    assert recorder.told[5:] == [
+    assert recorder.reported[5:] == [
         (PRODUCE, 6, TRACE_ANSWERED),
         (API_VERSIONS, 7, TRACE_ANSWERED),
         (PRODUCE, 8, TRACE_ANSWERED),
@@ -113,7 +113,7 @@ def test_requests_are_told_in_their_order(client: WireClient) -> None:
     assert set(recorder.client_ids) == {CLIENT_ID.encode()}
 
 
-def test_an_answer_is_told_when_all_of_it_has_left(client: WireClient) -> None:
+def test_an_answer_is_reported_when_all_of_it_has_left(client: WireClient) -> None:
     recorder = traced(client)
     client.send_bytes(produce(1) + produce(2) + api_versions(3))
     assert client.take() == b""
@@ -129,8 +129,7 @@ def test_an_answer_is_told_when_all_of_it_has_left(client: WireClient) -> None:
 def test_a_trace_changes_no_answer() -> None:
     answers = []
     for is_traced in (False, True):
-        harness = BrokerHarness()
-        harness.create_topic("t")
+        harness = with_topic()
         client = WireClient(harness)
         if is_traced:
             traced(client)
@@ -151,7 +150,7 @@ def test_answer_that_comes_later_is_parked(client: WireClient) -> None:
     data = api_versions(1)
     session.get_buffer()[: len(data)] = data
     session.received(len(data), 0)
-    assert recorder.told == [(API_VERSIONS, 1, TRACE_PARKED)]
+    assert recorder.reported == [(API_VERSIONS, 1, TRACE_PARKED)]
     slot.complete(b"\0\0\0\1", 0)
     assert session.output(0)
     assert recorder.left_count == 1
@@ -168,13 +167,13 @@ def test_answer_that_comes_later_is_parked(client: WireClient) -> None:
         (b"\0\x4d\0\x05\0\0\0\x07", None),  # no such API, and no client id
     ],
 )
-def test_request_that_ends_the_connection_is_told(
+def test_request_that_ends_the_connection_is_reported(
     client: WireClient, header: bytes, client_id: bytes | None
 ) -> None:
     recorder = traced(client)
     client.send_bytes(len(header).to_bytes(4, "big") + header)
     assert client.session.close_reason is not None
-    assert recorder.told == [(header[1], 7, TRACE_SILENT)]
+    assert recorder.reported == [(header[1], 7, TRACE_SILENT)]
     assert recorder.client_ids == [client_id]
 
 

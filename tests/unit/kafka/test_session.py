@@ -16,28 +16,19 @@ from tests.support.clients.wire_client import (
     produce_request,
     split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import (
     ApiVersionsRequest,
-    ApiVersionsResponse,
     FetchResponse,
     ListOffsetsRequest,
     MetadataRequest,
-    ProduceResponse,
     decode_response,
 )
 from tests.support.values.raw_batch import ZSTD, Raw, make_batch, split_batches
 
 ANSWERS_MAX = 256
 REQUEST_MAX = 4096 * 3
-
-
-@pytest.fixture
-def client() -> WireClient:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    return WireClient(harness)
 
 
 def produce(number: int, *batches: bytes, acks: int = -1, version: int = 8) -> bytes:
@@ -104,8 +95,7 @@ kinds = st.sampled_from(
 
 def answered(data: bytes, sizes: Iterator[int]) -> tuple[bytes, str | None]:
     """All that a new broker answers to bytes that come in pieces of these sizes."""
-    harness = BrokerHarness(config=small_config(flush="async", request_size_max_bytes=REQUEST_MAX))
-    harness.create_topic("t", 2)
+    harness = with_topic(2, config=small_config(flush="async", request_size_max_bytes=REQUEST_MAX))
     harness.create_topic("still", 1)
     WireClient(harness).produce("still", 0, LARGE)
     client = WireClient(harness)
@@ -155,16 +145,6 @@ def test_pieces_of_any_size_get_the_same_answers(
         assert without_uuids(found) == without_uuids(whole)
         assert numbers(found) == numbers(whole)
         assert found_reason == reason
-
-
-def test_byte_by_byte_is_as_good_as_whole(client: WireClient) -> None:
-    for byte in produce(1, SMALL, MIXED) + fetch(2):
-        client.send_bytes(bytes([byte]))
-    client.harness.flush()
-    first, second = split_answers(client.take())
-    produced = decode_response(ProduceResponse, 8, first).responses[0].partition_responses
-    assert [(part.error_code, part.base_offset) for part in produced] == [(0, 0), (0, -1)]
-    assert decode_response(FetchResponse, 11, second).responses[0].partitions[0].error_code == 0
 
 
 # Order
@@ -232,8 +212,7 @@ def test_produce_and_fetch_in_one_piece_see_what_was_flushed_before(client: Wire
 
 def test_request_size_limit_is_named() -> None:
     """At the limit it is handled, above it the connection ends before the body comes."""
-    harness = BrokerHarness(config=small_config(request_size_max_bytes=REQUEST_MAX))
-    harness.create_topic("t", 2)
+    harness = with_topic(2, config=small_config(request_size_max_bytes=REQUEST_MAX))
     # The size of the value in the record, of the record and of the batch do not change their width.
     missing = REQUEST_MAX + 4 - len(produce(1, LARGE, make_batch([Raw(bytes(5000))])))
     largest = produce(1, LARGE, make_batch([Raw(bytes(5000 + missing))]))
@@ -341,15 +320,6 @@ def test_closed_session_sends_nothing_more(client: WireClient) -> None:
     assert len(split_batches(WireClient(client.harness).fetch_records("t", 0))) == 1
 
 
-def test_answers_carry_the_versions_header(client: WireClient) -> None:
-    """Flexible versions have a tag byte after the correlation id, ApiVersions never."""
-    asked = ApiVersionsRequest(client_software_name="oracle", client_software_version="1")
-    client.send_bytes(framed(asked, 3, 77))
-    (payload,) = split_answers(client.take())
-    answer = decode_response(ApiVersionsResponse, 3, payload)
-    assert (answer.header.correlation_id, answer.error_code) == (77, 0)
-
-
 @settings(max_examples=300)
 @given(
     version=st.integers(3, 12),
@@ -384,6 +354,4 @@ def test_damaged_request_is_answered_or_closes_the_connection(
 
 @functools.cache
 def shared_harness() -> BrokerHarness:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    return harness
+    return with_topic(2)

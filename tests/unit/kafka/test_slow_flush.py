@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.support.clients.produce_client import LAST, PAIR, VERSIONS, WITH_START_OFFSET, values
+from compat.kafka.protocol.error_codes import ErrorCode
+from tests.support.clients.produce_client import LAST, PAIR, VERSIONS, WITH_START_OFFSET
 from tests.support.clients.wire_client import (
     WireClient,
     fetch_part,
@@ -10,28 +11,22 @@ from tests.support.clients.wire_client import (
     produce_request,
     split_answers,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
-from tests.support.oracles.kafka_oracle import ProduceResponse, decode_response
+from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.values.raw_batch import Raw, make_batch
 
-REQUEST_TIMED_OUT = 7
 BOUND_MS = 5_000
 PATIENT_MS = 60_000
 
 
 @pytest.fixture
 def client() -> WireClient:
-    harness = BrokerHarness()
-    harness.create_topic("t", 3)
-    return WireClient(harness)
+    return WireClient(with_topic(3))
 
 
 def send(
-    client: WireClient,
-    *batches: bytes | None,
-    version: int = 8,
-    timeout_ms: int = PATIENT_MS,
+    client: WireClient, *batches: bytes | None, version: int = 8, timeout_ms: int = PATIENT_MS
 ) -> int:
     """One request with a batch for each partition; nothing is flushed."""
     parts = list(enumerate(batches))
@@ -49,8 +44,7 @@ def wait(client: WireClient, duration_ms: int) -> int:
 def answers(client: WireClient, version: int = 8) -> list[list[tuple[int, int]]]:
     """(error code, base offset) of each partition of each answer that leaves now."""
     found = []
-    for payload in split_answers(client.take()):
-        answer = decode_response(ProduceResponse, version, payload)
+    for answer in client.answers(ProduceResponse, version):
         parts = [part for topic in answer.responses for part in topic.partition_responses]
         found.append([(part.error_code, part.base_offset) for part in parts])
     return found
@@ -63,28 +57,25 @@ def test_batch_that_waits_too_long_is_answered_and_stays(client: WireClient, ver
     assert wait(client, BOUND_MS - 1) == 0
     assert client.take() == b""
     assert wait(client, 1) == 1
-    (payload,) = split_answers(client.take())
-    (topic,) = decode_response(ProduceResponse, version, payload).responses
+    ((topic,),) = (answer.responses for answer in client.answers(ProduceResponse, version))
     (part,) = topic.partition_responses
-    assert (part.index, part.error_code, part.base_offset) == (0, REQUEST_TIMED_OUT, -1)
+    assert (part.index, part.error_code, part.base_offset) == (0, ErrorCode.REQUEST_TIMED_OUT, -1)
     assert part.log_append_time_ms == -1
     if version >= WITH_START_OFFSET:
         assert part.log_start_offset == 0
     assert not client.session.is_waiting
     client.harness.flush()
     assert client.take() == b"", "it was answered already"
-    assert len(values(client)) == 2
+    assert len(client.harness.values()) == 2
 
 
 def test_append_time_is_not_reported_either() -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"})
+    harness = with_topic(1, {"message.timestamp.type": "LogAppendTime"})
     client = WireClient(harness)
     send(client, PAIR)
     wait(client, 0)
     wait(client, BOUND_MS)
-    (payload,) = split_answers(client.take())
-    (topic,) = decode_response(ProduceResponse, 8, payload).responses
+    ((topic,),) = (answer.responses for answer in client.answers(ProduceResponse, 8))
     assert topic.partition_responses[0].log_append_time_ms == -1
 
 
@@ -102,7 +93,7 @@ def test_time_counts_for_each_answer_from_when_it_was_first_seen(client: WireCli
     send(client, PAIR)
     wait(client, 0)
     assert wait(client, BOUND_MS // 2) == 1
-    assert answers(client) == [[(REQUEST_TIMED_OUT, -1)]]
+    assert answers(client) == [[(ErrorCode.REQUEST_TIMED_OUT, -1)]]
     client.harness.flush()
     assert answers(client) == [[(0, 2)]]
 
@@ -121,9 +112,9 @@ def test_only_what_is_not_durable_is_given_up_on(client: WireClient) -> None:
     assert wait(client, BOUND_MS) == 1
     ((again, refused, given_up),) = answers(client)
     assert again == (0, 0)
-    assert refused[0] not in (0, REQUEST_TIMED_OUT)
-    assert given_up == (REQUEST_TIMED_OUT, -1)
-    assert broker.collect_metrics().request_errors[REQUEST_TIMED_OUT] == 1
+    assert refused[0] not in (0, ErrorCode.REQUEST_TIMED_OUT)
+    assert given_up == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    assert broker.collect_metrics().request_errors[ErrorCode.REQUEST_TIMED_OUT] == 1
 
 
 def test_idempotent_retry_gets_the_first_answer_once_that_is_durable(client: WireClient) -> None:
@@ -140,12 +131,15 @@ def test_idempotent_retry_gets_the_first_answer_once_that_is_durable(client: Wir
         assert client.take() == b""
         wait(client, 0)
         assert wait(client, BOUND_MS) == 2
-        assert answers(client) == [[(REQUEST_TIMED_OUT, -1)], [(REQUEST_TIMED_OUT, -1)]]
+        assert answers(client) == [
+            [(ErrorCode.REQUEST_TIMED_OUT, -1)],
+            [(ErrorCode.REQUEST_TIMED_OUT, -1)],
+        ]
     send(client, batch)
     send(client, other)
     client.harness.flush()
     assert answers(client) == [[(0, -1)], [(0, 1)]]
-    assert values(client) == [b"now", b"next"]
+    assert client.harness.values() == [b"now", b"next"]
     assert client.harness.broker.pending_timers == 1
 
 
@@ -168,8 +162,7 @@ def test_answers_keep_their_order(client: WireClient) -> None:
 
 
 def test_async_flush_times_out_only_what_waits(client: WireClient) -> None:
-    harness = BrokerHarness(config=small_config(flush="async"))
-    harness.create_topic("t")
+    harness = with_topic(config=small_config(flush="async"))
     client = WireClient(harness)
     send(client, PAIR)
     assert answers(client) == [[(0, 0)]]

@@ -1,5 +1,6 @@
 """Tags: what a frame and the units of its records say of the header `tags`."""
 
+import functools
 import struct
 from typing import Final
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from _core.bytes.layout import FRAME_FLAG_MIXED_TAGS
 from _core.log.frames import read_header
 from tests.support.clients.wire_client import WireClient
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import DATA_DIR
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
@@ -34,12 +35,6 @@ def mask_of(*tags: str) -> int:
 
 def tagged(tag: str | bytes | None) -> list[tuple[bytes, bytes | None]]:
     return [(b"tags", tag.encode() if isinstance(tag, str) else tag)]
-
-
-def harness_with_topic() -> BrokerHarness:
-    harness = BrokerHarness()
-    harness.create_topic("t")
-    return harness
 
 
 def last_frame(harness: BrokerHarness, kind: int = 1) -> dict[str, int]:
@@ -75,35 +70,32 @@ def test_the_hash_is_that_of_rocketmq() -> None:
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-def test_one_tag_of_all_records_is_marked_by_its_code(codec: int) -> None:
-    harness = harness_with_topic()
-    records = [Raw(headers=tagged("TagA")), Raw(headers=[*tagged("TagA"), (b"h", b"v")])]
-    assert produced(harness, records, codec=codec) == (2598919, False)
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ([["TagA"], ["TagA"]], (2598919, False)),
+        ([["a", "TagA"]], (2598919, False)),  # the last of several headers counts
+        ([["TagA"], ["ü"]], (mask_of("TagA", "ü"), True)),
+        ([["TagA"], []], (mask_of("TagA"), True)),
+        *(
+            ([[no_text], []], (0, False))
+            for no_text in (None, b"", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"a\xf0\x9f")
+        ),
+    ],
+)
+def test_a_frame_has_the_code_of_one_tag_or_a_mask_of_several(
+    tags: list[list[str | bytes | None]], expected: tuple[int, bool], codec: int
+) -> None:
+    records = [
+        Raw(headers=[(b"tag", b"other"), *(header for tag in each for header in tagged(tag))])
+        for each in tags
+    ]
+    assert produced(with_topic(), records, codec=codec) == expected
 
 
-@pytest.mark.parametrize("codec", [0, GZIP])
-def test_tags_that_differ_are_marked_by_a_mask(codec: int) -> None:
-    harness = harness_with_topic()
-    records = [Raw(headers=tagged("TagA")), Raw(headers=tagged("ü"))]
-    assert produced(harness, records, codec=codec) == (mask_of("TagA", "ü"), True)
-
-
-def test_a_record_without_a_tag_among_others_makes_a_mask() -> None:
-    harness = harness_with_topic()
-    records = [Raw(headers=tagged("TagA")), Raw(), Raw(headers=[(b"tag", b"TagA")])]
-    assert produced(harness, records) == (mask_of("TagA"), True)
-
-
-@pytest.mark.parametrize("value", [None, b"", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"a\xf0\x9f"])
-def test_a_header_without_a_text_is_no_tag(value: bytes | None) -> None:
-    harness = harness_with_topic()
-    assert produced(harness, [Raw(headers=tagged(value))]) == (0, False)
-    assert produced(harness, [Raw(headers=[(b"h", b"v")]), Raw()]) == (0, False)
-
-
-def test_the_last_of_several_headers_counts() -> None:
-    harness = harness_with_topic()
-    assert produced(harness, [Raw(headers=[*tagged("a"), *tagged("TagA")])]) == (2598919, False)
+@functools.cache
+def shared_harness() -> BrokerHarness:
+    return with_topic()
 
 
 @settings(max_examples=60)
@@ -112,12 +104,11 @@ def test_the_last_of_several_headers_counts() -> None:
 @example(tag="é߿ࠀ￿")
 @example(tag="polygenelubricants")
 def test_the_code_of_any_text_is_that_of_java(tag: str) -> None:
-    harness = harness_with_topic()
-    assert produced(harness, [Raw(headers=tagged(tag))]) == (java_hash(tag), False)
+    assert produced(shared_harness(), [Raw(headers=tagged(tag))]) == (java_hash(tag), False)
 
 
 def test_only_the_visible_records_of_a_split_batch_count() -> None:
-    harness = harness_with_topic()
+    harness = with_topic()
     late = [(b"x-delay", b"60000")]
     records = [Raw(headers=tagged("TagA")), Raw(headers=[*tagged("later"), *late])]
     assert produced(harness, records) == (2598919, False)
@@ -127,7 +118,7 @@ def test_only_the_visible_records_of_a_split_batch_count() -> None:
 
 
 def test_delivered_records_keep_their_tags() -> None:
-    harness = harness_with_topic()
+    harness = with_topic()
     late = [(b"x-delay", b"60000")]
     produced(harness, [Raw(headers=[*tagged("later"), *late])])
     assert harness.tick(60_000) == 1
@@ -139,7 +130,7 @@ def test_delivered_records_keep_their_tags() -> None:
 
 @pytest.mark.parametrize("has_files", [True, False])
 def test_units_have_the_tags_of_their_frame_after_any_start(*, has_files: bool) -> None:
-    harness = harness_with_topic()
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"1", headers=(("tags", b"TagA"),))] * 2)
     harness.produce("t", 0, [Record(b"2")])
     harness.produce("t", 0, [Record(b"3", headers=(("tags", b"b"),)), Record(b"4")])
@@ -158,7 +149,7 @@ def test_units_have_the_tags_of_their_frame_after_any_start(*, has_files: bool) 
 
 
 def test_rebuilt_units_have_their_tags_too() -> None:
-    harness = harness_with_topic()
+    harness = with_topic()
     for number in range(300):
         harness.produce("t", 0, [Record(b"%d" % number, headers=(("tags", b"TagA"),))])
     harness = harness.restart()
@@ -170,8 +161,7 @@ def test_rebuilt_units_have_their_tags_too() -> None:
 
 
 def units(harness: BrokerHarness) -> list[int]:
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     partition = topic.partitions[0]
     found = [partition.unit(offset) for offset in range(partition.next_offset)]
     return [unit[2] for unit in found if unit is not None]

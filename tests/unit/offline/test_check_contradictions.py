@@ -39,6 +39,19 @@ def begun() -> Log:
     return log
 
 
+def add_batch(log: Log, batch: model.Batch, visible: bytes | None = None) -> int:
+    """An accept frame with this batch."""
+    frame = model.Frame(
+        kind=model.ACCEPT,
+        topic_id=1,
+        partition=0,
+        base_offset=batch.base_offset,
+        record_count=len(batch.records),
+        visible=batch.encode() if visible is None else visible,
+    )
+    return log.add(frame)
+
+
 def add_timer(log: Log, *, index: int = 0, **changes: Any) -> int:
     """An accept frame that holds one record back."""
     record = model.Record(timestamp=START_MS, value=b"held")
@@ -154,15 +167,7 @@ def test_a_batch_may_take_more_offsets_than_it_has_records(
     batch = model.Batch(
         records=records, offset_deltas=offset_deltas, last_delta=last_delta, base_timestamp=START_MS
     )
-    frame = model.Frame(
-        kind=model.ACCEPT,
-        topic_id=1,
-        partition=0,
-        base_offset=0,
-        record_count=len(records),
-        visible=batch.encode_even_empty(),
-    )
-    log.add(frame)
+    add_batch(log, batch, batch.encode_even_empty())
     log.next_offset = last_delta + 1
     log.accept()
     checked = scenario.check(disk_of(log))
@@ -175,15 +180,7 @@ def test_a_frame_with_more_records_than_offsets() -> None:
     log = begun()
     records = tuple(model.Record(timestamp=START_MS) for _ in range(3))
     batch = model.Batch(records=records, base_offset=1, last_delta=1)
-    frame = model.Frame(
-        kind=model.ACCEPT,
-        topic_id=1,
-        partition=0,
-        base_offset=1,
-        record_count=3,
-        visible=batch.encode(),
-    )
-    pos = log.add(frame)
+    pos = add_batch(log, batch)
     ((_, offset, expected, _),) = reported(log)
     assert (offset, expected) == (pos + 52, "a batch of visible records")
 
@@ -277,15 +274,7 @@ def test_a_batch_of_another_epoch() -> None:
     log = begun()
     record = model.Record(timestamp=START_MS)
     batch = model.Batch(records=(record,), base_offset=log.next_offset, leader_epoch=4)
-    frame = model.Frame(
-        kind=model.ACCEPT,
-        topic_id=1,
-        partition=0,
-        base_offset=log.next_offset,
-        record_count=1,
-        visible=batch.encode(),
-    )
-    pos = log.add(frame)
+    pos = add_batch(log, batch)
     ((_, offset, expected, _),) = reported(log)
     assert offset == pos + 160 + 12
     assert expected == "the epoch 0 of its frame as leader epoch of the batch"

@@ -45,7 +45,7 @@ def digest_of(disk: SimFileSystem) -> Digest:
     return start(disk.crashed("kept", random.Random(0))).digest(USER_IDS)
 
 
-def test_the_page_tells_the_versions_of_this_latermq() -> None:
+def test_the_page_lists_the_versions_of_this_latermq() -> None:
     page = (ROOT / "docs" / "FORMAT.md").read_text()
     section = page.partition("## Versions and migration")[2]
     documented = dict(re.findall(r"\n\| (\w[\w ]+) \| [^|]+ \| (\d+) \|", section))
@@ -61,7 +61,7 @@ def test_the_page_tells_the_versions_of_this_latermq() -> None:
 
 
 def add_newer_frame(disk: SimFileSystem, *, is_forgotten: bool, **changes: Any) -> tuple[Path, int]:
-    """A frame with these fields after the last one; without the states that are behind it."""
+    """A frame with these fields after the last one; without the states saved after it."""
     checked = scenario.check(disk)
     assert checked.report is not None
     end = checked.report.end
@@ -127,7 +127,7 @@ NEWER_FRAMES: Final[dict[str, tuple[dict[str, Any], str]]] = {
         "know that entry",
     ),
 }
-"""What a frame has that this version does not know, and what is said of it."""
+"""What a frame has that this version does not know, and what the error says."""
 
 
 @pytest.mark.parametrize("is_forgotten", [True, False])
@@ -135,7 +135,7 @@ NEWER_FRAMES: Final[dict[str, tuple[dict[str, Any], str]]] = {
 def test_a_newer_frame_is_refused_and_the_log_stays_as_it_is(
     disk: SimFileSystem, newer: str, is_forgotten: bool
 ) -> None:
-    """Whether all is replayed or only what is behind the last state."""
+    """Whether all is replayed or only what follows the last state."""
     changes, message = NEWER_FRAMES[newer]
     path, offset = add_newer_frame(disk, is_forgotten=is_forgotten, **changes)
     before = {name: data for name, data in disk.files().items() if name.parent == scenario.LOG}
@@ -238,9 +238,7 @@ def test_no_copy_of_another_version_stays_beside_a_new_one(disk: SimFileSystem, 
     assert harness.report.is_clean
 
 
-def test_the_first_copy_that_is_written_clears_those_of_other_versions(
-    disk: SimFileSystem,
-) -> None:
+def test_the_first_copy_that_is_written_clears_those_of_other_versions(disk: SimFileSystem) -> None:
     make_newer_checkpoint(disk)
     file = checkpoint.CheckpointFile(disk, PATHS.checkpoint)
     file.open()

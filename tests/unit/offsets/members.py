@@ -7,31 +7,12 @@ member.leave()
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any
 
-from compat.kafka.groups.member import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from compat.kafka.groups.member import JoinAnswer
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.broker_harness import BrokerHarness
-
-SESSION_TIMEOUT_MS: Final = 10_000
-
-Answer = TypeVar("Answer")
-
-
-class Waiting(Generic[Answer]):
-    """Takes the answer to a request.
-
-    Attributes:
-        answers: none yet, or the one.
-    """
-
-    is_abandoned = False
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = []
-
-    def complete(self, answer: Answer) -> None:
-        self.answers.append(answer)
+from tests.unit.groups.harness import GroupHarness, Waiting
 
 
 class RawMember:
@@ -44,10 +25,12 @@ class RawMember:
     def __init__(
         self, harness: BrokerHarness, group: str, topics: Sequence[str], protocol_type: str
     ) -> None:
-        self._harness = harness
+        self._groups = GroupHarness.around(harness)
         self._group = group
-        self._topics = topics
-        self._protocol_type = protocol_type
+        self._asks: dict[str, Any] = {
+            "protocol_type": protocol_type,
+            "protocols": {"range": subscription(topics)},
+        }
         self.member_id = ""
         self.instance_id: str | None = None
         self.generation = -1
@@ -63,48 +46,26 @@ class RawMember:
 
     def ask_to_join(self) -> Waiting[JoinAnswer]:
         """Send JoinGroup."""
-        waiting = Waiting[JoinAnswer]()
-        request = JoinRequest(
-            group_id=self._group,
-            member_id=self.member_id,
-            instance_id=self.instance_id,
-            client_id="client",
-            client_host="127.0.0.1",
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            rebalance_timeout_ms=SESSION_TIMEOUT_MS,
-            protocol_type=self._protocol_type,
-            protocols={"range": subscription(self._topics)},
-            is_member_id_required=False,
+        return self._groups.join(
+            self._group, self.member_id, instance_id=self.instance_id, **self._asks
         )
-        self._harness.groups.join(request, waiting, self._harness.now_ms())
-        return waiting
 
     def take(self, waiting: Waiting[JoinAnswer]) -> None:
         """Read the answer to JoinGroup."""
-        (answer,) = waiting.answers
-        assert answer.error is ErrorCode.NONE
-        self.member_id, self.generation = answer.member_id, answer.generation
+        assert waiting.answer.error is ErrorCode.NONE
+        self.member_id, self.generation = waiting.answer.member_id, waiting.answer.generation
 
     def sync(self) -> None:
         """Send SyncGroup as the leader; everybody gets an empty assignment."""
-        waiting = Waiting[SyncAnswer]()
-        request = SyncRequest(
-            group_id=self._group,
-            member_id=self.member_id,
-            instance_id=self.instance_id,
-            generation=self.generation,
-            assignments={},
+        sent = self._groups.sync(
+            self.member_id, self.generation, group=self._group, instance_id=self.instance_id
         )
-        self._harness.groups.sync(request, waiting, self._harness.now_ms())
-        (answer,) = waiting.answers
-        assert answer.error is ErrorCode.NONE
+        assert sent.answer.error is ErrorCode.NONE
 
     def leave(self) -> None:
         """Send LeaveGroup."""
-        leaving = [(self.member_id, self.instance_id)]
-        assert self._harness.groups.leave(self._group, leaving, self._harness.now_ms()) == [
-            ErrorCode.NONE
-        ]
+        leaving = (self.member_id, self.instance_id)
+        assert self._groups.leave(leaving, group=self._group) == [ErrorCode.NONE]
 
 
 def join(

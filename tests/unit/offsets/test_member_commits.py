@@ -6,7 +6,7 @@ import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.offsets_client import Commit, Committed, OffsetsClient
-from tests.unit.offsets.members import SESSION_TIMEOUT_MS, RawMember, join
+from tests.unit.offsets.members import RawMember, join
 
 VERSIONS = range(2, 10)
 VERSIONS_WITH_INSTANCE_IDS = range(7, 10)
@@ -80,16 +80,6 @@ def test_during_a_rebalance_members_commit_until_they_have_joined_again(
     assert offsets.fetch("g") == {PLACE: Committed(5)}
 
 
-def test_a_commit_is_a_sign_of_life(offsets: OffsetsClient) -> None:
-    member = join(offsets.harness, "g", ["t"])
-    for number in range(5):
-        offsets.harness.pass_ms(SESSION_TIMEOUT_MS - 1)
-        assert commit(offsets, number, **member.identity) == ErrorCode.NONE
-    offsets.harness.pass_ms(SESSION_TIMEOUT_MS)
-    assert commit(offsets, 9, **member.identity) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert offsets.fetch("g") == {PLACE: Committed(4)}
-
-
 def test_a_member_goes_on_committing_after_a_restart(offsets: OffsetsClient) -> None:
     member = join(offsets.harness, "g", ["t"])
     commit(offsets, 1, **member.identity)
@@ -97,13 +87,3 @@ def test_a_member_goes_on_committing_after_a_restart(offsets: OffsetsClient) -> 
     assert commit(offsets, 2, **member.identity) == ErrorCode.NONE
     assert commit(offsets, 3) == ErrorCode.UNKNOWN_MEMBER_ID
     assert offsets.fetch("g") == {PLACE: Committed(2)}
-
-
-def test_an_unknown_topic_is_reported_also_to_who_may_not_commit(offsets: OffsetsClient) -> None:
-    errors = offsets.commit(
-        "g", {PLACE: Commit(1), ("missing", 0): Commit(1)}, member_id="m", generation=3
-    )
-    assert errors == {
-        PLACE: ErrorCode.ILLEGAL_GENERATION,
-        ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }

@@ -155,12 +155,6 @@ def test_offsets_of_a_topic_that_damage_took_are_not_reported(offsets: OffsetsCl
     assert offsets.fetch("g") == {("t", 0): Committed(5)}
 
 
-def test_a_group_without_generation_and_member_commits_freely(offsets: OffsetsClient) -> None:
-    """Consumers that assign their partitions themselves, and tools that reset a group."""
-    assert offsets.commit("g", {("t", 0): Commit(1)}, version=9) == {("t", 0): 0}
-    assert offsets.commit("g", {("t", 0): Commit(2)}, version=9) == {("t", 0): 0}
-
-
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
 def test_who_claims_to_be_a_member_must_be_one(offsets: OffsetsClient, version: int) -> None:
     """A member of a group that is not there has missed something; nothing is stored."""
@@ -203,8 +197,7 @@ def test_a_commit_that_names_a_partition_twice_leaves_the_later_offset(
 def test_a_commit_may_bring_its_own_expiry(offsets: OffsetsClient, version: int) -> None:
     harness = offsets.harness
     now_ms = harness.clock.wall_ms()
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     expected = {
         -1: -1,
         0: now_ms,

@@ -14,7 +14,7 @@ from appliance.store.state.group_frames import (
     OffsetEntry,
 )
 from tests.support.clients.offsets_client import Commit, OffsetsClient, fetch_request
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.unit.offsets.members import join
 
@@ -24,8 +24,7 @@ RETENTION_MS = 3_600_000
 @pytest.fixture
 def harness() -> BrokerHarness:
     """A broker with topics 1 (`t`, 40 partitions) and 2 (`u`), and an hour of retention."""
-    harness = BrokerHarness(config=small_config(offset_retention_ms=RETENTION_MS))
-    harness.create_topic("t", 40)
+    harness = with_topic(40, config=small_config(offset_retention_ms=RETENTION_MS))
     harness.create_topic("u")
     return harness
 
@@ -94,7 +93,7 @@ def test_a_group_with_members_keeps_its_offsets(harness: BrokerHarness) -> None:
     assert partitions(harness, "g") == [0, 1]
 
 
-def test_retention_begins_when_the_last_member_has_gone(harness: BrokerHarness) -> None:
+def test_retention_begins_when_the_last_member_is_gone(harness: BrokerHarness) -> None:
     commit(harness, "g", 0)
     set_state(harness, "g", STATE_STABLE)
     pass_time(harness, 100 * RETENTION_MS)
@@ -164,9 +163,7 @@ def test_a_group_without_members_and_offsets_is_forgotten(offsets: OffsetsClient
     assert offsets.reborn("crash").harness.broker.groups.names == []
 
 
-def test_an_expiry_that_a_power_cut_can_undo_is_not_announced(
-    offsets: OffsetsClient,
-) -> None:
+def test_an_expiry_that_a_power_cut_can_undo_is_not_announced(offsets: OffsetsClient) -> None:
     offsets.commit("g", {("t", 0): Commit(1)})
     offsets.harness.clock.advance_ms(offsets.harness.config.offset_retention_ms)
     offsets.harness.housekeep()

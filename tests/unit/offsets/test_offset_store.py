@@ -90,14 +90,14 @@ def test_every_frame_leaves_room_for_a_blank_one_at_the_end_of_its_segment() -> 
     harness = offsets.harness
     expected: dict[str, dict[tuple[str, int], Committed]] = {}
     segment_size = harness.config.segment_size_bytes
-    for _ in range(300):
+    for _ in range(120):
         places = [("t", index) for index in rng.sample(range(64), rng.randrange(1, 30))]
         sizes = rng.choice(([0], [0, 10], [100, 1000], [4096]))
         commits = {place: Commit(rng.randrange(99), "x" * rng.choice(sizes)) for place in places}
         group = rng.choice("gh")
         assert set(offsets.commit(group, commits).values()) == {0}, f"seed {seed}"
         expected[group] = expected.get(group, {}) | committed(commits)
-    assert harness.broker.wrote_pos > 20 * segment_size
+    assert harness.broker.wrote_pos > 8 * segment_size
     again = offsets.reborn("crash")
     assert {group: again.fetch(group) for group in "gh"} == expected
     ends = {header["position"] + header["size"] for header in frame_headers(harness)}

@@ -1,4 +1,4 @@
-"""What a broker says ahead of how far its log goes, and the zeros it writes there before."""
+"""The watermark in the checkpoint, and the zeros written to a segment before it is used."""
 
 import errno
 import random
@@ -7,17 +7,12 @@ from typing import Final, get_args
 import pytest
 
 from appliance.errors import StorageError
-from appliance.store.checkpoint import (
-    COPY_SIZE,
-    Checkpoint,
-    CheckpointFile,
-    decode,
-    encode,
-)
+from appliance.store.checkpoint import COPY_SIZE, Checkpoint, CheckpointFile, decode, encode
 from appliance.store.log.commit_log import WATERMARK_STEP_BYTES
 from appliance.store.log.segment import SpareJob
 from appliance.units import KIB
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import checkpoint_file_on
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record
@@ -29,16 +24,20 @@ BODY_SIZE: Final = len(encode(Checkpoint(1, 2, 3)))
 
 def checkpoint_of(disk: SimFileSystem) -> Checkpoint | None:
     """What a start would read."""
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.close()
-    return file.last
+    return checkpoint_file_on(disk).last
 
 
 def prewriting_harness() -> BrokerHarness:
-    harness = BrokerHarness(config=small_config(prewrite_segments=True))
-    harness.create_topic("t", 1)
-    return harness
+    return with_topic(config=small_config(prewrite_segments=True))
+
+
+def new_file() -> tuple[SimFileSystem, CheckpointFile]:
+    disk = SimFileSystem()
+    disk.make_dirs(DATA_DIR)
+    file = CheckpointFile(disk, CHECKPOINT)
+    file.open()
+    file.ensure()
+    return disk, file
 
 
 def fill(harness: BrokerHarness, count: int, size: int = 3000) -> list[bytes]:
@@ -52,10 +51,6 @@ def fill(harness: BrokerHarness, count: int, size: int = 3000) -> list[bytes]:
     return values
 
 
-def values(harness: BrokerHarness) -> list[bytes]:
-    return [record.value for record in harness.fetch("t", 0)]
-
-
 @pytest.mark.parametrize("at", range(BODY_SIZE))
 def test_a_copy_with_a_flipped_bit_is_none(at: int) -> None:
     copy = bytearray(encode(Checkpoint(7, 100, 200)))
@@ -66,11 +61,7 @@ def test_a_copy_with_a_flipped_bit_is_none(at: int) -> None:
 
 
 def test_the_newer_whole_copy_counts() -> None:
-    disk = SimFileSystem()
-    disk.make_dirs(DATA_DIR)
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.ensure()
+    disk, file = new_file()
     assert checkpoint_of(disk) is None
     for flushed in range(1, 6):
         file.write(flushed, flushed + 10)
@@ -81,12 +72,8 @@ def test_the_newer_whole_copy_counts() -> None:
     assert checkpoint_of(disk) is None
 
 
-def test_a_reach_is_never_taken_back_but_by_a_clean_stop() -> None:
-    disk = SimFileSystem()
-    disk.make_dirs(DATA_DIR)
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.ensure()
+def test_a_watermark_is_lowered_by_a_clean_stop_alone() -> None:
+    disk, file = new_file()
     file.write(10, 1000)
     file.write(20, 500)
     assert file.last == Checkpoint(2, 20, 1000)
@@ -95,11 +82,7 @@ def test_a_reach_is_never_taken_back_but_by_a_clean_stop() -> None:
 
 
 def test_a_flushed_position_is_never_taken_back() -> None:
-    disk = SimFileSystem()
-    disk.make_dirs(DATA_DIR)
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.ensure()
+    disk, file = new_file()
     file.write(20, 1000)
     file.note_flushed(10)
     assert checkpoint_of(disk) == Checkpoint(2, 20, 1000)
@@ -107,11 +90,7 @@ def test_a_flushed_position_is_never_taken_back() -> None:
 
 @pytest.mark.parametrize("what", ["half of it", "nothing", "all but the sync"])
 def test_a_write_that_fails_again_and_again_leaves_the_copy_before_it(what: str) -> None:
-    disk = SimFileSystem()
-    disk.make_dirs(DATA_DIR)
-    file = CheckpointFile(disk, CHECKPOINT)
-    file.open()
-    file.ensure()
+    disk, file = new_file()
     file.write(1, 10)
     for sequence in range(2, 6):
         good = file.last
@@ -164,12 +143,12 @@ def test_records_in_prewritten_segments_survive(count: int, mode: CrashMode) -> 
     sent = fill(harness, count)
     harness.housekeep()
     started = harness.crash(mode, random.Random(count))
-    assert values(started) == sent
+    assert started.values() == sent
     assert started.report.damage == ()
     assert started.report.cut_bytes == 0
     sent += fill(started, 30)
-    assert values(started) == sent
-    assert values(started.restart()) == sent
+    assert started.values() == sent
+    assert started.restart().values() == sent
 
 
 def test_a_torn_frame_in_a_prewritten_segment_is_cut() -> None:
@@ -181,7 +160,7 @@ def test_a_torn_frame_in_a_prewritten_segment_is_cut() -> None:
     disk = harness.disk.crashed("kept", random.Random(0))
     disk.flip(DATA_DIR / "commitlog" / f"{base:020d}", end - base + 300, 1)
     started = BrokerHarness(disk, harness.clock, harness.config)
-    assert values(started) == sent
+    assert started.values() == sent
     assert started.report.cut_bytes > 0
 
 
@@ -199,11 +178,11 @@ def test_a_start_can_do_without_a_checkpoint(harm: str) -> None:
         if harm == "both copies":
             disk.flip(CHECKPOINT, (newest.sequence + 1) % 2 * COPY_SIZE + 9, 1)
     started = BrokerHarness(disk, harness.clock, harness.config)
-    assert values(started) == sent
+    assert started.values() == sent
     assert started.report.damage == ()
 
 
-def test_a_reach_of_another_log_hides_nothing() -> None:
+def test_a_watermark_of_another_log_hides_nothing() -> None:
     """As when the log of one machine was copied, and the checkpoint of another."""
     harness = prewriting_harness()
     sent = fill(harness, 40)
@@ -213,7 +192,7 @@ def test_a_reach_of_another_log_hides_nothing() -> None:
     file.end(500)
     file.close()
     started = BrokerHarness(disk, harness.clock, harness.config)
-    assert values(started) == sent
+    assert started.values() == sent
 
 
 def spare(disk: SimFileSystem) -> SpareJob:
@@ -245,8 +224,7 @@ def test_nothing_but_the_log_writes_into_a_segment_that_is_taken() -> None:
 
 
 def test_zeros_are_written_only_on_request() -> None:
-    harness = BrokerHarness(config=small_config())
-    harness.create_topic("t", 1)
+    harness = with_topic(config=small_config())
     while len(harness.segment_paths()) < 2:
         fill(harness, 1)
     assert harness.disk.open(harness.segment_paths()[-1]).next_data(0) is None

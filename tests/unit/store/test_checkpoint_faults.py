@@ -15,7 +15,7 @@ from appliance.store.recovery.decisions import Fault as StateFault
 from appliance.store.runs.run_set import Runs, RunsJob
 from appliance.store.state.checkpointer import IDLE_NS, RETRY_NS, CheckpointJob, MarkJob
 from appliance.units import KIB, NS_PER_MS
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import (
     PATHS,
     USER_IDS,
@@ -31,16 +31,6 @@ from tests.support.harness.checkpoints import (
 from tests.support.harness.configs import small_config
 from tests.support.simulator.sim_fs import CrashMode, Fault, SimFileSystem
 from tests.support.values.kafka_records import Record, delay
-
-
-@pytest.fixture
-def harness() -> BrokerHarness:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    for number in range(6):
-        change(harness, number)
-    return harness
-
 
 # What may go wrong
 
@@ -242,8 +232,7 @@ def test_a_stop_on_a_full_disk_is_clean_and_says_why_there_is_no_checkpoint(
 
 
 def test_a_state_is_saved_when_the_log_has_grown() -> None:
-    harness = BrokerHarness(config=small_config(checkpoint_interval_bytes=64 * KIB))
-    harness.create_topic("t", 1)
+    harness = with_topic(config=small_config(checkpoint_interval_bytes=64 * KIB))
     take_checkpoint(harness)
     taken = []
     for _ in range(40):
@@ -292,20 +281,25 @@ def test_an_idle_broker_says_once_how_far_the_log_is_durable(harness: BrokerHarn
     assert harness.broker.checkpoints.step() is None
 
 
-def test_the_mark_of_a_checkpoint_tells_damage_from_a_torn_tail(harness: BrokerHarness) -> None:
+def idle_job(harness: BrokerHarness) -> CheckpointJob | MarkJob:
+    """The next job of a broker that is idle."""
+    while (job := harness.broker.checkpoints.step()) is None:
+        harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
+    return job
+
+
+def test_the_mark_of_a_checkpoint_separates_damage_from_a_torn_tail(harness: BrokerHarness) -> None:
     """No frame after the last one carries a mark."""
     take_checkpoint(harness)
     before = harness.broker.wrote_pos
     harness.produce("t", 0, [Record(b"last")])
-    harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
     for mark in (False, True):
         disk = crashed(harness)
         disk.flip(PATHS.commit_log / f"{0:020d}", before + 200, 1)
         report = start(harness, disk).report
         assert bool(report.damage) == mark
         if not mark:
-            while (job := harness.broker.checkpoints.step()) is None:
-                harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
+            job = idle_job(harness)
             job.run()
             harness.broker.checkpoints.end(job)
 
@@ -317,10 +311,7 @@ def test_a_log_that_lost_its_end_is_reported_once_and_is_clean_after_a_clean_sto
     take_checkpoint(harness)
     last = harness.broker.wrote_pos
     harness.produce("t", 0, [Record(b"x" * 2_000)])
-    harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
-    while (job := harness.broker.checkpoints.step()) is None:
-        harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
-    job.run()
+    idle_job(harness).run()
     disk = crashed(harness)
     disk.flip(PATHS.commit_log / f"{0:020d}", last, 1)
     started = start(harness, disk)
@@ -342,8 +333,7 @@ def test_a_log_that_lost_its_end_is_reported_once_and_is_clean_after_a_clean_sto
 def test_a_replay_on_a_full_disk_does_not_try_again_at_each_slice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     for number in range(400):
         harness.produce("t", 0, [Record(b"x", headers=delay(10_000 + number, b"%d" % number))])
     harness.broker.close()

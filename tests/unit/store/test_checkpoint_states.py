@@ -13,14 +13,10 @@ from appliance.store.checkpoint import COPY_SIZE
 from appliance.store.recovery.decisions import Fault as StateFault
 from appliance.store.recovery.decisions import LogFault
 from appliance.store.state.checkpointer import CheckpointJob
-from appliance.store.state.group_frames import (
-    GROUP_DELETED,
-    GroupFrame,
-    decode_offsets,
-)
+from appliance.store.state.group_frames import GROUP_DELETED, GroupFrame, decode_offsets
 from appliance.store.state.snapshot import read
 from appliance.store.state.state import ENTRIES_PER_SLICE
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import (
     DERIVED,
     PATHS,
@@ -38,16 +34,6 @@ from tests.support.harness.checkpoints import (
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Producer, Record, delay
-
-
-@pytest.fixture
-def harness() -> BrokerHarness:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
-    for number in range(6):
-        change(harness, number)
-    return harness
-
 
 # What a state holds
 
@@ -90,8 +76,7 @@ def test_a_clean_start_reads_nothing_of_the_log_but_its_last_frame(harness: Brok
 @pytest.mark.parametrize("is_delayed", [False, True])
 def test_what_a_start_did_not_read_is_checked_before_it_is_served(is_delayed: bool) -> None:
     """Though the kernel has it in memory: it may have come from the disk with what was read."""
-    harness = BrokerHarness()
-    harness.create_topic("t", 1)
+    harness = with_topic()
     for value in (b"first", b"second"):
         headers = delay(1_000) if is_delayed else ()
         harness.produce("t", 0, [Record(value * 10, headers=headers)])
@@ -102,7 +87,7 @@ def test_what_a_start_did_not_read_is_checked_before_it_is_served(is_delayed: bo
     started = start(harness, disk)
     assert started.report.frames == 0
     started.tick(2_000)
-    assert [record.value for record in started.fetch("t", 0)] == [b"second" * 10]
+    assert started.values() == [b"second" * 10]
     assert len(started.broker.damage) == 1
     # It is known to the next start, which reads no more of it than this one.
     assert take_checkpoint(started).error is None
@@ -169,16 +154,14 @@ def test_offsets_that_change_while_they_are_encoded_are_saved_as_they_were(
 
 
 def test_a_producer_that_is_forgotten_meanwhile_is_saved_all_the_same() -> None:
-    harness = BrokerHarness(config=small_config(producer_id_expiry_ms=1_000))
-    harness.create_topic("t", 2)
+    harness = with_topic(2, config=small_config(producer_id_expiry_ms=1_000))
     harness.produce("t", 1, [Record(b"x")], Producer(7, 0, 0))
     harness.broker.checkpoints.ask()
     assert harness.broker.checkpoints.step() is None
     harness.clock.advance_ms(10_000)
     for _ in range(3):
         harness.housekeep()
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     assert not topic.partitions[1].producers
     take_checkpoint(harness)
     check_loads(harness, crashed(harness), 1)
@@ -186,14 +169,12 @@ def test_a_producer_that_is_forgotten_meanwhile_is_saved_all_the_same() -> None:
 
 def test_an_id_of_a_topic_is_not_given_again(harness: BrokerHarness) -> None:
     harness.create_topic("last")
-    last = harness.broker.topics.find("last")
-    assert last is not None
+    last = harness.topic("last")
     harness.delete_topic("last")
     started = harness.restart()
     assert started.report.checkpoint == 1
     started.create_topic("new")
-    new = started.broker.topics.find("new")
-    assert new is not None
+    new = started.topic("new")
     assert new.topic_id > last.topic_id
 
 
@@ -275,8 +256,7 @@ def copy_of(disk: SimFileSystem, wanted: Callable[[Path], bool]) -> SimFileSyste
 
 def test_a_checkpoint_of_another_cluster_is_not_believed(harness: BrokerHarness) -> None:
     take_checkpoint(harness)
-    other = BrokerHarness()
-    other.create_topic("t", 2)
+    other = with_topic(2)
     for number in range(9):
         change(other, number)
     take_checkpoint(other)

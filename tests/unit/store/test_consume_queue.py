@@ -15,8 +15,8 @@ from appliance.store.paths import DataPaths, segment_name
 from appliance.store.queue import consume_queue
 from appliance.store.queue.consume_queue import ConsumeQueues
 from appliance.system.files import File
-from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, framed
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, receive
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
 
@@ -33,8 +33,7 @@ def value_of(partition: int, offset: int) -> bytes:
 @pytest.fixture
 def harness() -> BrokerHarness:
     """A broker whose topic "t" has two partitions with the same number of records."""
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     client = WireClient(harness)
     for start in range(0, COUNT, BATCH_RECORDS):
         for partition in (0, 1):
@@ -47,8 +46,7 @@ def harness() -> BrokerHarness:
 
 
 def partitions_of(harness: BrokerHarness) -> list[Partition]:
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     return topic.partitions
 
 
@@ -69,27 +67,25 @@ def unit_at(offset: int) -> slice:
 # Units that are wrong
 
 
-def test_no_flipped_bit_of_a_unit_leads_astray(harness: BrokerHarness) -> None:
-    """It is reported with file and offset, and the unit is as it was. The tags code alone is not
-    checked: nothing is found by it.
-    """
+def test_no_flipped_bit_of_a_unit_is_served(harness: BrokerHarness) -> None:
+    """It is reported with file and offset, and the log still gives the record."""
     path, offset = path_of(harness), COUNT - 100
     good = harness.disk.files()[path]
     blocks = partitions_of(harness)[0].blocks
     assert blocks is not None
-    for bit in range(12 * 8):
+    for bit in range(0, 12 * 8, 3):
         harness.disk.flip(path, offset * UNIT_SIZE + bit // 8, 1 << bit % 8)
         blocks.drop(partitions_of(harness)[0].handle, 0, COUNT)
         check_served(harness, 0, offset)
-        assert len(harness.broker.damage) == bit + 1, f"bit {bit}"
-        damage = harness.broker.damage[bit]
+        assert len(harness.broker.damage) == bit // 3 + 1, f"bit {bit}"
+        damage = harness.broker.damage[bit // 3]
         assert (damage.path, damage.offset, damage.is_repaired) == (path, offset * UNIT_SIZE, True)
         assert harness.disk.files()[path] == good
     check_served(harness, 0, offset)
-    assert len(harness.broker.damage) == 12 * 8
+    assert len(harness.broker.damage) == 12 * 8 // 3
 
 
-@pytest.mark.parametrize("other", [0, 89, 131, 400, COUNT - 1])
+@pytest.mark.parametrize("other", [0, 131, COUNT - 1])
 def test_a_unit_of_another_record_is_not_believed(harness: BrokerHarness, other: int) -> None:
     path = path_of(harness)
     good = harness.disk.files()[path]
@@ -149,7 +145,9 @@ def test_a_file_that_is_gone_is_rebuilt(harness: BrokerHarness) -> None:
     assert harness.disk.files()[path] == good
 
 
-def test_units_are_served_though_the_disk_is_too_full_to_mend_them(harness: BrokerHarness) -> None:
+def test_units_are_served_though_the_disk_is_too_full_to_repair_them(
+    harness: BrokerHarness,
+) -> None:
     path = path_of(harness)
     harness.broker._store._queues.close()
     harness.disk.unlink(path)
@@ -158,7 +156,7 @@ def test_units_are_served_though_the_disk_is_too_full_to_mend_them(harness: Brok
     assert path not in harness.disk.files() or not harness.disk.files()[path]
 
 
-@pytest.mark.parametrize("offset", [0, 100, 480, 500, 590])
+@pytest.mark.parametrize("offset", [0, 480, 590])
 def test_a_frame_that_rotted_is_blamed_and_not_its_unit(
     harness: BrokerHarness, offset: int
 ) -> None:
@@ -208,10 +206,7 @@ def test_a_cold_unit_is_read_by_a_thread(harness: BrokerHarness) -> None:
     """The fetch is parked meanwhile, and names the unit to be read."""
     harness.disk.evict(path_of(harness))
     handle = partitions_of(harness)[0].handle
-    session = harness.broker.open_session(harness._answer_control_plane)
-    data = framed(fetch_request([("t", [fetch_part(0, 10)])]), 11, 1)
-    session.get_buffer()[: len(data)] = data
-    session.received(len(data), harness.clock.wall_ms())
+    session = receive(harness, fetch_request([("t", [fetch_part(0, 10)])]))
     (parked,) = session.new_parked
     assert parked.cold == [(handle, 10)]
     assert harness.read_cold(parked.cold) == []
@@ -221,11 +216,7 @@ def test_a_cold_unit_is_read_by_a_thread(harness: BrokerHarness) -> None:
 def test_live_consumers_wait_for_no_thread(harness: BrokerHarness) -> None:
     """The last units are in memory; older ones come from what the kernel has of the file."""
     for offset in (COUNT - 1, COUNT - 60, 300, 0):
-        session = harness.broker.open_session(harness._answer_control_plane)
-        data = framed(fetch_request([("t", [fetch_part(0, offset)])]), 11, 1)
-        session.get_buffer()[: len(data)] = data
-        session.received(len(data), harness.clock.wall_ms())
-        assert session.new_parked == []
+        assert receive(harness, fetch_request([("t", [fetch_part(0, offset)])])).new_parked == []
 
 
 def test_a_deleted_topic_is_not_read(harness: BrokerHarness) -> None:
@@ -297,8 +288,7 @@ def few_files(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_a_bounded_number_of_files_stays_open(few_files: int) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t", 10)
+    harness = with_topic(10)
     for partition in range(10):
         harness.produce("t", partition, [Record(b"%d" % i) for i in range(200)])
     harness.housekeep()
@@ -401,7 +391,7 @@ def test_an_empty_partition_needs_no_file(harness: BrokerHarness) -> None:
     assert queues.restore(partition)
 
 
-@pytest.mark.parametrize("offset", [0, 1, 333, 499, 500, COUNT - 1, COUNT])
+@pytest.mark.parametrize("offset", [0, 1, 333, COUNT])
 def test_a_cut_takes_the_units_after_it(harness: BrokerHarness, offset: int) -> None:
     queues, partition = restored(harness, COUNT)
     good = harness.disk.files()[path_of(harness)]

@@ -7,7 +7,7 @@ import pytest
 
 from _core.log.frames import check, read_header
 from appliance.units import KIB
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import PATHS
 from tests.support.oracles import frames_model as model
 from tests.support.values.kafka_records import Record
@@ -18,8 +18,7 @@ BEHIND: Final = 2 * KIB
 
 def crafted(harness: BrokerHarness, pos: int, salt: int) -> bytes:
     """A value which, wherever it begins, has a whole frame of topic `t` at log position `pos`."""
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     batch = model.Batch(
         records=(model.Record(timestamp=1, key=None, value=b"forged"),),
         base_offset=1_000,
@@ -68,8 +67,7 @@ def produce_crafted(harness: BrokerHarness, *, knows_salt: bool) -> tuple[int, i
 
 @pytest.mark.parametrize("knows_salt", [False, True], ids=["a client", "who knows the salt"])
 def test_a_frame_in_a_record_after_a_rotten_header(*, knows_salt: bool) -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"first")])
     start, _ = produce_crafted(harness, knows_salt=knows_salt)
     harness.produce("t", 0, [Record(b"last")])
@@ -77,7 +75,7 @@ def test_a_frame_in_a_record_after_a_rotten_header(*, knows_salt: bool) -> None:
     disk = harness.disk.crashed("kept", random.Random(0))
     disk.flip(PATHS.commit_log / f"{0:020d}", start + 20, 1)
     found = BrokerHarness(disk, harness.clock, harness.config)
-    values = [record.value for record in found.fetch("t", 0)]
+    values = found.values()
     # It shows that nothing but the salt keeps such a record out.
     assert (b"forged" in values) == knows_salt
     if not knows_salt:
@@ -92,14 +90,13 @@ def test_the_salt_differs_from_log_to_log() -> None:
 
 
 def test_a_log_whose_only_head_rotted_is_read_without_its_checkpoint() -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"kept")])
     harness.produce("t", 0, [Record(b"mark")])
     disk = harness.disk.crashed("kept", random.Random(0))
     disk.flip(PATHS.commit_log / f"{0:020d}", 20, 1)
     disk.unlink(PATHS.checkpoint)
     found = BrokerHarness(disk, harness.clock, harness.config)
-    assert [record.value for record in found.fetch("t", 0)] == [b"kept", b"mark"]
+    assert found.values() == [b"kept", b"mark"]
     assert found.broker.cluster_id == harness.broker.cluster_id
-    assert [record.value for record in found.restart().fetch("t", 0)] == [b"kept", b"mark"]
+    assert found.restart().values() == [b"kept", b"mark"]

@@ -20,7 +20,7 @@ from appliance.store.state.group_frames import (
     GroupFrame,
     OffsetEntry,
 )
-from tests.support.harness.broker_harness import BrokerHarness, Digest
+from tests.support.harness.broker_harness import BrokerHarness, Digest, with_topic
 from tests.support.harness.checkpoints import PATHS, newest_of, read_every_unit, take_checkpoint
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Producer, Record, by_level, delay
@@ -39,8 +39,7 @@ def play(harness: BrokerHarness, number: int) -> None:
     harness.produce("t", 1, [Record(b"level", headers=by_level(4))])
     harness.cancel_timer("t", USER_IDS[number])
     harness.tick(2_500)
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     group = f"g{number % 2}"
     harness.broker.groups.save_group(GroupFrame(op=GROUP_SAVED, group=group, generation=number))
     entry = OffsetEntry(
@@ -52,7 +51,7 @@ def play(harness: BrokerHarness, number: int) -> None:
 
 @dataclass(frozen=True)
 class Played:
-    """A disk with three saved states and frames behind the last one, and what follows from it.
+    """A disk with three saved states and frames after the last one, and what follows from it.
 
     Attributes:
         harness: the broker, as a crash now would find it.
@@ -75,8 +74,7 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played() -> Played:
-    harness = BrokerHarness()
-    harness.create_topic("t", 2)
+    harness = with_topic(2)
     states, files = [], []
     for number in range(3):
         files.append(harness.disk.files())
@@ -191,11 +189,26 @@ def expected_state(played: Played, case: Case) -> SavedState | None:
     return None
 
 
+def fault_of_newest(case: Case) -> Fault | None:
+    """The reason that a start must report for not using the newest state."""
+    if case.control != "present":
+        return Fault.CONTROL_MISSING if case.control == "missing" else Fault.CONTROL_DAMAGED
+    if case.units == "missing":
+        return Fault.UNITS_MISSING
+    for harm in (case.timers, case.ids):
+        if harm != "present":
+            return Fault.RUNS_MISSING if harm == "missing" else Fault.RUNS_DAMAGED
+    return None
+
+
 def check(played: Played, case: Case) -> None:
     """Start on what is left: from the right state, as the right kind of start, with all of it."""
     harness = BrokerHarness(spoil(played, case), played.harness.clock, played.harness.config)
     report, expected = harness.report, expected_state(played, case)
     assert report.checkpoint == (0 if expected is None else expected.number), (case, report)
+    rejected = {each.number: each.fault for each in report.rejected}
+    fault = fault_of_newest(case) if case.newer == "present" else None
+    assert rejected.get(played.states[2].number) == fault, (case, report)
     has_copy = "present" in (case.newer, case.older) or "stale" in (case.newer, case.older)
     assert report.is_clean == (case.abort == "missing" and has_copy)
     assert report.epoch > played.harness.broker.epoch

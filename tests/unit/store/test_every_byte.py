@@ -1,8 +1,8 @@
 """Bits flip in every part of every file, and files are cut at every boundary.
 
 No wrong byte is served. Below what was flushed the loss is what was damaged, above it everything
-from there on; what can be rebuilt from the log costs nothing. All of it is told, with the file
-and the offset, by the start or by the first read, and by `latermq check`.
+from there on; what can be rebuilt from the log costs nothing. The start or the first read, and
+`latermq check`, report all of it, with the file and the offset.
 """
 
 import random
@@ -82,7 +82,7 @@ def check_lost(
     served, expected = scenario.served_by(harness), scenario.expected(lost)
     hit = [frame for frame in scenario.frames if frame.pos in lost]
     if any(frame.is_control for frame in hit):
-        # A topic may be gone with its frame, and comes back with the next that tells of it.
+        # A topic may be gone with its frame, and comes back with the next that names it.
         for place, records in served.items():
             assert records.items() <= scenario.served[place].items(), reported
     else:
@@ -131,7 +131,7 @@ def check_cut(scenario: DamageScenario, disk: SimFileSystem, lost: range, report
     expected = scenario.expected(lost if is_damage else range(lost.start, scenario.end))
     served = scenario.served_by(harness)
     for place, records in expected.items():
-        # The topic may be told of again, if only after what is lost.
+        # A frame after what is lost may name the topic again.
         assert served.get(place, records) == records, reported
     path, offset = scenario.place(lost.start)
     if is_damage:
@@ -156,7 +156,7 @@ def pages_of(scenario: DamageScenario) -> Iterator[tuple[Path, int, range]]:
             if pos < frame.pos + part.stop and frame.pos + part.start < pos + PAGE_SIZE_BYTES
         ]
         path, offset = scenario.place(pos)
-        # Nobody reads what a blank frame passes over.
+        # No read touches what a blank frame passes over.
         yield path, offset, range(hit[0].pos, hit[-1].end) if hit else range(0)
 
 
@@ -220,20 +220,20 @@ def test_flips_and_cuts_of_derived_files_cost_nothing(scenario: DamageScenario) 
         for at in spread(range(needed_size), PLACES_PER_FILE):
             disk = scenario.copy()
             disk.flip(path, at, 1 << at % 8)
-            check_made_anew(scenario, disk, path, f"{path} at {at}", is_named=path in newest)
+            check_rebuilt(scenario, disk, path, f"{path} at {at}", is_named=path in newest)
         content = scenario.disk.files()[path]
         for size in sorted({0, 1, *spread(range(needed_size), CUTS_PER_FILE)}):
             if not any(content[size:needed_size]):
                 break  # units end with zeros, which is what follows the end of their file
             disk = scenario.copy()
             disk.open(path).truncate(size)
-            check_made_anew(scenario, disk, path, f"{path} cut to {size}", is_named=path in newest)
+            check_rebuilt(scenario, disk, path, f"{path} cut to {size}", is_named=path in newest)
         disk = scenario.copy()
         disk.unlink(path)
-        check_made_anew(scenario, disk, path, f"without {path}", is_named=path in newest)
+        check_rebuilt(scenario, disk, path, f"without {path}", is_named=path in newest)
 
 
-def check_made_anew(
+def check_rebuilt(
     scenario: DamageScenario, disk: SimFileSystem, path: Path, reported: str, *, is_named: bool
 ) -> None:
     faults = scenario.check(disk)

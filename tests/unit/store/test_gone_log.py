@@ -10,7 +10,7 @@ import pytest
 from appliance.errors import LogRefusedError
 from appliance.store.recovery.decisions import LOG_FAULTS, LogFault
 from appliance.units import KIB
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import PATHS, newest_of
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.sim_fs import SimFileSystem
@@ -22,17 +22,12 @@ AWAY: Final = DATA_DIR.with_name("away")
 
 def served() -> BrokerHarness:
     """A broker whose log has four segments, stopped cleanly."""
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"later", headers=delay(60_000))])
     while harness.broker.wrote_pos < 3 * SEGMENT_SIZE_BYTES + 5_000:
         harness.produce("t", 0, [Record(b"x" * 3_000)])
     harness.broker.close()
     return harness
-
-
-def values(harness: BrokerHarness) -> list[bytes]:
-    return [record.value for record in harness.fetch("t", 0)]
 
 
 def start(disk: SimFileSystem, harness: BrokerHarness, **settings: bool) -> BrokerHarness:
@@ -117,7 +112,7 @@ def test_a_log_that_lacks_something_is_refused_and_served_when_it_is_back(
             disk.open(path, create=True).truncate(0)
             disk.open(path).pwritev([data], 0)
     again = start(disk, harness)
-    assert values(again) == [b"x" * 3_000] * again.broker.topics.all()[0].partitions[0].next_offset
+    assert again.values() == [b"x" * 3_000] * again.broker.topics.all()[0].partitions[0].next_offset
     assert again.broker.cluster_id == harness.broker.cluster_id
     assert again.broker.pending_timers == 1
     assert again.report.damage == ()
@@ -137,8 +132,8 @@ def test_a_start_goes_on_without_the_log_if_that_is_accepted() -> None:
     assert fresh.broker.pending_timers == 0
     fresh.create_topic("t")
     fresh.produce("t", 0, [Record(b"new")])
-    assert values(fresh.restart()) == [b"new"]
-    assert values(fresh.crash("kept", random.Random(0))) == [b"new"]
+    assert fresh.restart().values() == [b"new"]
+    assert fresh.crash("kept", random.Random(0)).values() == [b"new"]
 
 
 @pytest.mark.parametrize("fault", [LogFault.GAP, LogFault.ENDS_EARLY, LogFault.BEGINS_LATE])

@@ -9,7 +9,7 @@ from appliance.errors import LogRefusedError
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame
 from appliance.units import GIB
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import PATHS
 from tests.support.harness.configs import DATA_DIR
 from tests.support.values.kafka_records import Record
@@ -53,8 +53,7 @@ def test_a_start_goes_on_after_any_loss_that_is_accepted(lost_bytes: int) -> Non
 
 def test_more_damaged_parts_than_a_head_repeats_are_refused() -> None:
     """Every other frame of a log rots; a segment must still begin with all verdicts."""
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     places = []
     while len(places) < 1_100:
         places.append(harness.broker.wrote_pos)

@@ -8,7 +8,7 @@ from appliance.store.checkpoint import COPY_SIZE
 from appliance.store.recovery import lost
 from appliance.units import KIB, PAGE_SIZE_BYTES
 from tests.support.harness import offline_scenario
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import PATHS
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Record
@@ -29,13 +29,12 @@ def torn(harness: BrokerHarness, values: list[bytes]) -> tuple[SimFileSystem, in
 
 
 def test_a_tail_that_may_have_been_durable_is_set_aside_before_it_is_zeroed() -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"kept")])
     disk, start, data = torn(harness, [b"a" * 900, b"b" * 900])
     found = BrokerHarness(disk, harness.clock, harness.config)
     assert found.report.damage == ()
-    assert [record.value for record in found.fetch("t", 0)] == [b"kept"]
+    assert found.values() == [b"kept"]
     path = PATHS.lost_file(start, found.broker.epoch)
     assert disk.files()[path].rstrip(b"\0") == data.rstrip(b"\0")
     found.broker.close()
@@ -45,8 +44,7 @@ def test_a_tail_that_may_have_been_durable_is_set_aside_before_it_is_zeroed() ->
 
 
 def test_a_sector_that_cannot_be_read_in_what_is_cut_is_named() -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"kept")])
     disk, start, data = torn(harness, [b"a" * 6_000, b"b" * 6_000])
     path = PATHS.commit_log / f"{0:020d}"
@@ -59,12 +57,11 @@ def test_a_sector_that_cannot_be_read_in_what_is_cut_is_named() -> None:
     kept = disk.files()[PATHS.lost_file(start, found.broker.epoch)]
     assert kept[: bad - start] == data[: bad - start]
     found.produce("t", 0, [Record(b"next")])
-    assert [record.value for record in found.fetch("t", 0)] == [b"kept", b"next"]
+    assert found.values() == [b"kept", b"next"]
 
 
 def test_nothing_is_set_aside_where_nothing_was_written() -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"kept")])
     found = harness.crash("kept", random.Random(0))
     assert not found.disk.exists(PATHS.lost)
@@ -73,8 +70,7 @@ def test_nothing_is_set_aside_where_nothing_was_written() -> None:
 def test_what_is_set_aside_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost, "CUT_MAX_BYTES", 2 * KIB)
     monkeypatch.setattr(lost, "TOTAL_MAX_BYTES", 5 * KIB)
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     for number in range(6):
         harness.produce("t", 0, [Record(b"kept %d" % number)])
         disk, _, _ = torn(harness, [b"a" * 900] * 5)
@@ -88,10 +84,9 @@ def test_what_is_set_aside_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk_sets_nothing_aside_and_starts() -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     harness.produce("t", 0, [Record(b"kept")])
     disk, _, _ = torn(harness, [b"a" * 900])
     disk.free = 2 * COPY_SIZE  # for the checkpoint alone
     found = BrokerHarness(disk, harness.clock, harness.config)
-    assert [record.value for record in found.fetch("t", 0)] == [b"kept"]
+    assert found.values() == [b"kept"]

@@ -13,7 +13,7 @@ import pytest
 
 from appliance.offset_search import Boundary
 from tests.support.clients.wire_client import WireClient
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import Record
 from tests.support.values.topic_requests import delete_records
 
@@ -21,9 +21,8 @@ START_MS: Final = 1_700_000_000_000
 
 
 def filled(batches: list[list[int]]) -> BrokerHarness:
-    """A broker whose topic "t" has batches of records with these times, ms behind START_MS."""
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    """A broker whose topic "t" has batches of records with these times, in ms after START_MS."""
+    harness = with_topic()
     for times in batches:
         records = [Record(b"x", timestamp_ms=START_MS + each) for each in times]
         assert harness.produce("t", 0, records).error == 0

@@ -6,7 +6,6 @@ from typing import Final
 import pytest
 
 from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.harness.checkpoints import read_every_unit
 from tests.support.harness.configs import DATA_DIR
 from tests.support.harness.crash_check import DERIVED
 from tests.support.harness.crash_points import CrashPoints
@@ -55,19 +54,6 @@ def test_a_broker_of_nothing_but_its_segments_is_the_same(played: CrashRun) -> N
             copy.open(path, create=True).pwritev([content], 0)
     expected = start(played, left_by(played)).digest(USER_IDS)
     assert start(played, copy).digest(USER_IDS) == expected
-
-
-def test_wrong_derived_files_are_not_believed(played: CrashRun) -> None:
-    expected = start(played, left_by(played)).digest(USER_IDS)
-    disk = start(played, left_by(played)).disk.crashed("kept", random.Random(0))
-    units = [path for path in disk.files() if DERIVED[0] in path.parents]
-    assert units
-    for path in units:
-        disk.open(path).pwritev([b"\xff" * 1000], 0)
-    disk.make_dirs(DERIVED[0] / "ghost" / "0")
-    started = start(played, disk)
-    read_every_unit(started)
-    assert started.digest(USER_IDS) == expected
 
 
 def test_a_rebuilt_broker_delivers_when_and_what_is_due(played: CrashRun) -> None:

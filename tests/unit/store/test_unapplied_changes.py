@@ -27,7 +27,7 @@ from appliance.store.state.group_frames import (
     OffsetEntry,
 )
 from appliance.store.state.group_store import GATHERED_MAX_BYTES
-from tests.support.harness.broker_harness import BrokerHarness, Digest
+from tests.support.harness.broker_harness import BrokerHarness, Digest, with_topic
 from tests.support.harness.checkpoints import USER_IDS, change, commit, rebuild, take_checkpoint
 from tests.support.harness.configs import small_config
 from tests.support.harness.small_files import repeatable_ids
@@ -90,19 +90,13 @@ def entry(group: str, partition: int, op: int = OFFSET_COMMITTED, size: int = 0)
     )
 
 
-def topic_of(harness: BrokerHarness, name: str = "t") -> Any:
-    found = harness.broker.topics.find(name)
-    assert found is not None
-    return found
-
-
 def use_up_producer_ids(harness: BrokerHarness) -> None:
     state = harness.broker._store.state
     state.next_producer_id = state.producer_id_limit
 
 
 def cancel(harness: BrokerHarness) -> None:
-    harness.broker.cancel_timer(topic_of(harness), USER_IDS[(CHANGES_BEFORE - 1) % len(USER_IDS)])
+    harness.broker.cancel_timer(harness.topic(), USER_IDS[(CHANGES_BEFORE - 1) % len(USER_IDS)])
 
 
 def delete_with_commits(harness: BrokerHarness) -> None:
@@ -117,15 +111,13 @@ CHANGES: Final[dict[str, Callable[[BrokerHarness], object]]] = {
     ),
     "delete a topic": lambda harness: harness.broker.topics.delete("t"),
     "delete a topic after commits": delete_with_commits,
-    "add partitions": lambda harness: harness.broker.topics.add_partitions(topic_of(harness), 5),
+    "add partitions": lambda harness: harness.broker.topics.add_partitions(harness.topic(), 5),
     "change settings": lambda harness: harness.broker.topics.replace_settings(
-        topic_of(harness), {"retention.ms": "2000"}
+        harness.topic(), {"retention.ms": "2000"}
     ),
-    "delete records": lambda harness: harness.broker.topics.delete_records(
-        topic_of(harness), {0: 1}
-    ),
+    "delete records": lambda harness: harness.broker.topics.delete_records(harness.topic(), {0: 1}),
     "a producer id": lambda harness: harness.broker.allocate_producer_id(),
-    "tell a group": lambda harness: harness.broker.groups.save_group(
+    "save a group": lambda harness: harness.broker.groups.save_group(
         GroupFrame(op=GROUP_SAVED, group="g1", generation=77)
     ),
     "delete a group": lambda harness: harness.broker.groups.save_group(
@@ -152,8 +144,7 @@ def fill_segment(harness: BrokerHarness) -> None:
 
 
 def make_harness(*, is_full: bool) -> BrokerHarness:
-    harness = BrokerHarness(config=small_config(segment_size_bytes=1 << 18))
-    harness.create_topic("t", 2)
+    harness = with_topic(2, config=small_config(segment_size_bytes=1 << 18))
     for number in range(CHANGES_BEFORE):
         change(harness, number)
     use_up_producer_ids(harness)

@@ -11,7 +11,7 @@ from _core.queue.partition import Partition
 from appliance.errors import ColdFrameError
 from appliance.store.paths import DataPaths
 from tests.support.harness import offline_scenario as scenario
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import DATA_DIR
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.kafka_records import Record
@@ -28,8 +28,7 @@ FRAMES: Final = 5
 
 
 def partition_of(harness: BrokerHarness) -> Partition:
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     return topic.partitions[0]
 
 
@@ -40,8 +39,7 @@ def send(harness: BrokerHarness, count: int, timestamp_ms: int) -> None:
 
 
 def with_empty_batches() -> BrokerHarness:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     send(harness, BEFORE, START_MS)
     writer = harness.broker._store.writer
     assert writer.append_gap(
@@ -113,8 +111,7 @@ def test_a_time_is_found_on_both_sides_of_a_gap(
     make: Callable[[], BrokerHarness], start: Callable[[BrokerHarness], BrokerHarness]
 ) -> None:
     harness = start(make())
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
 
     def find(timestamp_ms: int | None) -> tuple[int, int] | None:
         while True:
@@ -183,8 +180,7 @@ def test_units_beside_a_gap_are_rebuilt(make: Callable[[], BrokerHarness]) -> No
 
 def test_deleted_records_may_end_inside_a_gap() -> None:
     harness = with_empty_batches()
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     harness.broker.topics.delete_records(topic, {0: BEFORE + 12_345})
     harness.flush()
     for start in (lambda harness: harness, restarted, replayed):

@@ -71,9 +71,9 @@ class Story:
                 take_checkpoint(harness)
             while harness.broker.wrote_pos < (number + 1) * 40_000:
                 self._produce("a", 0, b"filler" * 400)
-        # Each allocator is used once more, after all that could tell of it.
+        # Each allocator is used again, after the last frame that could show what it gave.
         self._play(9)
-        # The last ids were given to somebody who has sent nothing yet: one frame tells of them.
+        # The producer of the last ids has sent nothing yet: one frame names them.
         for _ in range(PRODUCER_ID_BLOCK):
             self.given.producer_id = harness.broker.allocate_producer_id()
         harness.create_topic("idle")  # likewise
@@ -103,8 +103,7 @@ class Story:
                 GroupFrame(op=GROUP_SAVED, group=group, generation=generation)
             )
             self.given.generations[group] = generation
-            topic = harness.broker.topics.find("b")
-            assert topic is not None
+            topic = harness.topic("b")
             harness.broker.groups.commit_offsets(
                 [
                     OffsetEntry(
@@ -197,8 +196,7 @@ def check_given(story: Story, harness: BrokerHarness, *, has_cut: bool) -> None:
         known = harness.broker.groups.generation_floor if frame is None else frame.generation
         assert known >= generation, group
     harness.create_topic("new")
-    fresh = harness.broker.topics.find("new")
-    assert fresh is not None
+    fresh = harness.topic("new")
     assert fresh.topic_id > given.topic_id
     names = {topic.topic_id: topic.name for topic in story.harness.broker.topics.all()}
     for topic in harness.broker.topics.all():
@@ -224,7 +222,7 @@ def check_all(story: Story, frame: Frame, how: str, *, has_derived: bool) -> Non
     again = harness.restart()
     check_served(story, again, lost)
     if is_cut:
-        # Nothing after it tells that it was durable.
+        # No frame after it shows that it was durable.
         assert max(each.flushed for each in story.frames) <= frame.pos
         return
     # What was judged lost does not come back, also when it heals and everything is rebuilt.

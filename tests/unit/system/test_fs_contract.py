@@ -274,22 +274,13 @@ def test_sync_dir_needs_a_directory(place: Place) -> None:
 
 
 def test_hot_bytes_are_read_without_waiting(place: Place) -> None:
-    """A file system that cannot tell reads nothing; so does a read after the end."""
+    """A read after the end returns nothing, as does a file system that knows of no cache."""
     file = place.fs.open(place.root / "log", create=True)
     file.pwritev([b"0123456789"], 0)
     for size, offset, expected in ((4, 2, b"2345"), (100, 8, b"89"), (4, 100, b"")):
         memory = bytearray(size)
         count = file.pread_hot_into(memoryview(memory), offset)
         assert bytes(memory[:count]) in (expected, b"")
-
-
-def test_bytes_are_read_into_memory(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
-    file.pwritev([b"0123456789"], 0)
-    for size, offset, expected in ((4, 2, b"2345"), (100, 8, b"89"), (4, 100, b"")):
-        memory = bytearray(size)
-        count = file.pread_into(memoryview(memory), offset)
-        assert bytes(memory[:count]) == expected
 
 
 def test_a_tree_is_synced_with_its_names(place: Place) -> None:
@@ -365,7 +356,7 @@ def test_random_calls_give_the_same_on_both(tmp_path: Path) -> None:
         OsFileSystem().open(tmp_path / "x", create=True),
         disk.open(tmp_path / "x", create=True),
     )
-    for _ in range(400):
+    for _ in range(200):
         offset, size = rng.randrange(30_000), rng.randrange(9_000)
         call = rng.choice(("write", "write", "truncate", "allocate", "sync"))
         found = []

@@ -152,7 +152,7 @@ def test_what_left_the_cache_is_cold_and_a_read_warms_it(tmp_path: Path) -> None
     file.pwritev([b"x" * (16 * MIB)], 0)
     memory = memoryview(bytearray(16 * MIB))
     if file.pread_hot_into(memory, 0) == 0:
-        pytest.skip("this file system cannot tell what it has in memory")
+        pytest.skip("this file system cannot report what is in memory")
     file.fdatasync()
     # The kernel keeps files in pieces of up to some MiB, and drops whole ones.
     # Asking whether a page is there starts a read of it: only the first answer counts.
@@ -169,7 +169,7 @@ def test_only_what_is_in_memory_is_locked_and_then_it_stays(tmp_path: Path) -> N
     file = OsFileSystem().open(tmp_path / "log", create=True)
     file.pwritev([b"x" * (16 * MIB)], 0)
     if file.pread_hot_into(memoryview(bytearray(1)), 0) == 0:
-        pytest.skip("this file system cannot tell what it has in memory")
+        pytest.skip("this file system cannot report what is in memory")
     file.fdatasync()
     drop(file, 8 * MIB, 8 * MIB)
     assert file.lock_hot(12 * MIB, MIB) is None

@@ -134,12 +134,6 @@ def test_the_last_write_of_a_file_may_stop_at_any_byte(disk: SimFileSystem) -> N
     assert states == {b"0123456789"[:size] for size in range(11)}
 
 
-def test_what_was_synced_is_never_torn(disk: SimFileSystem) -> None:
-    put(disk, "a", b"safe" * 1_000)
-    disk.open(ROOT / "a").pwritev([b"x" * 1_000], 4_000)
-    assert all(state["a"].startswith(b"safe" * 1_000) for state in found_torn(disk))
-
-
 def test_unsynced_changes_of_names_come_back_in_any_combination(disk: SimFileSystem) -> None:
     put(disk, "a", b"a")
     put(disk, "b", b"b")
@@ -405,14 +399,6 @@ def test_the_trace_shows_what_was_called(disk: SimFileSystem) -> None:
         "    3 open /data/a new",
         "    4 pwritev /data/a 3 bytes at 7",
     ]
-
-
-def test_torn_disks_repeat_with_their_seed(disk: SimFileSystem) -> None:
-    put(disk, "a", b"o" * 5_000)
-    for start in range(0, 5_000, 700):
-        disk.open(ROOT / "a").pwritev([b"n" * 600], start)
-        disk.open(ROOT / f"file{start}", create=True)
-    assert found(disk, "torn", 7) == found(disk, "torn", 7)
 
 
 def test_a_long_run_keeps_what_is_durable(disk: SimFileSystem) -> None:

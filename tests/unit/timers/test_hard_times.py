@@ -7,14 +7,13 @@ from pathlib import Path
 from appliance.errors import StorageError
 from appliance.system.files import File
 from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, framed
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
 
 
 def test_an_id_whose_record_rotted_can_be_cancelled_and_used_again() -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     assert harness.produce("t", 0, [Record(b"to rot", headers=delay(10, b"id"))]).error == 0
     assert harness.produce("t", 0, [Record(b"other", headers=delay(5_000))]).error == 0
     harness = harness.crash("kept", random.Random(0))
@@ -27,7 +26,7 @@ def test_an_id_whose_record_rotted_can_be_cancelled_and_used_again() -> None:
     assert harness.produce("t", 0, [Record(b"again", headers=delay(20, b"id"))]).error == 0
     assert harness.broker.pending_timers == 2
     assert harness.run_until_idle() == 2
-    assert [record.value for record in harness.fetch("t", 0)] == [b"again", b"other"]
+    assert harness.values() == [b"again", b"other"]
 
 
 class NoDescriptors(SimFileSystem):
@@ -51,11 +50,9 @@ def test_without_file_descriptors_the_units_stay_in_memory() -> None:
 
 
 def test_a_fetch_that_names_a_partition_twice_waits_for_it_once() -> None:
-    harness = BrokerHarness()
-    harness.create_topic("t")
+    harness = with_topic()
     client = WireClient(harness)
     request = fetch_request([("t", [fetch_part(0, 0)] * 3)], wait_ms=60_000)
     client.send_bytes(framed(request, 11, 1))
-    topic = harness.broker.topics.find("t")
-    assert topic is not None
+    topic = harness.topic()
     assert len(topic.partitions[0].waiters) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from appliance.config.config import Config
 from appliance.units import MIB
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import Record, cancel, delay
 
@@ -37,8 +37,9 @@ class Years:
 
     def __init__(self, config: Config) -> None:
         self.rng = random.Random(SEED)
-        self.harness = BrokerHarness(config=config)
-        self.harness.create_topic("t", PARTITION_COUNT, {"message.timestamp.type": "LogAppendTime"})
+        self.harness = with_topic(
+            PARTITION_COUNT, {"message.timestamp.type": "LogAppendTime"}, config=config
+        )
         self.start_ms = self.harness.clock.wall_ms()
         self.arrivals = 0
         self.expected: dict[bytes, tuple[int, int, int]] = {}

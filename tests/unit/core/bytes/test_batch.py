@@ -79,7 +79,7 @@ def test_batches_of_kafka_python_are_read_as_it_reads_them(
     assert [first + delta for delta in deltas] == [record.timestamp for record in theirs]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(records=RECORDS)
 def test_model_builds_what_kafka_python_builds(records: list[Record]) -> None:
     """So that the frames the model makes hold batches that real clients understand."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from _core.log.view import LONE_BYTES, WINDOW_BYTES, Block, LogView
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import Record
 
@@ -16,8 +16,7 @@ COUNT = 300
 def log_of(seed: int) -> tuple[bytes, list[int]]:
     """The bytes of a log with frames of many sizes, and where they begin."""
     rng = random.Random(seed)
-    harness = BrokerHarness(config=small_config(segment_size_bytes=4 << 20))
-    harness.create_topic("t")
+    harness = with_topic(config=small_config(segment_size_bytes=4 << 20))
     for _ in range(COUNT):
         harness.produce("t", 0, [Record(rng.randbytes(rng.choice((1, 50, 700, 3_000))))])
     path = harness.segment_paths()[0]

@@ -17,7 +17,6 @@ from appliance.store.state.payload import NULL_SIZE, pack_name, pack_text
 from tests.support.docs import golden_frames as golden
 from tests.support.docs.format_doc import bytes_of
 from tests.support.values import carry_payloads as carry
-from tests.support.values import txn_payloads as txn
 
 Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
 
@@ -27,11 +26,7 @@ CODECS: dict[str, Codec] = {
     "epoch": (control.encode_epoch, control.decode_epoch),
     "offset": (group.encode_offsets, group.decode_offsets),
     "group": (group.encode_group, group.decode_group),
-    "txn": (txn.encode_txn, txn.decode_txn),
-    "carry": (carry.encode_carry, carry.decode_carry),
     "sequences": (lambda value: carry.encode_sequences(*value), sequences.decode_sequences),
-    "levels": (carry.encode_levels, carry.decode_levels),
-    "ids": (carry.encode_ids, carry.decode_ids),
 }
 
 EXAMPLES: dict[str, Any] = {
@@ -40,19 +35,13 @@ EXAMPLES: dict[str, Any] = {
     "epoch": golden.EPOCH_FRAME,
     "offset": golden.OFFSETS,
     "group": golden.GROUP_FRAME,
-    "txn": golden.TXN_OPEN,
-    "carry": golden.CARRIED,
     "sequences": (1, golden.SEQUENCES),
-    "levels": golden.LEVELS,
-    "ids": golden.IDS,
 }
 
 I16 = st.integers(-(2**15), 2**15 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
-U8 = st.integers(0, 255)
 TEXT = st.text(max_size=20)
-IDS = st.binary(min_size=1, max_size=255)
 OCTETS = st.binary(max_size=20)
 
 
@@ -98,18 +87,6 @@ MEMBERS = tuples(
         target=OCTETS,
     )
 )
-CANCELLATIONS = tuples(
-    st.builds(
-        txn.Cancellation,
-        accept_pos=I64,
-        index=I32,
-        topic_id=I32,
-        partition=I32,
-        kind=numbers(1, 2),
-        due_ms=I64,
-        user_id=IDS,
-    )
-)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "topic": st.builds(
         control.TopicFrame,
@@ -136,23 +113,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
         leader=st.none() | TEXT,
         members=MEMBERS,
     ),
-    "txn": st.builds(
-        txn.TxnFrame,
-        op=numbers(1, 6),
-        outcome=numbers(0, 2),
-        transactional_id=TEXT,
-        producer_id=I64,
-        producer_epoch=I16,
-        timeout_ms=I32,
-        begin_ms=I64,
-        previous_producer_id=I64,
-        partitions=tuples(st.builds(txn.TxnPartition, I32, I32, I64, I64)),
-        timers=tuples(st.tuples(I64, I32)),
-        cancellations=CANCELLATIONS,
-    ),
-    "carry": tuples(
-        st.builds(carry.CarriedValue, st.sampled_from(sorted(carry.VALUE_KINDS)), I32, OCTETS)
-    ),
     "sequences": st.tuples(
         I32,
         tuples(
@@ -163,19 +123,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
                 batches=tuples(st.builds(sequences.SequencedBatch, I32, I32, I64, I64), 5),
             )
         ),
-    ),
-    "levels": st.dictionaries(U8, I64, max_size=18),
-    "ids": tuples(
-        st.builds(
-            carry.CompletedId,
-            user_id=IDS,
-            state=numbers(2, 3),
-            accept_pos=I64,
-            index=I32,
-            partition=I32,
-            due_ms=I64,
-            forget_ms=I64,
-        )
     ),
 }
 
@@ -212,12 +159,6 @@ def test_golden_frames_are_decoded_to_the_values_they_were_made_of() -> None:
     assert group.decode_offsets(payload("offset")) == golden.OFFSETS
     assert group.decode_group(payload("group")) == golden.GROUP_FRAME
     assert group.decode_group(payload("group_deleted")) == golden.GROUP_DELETED
-    assert txn.decode_txn(payload("txn")) == golden.TXN_COMMIT
-    values = carry.decode_carry(payload("carry_control"))
-    assert values == golden.CARRIED
-    assert sequences.decode_sequences(values[6].payload) == (1, golden.SEQUENCES)
-    assert carry.decode_levels(values[7].payload) == golden.LEVELS
-    assert carry.decode_ids(values[8].payload) == golden.IDS
 
 
 @every_payload
@@ -260,9 +201,6 @@ def test_counts_beyond_the_payload_are_refused_before_anything_is_read() -> None
     """A count of four billion must not cost four billion steps, or their memory."""
     for decode, head in (
         (group.decode_offsets, b"\xff\xff\xff\xff"),
-        (carry.decode_carry, b"\xff\xff\xff\xff"),
-        (carry.decode_levels, b"\xff\xff\xff\xff"),
-        (carry.decode_ids, b"\xff\xff\xff\xff"),
         (sequences.decode_sequences, bytes(4) + b"\xff\xff\xff\xff"),
         (control.decode_topic, b"\x01\x00" + bytes(18) + b"\xff\xff\xff\xff" + bytes(4)),
     ):
@@ -282,14 +220,6 @@ def test_counts_beyond_the_payload_are_refused_before_anything_is_read() -> None
         ("group", 1, 3),
         ("group", 2, 0),
         ("group", 2, 7),
-        ("txn", 0, 0),
-        ("txn", 0, 7),
-        ("txn", 1, 3),
-        ("carry", 4, 0),
-        ("carry", 4, 4),
-        ("carry", 4, 11),
-        ("carry", 4, 68),
-        ("ids", 36, 1),
     ],
 )
 def test_unknown_numbers_are_refused(name: str, at: int, value: int) -> None:

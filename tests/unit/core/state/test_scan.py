@@ -11,15 +11,7 @@ from _core.state.projections import Projections
 from _core.state.scan import EPOCH_FELL, LogScan
 from tests.support.docs.golden_frames import JOBS
 from tests.support.oracles import frames_model as model
-from tests.support.values.scanned_log import (
-    BAD_CRC,
-    NO_MAGIC,
-    Log,
-    reader,
-    scan,
-    sizes,
-    small_log,
-)
+from tests.support.values.scanned_log import BAD_CRC, NO_MAGIC, Log, reader, scan, sizes, small_log
 
 NEWER = "written by a newer latermq"
 MISSING = "a segment is missing"
@@ -184,13 +176,6 @@ def test_a_frame_of_a_partition_that_does_not_exist_is_reported() -> None:
     assert found.damage == [(pos, log.end, UNKNOWN_TOPIC)]
 
 
-def test_offsets_lost_to_damage_stay_unused() -> None:
-    log = small_log(6)
-    for victim in (2, 3):
-        log.spoil(log.positions[victim], "zeros")
-    assert scan(log.segments()).next_offset == 6
-
-
 # Segments
 
 
@@ -253,10 +238,12 @@ def test_a_frame_of_an_earlier_epoch_is_left_over_from_before_a_cut() -> None:
     assert (found.epoch, found.next_offset) == (2, 1)
 
 
-def test_marks_of_an_earlier_epoch_do_not_make_damage_of_a_torn_tail() -> None:
+@pytest.mark.parametrize("between", [0, 1])
+def test_marks_of_an_earlier_epoch_do_not_make_damage_of_a_torn_tail(between: int) -> None:
+    """Neither right after the torn frame nor after a frame of this epoch."""
     log = Log(epoch=2)
     log.topic()
-    torn = log.accept()
+    torn, *_ = [log.accept(flushed=0) for _ in range(1 + between)]
     log.epoch = 1
     log.accept()
     log.spoil(torn, "zeros")
@@ -264,40 +251,17 @@ def test_marks_of_an_earlier_epoch_do_not_make_damage_of_a_torn_tail() -> None:
     assert (found.pos, found.damage) == (torn, [])
 
 
-def test_frames_of_an_earlier_epoch_between_valid_ones_are_damage() -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_frames_of_an_earlier_epoch_between_valid_ones_are_one_damaged_part(count: int) -> None:
     log = Log(epoch=2)
     log.topic()
     log.epoch = 1
-    stale = log.accept()
+    stale, *_ = [log.accept() for _ in range(count)]
     log.epoch = 2
     following = log.accept()
     found = scan(log.segments())
     assert found.damage == [(stale, following, EPOCH_FELL)]
     assert (found.pos, found.epoch) == (log.end, 2)
-
-
-def test_several_frames_of_an_earlier_epoch_are_one_damaged_part() -> None:
-    log = Log(epoch=2)
-    log.topic()
-    log.epoch = 1
-    stale = log.accept()
-    log.accept()
-    log.accept()
-    log.epoch = 2
-    following = log.accept()
-    assert scan(log.segments()).damage == [(stale, following, EPOCH_FELL)]
-
-
-def test_a_mark_of_an_earlier_epoch_says_nothing_even_after_a_frame_of_this_one() -> None:
-    log = Log(epoch=2)
-    log.topic()
-    torn = log.accept(flushed=0)
-    log.accept(flushed=0)
-    log.epoch = 1
-    log.accept()
-    log.spoil(torn, "zeros")
-    found = scan(log.segments())
-    assert (found.pos, found.damage) == (torn, [])
 
 
 def newer(pos: int = 0) -> model.Frame:
@@ -322,15 +286,6 @@ def test_a_newer_frame_after_damage_is_found() -> None:
     assert found.newer_version
     assert found.pos == pos
     assert found.damage == [(log.positions[3], pos, BAD_CRC)]
-
-
-def test_a_flipped_version_byte_is_damage_like_any_other() -> None:
-    log = small_log(3)
-    log.spoil(log.positions[2], "version")
-    found = scan(log.segments())
-    assert not found.newer_version
-    assert found.damage == [(log.positions[2], log.positions[3], BAD_CRC)]
-    assert found.pos == log.end
 
 
 # Slices

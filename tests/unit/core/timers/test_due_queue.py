@@ -1,4 +1,4 @@
-"""The queue of pending timers: order, memory at full size, cancellation, levels, limits."""
+"""The queue of pending timers: order, memory at full size, cancellation, limits."""
 
 import gc
 import random
@@ -12,18 +12,8 @@ from _core.timers.due_queue import DueQueue
 from tests.support.values.packed_timers import START_MS, TIMER, pack, pack_arrivals, pop_all
 
 MILLION = 1_000_000
-# Beside the timers: nodes that are kept for reuse, counters, levels.
+# Beside the timers: nodes that are kept for reuse, counters.
 FIXED_BYTES = 64 * 1024
-
-
-def test_ties_leave_in_order_of_arrival_however_they_came() -> None:
-    """Among equal due times the id decides: position first, index in the batch second."""
-    queue = DueQueue()
-    ids = [(position, index) for position in range(0, 40_000, 8) for index in (0, 1)]
-    shuffled = random.Random(3).sample(ids, len(ids))
-    for position, index in shuffled:
-        queue.push_timer(START_MS, position, index, 0)
-    assert [timer[1:3] for timer in pop_all(queue, START_MS, limit=77)] == ids
 
 
 def test_a_carried_timer_comes_before_later_ones_of_its_ms_though_it_came_last() -> None:
@@ -174,38 +164,6 @@ def test_a_timer_pushed_twice_leaves_twice() -> None:
     assert [timer[1] for timer in popped] == [100, 100, 100, 200, 200, 200]
 
 
-def test_timers_that_could_not_be_delivered_come_first_again() -> None:
-    """A failed delivery changes nothing about the order, with more of the same ms to come."""
-    queue = DueQueue()
-    timers = [(START_MS, i * 100, 0, 0) for i in range(10_000)]
-    queue.push_packed(pack(timers))
-    first = queue.pop(START_MS, 2_048)
-    queue.unpop_timers(first[48:])
-    queue.push_timer(START_MS, MILLION * 100, 0, 0)
-    assert pop_all(queue, START_MS, limit=300) == [*timers[48:], (START_MS, MILLION * 100, 0, 0)]
-
-
-def test_timers_of_a_topic_deleted_while_in_flight_are_not_put_back() -> None:
-    """What is forgotten is never popped, also if it was popped before."""
-    queue = DueQueue()
-    queue.push_timer(START_MS, 100, 0, 1)
-    queue.push_timer(START_MS, 200, 0, 2)
-    popped = queue.pop(START_MS, 10)
-    queue.forget(1)
-    queue.unpop_timers(popped)
-    assert queue.pending == 1
-    assert queue.pop(START_MS, 10) == [(START_MS, 200, 0, 2)]
-
-
-def test_a_timer_of_a_deleted_topic_is_not_taken() -> None:
-    """It was accepted before the topic was deleted, and a replay meets it afterwards."""
-    queue = DueQueue()
-    queue.forget(7)
-    queue.push_timer(START_MS, 100, 0, 7)
-    assert queue.pending == 0
-    assert queue.pop(START_MS, 10) == []
-
-
 def test_a_sweep_of_timers_that_were_put_back_is_done_in_bounded_steps() -> None:
     """As many as were due while the disk was full."""
     count = 100_000
@@ -240,17 +198,16 @@ def test_a_queue_in_a_reference_cycle_is_collected_with_its_timers() -> None:
     class Holder:
         pass
 
-    for _ in range(3):
-        holder = Holder()
-        holder.myself = holder  # type: ignore[attr-defined]
-        holder.queue = queue = DueQueue()  # type: ignore[attr-defined]
-        for i in range(5_000):
-            queue.push_timer(START_MS + i, i, 0, 0)
-        queue.unpop_timers(queue.pop(START_MS + 100, 100))
-        gone = weakref.ref(holder)
-        del holder, queue
-        gc.collect()
-        assert gone() is None
+    holder = Holder()
+    holder.myself = holder  # type: ignore[attr-defined]
+    holder.queue = queue = DueQueue()  # type: ignore[attr-defined]
+    for i in range(5_000):
+        queue.push_timer(START_MS + i, i, 0, 0)
+    queue.unpop_timers(queue.pop(START_MS + 100, 100))
+    gone = weakref.ref(holder)
+    del holder, queue
+    gc.collect()
+    assert gone() is None
 
 
 OUT_OF_MEMORY = """

@@ -217,9 +217,7 @@ class DueQueueMachine(RuleBasedStateMachine):
 TestDueQueueMachine = DueQueueMachine.TestCase
 # Without explaining, which traces every line of this file for minutes.
 TestDueQueueMachine.settings = settings(
-    max_examples=100,
-    stateful_step_count=30,
-    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+    max_examples=100, stateful_step_count=30, phases=(Phase.explicit, Phase.generate, Phase.shrink)
 )
 
 
