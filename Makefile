@@ -79,7 +79,7 @@ lock: .venv/locked  ## pin the newest versions that requirements*.in allow
 		--output-file requirements-$$set.txt requirements-$$set.in || exit 1; done
 
 clean:  ## remove what the build made, except .venv
-	rm -rf build dist latermq.egg-info _core/*/*.so
+	rm -rf build dist latermq.egg-info _core/*/*.so tests/support/compiled/*.so
 	find appliance compat _core tests perf examples -name __pycache__ -exec rm -rf {} +
 
 .venv/tools: requirements-demo.txt

@@ -3,7 +3,8 @@
     python setup.py build_ext --inplace                      build what changed
     python setup.py build_ext --inplace --only _core.NAME    build one module
 
-Every `_core/**/*.pyx` becomes the module of its path. `LATERMQ_DEBUG=1` adds bounds checks, C
+Every `_core/**/*.pyx` becomes the module of its path. So does `tests/support/compiled/*.pyx`, which
+tests and benchmarks alone call, but only in place. `LATERMQ_DEBUG=1` adds bounds checks, C
 assertions, self-checks and debugger symbols; switching to and fro rebuilds what was built the other
 way.
 `LATERMQ_SANITIZE=address,undefined` adds gcc's sanitizers and a trace of the branches taken, and
@@ -58,6 +59,7 @@ TRANSLATION = hashlib.sha256(
 BUILD_DIR = Path("build") / "sanitized" if SANITIZERS else Path("build")
 # The generated C stays out of the source tree. The sanitized build compiles the same C.
 C_DIR = Path("build") / "cython" / TRANSLATION[:12]
+FOR_TESTS = "tests/support/compiled"
 LIB_DIR = BUILD_DIR / "lib"
 STAMP_DIR = BUILD_DIR / "stamps"
 
@@ -72,7 +74,8 @@ def find_extensions() -> list[Extension]:
             extra_compile_args=COMPILE_ARGS,
             extra_link_args=SANITIZE_ARGS,
         )
-        for path in sorted(glob.glob("_core/**/*.pyx", recursive=True))
+        for tree in ("_core", FOR_TESTS)
+        for path in sorted(glob.glob(f"{tree}/**/*.pyx", recursive=True))
     ]
 
 
@@ -107,7 +110,12 @@ class BuildCore(build_ext):
 
     def finalize_options(self) -> None:
         # Also runs for a source distribution and for metadata, so nothing is translated here.
-        chosen = [e for e in self.distribution.ext_modules if self.only in {None, e.name}]
+        shipped = not self.inplace and not self.editable_mode
+        chosen = [
+            e
+            for e in self.distribution.ext_modules
+            if self.only in {None, e.name} and not (shipped and e.name.startswith("tests."))
+        ]
         if SANITIZERS and self.inplace:
             raise OptionError("a sanitized build runs in no ordinary Python: leave out --inplace")
         if not chosen:

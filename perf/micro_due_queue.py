@@ -18,6 +18,7 @@ from typing import Final
 
 from _core.timers.due_queue import DueQueue
 from _core.timers.id_index import IdIndex
+from tests.support.compiled import timer_calls as calls
 
 TIMER_BYTES: Final = 24
 START_MS: Final = 1_780_000_000_000
@@ -65,7 +66,7 @@ def push_all(queue: DueQueue, timers: memoryview) -> Meter:
     step = CALL_COUNT * TIMER_BYTES
     for begin in range(0, len(timers), step):
         part = timers[begin : begin + step]
-        meter.run(len(part) // TIMER_BYTES, partial(queue.push_packed, part))
+        meter.run(len(part) // TIMER_BYTES, partial(calls.push_packed, queue, part))
     return meter
 
 
@@ -80,7 +81,7 @@ def measure_push_and_pop(what: str, due_ms: list[int]) -> None:
         now_ms = first + (last - first) * step // 100
         while queue.pending:
             before = queue.pending
-            popped.run(0, partial(queue.pop_packed, now_ms, POP_LIMIT))
+            popped.run(0, partial(calls.pop_packed, queue, now_ms, POP_LIMIT))
             popped.count += before - queue.pending
             if before == queue.pending:
                 break
@@ -101,7 +102,7 @@ def measure_cancel(due_ms: list[int]) -> None:
     for begin in range(0, len(timers), step):
         part = timers[begin : begin + step]
         meter = few if begin < half else swept
-        meter.run(len(part) // TIMER_BYTES, partial(queue.cancel_packed, part))
+        meter.run(len(part) // TIMER_BYTES, partial(calls.cancel_packed, queue, part))
     print(f"{'one day':12} {few.text('cancel')}; {swept.text('with sweeps')}")
 
 

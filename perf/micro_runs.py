@@ -23,6 +23,7 @@ from _core.state.projections import Projections
 from appliance.store.paths import DataPaths
 from appliance.store.runs.run_set import Runs
 from appliance.system.files import OsFileSystem
+from tests.support.compiled import timer_calls as calls
 
 TOPICS: Final = 100
 PARTITIONS: Final = 10
@@ -42,17 +43,17 @@ def fill(projections: Projections, first: int, count: int, *, with_ids: bool) ->
     """Accept this many timers, a hundred a batch."""
     memtable = projections.memtable
     assert memtable is not None
-    push, name = memtable.push_timer, memtable.name_timer
     rng = random.Random(first)
     for number in range(first, first + count):
         pos, index = number // 100 * 40_000, number % 100
         topic_id = number // 100 % TOPICS + 1
         due_ms = START_MS + int(rng.random() * DAY_MS)
         partition = number % PARTITIONS
-        push(due_ms, pos, index, topic_id=topic_id, partition=partition)
-        projections.due.push_timer(due_ms, pos, index, (topic_id - 1) * PARTITIONS + partition)
+        calls.note_pushed(memtable, due_ms, pos, index, topic_id=topic_id, partition=partition)
+        calls.push(projections.due, due_ms, pos, index, (topic_id - 1) * PARTITIONS + partition)
         if with_ids:
-            name(rng.getrandbits(64), number & 0xFFFFFFFF, topic_id, position=pos, due_ms=due_ms)
+            hashed = rng.getrandbits(64), number & 0xFFFFFFFF
+            calls.note_named(memtable, *hashed, topic_id, position=pos, due_ms=due_ms)
 
 
 def complete(projections: Projections, first: int, count: int, step: int) -> None:
@@ -61,8 +62,8 @@ def complete(projections: Projections, first: int, count: int, step: int) -> Non
     for number in range(first, first + count * step, step):
         pos, index = number // 100 * 40_000, number % 100
         handle = number // 100 % TOPICS * PARTITIONS + number % PARTITIONS
-        memtable.complete_timer(pos, index)
-        projections.due.cancel_timer(pos, index, handle)
+        calls.note_completed(memtable, pos, index)
+        calls.cancel(projections.due, pos, index, handle)
 
 
 def timed(call: Callable[[], object]) -> float:

@@ -59,6 +59,7 @@ def run_stubtest(*modules: str, top: Path, scratch: Path) -> subprocess.Complete
 def test_stubs_say_what_the_compiled_modules_are(tmp_path: Path) -> None:
     """The constructor of a class with `__cinit__` is `__new__`, in the stub as well."""
     modules = [file.module for file in package_files((".pyx",))]
+    modules.append("tests.support.compiled.timer_calls")
     assert modules
     result = run_stubtest(*modules, top=ROOT, scratch=tmp_path)
     assert result.returncode == 0, f"\n{result.stdout}{result.stderr}"

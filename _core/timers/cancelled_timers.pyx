@@ -190,36 +190,3 @@ cdef class CancelledTimers:
             self.orphan_count -= 1
             return True
         return False
-
-    # The same functions for tests
-
-    def cancel_timer(self, int64_t position, int32_t record_index):
-        """Record that a timer is cancelled.
-
-        Args:
-            position: first half of its id.
-            record_index: second half.
-
-        Returns:
-            False if it was recorded already.
-
-        Raises:
-            MemoryError: nothing has changed.
-        """
-        return self.cancel(position, record_index) == 1
-
-    def forget_partition(self, int32_t partition, int64_t timer_count):
-        """Record that all timers of a partition are cancelled.
-
-        Args:
-            partition: partition handle.
-            timer_count: number of its entries in lists, not counting cancelled timers.
-
-        Raises:
-            MemoryError: nothing has changed.
-        """
-        self.forget(partition, timer_count)
-
-    def claim_timer(self, int64_t position, int32_t record_index, int32_t partition):
-        """Return whether a timer is cancelled. If so, remove its id."""
-        return self.claim(position, record_index, partition)

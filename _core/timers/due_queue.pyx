@@ -22,9 +22,8 @@ Layer 0: no I/O, no clock. Used by the event loop thread.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
 from _core.bytes.debug cimport SELF_CHECKS
@@ -36,7 +35,6 @@ from _core.timers.cancelled_timers cimport CancelledTimers
 cdef enum:
     PARTITION_MAX = 1 << 28        # a higher handle is a bug; bounds the memory of the counters
     PARTITION_CAPACITY_MIN = 64
-    POP_LIMIT_MAX = 1 << 24        # for the Python API, which allocates that many
     CHECKED_MAX = 4096             # entries of the heap that a self-check visits
     SWEEP_COUNT_MIN = 1024         # fewer cancelled timers are not worth a sweep
     SWEEP_CALL_CREDIT = 8          # entries per push or cancel: the sweep ends before they double
@@ -306,100 +304,3 @@ cdef class DueQueue:
         if 0 <= partition < self.partition_capacity:
             return self.partition_pending[partition]
         return 0
-
-    # The same functions for tests and benchmarks
-
-    def push_timer(
-        self,
-        int64_t due_ms,
-        int64_t position,
-        int32_t record_index,
-        int32_t partition,
-    ):
-        """Add a pending timer.
-
-        Args:
-            due_ms: epoch ms, 0 or later.
-            position: first half of its id, 0 or more.
-            record_index: second half.
-            partition: partition handle, 0 or more.
-
-        Raises:
-            ValueError: due_ms is outside 1970 to 10889.
-            MemoryError: nothing has changed.
-        """
-        cdef Timer timer = Timer(due_ms, position, record_index, partition)
-        self.push(&timer)
-
-    def pop(self, int64_t now_ms, Py_ssize_t limit):
-        """Pop up to `limit` timers that are due, as (due, position, index, partition)."""
-        cdef const Timer* timers
-        cdef Py_ssize_t i
-        packed = self.pop_packed(now_ms, limit)
-        timers = <const Timer*><const char*>packed
-        return [
-            (timers[i].due_ms, timers[i].position, timers[i].record_index, timers[i].partition)
-            for i in range(len(packed) // <Py_ssize_t>sizeof(Timer))
-        ]
-
-    def unpop_timers(self, timers):
-        """Put popped timers back, given as `pop` returns them."""
-        cdef Timer* packed
-        cdef Py_ssize_t i
-        timers = list(timers)
-        packed = <Timer*>malloc(len(timers) * sizeof(Timer) + 1)
-        if packed == NULL:
-            raise MemoryError
-        try:
-            for i in range(len(timers)):
-                due_ms, position, record_index, partition = timers[i]
-                packed[i] = Timer(due_ms, position, record_index, partition)
-            self.unpop(packed, len(timers))
-        finally:
-            free(packed)
-
-    def cancel_timer(self, int64_t position, int32_t record_index, int32_t partition):
-        """Cancel a pending timer; False if it was cancelled already."""
-        return self.cancel(position, record_index, partition) == 1
-
-    def forget(self, int32_t partition):
-        """Cancel all timers of a partition, including those pushed later."""
-        self.forget_partition(partition)
-
-    def sweep_some(self, int64_t budget):
-        """Sweep about `budget` entries if a sweep is in progress; return whether work is left."""
-        return self.sweep(budget)
-
-    def push_packed(self, const uint8_t[::1] timers not None):
-        """Add timers from an array of struct Timer, len % 24 == 0, in native byte order."""
-        cdef const Timer* timer = <const Timer*>&timers[0]
-        cdef Py_ssize_t i
-        assert timers.shape[0] % sizeof(Timer) == 0
-        with nogil:
-            for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
-                self.push(&timer[i])
-
-    def cancel_packed(self, const uint8_t[::1] timers not None):
-        """Cancel the timers in an array of struct Timer, len % 24 == 0."""
-        cdef const Timer* timer = <const Timer*>&timers[0]
-        cdef Py_ssize_t i
-        assert timers.shape[0] % sizeof(Timer) == 0
-        with nogil:
-            for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
-                self.cancel(timer[i].position, timer[i].record_index, timer[i].partition)
-
-    def pop_packed(self, int64_t now_ms, Py_ssize_t limit):
-        """Pop up to `limit` timers that are due, as an array of struct Timer."""
-        cdef Timer* out
-        cdef Py_ssize_t count
-        if not 0 <= limit <= POP_LIMIT_MAX:
-            raise ValueError(f"limit {limit} is out of range: use 0 to {POP_LIMIT_MAX}")
-        out = <Timer*>malloc(limit * sizeof(Timer) + 1)
-        if out == NULL:
-            raise MemoryError
-        try:
-            with nogil:
-                count = self.pop_due(now_ms, out, limit)
-            return PyBytes_FromStringAndSize(<const char*>out, count * sizeof(Timer))
-        finally:
-            free(out)

@@ -375,30 +375,6 @@ cdef class TimerMemtable:
             return self.pushed.count + self.completed.count
         return self.named.count
 
-    # The same functions for tests and benchmarks
-
-    def push_timer(
-        self, int64_t due_ms, int64_t position, int32_t record_index, *, int32_t topic_id,
-        int32_t partition, int level=0, int64_t level_offset=-1
-    ):
-        """Add an accepted timer: see `DueQueue.push_timer`, but `partition` is an index."""
-        cdef Timer timer = Timer(due_ms, position, record_index, 0)
-        self.push(&timer, topic_id, partition, level, level_offset)
-
-    def complete_timer(self, int64_t position, int32_t record_index):
-        """Add a timer that was delivered or cancelled."""
-        self.complete(position, record_index)
-
-    def name_timer(
-        self, uint64_t hash_high, uint32_t hash_low, int32_t topic_id, *, int64_t position,
-        int32_t partition=0, int64_t due_ms=0, int64_t forget_at_ms=0, int state=1
-    ):
-        """Add a change of an id, given by its hash: it now names the first timer of that batch."""
-        cdef NameSlot slot = NameSlot(
-            hash_high, hash_low, topic_id, position, due_ms, forget_at_ms, 0, state
-        )
-        self.name(&slot, partition)
-
     @property
     def memory_bytes(self):
         """Memory of the rows in bytes, not counting the memory for sorting."""

@@ -37,6 +37,7 @@ from appliance.store.state.group_frames import GroupFrame
 from compat.kafka import dispatch
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import Node
+from tests.support.compiled import timer_calls as calls
 from tests.support.harness.configs import small_config
 from tests.support.harness.harness_connection import FETCH_VERSION, Connection, encode_fetch
 from tests.support.oracles.kafka_oracle import (
@@ -441,7 +442,7 @@ class BrokerHarness:
             groups=tuple(self._group_digest(name) for name in self.broker.groups.names),
             pending=tuple(
                 (due, pos, index, places[handle])
-                for due, pos, index, handle in state.due.pop(1 << 48, 1 << 20)
+                for due, pos, index, handle in calls.pop(state.due, 1 << 48, 1 << 20)
             ),
             next_producer_id=self.broker.allocate_producer_id(),
         )

@@ -10,6 +10,7 @@ from _core.queue.partition import Topic
 from _core.state.projections import Projections
 from _core.state.scan import LogScan
 from appliance.store.state import control_frames as control
+from tests.support.compiled import timer_calls as calls
 from tests.support.oracles import frames_model as model
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.scanned_log import reader, sizes
@@ -281,5 +282,5 @@ def state_of(projections: Projections, now_ms: int) -> dict[str, object]:
         "by partition": {place: due.pending_of(handle) for handle, place in places.items()},
         "levels": projections.level_offsets(),
         "next due": due.next_due >= 0,
-        "timers": [(*timer[:3], places[timer[3]]) for timer in due.pop(1 << 47, 1 << 20)],
+        "timers": [(*timer[:3], places[timer[3]]) for timer in calls.pop(due, 1 << 47, 1 << 20)],
     }

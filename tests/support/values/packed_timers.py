@@ -4,6 +4,7 @@ import struct
 from array import array
 
 from _core.timers.due_queue import DueQueue
+from tests.support.compiled import timer_calls as calls
 
 Timer = tuple[int, int, int, int]  # due_ms, position, record_index, partition
 
@@ -30,6 +31,6 @@ def pack_arrivals(arrivals: list[int]) -> bytes:
 
 def pop_all(queue: DueQueue, now_ms: int, limit: int = 2048) -> list[Timer]:
     popped: list[Timer] = []
-    while chunk := queue.pop_packed(now_ms, limit):
+    while chunk := calls.pop_packed(queue, now_ms, limit):
         popped += TIMER.iter_unpack(chunk)
     return popped

@@ -25,6 +25,7 @@ from appliance.store.runs.run_set import (
     read_rows,
 )
 from appliance.units import MIB
+from tests.support.compiled import timer_calls as calls
 from tests.support.harness.configs import DATA_DIR
 from tests.support.oracles.timer_history import (
     ID_KEY,
@@ -97,7 +98,7 @@ class Play:
         drain(self.runs.check(entries))
         copy_topics(at_pos, self.projections)
         drain(self.runs.load(entries, pos, self.history.now_ms))
-        self.projections.restore_level_states(at_pos.level_states())
+        self.projections.restore_level_offsets(at_pos.level_offsets())
         self.pos = pos
 
     def state(self) -> dict[str, object]:
@@ -430,7 +431,7 @@ def test_blocks_that_changed_places_are_found() -> None:
     memtable = projections.memtable
     assert memtable is not None
     for number in range(20_000):
-        memtable.push_timer(number, number, 0, topic_id=1, partition=0)
+        calls.note_pushed(memtable, number, number, 0, topic_id=1, partition=0)
     log = bytes(TimerHistory(random.Random(1)).log)  # topic 1
     replay(projections, log, 0, len(log))
     checkpoint(runs, 1, 0)

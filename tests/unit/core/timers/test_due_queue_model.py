@@ -11,6 +11,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from _core.timers.due_queue import DueQueue
+from tests.support.compiled import timer_calls as calls
 from tests.support.values.packed_timers import START_MS, Timer, pack
 
 LEVEL_DELAYS_MS = (5, 40, 1_000, 60_000, 7_200_000)
@@ -68,15 +69,15 @@ class Pair:
         )
 
     def push(self, timer: Timer) -> None:
-        self.queue.push_timer(*timer)
+        calls.push(self.queue, *timer)
         self.model.push(timer)
 
     def push_many(self, timers: list[Timer]) -> None:
-        self.queue.push_packed(pack(timers))
+        calls.push_packed(self.queue, pack(timers))
         self.model.push_many(timers)
 
     def pop(self, limit: int) -> None:
-        popped = self.queue.pop(self.now_ms, limit)
+        popped = calls.pop(self.queue, self.now_ms, limit)
         assert popped == self.model.pop(self.now_ms, limit)
         if len(popped) < limit:
             # Otherwise the delivery task would wake up again at once.
@@ -87,18 +88,18 @@ class Pair:
         """What was delivered is completed; the last `count` could not be delivered."""
         back = self.in_flight[len(self.in_flight) - count :]
         self.in_flight.clear()
-        self.queue.unpop_timers(back)
+        calls.unpop(self.queue, back)
         self.model.push_many(back)
 
     def cancel(self, index: int) -> None:
         timer = self.model.timers[index]
-        assert self.queue.cancel_timer(*timer[1:])
+        assert calls.cancel(self.queue, *timer[1:])
         self.model.cancel(timer)
         self.is_next_due_exact = False
 
     def forget(self, partition: int) -> None:
         handle = self.partition_base + partition
-        self.queue.forget(handle)
+        calls.forget(self.queue, handle)
         self.model.forget(handle)
         self.is_next_due_exact = False
 
@@ -123,7 +124,7 @@ class Pair:
         self.now_ms = 1 << 47
         while self.model.timers:
             self.pop(10_000)
-        assert self.queue.pop(self.now_ms, 1) == []
+        assert calls.pop(self.queue, self.now_ms, 1) == []
         self.check()
         assert self.queue.cancelled_count == 0
 
@@ -202,7 +203,7 @@ class DueQueueMachine(RuleBasedStateMachine):
 
     @rule(budget=st.integers(1, 5_000))
     def sweep(self, budget: int) -> None:
-        self.pair.queue.sweep_some(budget)
+        calls.sweep(self.pair.queue, budget)
 
     @invariant()
     def agrees(self) -> None:
@@ -240,7 +241,7 @@ def test_long_histories_with_many_cancels_agree_with_the_model(seed: int) -> Non
             pair.push_many(bulk)
         for _ in range(rng.choice([0, 200, 1_200]) * len(pair.model.timers) // 1_500):
             pair.cancel(rng.randrange(len(pair.model.timers)))
-            sweeps_seen += pair.queue.sweep_some(0)
+            sweeps_seen += calls.sweep(pair.queue, 0)
         pair.check()
         pair.now_ms += rng.choice([0, 1, 40, 900, spread // 3]) - rng.choice([0, 0, 30])
         for _ in range(rng.randrange(4)):

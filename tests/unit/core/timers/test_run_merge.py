@@ -18,6 +18,7 @@ from appliance.store.runs.run_files import (
     TimerRow,
     rows_of,
 )
+from tests.support.compiled import timer_calls as calls
 
 NOW_MS: Final = 1_000
 DONE: Final = -1
@@ -113,7 +114,8 @@ def test_timers_that_came_and_went_are_in_no_block(seed: int) -> None:
         for index in sorted(rng.sample(range(9), rng.randrange(1, 4))):
             row = TimerRow(pos, index, rng.randrange(4), rng.randrange(1 << 40), pos, 3, index)
             pushed[pos, index] = row
-            memtable.push_timer(
+            calls.note_pushed(
+                memtable,
                 row.due_ms,
                 pos,
                 index,
@@ -124,7 +126,7 @@ def test_timers_that_came_and_went_are_in_no_block(seed: int) -> None:
             )
     completed |= {place for place in pushed if rng.random() < 0.5}
     for place in rng.sample(sorted(completed), len(completed)):
-        memtable.complete_timer(*place)
+        calls.note_completed(memtable, *place)
     rows = [row for block in blocks_of(memtable, RUN_TIMERS) for row in rows_of(RUN_TIMERS, block)]
     expected = [row for place, row in pushed.items() if place not in completed]
     expected_completed = [CompletedRow(*place) for place in completed if place not in pushed]
@@ -140,7 +142,9 @@ def test_the_last_change_of_an_id_is_in_a_block(seed: int) -> None:
         # A few high words, so that some differ in the rest of the key alone.
         place = rng.choice((5, 1 << 63, rng.getrandbits(64))), rng.randrange(3), rng.randrange(1, 3)
         last[place] = IdRow(*place, pos, 8, 9, 0, 4, 3)
-        memtable.name_timer(*place, position=pos, partition=4, due_ms=8, forget_at_ms=9, state=3)
+        calls.note_named(
+            memtable, *place, position=pos, partition=4, due_ms=8, forget_at_ms=9, state=3
+        )
     rows = [row for block in blocks_of(memtable, RUN_IDS) for row in rows_of(RUN_IDS, block)]
     assert rows == [last[place] for place in sorted(last)]
 
@@ -149,8 +153,8 @@ def test_many_rows_come_in_blocks_of_bounded_size_and_again_after_another_sort()
     memtable = TimerMemtable()
     count = 20_000
     for number in range(count):
-        memtable.push_timer(number, number, 0, topic_id=1, partition=0)
-        memtable.name_timer(number << 40, 0, 1, position=number)
+        calls.note_pushed(memtable, number, number, 0, topic_id=1, partition=0)
+        calls.note_named(memtable, number << 40, 0, 1, position=number)
     for kind in (RUN_TIMERS, RUN_IDS):
         blocks = blocks_of(memtable, kind)
         assert len(blocks) > 2

@@ -1,0 +1,176 @@
+"""Calls of compiled timer structures that have no Python API, for tests and benchmarks.
+
+`_core` calls these functions as C functions. Compiled here, they stay out of what is shipped.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+
+from _core.timers.cancelled_timers cimport CancelledTimers
+from _core.timers.due_queue cimport DueQueue
+from _core.timers.id_index cimport NameSlot
+from _core.timers.memtable cimport TimerMemtable
+from _core.timers.timer_list cimport Timer
+
+
+# DueQueue
+
+def push(
+    DueQueue queue not None, int64_t due_ms, int64_t position, int32_t record_index,
+    int32_t partition
+):
+    """Add a pending timer.
+
+    Args:
+        queue: the queue.
+        due_ms: epoch ms, 0 or later.
+        position: first half of its id, 0 or more.
+        record_index: second half.
+        partition: partition handle, 0 or more.
+
+    Raises:
+        ValueError: due_ms is outside 1970 to 10889.
+        MemoryError: nothing has changed.
+    """
+    cdef Timer timer = Timer(due_ms, position, record_index, partition)
+    queue.push(&timer)
+
+
+def pop(DueQueue queue not None, int64_t now_ms, Py_ssize_t limit):
+    """Pop up to `limit` timers that are due, as (due, position, index, partition)."""
+    cdef const Timer* timers
+    cdef Py_ssize_t i
+    packed = pop_packed(queue, now_ms, limit)
+    timers = <const Timer*><const char*>packed
+    return [
+        (timers[i].due_ms, timers[i].position, timers[i].record_index, timers[i].partition)
+        for i in range(len(packed) // <Py_ssize_t>sizeof(Timer))
+    ]
+
+
+def unpop(DueQueue queue not None, timers):
+    """Put popped timers back, given as `pop` returns them."""
+    cdef Timer* packed
+    cdef Py_ssize_t i
+    timers = list(timers)
+    packed = <Timer*>malloc(len(timers) * sizeof(Timer) + 1)
+    if packed == NULL:
+        raise MemoryError
+    try:
+        for i in range(len(timers)):
+            due_ms, position, record_index, partition = timers[i]
+            packed[i] = Timer(due_ms, position, record_index, partition)
+        queue.unpop(packed, len(timers))
+    finally:
+        free(packed)
+
+
+def cancel(
+    DueQueue queue not None, int64_t position, int32_t record_index, int32_t partition
+):
+    """Cancel a pending timer; False if it was cancelled already."""
+    return queue.cancel(position, record_index, partition) == 1
+
+
+def forget(DueQueue queue not None, int32_t partition):
+    """Cancel all timers of a partition, including those pushed later."""
+    queue.forget_partition(partition)
+
+
+def sweep(DueQueue queue not None, int64_t budget):
+    """Sweep about `budget` entries if a sweep is in progress; return whether work is left."""
+    return queue.sweep(budget)
+
+
+def push_packed(DueQueue queue not None, const uint8_t[::1] timers not None):
+    """Add timers from an array of struct Timer, len % 24 == 0, in native byte order."""
+    cdef const Timer* timer = <const Timer*>&timers[0]
+    cdef Py_ssize_t i
+    assert timers.shape[0] % sizeof(Timer) == 0
+    with nogil:
+        for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
+            queue.push(&timer[i])
+
+
+def cancel_packed(DueQueue queue not None, const uint8_t[::1] timers not None):
+    """Cancel the timers in an array of struct Timer, len % 24 == 0."""
+    cdef const Timer* timer = <const Timer*>&timers[0]
+    cdef Py_ssize_t i
+    assert timers.shape[0] % sizeof(Timer) == 0
+    with nogil:
+        for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
+            queue.cancel(timer[i].position, timer[i].record_index, timer[i].partition)
+
+
+def pop_packed(DueQueue queue not None, int64_t now_ms, Py_ssize_t limit):
+    """Pop up to `limit` timers that are due, as an array of struct Timer."""
+    cdef Timer* out = <Timer*>malloc(limit * sizeof(Timer) + 1)
+    cdef Py_ssize_t count
+    if out == NULL:
+        raise MemoryError
+    try:
+        with nogil:
+            count = queue.pop_due(now_ms, out, limit)
+        return PyBytes_FromStringAndSize(<const char*>out, count * sizeof(Timer))
+    finally:
+        free(out)
+
+
+# CancelledTimers
+
+def note_cancelled(CancelledTimers cancelled not None, int64_t position, int32_t record_index):
+    """Record that a timer is cancelled; False if it was recorded already.
+
+    Raises:
+        MemoryError: nothing has changed.
+    """
+    return cancelled.cancel(position, record_index) == 1
+
+
+def note_forgotten(CancelledTimers cancelled not None, int32_t partition, int64_t timer_count):
+    """Record that all timers of a partition are cancelled.
+
+    Args:
+        cancelled: the set.
+        partition: partition handle.
+        timer_count: number of its entries in lists, not counting cancelled timers.
+
+    Raises:
+        MemoryError: nothing has changed.
+    """
+    cancelled.forget(partition, timer_count)
+
+
+def claim(
+    CancelledTimers cancelled not None, int64_t position, int32_t record_index, int32_t partition
+):
+    """Return whether a timer is cancelled. If so, remove its id."""
+    return cancelled.claim(position, record_index, partition)
+
+
+# TimerMemtable
+
+def note_pushed(
+    TimerMemtable memtable not None, int64_t due_ms, int64_t position, int32_t record_index, *,
+    int32_t topic_id, int32_t partition, int level=0, int64_t level_offset=-1
+):
+    """Add an accepted timer; `partition` is an index."""
+    cdef Timer timer = Timer(due_ms, position, record_index, 0)
+    memtable.push(&timer, topic_id, partition, level, level_offset)
+
+
+def note_completed(TimerMemtable memtable not None, int64_t position, int32_t record_index):
+    """Add a timer that was delivered or cancelled."""
+    memtable.complete(position, record_index)
+
+
+def note_named(
+    TimerMemtable memtable not None, uint64_t hash_high, uint32_t hash_low, int32_t topic_id, *,
+    int64_t position, int32_t partition=0, int64_t due_ms=0, int64_t forget_at_ms=0, int state=1
+):
+    """Add a change of an id, given by its hash: it now names the first timer of that batch."""
+    cdef NameSlot slot = NameSlot(
+        hash_high, hash_low, topic_id, position, due_ms, forget_at_ms, 0, state
+    )
+    memtable.name(&slot, partition)
