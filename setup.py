@@ -12,6 +12,8 @@ builds into build/sanitized/lib, where only the fuzzing looks (tests/system/fuzz
 import glob
 import hashlib
 import os
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,7 +40,8 @@ CYTHON_DIRECTIVES = {
     "cdivision": True,
 }
 SANITIZE_ARGS = [f"-fsanitize={SANITIZERS}"] if SANITIZERS else []
-COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG"] if IS_DEBUG else ["-O3", "-g1"]
+# -O3 compiles for a quarter longer and is no faster (docs/decisions/0010-rooms.md).
+COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG"] if IS_DEBUG else ["-O2", "-g1"]
 if SANITIZERS:
     # Python's own flags make a signed overflow wrap around; here it is to be seen. Copying nothing
     # from nowhere is defined since C2y. Who takes the trace: tests/system/fuzz/branch_trace.c.
@@ -47,12 +50,19 @@ if SANITIZERS:
         *(*SANITIZE_ARGS, "-fno-sanitize=nonnull-attribute", "-fno-sanitize-recover=all"),
     ]
 
+CORE_COUNT = len(os.sched_getaffinity(0))
 TRANSLATION = hashlib.sha256(
     repr((cython_version, sorted(CYTHON_DIRECTIVES.items()))).encode()
 ).hexdigest()
 BUILD_DIR = Path("build") / "sanitized" if SANITIZERS else Path("build")
 # The generated C stays out of the source tree. The sanitized build compiles the same C.
 C_DIR = Path("build") / "cython" / TRANSLATION[:12]
+CYTHON_OPTIONS = {
+    "build_dir": str(C_DIR),
+    "include_path": ["."],
+    "compiler_directives": CYTHON_DIRECTIVES,
+    "show_all_warnings": IS_DEBUG,
+}
 LIB_DIR = BUILD_DIR / "lib"
 STAMP_DIR = BUILD_DIR / "stamps"
 
@@ -76,6 +86,27 @@ def build_fingerprint() -> str:
     return hashlib.sha256(repr((TRANSLATION, COMPILE_ARGS)).encode()).hexdigest()
 
 
+def show_progress(what: str, done: int, total: int) -> None:
+    """Say how far a first build is: in place on a terminal, else at the end alone."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{what} {done}/{total}" + ("\n" if done == total else ""))
+    elif done == total:
+        sys.stderr.write(f"{what} {done}\n")
+    sys.stderr.flush()
+
+
+def translate_new(extensions: list[Extension]) -> None:
+    """Write those C files that do not exist, side by side: it takes a third of a first build."""
+    sources = [path for e in extensions for path in e.sources if path.endswith(".pyx")]
+    new = [path for path in sources if not (C_DIR / path).with_suffix(".c").exists()]
+    if len(new) > 1:
+        with ProcessPoolExecutor(CORE_COUNT) as pool:
+            work = [pool.submit(cythonize, [p], quiet=True, **CYTHON_OPTIONS) for p in new]
+            for done, each in enumerate(as_completed(work), 1):
+                each.result()
+                show_progress("translating to C: module", done, len(new))
+
+
 class BuildCore(build_ext):
     """build_ext with `--only`, all by-products under build/, and a memory of the last options."""
 
@@ -94,17 +125,12 @@ class BuildCore(build_ext):
             raise OptionError(f"--only {self.only}: no such module; there are: {names}")
         for extension in chosen:
             self.discard_if_built_differently(extension.name)
-        cores = len(os.sched_getaffinity(0))
+        translate_new(chosen)
         self.distribution.ext_modules = cythonize(
-            chosen,
-            nthreads=min(cores, len(chosen)),
-            build_dir=str(C_DIR),
-            include_path=["."],
-            compiler_directives=CYTHON_DIRECTIVES,
-            show_all_warnings=IS_DEBUG,
+            chosen, nthreads=min(CORE_COUNT, len(chosen)), **CYTHON_OPTIONS
         )
         if self.parallel is None:
-            self.parallel = cores
+            self.parallel = CORE_COUNT
         super().finalize_options()
         if self.inplace or self.editable_mode or SANITIZERS:
             # pip offers temporary directories here and would compile everything anew each time.
@@ -114,6 +140,19 @@ class BuildCore(build_ext):
             # For a wheel. Line numbers are of use where the source is.
             for extension in self.distribution.ext_modules:
                 extension.extra_link_args = [*extension.extra_link_args, "-Wl,--strip-debug"]
+
+    def build_extensions(self) -> None:
+        self.new_count = self.built_count = 0
+        for extension in self.extensions:
+            self.new_count += not Path(self.get_ext_fullpath(extension.name)).exists()
+        super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        is_new = not Path(self.get_ext_fullpath(ext.name)).exists()
+        super().build_extension(ext)
+        if is_new:
+            self.built_count += 1
+            show_progress("compiling: module", self.built_count, self.new_count)
 
     def discard_if_built_differently(self, name: str) -> None:
         """Remove a module's outputs if other options made them: time stamps alone cannot tell."""

@@ -28,6 +28,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.timers.delay_levels cimport LEVEL_COUNT_MAX, DelayLevels, Level
 from _core.timers.due_tree cimport DueTree
 from _core.timers.timer_heap cimport TimerHeap, heap_drop_first
@@ -473,22 +474,24 @@ cdef class DueQueue:
         """Sweep about `budget` entries if a sweep is in progress; return whether work is left."""
         return self.sweep(budget)
 
-    def push_packed(self, const uint8_t[::1] timers not None):
+    def push_packed(self, timers):
         """Add timers from an array of struct Timer, len % 24 == 0, in native byte order."""
-        cdef const Timer* timer = <const Timer*>&timers[0]
+        cdef Borrowed octets = Borrowed(timers)
+        cdef const Timer* timer = <const Timer*>octets.p
         cdef Py_ssize_t i
-        assert timers.shape[0] % sizeof(Timer) == 0
+        assert octets.size % sizeof(Timer) == 0
         with nogil:
-            for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
+            for i in range(octets.size // <Py_ssize_t>sizeof(Timer)):
                 self.push(&timer[i], 0, -1)
 
-    def cancel_packed(self, const uint8_t[::1] timers not None):
+    def cancel_packed(self, timers):
         """Cancel the timers in an array of struct Timer, len % 24 == 0."""
-        cdef const Timer* timer = <const Timer*>&timers[0]
+        cdef Borrowed octets = Borrowed(timers)
+        cdef const Timer* timer = <const Timer*>octets.p
         cdef Py_ssize_t i
-        assert timers.shape[0] % sizeof(Timer) == 0
+        assert octets.size % sizeof(Timer) == 0
         with nogil:
-            for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
+            for i in range(octets.size // <Py_ssize_t>sizeof(Timer)):
                 self.cancel(timer[i].position, timer[i].record_index, timer[i].partition)
 
     def pop_packed(self, int64_t now_ms, Py_ssize_t limit):
