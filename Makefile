@@ -1,5 +1,6 @@
-# Everything runs in .venv, which is made on first use: from the pinned requirements-demo.txt, and
-# for all but the demo from requirements-dev.txt, which pins the same versions of more.
+# Everything runs in .venv, which is made on first use: from the pinned requirements-build.txt, then
+# requirements-demo.txt, and for all but the demo from requirements-dev.txt. Each pins the same
+# versions of more.
 # `make test LATERMQ_DEBUG=1` does the same with bounds checks and C assertions compiled in.
 # Tests run in as many processes as there are processors; `make test JOBS=0` runs them in one.
 
@@ -10,24 +11,26 @@ FUZZ ?= 600
 CUTS ?= 20
 JOBS ?= logical
 PY := .venv/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 PYTEST := $(PY) -m pytest -q -n $(JOBS)
 STYLE_TESTS := tests/test_tidy.py tests/test_layers.py tests/test_docs.py tests/test_source.py
 
+# To install libraries and to compile, side by side.
+MAKEFLAGS += --jobs=2
 .DEFAULT_GOAL := help
-.PHONY: help build clients demo sanitized check test soak packages regenerate lint lock clean
+.PHONY: help build core clients demo sanitized check test soak packages regenerate lint lock
+.PHONY: clean
 .PHONY: bench bench-check bench-cold bench-connections bench-curves bench-recovery
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: .venv/installed  ## compile what changed (the first time: set up .venv as well)
-	@$(PY) setup.py --quiet build_ext --inplace
+build: core .venv/installed  ## compile what changed (the first time: set up .venv as well)
 
 clients: .venv/installed  ## get the clients of Node, Java and Go that `make test` else skips
 	@$(PY) -m tests.support.clients.client_setup
 
-demo: .venv/compiled  ## delayed messages through a broker that is killed half-way, with a live view
-	@$(PY) setup.py --quiet build_ext --inplace
+demo: core .venv/linked  ## delayed messages through a broker that is killed, with a live view
 	@$(PY) examples/demo.py
 
 sanitized: build
@@ -72,8 +75,8 @@ regenerate: build  ## write the generated tables, examples, golden files and pic
 lint: build  ## style, layers and types alone
 	@$(PYTEST) $(STYLE_TESTS)
 
-lock: .venv/locked  ## pin the newest versions that requirements*.in allow
-	@for set in dev demo; do .venv/bin/pip-compile --quiet --upgrade --generate-hashes \
+lock: .venv/installed  ## pin the newest versions that requirements*.in allow
+	@for set in dev build demo; do .venv/bin/pip-compile --quiet --upgrade --generate-hashes \
 		--allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-find-links --no-emit-options \
 		--output-file requirements-$$set.txt requirements-$$set.in || exit 1; done
@@ -82,25 +85,30 @@ clean:  ## remove what the build made, except .venv
 	rm -rf build dist latermq.egg-info _core/*/*.so tests/support/compiled/*.so
 	find appliance compat _core tests perf examples -name __pycache__ -exec rm -rf {} +
 
-.venv/tools: requirements-demo.txt
+# The compiler needs two of the libraries. The others are installed while it works.
+.venv/builder: requirements-build.txt
 	@command -v $(PYTHON) >/dev/null || \
 		{ echo "missing: Python 3.11 or newer; apt-get install python3" >&2; exit 1; }
 	@$(PYTHON) .ci/preflight.py
-	@echo "installing the pinned libraries into .venv (once, up to two minutes)"
+	@echo "installing the pinned libraries into .venv and compiling (once, one to two minutes)"
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@$(PIP_INSTALL) --require-hashes -r $<
 	@touch $@
 
-.venv/locked: requirements-dev.txt .venv/tools
-	@echo "installing the pinned tools for tests into .venv (once, some minutes)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+.venv/tools: requirements-demo.txt .venv/builder
+	@$(PIP_INSTALL) --require-hashes -r $<
+	@echo "installed the libraries"
 	@touch $@
 
-.venv/compiled: .venv/tools pyproject.toml requirements.in
-	@echo "compiling (once, two to six minutes on two cores; later only what changed)"
-	@PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check \
-		--no-build-isolation --no-deps -e .  # it warns of each editable installation
-	@touch $@
+core: .venv/builder
+	@$(PY) setup.py --quiet build_ext --inplace
 
-.venv/installed: .venv/locked .venv/compiled
+.venv/linked: .venv/tools pyproject.toml requirements.in | core
+	@PYTHONWARNINGS=ignore $(PIP_INSTALL) --no-build-isolation --no-deps -e .
+	@touch $@  # the warnings are of each editable installation
+
+# Not beside `linked`: one pip at a time.
+.venv/installed: requirements-dev.txt .venv/linked
+	@echo "installing the pinned tools for tests into .venv (once, about a minute)"
+	@$(PIP_INSTALL) --require-hashes -r $<
 	@touch $@

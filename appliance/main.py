@@ -23,6 +23,7 @@ from appliance.system.files import OsFileSystem
 from appliance.system.process import set_priority
 from appliance.system.sd_notify import Notifier
 from appliance.units import format_duration_ms
+from compat.kafka import dispatch
 from compat.kafka.configs.topic_settings import read_topic_policy
 from compat.kafka.groups.status import GroupsStatus
 from compat.kafka.network.server import KafkaServer
@@ -33,6 +34,9 @@ SECRET_WORDS: Final = ("password", "secret", "token", "credential", "private")
 
 VALUE_MAX_CHARS: Final = 1_000
 """Of a setting that is shown: a path may be as long as that."""
+
+PREPARE_PAUSE_S: Final = 0.01
+"""After each codec. There are 284, of 2 ms each: all are ready some seconds after the start."""
 
 _log = logging.getLogger("latermq")
 
@@ -130,8 +134,10 @@ class Service:
     async def _serve(self, kafka: KafkaServer) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
         watchdog = asyncio.ensure_future(self._watch())
+        preparation = asyncio.ensure_future(prepare_codecs())
         await asyncio.wait((stop, kafka.pump.failure), return_when=asyncio.FIRST_COMPLETED)
         watchdog.cancel()
+        preparation.cancel()
         stop.cancel()
         self._notifier.stopping("stopping")
         self._status.stops()
@@ -153,6 +159,25 @@ class Service:
         while interval_ms is not None:
             self._notifier.watchdog()
             await asyncio.sleep(interval_ms / 1000)
+
+
+async def prepare_codecs(*, pause_s: float = PREPARE_PAUSE_S) -> None:
+    """Compile the codecs of all requests one at a time, so that no request waits for it later.
+
+    Args:
+        pause_s: how long the loop serves others after each of them.
+    """
+    try:
+        gc.disable()
+        for _ in dispatch.prepare():
+            gc.enable()
+            await asyncio.sleep(pause_s)
+            # What is made here stays: searching it for garbage takes longer than to make it.
+            gc.disable()
+    finally:
+        gc.enable()
+    gc.freeze()
+    _log.debug("prepared the codecs of all requests")
 
 
 def _raise_file_limit() -> None:

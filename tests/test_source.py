@@ -103,8 +103,10 @@ def test_a_stub_that_differs_from_its_module_is_found(
     for place in (package.parent, package):
         (place / "__init__.py").touch()
     (package.parent / "py.typed").touch()
-    compiled = next(source.glob("crc32c.*.so"))
-    (package / compiled.name).write_bytes(compiled.read_bytes())
+    for name in ("crc32c", "borrowed"):  # and what it imports
+        compiled = next(source.glob(f"{name}.*.so"))
+        (package / compiled.name).write_bytes(compiled.read_bytes())
+    (package / "borrowed.pyi").write_text((source / "borrowed.pyi").read_text())
     stub = (source / "crc32c.pyi").read_text()
     assert old in stub
     (package / "crc32c.pyi").write_text(stub.replace(old, new))

@@ -17,6 +17,7 @@ Kafka's documentation. Layer 0: no I/O.
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.buffer cimport Buf, append, extend_zero, reserve
 from _core.bytes.crc32c cimport extend
 from _core.bytes.layout cimport *
@@ -136,20 +137,21 @@ cdef void finish_batch(Buf* out, Py_ssize_t start, Batch* b) noexcept nogil:
     store_u32(p + BATCH_AT_CRC, b.crc)
 
 
-def batch_header(const uint8_t[::1] data):
+def batch_header(data):
     """Decode the header of the batch at the start of `data` into a dict, without checks.
 
     Raises:
         ValueError: fewer than 61 bytes.
     """
+    cdef Borrowed octets = Borrowed(data)
     cdef Batch b
-    if data.shape[0] < BATCH_HEADER_SIZE:
-        raise ValueError(f"a batch header has {BATCH_HEADER_SIZE} bytes, got {data.shape[0]}")
-    decode_batch(&data[0], &b)
+    if octets.size < BATCH_HEADER_SIZE:
+        raise ValueError(f"a batch header has {BATCH_HEADER_SIZE} bytes, got {octets.size}")
+    decode_batch(octets.p, &b)
     return b
 
 
-def timestamps(const uint8_t[::1] records, int count):
+def timestamps(records, int count):
     """Timestamp deltas of the records in an uncompressed record section.
 
     Args:
@@ -162,15 +164,16 @@ def timestamps(const uint8_t[::1] records, int count):
     Raises:
         ValueError: a record is truncated or malformed.
     """
+    cdef Borrowed octets = Borrowed(records)
     cdef Cursor c
     cdef Record r
     cdef int i
     result = []
     if count == 0:
         return result
-    if records.shape[0] == 0:
+    if octets.size == 0:
         raise ValueError(f"expected {count} records, got no bytes")
-    c = cursor_of(&records[0], records.shape[0])
+    c = cursor_of(octets.p, octets.size)
     for i in range(count):
         if not next_record(&c, &r):
             raise ValueError(f"record {i} of {count} is malformed")

@@ -7,6 +7,8 @@ Layer 0: no I/O.
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from _core.bytes.borrowed cimport Borrowed
+
 
 cdef extern from "_core/bytes/crc32c_kernel.h":
     ctypedef uint32_t crc32c_form(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil
@@ -26,7 +28,7 @@ cdef uint32_t extend(uint32_t crc, const uint8_t* p, Py_ssize_t size) noexcept n
     return ~crc32c_fastest(~crc, p, <size_t>size)
 
 
-def crc32c(const uint8_t[::1] data, uint32_t crc=0):
+def crc32c(data, uint32_t crc=0):
     """Extend a CRC32C over `data`.
 
     Args:
@@ -36,14 +38,14 @@ def crc32c(const uint8_t[::1] data, uint32_t crc=0):
     Returns:
         The checksum, 0 .. 2**32 - 1.
     """
-    cdef uint32_t result = crc
-    if data.shape[0]:
-        with nogil:
-            result = extend(crc, &data[0], data.shape[0])
+    cdef Borrowed octets = Borrowed(data)
+    cdef uint32_t result
+    with nogil:
+        result = extend(crc, octets.p, octets.size)
     return result
 
 
-def crc32c_by(str form not None, const uint8_t[::1] data, uint32_t crc=0):
+def crc32c_by(str form not None, data, uint32_t crc=0):
     """Like `crc32c`, computed by the given implementation.
 
     Args:
@@ -54,8 +56,7 @@ def crc32c_by(str form not None, const uint8_t[::1] data, uint32_t crc=0):
     Raises:
         ValueError: this processor does not support `form`.
     """
+    cdef Borrowed octets = Borrowed(data)
     if form not in FORMS:
         raise ValueError(f"form {form!r} is not supported: use one of {', '.join(FORMS)}")
-    if data.shape[0]:
-        return <uint32_t>~crc32c_forms[_NAMES.index(form)](~crc, &data[0], <size_t>data.shape[0])
-    return crc
+    return <uint32_t>~crc32c_forms[_NAMES.index(form)](~crc, octets.p, <size_t>octets.size)

@@ -4,6 +4,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
 from _core.bytes.batch cimport Record, Slice, next_header, next_record
+from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.octets cimport Cursor, cursor_of, left, take, take_varint
 
 
@@ -30,7 +31,7 @@ cdef list _headers(const Record* r):
     return found
 
 
-def records(const uint8_t[::1] section, int64_t count):
+def records(section, int64_t count):
     """Decode the records of a batch.
 
     Args:
@@ -44,16 +45,17 @@ def records(const uint8_t[::1] section, int64_t count):
     Raises:
         ValueError: `section` is not exactly `count` whole records.
     """
+    cdef Borrowed octets = Borrowed(section)
     cdef Cursor c
     cdef Cursor fields
     cdef Record record
     cdef int64_t i
     found = []
-    if count == 0 and section.shape[0] == 0:
+    if count == 0 and octets.size == 0:
         return found
-    if count <= 0 or section.shape[0] == 0:
-        raise ValueError(f"{count} records in {section.shape[0]} bytes")
-    c = cursor_of(&section[0], section.shape[0])
+    if count <= 0 or octets.size == 0:
+        raise ValueError(f"{count} records in {octets.size} bytes")
+    c = cursor_of(octets.p, octets.size)
     for i in range(count):
         if not next_record(&c, &record):
             raise ValueError(f"record {i} of {count} is malformed")

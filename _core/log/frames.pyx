@@ -18,6 +18,7 @@ Layer 0: no I/O.
 from libc.stdint cimport INT64_MIN
 from libc.string cimport memset
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.crc32c cimport extend
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
@@ -340,7 +341,7 @@ FAULTS = {
 }
 
 
-def read_header(const uint8_t[::1] data):
+def read_header(data):
     """Decode the header of the frame at the start of `data`, without checks.
 
     Args:
@@ -352,14 +353,15 @@ def read_header(const uint8_t[::1] data):
     Raises:
         ValueError: `data` is shorter than a header.
     """
+    cdef Borrowed octets = Borrowed(data)
     cdef FrameHeader h
-    if data.shape[0] < FRAME_HEADER_SIZE:
-        raise ValueError(f"a frame header has {FRAME_HEADER_SIZE} bytes, got {data.shape[0]}")
-    decode_header(&data[0], &h)
+    if octets.size < FRAME_HEADER_SIZE:
+        raise ValueError(f"a frame header has {FRAME_HEADER_SIZE} bytes, got {octets.size}")
+    decode_header(octets.p, &h)
     return h
 
 
-def check(const uint8_t[::1] data, int64_t position):
+def check(data, int64_t position):
     """Check the frame at the start of `data`.
 
     Args:
@@ -369,7 +371,8 @@ def check(const uint8_t[::1] data, int64_t position):
     Returns:
         The first fault found, a text of FAULTS; "whole" if there is none.
     """
+    cdef Borrowed octets = Borrowed(data)
     cdef FrameHeader h
-    if data.shape[0] == 0:
+    if octets.size == 0:
         return FAULTS[FRAME_NO_MAGIC]
-    return FAULTS[check_frame(&data[0], data.shape[0], position, &h, True)]
+    return FAULTS[check_frame(octets.p, octets.size, position, &h, True)]

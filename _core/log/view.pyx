@@ -27,6 +27,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.log.frames cimport FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_frame
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32
@@ -408,16 +409,17 @@ cdef class LogView:
             parts: the bytes of the frames, as memoryviews.
         """
         cdef Py_ssize_t size = sum(map(len, parts)), i
-        cdef const uint8_t[::1] part
+        cdef Borrowed part
         cdef Block block = self.growing
         if block is None or block.pos + block.size != pos or block.capacity - block.size < size:
             self.growing = block = Block(self.memory, pos, max(size, HOLD_BYTES))
             block.kind = OWN
         i = block.size
-        for part in parts:
-            if part.shape[0]:
-                memcpy(block.data + i, &part[0], part.shape[0])
-                i += part.shape[0]
+        for frames in parts:
+            part = Borrowed(frames)
+            if part.size:
+                memcpy(block.data + i, part.p, part.size)
+                i += part.size
         block._trust(i)
         i = self._slot_behind(pos) - 1
         if block.pos == pos or i < 0 or self.slots[i].block != <void*>block:

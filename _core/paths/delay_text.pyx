@@ -16,6 +16,7 @@ nothing beyond the value.
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.octets cimport Cursor, cursor_of, load_i64
 
 cdef enum:
@@ -466,7 +467,7 @@ def describe(int code, str header not None, bytes value):
     return f"{header} {sentence}" if not value else f"{header} {_quote(value)}: {sentence}"
 
 
-def parse(str header not None, const uint8_t[::1] value):
+def parse(str header not None, value):
     """Read the value of a delay header.
 
     Args:
@@ -480,14 +481,15 @@ def parse(str header not None, const uint8_t[::1] value):
         ValueError: the value is not valid; the message comes from `describe`.
         LookupError: the name of the header is unknown.
     """
+    cdef Borrowed octets = None
     cdef const uint8_t* p = NULL
     cdef Py_ssize_t n = -1
     cdef int64_t result = 0
     cdef int code
     if value is not None:
-        n = value.shape[0]
-        if n > 0:
-            p = &value[0]
+        octets = Borrowed(value)
+        p = octets.p
+        n = octets.size
     if header == "x-delay":
         code = parse_delay(p, n, &result)
     elif header == "x-deliver-at":

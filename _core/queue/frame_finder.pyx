@@ -11,6 +11,7 @@ Layer 0: no I/O.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.buffer cimport extend_zero, release
 from _core.log.frames cimport FRAME_OK, FrameHeader, check_frame, decode_header, frame_crc
 from _core.bytes.layout cimport *
@@ -124,7 +125,7 @@ cdef class FrameFinder:
 
 
 def holds_offset(
-    const uint8_t[::1] frame, *, int topic_id, int partition, int64_t offset, bint is_lost
+    frame, *, int topic_id, int partition, int64_t offset, bint is_lost
 ):
     """Whether a frame is the one that the unit of an offset must name.
 
@@ -134,9 +135,10 @@ def holds_offset(
         offset: offset of the record.
         is_lost: the unit says that the record is lost. The frame must then hold later records.
     """
-    if frame.shape[0] < FRAME_HEADER_SIZE:
+    cdef Borrowed octets = Borrowed(frame)
+    if octets.size < FRAME_HEADER_SIZE:
         return False
-    return _belongs(&frame[0], topic_id, partition, offset, is_lost)
+    return _belongs(octets.p, topic_id, partition, offset, is_lost)
 
 
 cdef int64_t _candidate(
@@ -149,7 +151,7 @@ cdef int64_t _candidate(
     return size
 
 
-def find_candidate(const uint8_t[::1] data, int64_t pos, int64_t start):
+def find_candidate(data, int64_t pos, int64_t start):
     """Find the first place in `data` that may be a frame header: its magic and position match.
 
     Args:
@@ -160,11 +162,12 @@ def find_candidate(const uint8_t[::1] data, int64_t pos, int64_t start):
     Returns:
         The index in `data`, or the size of `data` if there is none.
     """
+    cdef Borrowed octets = Borrowed(data)
     cdef int64_t found
-    if data.shape[0] < FRAME_HEADER_SIZE:
-        return data.shape[0]
+    if octets.size < FRAME_HEADER_SIZE:
+        return octets.size
     with nogil:
-        found = _candidate(&data[0], data.shape[0], pos, start)
+        found = _candidate(octets.p, octets.size, pos, start)
     return found
 
 
@@ -194,7 +197,7 @@ cdef class UnitScan:
     def __dealloc__(self):
         release(&self.units)
 
-    def feed(self, const uint8_t[::1] data not None, int64_t pos):
+    def feed(self, data, int64_t pos):
         """Process the whole frames in `data`.
 
         Args:
@@ -205,11 +208,12 @@ cdef class UnitScan:
             The log position after the last frame processed. It is `pos` if the first frame is
             damaged or extends beyond `data`. A blank frame needs only its header in `data`.
         """
+        cdef Borrowed octets = Borrowed(data)
         cdef int64_t end
-        if data.shape[0] == 0:
+        if octets.size == 0:
             return pos
         with nogil:
-            end = self._walk(&data[0], data.shape[0], pos)
+            end = self._walk(octets.p, octets.size, pos)
         return end
 
     cdef int64_t _walk(self, const uint8_t* data, int64_t size, int64_t pos) noexcept nogil:
@@ -260,7 +264,7 @@ cdef class UnitScan:
         return PyBytes_FromStringAndSize(<const char*>self.units.data, self.units.size)
 
 
-def scan_units(const uint8_t[::1] units not None, int64_t first, tags_code=None):
+def scan_units(units, int64_t first, tags_code=None):
     """List the units that refer to existing records, in order.
 
     Args:
@@ -272,13 +276,14 @@ def scan_units(const uint8_t[::1] units not None, int64_t first, tags_code=None)
     Returns:
         A list of (queue offset, log position of the frame, frame size, tags code).
     """
+    cdef Borrowed octets = Borrowed(units)
     cdef int64_t wanted = 0 if tags_code is None else tags_code
     cdef bint is_any = tags_code is None
-    cdef int64_t i, count = units.shape[0] // UNIT_SIZE
+    cdef int64_t i, count = octets.size // UNIT_SIZE
     cdef const uint8_t* p
     found = []
     for i in range(count):
-        p = &units[i * UNIT_SIZE]
+        p = octets.p + i * UNIT_SIZE
         if load_i32(p + UNIT_AT_SIZE) <= 0:
             continue
         if is_any or load_i64(p + UNIT_AT_TAGS_CODE) == wanted:

@@ -18,6 +18,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.timers.id_index cimport DELIVERED, PENDING
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64
@@ -95,18 +96,19 @@ cdef class RowCheck:
         """Start before the first block of a run of that kind, RUN_TIMERS or RUN_IDS."""
         self.kind = kind
 
-    def find_unsound(self, const uint8_t[::1] block not None):
+    def find_unsound(self, block):
         """Find the first row of a block that is truncated, invalid or out of order.
 
         Returns:
             Its index in the block, bytes, which ends the check; -1 if all rows are right.
         """
+        cdef Borrowed octets = Borrowed(block)
         cdef Py_ssize_t at
-        if block.shape[0] == 0:
+        if octets.size == 0:
             return -1
         with nogil:
             at = find_unsound(
-                self.kind, &block[0], block.shape[0], &self.last, self.rows == 0, &self.rows
+                self.kind, octets.p, octets.size, &self.last, self.rows == 0, &self.rows
             )
         return at
 

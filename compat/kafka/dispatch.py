@@ -6,6 +6,7 @@ including the two that compiled code answers. Layer 4; does no I/O.
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -46,6 +47,29 @@ def discover() -> Registry:
 
 REGISTRY: Final = discover()
 """Every API of this broker."""
+
+
+USED_FIRST: Final = frozenset({API_VERSIONS_KEY, 3})
+"""ApiVersions and Metadata, with which every client begins."""
+
+
+def prepare() -> Iterator[None]:
+    """Compile the codecs of all that is served, one each time the iterator is advanced.
+
+    Until then, the first request of each API and version compiles its own and keeps the event loop
+    from everything else. The newest version of each API comes first: most clients use it.
+    """
+    served = [
+        (api.versions[1] - version, api.key not in USED_FIRST, api.key, version)
+        for api in REGISTRY.apis
+        if api.handler is not None
+        for version in range(api.served_from, api.versions[1] + 1)
+    ]
+    for _, _, key, version in sorted(served):
+        messages.prepare_request(key, version)
+        yield
+        messages.prepare_response(key, version)
+        yield
 
 
 def answer(node: Node, frame: Buffer) -> bytes | DeferredResponse[Any]:

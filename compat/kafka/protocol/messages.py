@@ -145,6 +145,16 @@ def encode_response_item(key: int, version: int, path: str, item: Fields) -> byt
     return writer.finish()
 
 
+def prepare_request(key: int, version: int) -> None:
+    """Compile what `decode_request` would compile on first use, which takes up to 10 ms."""
+    _request_schema(key, version)
+
+
+def prepare_response(key: int, version: int) -> None:
+    """Compile what `encode_response` would compile on first use."""
+    _response_schema(key, version)
+
+
 @functools.cache
 def _request_schema(key: int, version: int) -> Schema:
     # Loaded per version on demand: loading all modules of kio takes seconds.

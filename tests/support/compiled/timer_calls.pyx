@@ -4,9 +4,10 @@
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.timers.cancelled_timers cimport CancelledTimers
 from _core.timers.due_queue cimport DueQueue
 from _core.timers.id_index cimport NameSlot
@@ -83,23 +84,25 @@ def sweep(DueQueue queue not None, int64_t budget):
     return queue.sweep(budget)
 
 
-def push_packed(DueQueue queue not None, const uint8_t[::1] timers not None):
+def push_packed(DueQueue queue not None, timers):
     """Add timers from an array of struct Timer, len % 24 == 0, in native byte order."""
-    cdef const Timer* timer = <const Timer*>&timers[0]
+    cdef Borrowed octets = Borrowed(timers)
+    cdef const Timer* timer = <const Timer*>octets.p
     cdef Py_ssize_t i
-    assert timers.shape[0] % sizeof(Timer) == 0
+    assert octets.size % sizeof(Timer) == 0
     with nogil:
-        for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
+        for i in range(octets.size // <Py_ssize_t>sizeof(Timer)):
             queue.push(&timer[i])
 
 
-def cancel_packed(DueQueue queue not None, const uint8_t[::1] timers not None):
+def cancel_packed(DueQueue queue not None, timers):
     """Cancel the timers in an array of struct Timer, len % 24 == 0."""
-    cdef const Timer* timer = <const Timer*>&timers[0]
+    cdef Borrowed octets = Borrowed(timers)
+    cdef const Timer* timer = <const Timer*>octets.p
     cdef Py_ssize_t i
-    assert timers.shape[0] % sizeof(Timer) == 0
+    assert octets.size % sizeof(Timer) == 0
     with nogil:
-        for i in range(timers.shape[0] // <Py_ssize_t>sizeof(Timer)):
+        for i in range(octets.size // <Py_ssize_t>sizeof(Timer)):
             queue.cancel(timer[i].position, timer[i].record_index, timer[i].partition)
 
 

@@ -76,6 +76,9 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
         "test_a_gibibyte_from_little_is_refused_with_little_memory": 0.9,
         "test_every_form_is_unpacked_at_every_size": 1.4,
     },
+    "unit/kafka/test_prepared_codecs.py": {
+        "test_no_first_request_compiles_once_all_are_prepared": 0.7,
+    },
     "unit/kafka/test_delay_contract.py": {
         "test_batches_do_what_the_contract_says": 8.6,
     },

@@ -5,6 +5,7 @@ import logging
 import re
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.harness.appliance_process import CONFIG, ApplianceProcess
+from tests.support.harness.appliance_process import CONFIG, ApplianceProcess, latermq_command
 
 Serve = Callable[..., ApplianceProcess]
 
@@ -284,6 +285,23 @@ def test_timer_of_a_topic_that_does_not_exist_is_not_found(shared: ApplianceProc
 def test_process_says_nothing_alarming(shared: ApplianceProcess) -> None:
     """No traceback in the log of a broker that was only asked good questions."""
     assert "Traceback" not in shared.stderr_path.read_text()
+
+
+def test_the_codecs_of_requests_are_prepared_after_a_start(tmp_path: Path) -> None:
+    config = tmp_path / "debug.toml"
+    config.write_text(f"{CONFIG}[process]\nlog_level = 'debug'\n")
+    free = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+    command = [latermq_command(), "serve", "--config", str(config), *free]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert any("prepared the codecs of all requests" in line for line in process.stderr)
+        process.terminate()
+    assert process.returncode == 0
 
 
 def test_a_request_is_followed_by_client_id_and_correlation_id(

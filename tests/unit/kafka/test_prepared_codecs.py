@@ -1,0 +1,69 @@
+"""The codecs of the control plane are compiled before they are needed."""
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from appliance.errors import RemoteProtocolError
+from appliance.main import prepare_codecs
+from compat.kafka import dispatch
+from compat.kafka.protocol import messages
+
+SERVED = [
+    (api.key, version)
+    for api in dispatch.REGISTRY.apis
+    if api.handler is not None
+    for version in range(api.served_from, api.versions[1] + 1)
+]
+SCHEMAS = (messages._request_schema, messages._response_schema)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    for schema in SCHEMAS:
+        schema.cache_clear()
+    yield
+    gc.unfreeze()
+
+
+def refuse(*_: Any) -> Any:
+    raise AssertionError("a request compiles a codec")
+
+
+def test_no_first_request_compiles_once_all_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(prepare_codecs(pause_s=0))
+    monkeypatch.setattr(messages, "_compile", refuse)
+    for key, version in SERVED:
+        with contextlib.suppress(RemoteProtocolError):
+            messages.decode_request(key, version, b"")
+        with contextlib.suppress(KeyError):
+            messages.encode_response(key, version, {})
+
+
+def test_one_codec_is_compiled_at_a_time_and_what_clients_begin_with_first() -> None:
+    steps = dispatch.prepare()
+    for count, _ in enumerate(steps, 1):
+        assert sum(schema.cache_info().currsize for schema in SCHEMAS) == count
+        if count == 4:
+            before = [schema.cache_info().misses for schema in SCHEMAS]
+            for key, version in ((3, 12), (18, 4)):
+                messages.prepare_request(key, version)
+                messages.prepare_response(key, version)
+            assert [schema.cache_info().misses for schema in SCHEMAS] == before
+    assert count == 2 * len(SERVED)
+
+
+def test_the_collector_is_on_again_when_preparing_is_interrupted() -> None:
+    async def interrupt() -> None:
+        task = asyncio.ensure_future(prepare_codecs(pause_s=0))
+        await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(interrupt())
+    assert gc.isenabled()
