@@ -128,7 +128,7 @@ def _command(client: str, address: str) -> tuple[list[str], dict[str, str]]:
         directory = find(client)
         path = f"{directory}/jars/*:{directory}/classes"
         return [*_JAVA, "-cp", path, "Suite", client, address], {}
-    return [sys.executable, "-m", f"tests.system.clients.suites.{client}_suite", address], {}
+    return [sys.executable, "-m", "tests.system.clients.suites.features", client, address], {}
 
 
 @contextmanager

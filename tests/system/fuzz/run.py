@@ -99,7 +99,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, help="stop after so many made ones")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so long")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
-    parser.add_argument("--made-only", action="store_true", help="change the corpus, run it not")
     parser.add_argument("--guided", action="store_true", help="change what reached new branches")
     parser.add_argument("--save", type=Path, help="where --guided keeps cases that do")
     parser.add_argument("--running", type=Path, default=Path("build") / "fuzz-running.case")
@@ -111,8 +110,7 @@ def fuzz(fuzzer: Fuzzer, chosen: argparse.Namespace) -> None:
     """Run the corpus, then made cases. Raises what the harness raises."""
     pool = []
     for case in load_corpus(chosen.corpus).values():
-        if not chosen.made_only:
-            fuzzer.run(case)
+        fuzzer.run(case)
         pool.append(case)
     from_corpus = fuzzer.count
     until = time.monotonic() + chosen.seconds
