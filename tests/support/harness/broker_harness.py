@@ -17,6 +17,7 @@ answers that may leave then, as for a client on a socket.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -417,6 +418,8 @@ class BrokerHarness:
             for user_id in user_ids
         )
         levels = range(1, state.due.level_count + 1)
+        # By the thousand: room for all there may be takes longer to get than most tests do.
+        popped = iter(lambda: state.due.pop(1 << 48, 1000), [])
         return Digest(
             cluster_id=self.broker.cluster_id,
             topics=topics,
@@ -427,7 +430,7 @@ class BrokerHarness:
             groups=tuple(self._group_digest(name) for name in self.broker.groups.names),
             pending=tuple(
                 (due, pos, index, places[handle])
-                for due, pos, index, handle in state.due.pop(1 << 48, 1 << 20)
+                for due, pos, index, handle in chain.from_iterable(popped)
             ),
             next_producer_id=self.broker.allocate_producer_id(),
         )
