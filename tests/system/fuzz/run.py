@@ -47,7 +47,7 @@ class Fuzzer:
         gc.freeze()
 
     def run(self, case: Case) -> int:
-        """Run a case; how much it reached that no other did. Raises what the harness raises."""
+        """Run a case; return how much only it reached. Raises what the harness raises."""
         self.count += 1
         if self.count % 10 == 0:
             gc.collect()
@@ -132,7 +132,7 @@ def fuzz(fuzzer: Fuzzer, chosen: argparse.Namespace) -> None:
 
 
 def say(text: str) -> None:
-    """Tell whoever looks on."""
+    """Report progress."""
     # The most that was ever in memory; that of getrusage begins with the parent's.
     status = Path("/proc/self/status").read_text()
     memory = int(status.partition("VmHWM:")[2].split()[0]) >> 10

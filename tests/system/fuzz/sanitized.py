@@ -25,7 +25,7 @@ RUNTIMES: Final = ("libasan.so", "libubsan.so", "libstdc++.so")
 OPTIONS: Final = {
     "ASAN_OPTIONS": ":".join(
         (
-            "detect_leaks=0",  # Python itself leaves much behind
+            "detect_leaks=0",  # Python itself frees little at its end
             "max_allocation_size_mb=512",
             "allocator_may_return_null=1",  # so that it is a MemoryError, and a finding as such
             "hard_rss_limit_mb=1500",

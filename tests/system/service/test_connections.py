@@ -1,4 +1,4 @@
-"""Connections that misbehave: whoever meets them, nobody else is harmed and nothing is lost."""
+"""Connections that misbehave harm no other connection, and lose nothing."""
 
 import asyncio
 import errno
