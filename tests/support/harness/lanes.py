@@ -17,7 +17,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "programs": 70,
     "system/clients/test_rebalances.py": 10,
     "system/clients/test_snippets.py": 12,
-    "system/fuzz/test_fuzz.py": 70,
+    "system/fuzz/test_fuzz.py": 50,
     "system/kill9/test_kill9.py": 30,
     "system/service/test_serve.py": 15,
     "test_source.py": 60,

@@ -18,7 +18,7 @@ from tests.system.fuzz.harness import Finding, Harness
 from tests.system.fuzz.run import CORPUS
 
 SEED = 20
-CASES = 360
+CASES = 240
 LOGS = 80
 LIMIT_S = 600
 

@@ -149,14 +149,13 @@ def test_bad_configuration_is_refused(serve: Serve, tmp_path: Path) -> None:
     assert not appliance.data_dir.exists()
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
-def test_restart_keeps_records_timers_and_topics(serve: Serve, flush: str) -> None:
+def test_restart_keeps_records_timers_and_topics(serve: Serve) -> None:
     """After a clean stop and after kill -9, which frees the directory as well.
 
     What was acknowledged is there at its offset. What comes due while no broker runs, which is
     longer than these 100 ms, comes out at once, and what is pending stays so.
     """
-    appliance = serve("--flush", flush)
+    appliance = serve()  # tests/system/kill9 has both flush modes
     appliance.start()
     later = {"x-delay": b"1h", "x-deliver-id": b"later"}
     send(appliance.kafka, "t", (b"one", {}), (b"due", {"x-delay": b"100"}), (b"later", later))
