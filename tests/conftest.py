@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--rounds", type=int, default=10, help="how often the kill -9 test kills the broker"
+        "--rounds", type=int, default=6, help="how often the kill -9 test kills the broker"
     )
     parser.addoption(
         "--power-cuts", type=int, default=3, help="how often the broker loses its disk under load"

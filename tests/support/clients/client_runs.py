@@ -19,7 +19,7 @@ LIMIT_S: Final = 240.0
 """For a whole program; its own limits are much shorter."""
 
 # The programs live for seconds: a large heap and optimised code do not pay off.
-_JAVA: Final = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+JAVA: Final = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ def _command(client: str, address: str) -> tuple[list[str], dict[str, str]]:
     if client.startswith("java"):
         directory = find(client)
         path = f"{directory}/jars/*:{directory}/classes"
-        return [*_JAVA, "-cp", path, "Suite", client, address], {}
-    return [sys.executable, "-m", f"tests.system.clients.suites.{client}_suite", address], {}
+        return [*JAVA, "-cp", path, "Suite", client, address], {}
+    return [sys.executable, "-m", "tests.system.clients.suites.features", client, address], {}
 
 
 @contextmanager

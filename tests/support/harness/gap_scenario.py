@@ -12,7 +12,7 @@ from tests.support.values.kafka_records import Record
 FRANZ_GO_GAPS: Final = "franz-go-gaps"
 """The topic of a client without a program of features."""
 _PARTS: Final = (((b"a", b"b"), 7), ((b"c", b"d"), 1_009))
-"""Values, and where the empty batch after them ends. tests/system/clients/suites/harness.py too."""
+"""Values, and where the empty batch after them ends: also in clients/suites/features.py."""
 
 
 def write_topics(data_dir: Path, topics: Sequence[str]) -> None:

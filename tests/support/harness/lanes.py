@@ -13,9 +13,13 @@ SLOW_DIRECTORY: Final = "system/"
 
 SLOW_FILES: Final[Mapping[str, float]] = {
     "commands": 20,
-    "disks": 60,
-    "programs": 100,
-    "system/fuzz/test_fuzz.py": 120,
+    "disks": 50,
+    "programs": 70,
+    "system/clients/test_rebalances.py": 10,
+    "system/clients/test_snippets.py": 12,
+    "system/fuzz/test_fuzz.py": 50,
+    "system/kill9/test_kill9.py": 30,
+    "system/service/test_serve.py": 15,
     "test_packages.py": 20,
     "test_source.py": 60,
     "test_tidy.py": 8,

@@ -14,26 +14,26 @@ from tests.system.clients.delayed import LEVEL_1_MS
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
-    """A broker with a short first level; that it stops cleanly after all this is checked too."""
+    """A broker with a short first level; that it stops cleanly after all this is checked too.
+
+    Sessions of consumers may be as short as the suites of the clients want them.
+    """
     root = tmp_path_factory.mktemp("clients")
     topics = [f"{client.name}-gaps".replace("_", "-") for client in CLIENTS]
     write_topics(root / "data", [*topics, FRANZ_GO_GAPS])
     config = root / "latermq.toml"
-    config.write_text(f'[delay]\nlevels = "{LEVEL_1_MS}ms 5s 10s"\n')
+    config.write_text(
+        f"{CONFIG}[groups]\nsession_timeout_min_ms = 3000\n"
+        f'[delay]\nlevels = "{LEVEL_1_MS}ms 5s 10s"\n'
+    )
     with running_appliance(root, ["--config", str(config)]) as appliance:
         yield appliance
 
 
 @pytest.fixture(scope="session")
-def suites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suites]:
+def suites(broker: ApplianceProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suites]:
     """Tests that come with clients; they run in the background while other clients are tried."""
-    root = tmp_path_factory.mktemp("suites")
-    config = root / "latermq.toml"
-    config.write_text(f"{CONFIG}[groups]\nsession_timeout_min_ms = 3000\n")
-    with (
-        running_appliance(root, ["--config", str(config)]) as appliance,
-        running_suites(appliance.kafka, root) as started,
-    ):
+    with running_suites(broker.kafka, tmp_path_factory.mktemp("suites")) as started:
         yield started
 
 

@@ -1,7 +1,6 @@
 """Every consumer reads everything, and everything in order: docs/CLIENTS.md on both."""
 
 import random
-from contextlib import closing
 from typing import Final
 
 import pytest
@@ -11,10 +10,15 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.harness.appliance_process import ApplianceProcess
 from tests.system.clients.delayed import now_ms
-from tests.system.clients.readers import READERS, Read, Reader
+from tests.system.clients.suites.library import Library
+from tests.system.clients.suites.using import library_of, receive
 
 PARTITION_COUNT: Final = 3
 SEED: Final = 21_001
+LIBRARIES: Final = ("confluent", "kafka_python", "aiokafka")
+
+Read = tuple[int, int, bytes]
+"""Partition, offset and value of a record."""
 
 
 def admin_of(broker: ApplianceProcess) -> AdminClient:
@@ -43,8 +47,8 @@ def test_consumers_without_a_group_each_read_all_from_their_own_place(
     assert producer.flush(30) == 0
     everything = {b"%d" % index for index in range(60)}
     seen = [
-        read_in_two_parts(reader, broker.kafka, topic, first)
-        for reader, first in zip(READERS, (7, 23, 40), strict=True)
+        read_in_two_parts(library_of(name, broker.kafka), topic, first)
+        for name, first in zip(LIBRARIES, (7, 23, 40), strict=True)
     ]
     for records in seen:
         assert {value for _, _, value in records} == everything
@@ -54,24 +58,29 @@ def test_consumers_without_a_group_each_read_all_from_their_own_place(
     assert not [group for group in listed.valid if group.group_id == "unused"]
 
 
-def read_in_two_parts(reader: type[Reader], address: str, topic: str, first: int) -> list[Read]:
+def read(library: Library, topic: str, places: dict[int, int | None], count: int) -> list[Read]:
+    with library.consuming() as consumer:
+        consumer.assign(topic, places)
+        return [(one.partition, one.offset, one.value) for one in receive(consumer, count)]
+
+
+def read_in_two_parts(library: Library, topic: str, first: int) -> list[Read]:
     """Read some, go away, and read the rest from the place where that was."""
-    places: dict[int, int] = {}
-    with closing(reader(address, topic, PARTITION_COUNT, places)) as consumer:
-        records = consumer.read(first)
+    places: dict[int, int | None] = dict.fromkeys(range(PARTITION_COUNT))
+    records = read(library, topic, places, first)
     for partition, offset, _ in records:
         places[partition] = offset + 1
-    with closing(reader(address, topic, PARTITION_COUNT, places)) as consumer:
-        return records + consumer.read(60 - first)
+    return records + read(library, topic, places, 60 - first)
 
 
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize("client", LIBRARIES)
 def test_one_partition_is_in_order_with_delayed_and_immediate_records_mixed(
-    broker: ApplianceProcess, topic: str, reader: type[Reader]
+    broker: ApplianceProcess, topic: str, client: str
 ) -> None:
     """Immediate ones as sent, delayed ones by due time, those of one instant as sent."""
-    for margin_ms in (1_000, 5_000, 25_000):
-        due_of, records = send_and_read(broker, f"{topic}-{margin_ms}", reader, margin_ms)
+    library = library_of(client, broker.kafka)
+    for margin_ms in (500, 5_000, 25_000):
+        due_of, records = send_and_read(broker, f"{topic}-{margin_ms}", library, margin_ms)
         if due_of:
             break
     sent = [b"%d" % index for index in range(200)]
@@ -82,7 +91,7 @@ def test_one_partition_is_in_order_with_delayed_and_immediate_records_mixed(
 
 
 def send_and_read(
-    broker: ApplianceProcess, topic: str, reader: type[Reader], margin_ms: int
+    broker: ApplianceProcess, topic: str, library: Library, margin_ms: int
 ) -> tuple[dict[bytes, int], list[Read]]:
     """Send 200 records, about half of them delayed, and read them while they come.
 
@@ -92,19 +101,20 @@ def send_and_read(
     create(broker, topic, 1)
     choose = random.Random(SEED)
     due_of: dict[bytes, int] = {}
-    with closing(reader(broker.kafka, topic, 1, {})) as consumer:
+    with library.consuming() as consumer:
+        consumer.assign(topic, {0: None})
         producer = producer_of(broker)
         begin_ms = now_ms() + margin_ms
         for index in range(200):
             value = b"%d" % index
             headers: list[tuple[str, bytes]] = []
             if choose.random() < 0.5:
-                due_of[value] = begin_ms + choose.randrange(0, 500, 25)  # several of one instant
+                due_of[value] = begin_ms + choose.randrange(0, 300, 25)  # several of one instant
                 headers = [("x-deliver-at", b"%d" % due_of[value])]
             producer.produce(topic, value, partition=0, headers=headers)
             if choose.random() < 0.1:
                 producer.flush()  # batches of all sizes
         assert producer.flush(30) == 0
         was_in_time = now_ms() < begin_ms
-        records = consumer.read(200)
+        records = [(one.partition, one.offset, one.value) for one in receive(consumer, 200)]
     return (due_of if was_in_time else {}), records

@@ -82,7 +82,7 @@ def test_titles_have_the_versions_that_are_tested() -> None:
 
 
 def test_lock_of_node_packages_pins_contents_and_names_no_source() -> None:
-    """Each package has a checksum; where it is from is npm's business."""
+    """Each package has a checksum; npm decides where to get it."""
     lock = json.loads((ROOT / "tests/system/clients/node/package-lock.json").read_text())[
         "packages"
     ]

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.clients.client_runs import JAVA
 from tests.support.clients.client_setup import ROOT, ClientMissingError, find
 from tests.support.harness.appliance_process import ApplianceProcess
 
@@ -55,7 +56,7 @@ def command(language: str, path: Path) -> tuple[list[str], dict[str, str]]:
         return ["sh", str(path)], {}
     if language == "js":
         return ["node", str(path)], {"NODE_PATH": str(find("kafkajs") / "node_modules")}
-    return ["java", "-cp", f"{find('java_4')}/jars/*", str(path)], {}
+    return [*JAVA, "-cp", f"{find('java_4')}/jars/*", str(path)], {}
 
 
 @pytest.fixture(scope="module")

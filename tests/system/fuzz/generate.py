@@ -233,7 +233,7 @@ class CaseMaker:
 
 
 def split_frames(data: bytes) -> list[bytes]:
-    """The requests in what is sent, without their sizes; what is behind a wrong size is one."""
+    """The requests in what is sent, without their sizes; what follows a wrong size is one."""
     frames = []
     start = 0
     while start + 4 <= len(data):

@@ -47,7 +47,7 @@ class Fuzzer:
         gc.freeze()
 
     def run(self, case: Case) -> int:
-        """Run a case; how much it reached that no other did. Raises what the harness raises."""
+        """Run a case; return how much only it reached. Raises what the harness raises."""
         self.count += 1
         if self.count % 10 == 0:
             gc.collect()
@@ -99,7 +99,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, help="stop after so many made ones")
     parser.add_argument("--seconds", type=float, default=0, help="stop after so long")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
-    parser.add_argument("--made-only", action="store_true", help="change the corpus, run it not")
     parser.add_argument("--guided", action="store_true", help="change what reached new branches")
     parser.add_argument("--save", type=Path, help="where --guided keeps cases that do")
     parser.add_argument("--running", type=Path, default=Path("build") / "fuzz-running.case")
@@ -111,8 +110,7 @@ def fuzz(fuzzer: Fuzzer, chosen: argparse.Namespace) -> None:
     """Run the corpus, then made cases. Raises what the harness raises."""
     pool = []
     for case in load_corpus(chosen.corpus).values():
-        if not chosen.made_only:
-            fuzzer.run(case)
+        fuzzer.run(case)
         pool.append(case)
     from_corpus = fuzzer.count
     until = time.monotonic() + chosen.seconds
@@ -134,7 +132,7 @@ def fuzz(fuzzer: Fuzzer, chosen: argparse.Namespace) -> None:
 
 
 def say(text: str) -> None:
-    """Tell whoever looks on."""
+    """Report progress."""
     # The most that was ever in memory; that of getrusage begins with the parent's.
     status = Path("/proc/self/status").read_text()
     memory = int(status.partition("VmHWM:")[2].split()[0]) >> 10

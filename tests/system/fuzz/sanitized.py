@@ -5,6 +5,7 @@ else. `python -m tests.system.fuzz.sanitized MODULE ARGUMENTS` runs a module so;
 it only builds, if gcc has what that takes.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ RUNTIMES: Final = ("libasan.so", "libubsan.so", "libstdc++.so")
 OPTIONS: Final = {
     "ASAN_OPTIONS": ":".join(
         (
-            "detect_leaks=0",  # Python itself leaves much behind
+            "detect_leaks=0",  # Python itself frees little at its end
             "max_allocation_size_mb=512",
             "allocator_may_return_null=1",  # so that it is a MemoryError, and a finding as such
             "hard_rss_limit_mb=1500",
@@ -49,6 +50,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """Python code that takes the modules of _core from the directory in its first argument."""
 
 
+@functools.cache
 def find_runtimes() -> list[str]:
     """Paths of the runtimes to be preloaded; empty if gcc or one of them is missing."""
     found = []

@@ -159,7 +159,7 @@ class Worker(threading.Thread):
         try:
             answers = consumer.commit(offsets=offsets, asynchronous=False) or []
         except KafkaException:
-            return  # Nobody knows whether it is stored; whoever reads next, finds out.
+            return  # It may be stored or not; the next member reads which.
         for answer in answers:
             if answer.error is None:
                 name = (answer.topic, answer.partition)
@@ -186,7 +186,7 @@ class GroupLoad:
             worker.start()
 
     def await_commits(self, ends: dict[Partition, int], limit_s: float) -> list[str]:
-        """Wait until everything up to `ends` is committed; what is not after `limit_s`."""
+        """Wait until everything up to `ends` is committed; return what is not after `limit_s`."""
         deadline_s = time.monotonic() + limit_s
         while time.monotonic() < deadline_s:
             behind = {
@@ -202,14 +202,14 @@ class GroupLoad:
         ]
 
     def finish(self) -> list[str]:
-        """Let all leave; what they complained about."""
+        """Let all leave; return their errors."""
         for worker in self._workers:
             worker.stop()
         return [problem for worker in self._workers for problem in worker.fatal]
 
 
 def read_committed(address: str, partitions: list[Partition]) -> dict[Partition, tuple[int, str]]:
-    """Where the group stands: offset and metadata; -1 if nothing is committed.
+    """Return the committed offset and metadata of each partition, -1 if there is none.
 
     Over a socket: confluent-kafka reads metadata as text in C, which may not end where they end.
 

@@ -1,6 +1,6 @@
 """The rounds of the kill -9 test: load, crashes in the middle of it, and what is left at the end.
 
-What a crash is the caller says, so that other ways to die are put to the same test.
+The caller says what a crash is, so that other ways to die get the same test.
 """
 
 import random
@@ -175,7 +175,7 @@ def run_load(
 
 
 def ends_of(events: list[Event]) -> dict[Partition, int]:
-    """Where each partition ended when it was read last; without those in which nothing is."""
+    """Return the end of each partition when it was read last, without empty ones."""
     ends: dict[Partition, int] = {}
     for event in events:
         if isinstance(event, Consumed):
@@ -204,8 +204,8 @@ def group_summary(events: list[GroupEvent]) -> str:
     )
 
 
-def told_ends(appliance: ApplianceProcess) -> dict[Partition, int]:
-    """Where each partition ends, says the broker; without those in which nothing is."""
+def reported_ends(appliance: ApplianceProcess) -> dict[Partition, int]:
+    """Return the end of each partition as the broker reports it, without empty ones."""
     return {
         (topic, each["partition"]): each["visible_offset"]
         for topic in PARTITION_COUNTS
@@ -223,7 +223,7 @@ def wait_until_drained(appliance: ApplianceProcess, events: list[Event]) -> None
         status = appliance.get_json("/api/v1/status")[1]
         if wrote is None:
             wrote = None if status["pending_timers"] else status["log"]["wrote"]
-        elif status["log"]["visible"] >= wrote and told_ends(appliance) == ends_of(events):
+        elif status["log"]["visible"] >= wrote and reported_ends(appliance) == ends_of(events):
             return
 
 

@@ -28,7 +28,7 @@ KEPT_DIR: Final = Path(__file__).resolve().parents[3] / "build" / "kill9"
 KILL_DURING_START_SHARE: Final = 0.25
 
 
-@pytest.mark.parametrize(("flush", "share"), [("sync", 1.0), ("async", 0.3)])
+@pytest.mark.parametrize(("flush", "share"), [("sync", 1.0), ("async", 0.5)])
 def test_nothing_is_lost_doubled_or_early_when_the_broker_is_killed(
     flush: str, share: float, rounds: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,10 +174,10 @@ def kill_under(senders: list[Sender], appliance: ApplianceProcess, rng: random.R
         sender.stop()
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
-def test_idempotent_producers_leave_no_duplicate_and_no_gap(flush: str, tmp_path: Path) -> None:
+def test_idempotent_producers_leave_no_duplicate_and_no_gap(tmp_path: Path) -> None:
+    """With async flush, where a kill meets more that is not on the disk; test_kill9 has both."""
     seed = int(os.environ.get("LATERMQ_SEED") or random.SystemRandom().randrange(2**32))
-    appliance = ApplianceProcess(tmp_path / "data", ["--flush", flush])
+    appliance = ApplianceProcess(tmp_path / "data", ["--flush", "async"])
     try:
         appliance.start()
         create_topics(appliance.kafka)

@@ -66,8 +66,8 @@ class Fill:
 
         self._producer.produce(TOPIC, value, partition=0, headers=headers, on_delivery=note)
 
-    def send(self, size_bytes: int = VALUE_SIZE_BYTES) -> None:
-        """Send one record, and wait while too many are under way."""
+    def send(self, size_bytes: int = VALUE_SIZE_BYTES, pause_s: float = 0) -> None:
+        """Send one record; wait while too many are under way, or `pause_s` for an answer."""
         value = self._random.randbytes(size_bytes)
         self.sent.add(value)
         self._producer.produce(TOPIC, value, partition=0, on_delivery=self._note)
@@ -75,7 +75,7 @@ class Fill:
         while len(self._producer) > IN_FLIGHT_MAX:
             assert time.monotonic() < deadline_s, "nothing is answered"
             self._producer.poll(0.01)
-        self._producer.poll(0)
+        self._producer.poll(pause_s)
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -112,8 +112,7 @@ def read_all(address: str) -> list[bytes]:
         deadline_s = time.monotonic() + LIMIT_S
         while len(values) < end:
             assert time.monotonic() < deadline_s, f"{len(values)} of {end} records came"
-            message = consumer.poll(1.0)
-            if message is not None:
+            for message in consumer.consume(min(1_000, end - len(values)), 1.0):
                 assert message.error() is None, message.error()
                 assert message.offset() == len(values)
                 values.append(message.value() or b"")

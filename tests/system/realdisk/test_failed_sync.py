@@ -1,7 +1,7 @@
-"""A disk that promises more than it has: writes succeed, and the fsync behind them fails.
+"""A disk that promises more than it has: writes succeed, and a later fsync fails.
 
-The kernel then takes the pages that it could not write for clean: who reads them gets bytes that
-are not on the disk, and a second sync reports success. So the process must stop, and the
+The kernel then marks the pages that it could not write as clean: a reader gets bytes that are not
+on the disk, and a second sync reports success. So the process must stop, and the
 next one must not believe the page cache.
 """
 
@@ -25,7 +25,7 @@ BACKING_BYTES = 32 * MIB
 
 
 def sync_again(path: Path) -> None:
-    """Sync a file until the kernel says that all is well, as it soon does."""
+    """Sync a file until the kernel reports success, as it soon does."""
     with path.open("rb") as file:
         for _ in range(5):
             with suppress(OSError):
@@ -35,7 +35,7 @@ def sync_again(path: Path) -> None:
 
 
 def phantom_pages(path: Path) -> int:
-    """How many pages of a file are other in the page cache than on the disk."""
+    """Return how many pages of a file differ between the page cache and the disk."""
     cached = path.read_bytes()
     buffer = mmap.mmap(-1, len(cached))
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)

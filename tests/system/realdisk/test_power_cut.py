@@ -81,13 +81,13 @@ def test_async_flush_loses_no_more_than_the_last_moments(
     appliance = ApplianceProcess(disk.path / "data", ["--config", str(config)], tmp_path / "stderr")
     lost = 0
     try:
+        appliance.start()
         for _ in range(power_cuts):
-            appliance.start()
             fill = Fill(appliance.kafka)
             end_s = time.monotonic() + rng.uniform(2, 4) * BOUND_MS / 1000
             sent_s, pause_s = time.monotonic(), 0.0
             while sent_s < end_s:
-                fill.send(SMALL_BYTES)
+                fill.send(SMALL_BYTES, pause_s=0.001)
                 pause_s = max(pause_s, time.monotonic() - sent_s)
                 sent_s = time.monotonic()
             cut_s = time.monotonic()
@@ -111,7 +111,7 @@ def test_async_flush_loses_no_more_than_the_last_moments(
                     assert age_ms <= limit_ms, (
                         f"{offset} was {age_ms:.0f} ms old, {limit_ms:.0f} at most; seed {seed}"
                     )
-            appliance.stop()
+        appliance.stop()
     finally:
         appliance.close()
     assert lost, "nothing was lost at all: it was no power cut"

@@ -1,8 +1,8 @@
 """Single sectors that the disk cannot read: no start and no command ends by a signal.
 
-Two sectors in the middle of the segment that a start replays: the first cuts the search behind a
-fault, the second the look for flushed marks. What touches them is lost and named, what does not is
-kept; and once the sectors can be read again all is as it was.
+Two sectors in the middle of the segment that a start replays: the first cuts the search after a
+fault, the second the search for flushed marks. What touches them is lost and named, all else is
+kept. Once the sectors can be read again, all is as it was.
 """
 
 import base64
@@ -50,7 +50,7 @@ class DamageScenario:
         command = [latermq_command(), name, str(self.appliance.data_dir), *rest]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
-    def told_at_start(self) -> list[tuple[str, int, int, str]]:
+    def reported_at_start(self) -> list[tuple[str, int, int, str]]:
         """The damage that the last start reported: file, offset, size, fault."""
         text = self.appliance.stderr_path.read_text()
         last = text[text.rindex("recovered after") :] if "recovered after" in text else ""
@@ -79,7 +79,7 @@ def make_scene(make_bad_disk: Callable[..., BadDisk], tmp_path: Path) -> DamageS
 
 
 def read_kept(address: str) -> dict[int, bytes]:
-    """Offset and value of each record of the partition that can be had."""
+    """Return offset and value of each record of the partition that can be read."""
     settings = {"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False}
     consumer = Consumer(
         {**settings, "auto.offset.reset": "error", "enable.partition.eof": True, **CLIENT}
@@ -89,7 +89,7 @@ def read_kept(address: str) -> dict[int, bytes]:
         values: dict[int, bytes] = {}
         while True:
             message = consumer.poll(LIMIT_S)
-            assert message is not None, f"nothing came any more behind {max(values, default=-1)}"
+            assert message is not None, f"nothing came after {max(values, default=-1)}"
             if message.error() is not None:
                 return values
             offset = message.offset()
@@ -136,7 +136,7 @@ def test_unreadable_sectors_are_named_and_all_else_is_kept(
         # A start after the kill replays that segment.
         disk.spoil()
         appliance.start()
-        places = scenario.told_at_start()
+        places = scenario.reported_at_start()
         assert [(path, why) for path, _, _, why in places] == [(str(scenario.segment), WHY)] * 2
         for (_, offset, size, _), sector in zip(places, SECTORS, strict=True):
             assert offset < sector + BLOCK_SIZE

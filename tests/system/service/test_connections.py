@@ -1,4 +1,4 @@
-"""Connections that misbehave: whoever meets them, nobody else is harmed and nothing is lost."""
+"""Connections that misbehave harm no other connection, and lose nothing."""
 
 import asyncio
 import errno
@@ -66,9 +66,9 @@ def test_a_flood_of_tiny_requests_is_answered_in_order(tmp_path: Path) -> None:
             # A large request first: its buffer then takes in thousands of small ones at once.
             client.send_produce("no such topic", 0, [Record(b"x" * 3 * MIB)])
             assert (await client.read_produced()).error == 3
-            client.send_bytes(TINY_API_VERSIONS * 100_000)
+            client.send_bytes(TINY_API_VERSIONS * 30_000)
             assert (await other.produce("t", 0, [Record(b"a")])).error == 0
-            for _ in range(100_000):
+            for _ in range(30_000):
                 await client.read_answer()
             assert not live.server.pump.has_failed
 

@@ -235,7 +235,7 @@ const features = {
     })
   },
 
-  // The topic is there already: tests/support/gap_scene.py. Empty batches close its gaps.
+  // The topic is there already: tests/support/harness/gap_scenario.py. Its gaps have empty batches.
   async gaps (client, name) {
     const places = (messages) => messages.map(({ offset, value }) => `${offset} ${value}`)
     const all = ['0 a', '1 b', '7 c', '8 d', '1009 after']
