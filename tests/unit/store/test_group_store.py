@@ -16,7 +16,7 @@ from appliance.store.state.group_frames import (
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 
 
-def test_a_deleted_topic_takes_its_offsets_and_no_others() -> None:
+def test_a_deleted_topic_or_group_takes_its_offsets_and_no_others() -> None:
     """Also such as are beyond the partitions that it is known to have."""
     seed = 11
     rng = random.Random(seed)
@@ -33,7 +33,9 @@ def test_a_deleted_topic_takes_its_offsets_and_no_others() -> None:
         ]
         store.apply_offsets(entries)
         if rng.random() < 0.1:
-            store.apply_group(GroupFrame(op=GROUP_DELETED, group=rng.choice("gh")))
+            deleted = rng.choice("gh")
+            store.apply_group(GroupFrame(op=GROUP_DELETED, group=deleted))
+            assert not store.offsets(deleted), f"seed {seed}"
         kept = {(each.group, each.topic_id, each.partition) for each in store.walk_offsets()}
         gone = rng.randrange(3)
         store.forget_topic(gone, rng.randrange(5))
