@@ -9,6 +9,7 @@ import logging
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from typing import Final
 
 from _core.queue.partition import Topic
@@ -38,6 +39,12 @@ VALUE_MAX_CHARS: Final = 1_000
 PREPARE_PAUSE_S: Final = 0.01
 """After each codec. There are 284, of 2 ms each: all are ready some seconds after the start."""
 
+PREPARE_TAKES_MS: Final = 15
+"""More than any codec takes."""
+
+PREPARE_PAUSES_MAX: Final = 20
+"""A codec waits so many pauses for a moment without timers that are due."""
+
 _log = logging.getLogger("latermq")
 
 
@@ -61,8 +68,9 @@ class Service:
 
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self._config = config
+        self._clock = SystemClock()
         self._broker = Broker(
-            SystemClock(), OsFileSystem(), config, KAFKA_FACADE, accepts_loss=accepts_loss
+            self._clock, OsFileSystem(), config, KAFKA_FACADE, accepts_loss=accepts_loss
         )
         self._status = LiveStatus(self._broker)
         self._notifier = Notifier()
@@ -134,7 +142,7 @@ class Service:
     async def _serve(self, kafka: KafkaServer) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
         watchdog = asyncio.ensure_future(self._watch())
-        preparation = asyncio.ensure_future(prepare_codecs())
+        preparation = asyncio.ensure_future(prepare_codecs(self._is_due_soon))
         await asyncio.wait((stop, kafka.pump.failure), return_when=asyncio.FIRST_COMPLETED)
         watchdog.cancel()
         preparation.cancel()
@@ -153,6 +161,10 @@ class Service:
         if error is not None:
             _log.warning("checkpoint failed, the next start replays more of the log: %s", error)
 
+    def _is_due_soon(self) -> bool:
+        wake_ms = self._broker.next_wake_ms()
+        return wake_ms is not None and wake_ms - self._clock.wall_ms() <= PREPARE_TAKES_MS
+
     async def _watch(self) -> None:
         """Report to systemd that the loop runs."""
         interval_ms = self._notifier.watchdog_interval_ms
@@ -161,10 +173,14 @@ class Service:
             await asyncio.sleep(interval_ms / 1000)
 
 
-async def prepare_codecs(*, pause_s: float = PREPARE_PAUSE_S) -> None:
+async def prepare_codecs(
+    is_due_soon: Callable[[], bool], *, pause_s: float = PREPARE_PAUSE_S
+) -> None:
     """Compile the codecs of all requests one at a time, so that no request waits for it later.
 
     Args:
+        is_due_soon: whether a timer would be late if a codec were compiled now. Each of them waits
+            for a better moment, but not for long.
         pause_s: how long the loop serves others after each of them.
     """
     try:
@@ -172,6 +188,10 @@ async def prepare_codecs(*, pause_s: float = PREPARE_PAUSE_S) -> None:
         for _ in dispatch.prepare():
             gc.enable()
             await asyncio.sleep(pause_s)
+            for _ in range(PREPARE_PAUSES_MAX):
+                if not is_due_soon():
+                    break
+                await asyncio.sleep(pause_s)
             # What is made here stays: searching it for garbage takes longer than to make it.
             gc.disable()
     finally:

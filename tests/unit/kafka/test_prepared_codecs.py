@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from appliance.errors import RemoteProtocolError
-from appliance.main import prepare_codecs
+from appliance.main import PREPARE_PAUSES_MAX, prepare_codecs
 from compat.kafka import dispatch
 from compat.kafka.protocol import messages
 
@@ -30,12 +30,16 @@ def nothing_compiled() -> Iterator[None]:
     gc.unfreeze()
 
 
+def never() -> bool:
+    return False
+
+
 def refuse(*_: Any) -> Any:
     raise AssertionError("a request compiles a codec")
 
 
 def test_no_first_request_compiles_once_all_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(prepare_codecs(pause_s=0))
+    asyncio.run(prepare_codecs(never, pause_s=0))
     monkeypatch.setattr(messages, "_compile", refuse)
     for key, version in SERVED:
         with contextlib.suppress(RemoteProtocolError):
@@ -57,9 +61,22 @@ def test_one_codec_is_compiled_at_a_time_and_what_clients_begin_with_first() -> 
     assert count == 2 * len(SERVED)
 
 
+def test_a_codec_waits_while_a_timer_is_due_soon_but_not_for_ever() -> None:
+    asked: list[int] = []
+
+    def is_due_soon() -> bool:
+        asked.append(sum(schema.cache_info().currsize for schema in SCHEMAS))
+        return asked[-1] != 2
+
+    asyncio.run(prepare_codecs(is_due_soon, pause_s=0))
+    waits = [asked.count(number) for number in (1, 2, 3)]
+    assert waits == [PREPARE_PAUSES_MAX, 1, PREPARE_PAUSES_MAX]
+    assert asked[-1] == 2 * len(SERVED)
+
+
 def test_the_collector_is_on_again_when_preparing_is_interrupted() -> None:
     async def interrupt() -> None:
-        task = asyncio.ensure_future(prepare_codecs(pause_s=0))
+        task = asyncio.ensure_future(prepare_codecs(never, pause_s=0))
         await asyncio.sleep(0)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
