@@ -1,6 +1,7 @@
 """What all tests share: options, random tests that repeat, and the lanes they run in."""
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -14,6 +15,11 @@ hypothesis.settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, print_blob=True
 )
 hypothesis.settings.load_profile("repeatable")
+
+# A shell starts what runs in its background without SIGINT, and programs of the tests would inherit
+# that: Ctrl-C would not end them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
