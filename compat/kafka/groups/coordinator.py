@@ -363,22 +363,7 @@ class GroupCoordinator:
         topics = frozenset[str]() if group is None else group.subscribed_topics()
         return topics is None or topic_name in topics
 
-    def empty_since_ms(self, group_id: str) -> int | None:
-        """Return since when a group has no members, epoch ms; 0 if it never had one.
-
-        None if the group has members or does not exist.
-        """
-        group = self._groups.get(group_id)
-        if group is None or group.state is not GroupState.EMPTY:
-            return None
-        return group.state_ms
-
     # Groups
-
-    def state_of(self, group_id: str) -> GroupState:
-        """Return the state of a group; DEAD if it does not exist."""
-        group = self._groups.get(group_id)
-        return GroupState.DEAD if group is None else group.state
 
     def find(self, group_id: str) -> Group | None:
         """Return a group; the caller must not change it."""
