@@ -12,7 +12,7 @@ the present checkpoint remains and the next attempt follows later. Layer 2.
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from appliance.errors import CorruptionError, StorageError
@@ -112,13 +112,13 @@ class CheckpointJob:
             owner.remove_unnamed(self.control)
 
 
+@dataclass(slots=True)
 class MarkJob:
     """Writes the durable position of the log to the checkpoint, and nothing else."""
 
-    def __init__(self, checkpoint: CheckpointFile, flushed: int) -> None:
-        self._checkpoint = checkpoint
-        self._flushed = flushed
-        self.error: StorageError | None = None
+    checkpoint: CheckpointFile
+    flushed: int
+    error: StorageError | None = None
 
     def run(self) -> None:
         """Write it; may run on any thread.
@@ -127,7 +127,7 @@ class MarkJob:
             StorageError: it failed; the process must stop.
         """
         try:
-            self._checkpoint.note_flushed(self._flushed)
+            self.checkpoint.note_flushed(self.flushed)
         except StorageError as error:
             self.error = error
             raise
