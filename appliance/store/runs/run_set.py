@@ -83,7 +83,7 @@ def first_to_merge(rows: Sequence[int], added: int, live: int) -> int:
     return first
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RunsJob:
     """The job that writes a checkpoint of timers and ids. Made by `Runs.freeze`.
 
