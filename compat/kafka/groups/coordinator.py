@@ -32,9 +32,6 @@ from compat.kafka.groups.rebalance import SAVE_RETRY_MS, Rebalancer
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 
-NO_GENERATION: Final = -1
-"""The generation of a commit that is not made by a member."""
-
 
 class GroupCoordinator:
     """All groups and their members.
@@ -319,7 +316,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Return whether offsets may be committed; a commit restarts the member's session.
 
-        Without a member id and a generation (NO_GENERATION) the group must have no members; a
+        Without a member id and a generation (-1) the group must have no members; a
         missing group is created.
         """
         group = self._groups.get(group_id)
