@@ -34,7 +34,6 @@ class Api:
     """The handlers; each is fast or yields to other tasks."""
 
     def __init__(self, status: StatusSource) -> None:
-        """Answer from `status`."""
         self._status = status
 
     def routes(self) -> list[web.RouteDef]:
