@@ -28,17 +28,16 @@ _TYPES: Final[dict[type, click.ParamType[Any]]] = {
 }
 
 
-class Argument:
+class Argument(NamedTuple):
     """What a parameter is that is given by its place.
 
     Args:
-        metavar: how help calls it; the name of the parameter if left.
         help: what it is, as a sentence.
+        metavar: how help calls it; the name of the parameter if left.
     """
 
-    def __init__(self, *, metavar: str | None = None, help: str) -> None:  # noqa: A002 (as click)
-        self.metavar = metavar
-        self.help = help
+    help: str
+    metavar: str | None = None
 
 
 class Option:
