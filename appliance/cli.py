@@ -100,70 +100,16 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
     raise usage.Exit(run(completed, accepts_loss=accept_loss))
 
 
-# Each imports what it needs when it is asked for.
-
-
-@_app.later("send")
-def _send() -> usage.Command:
-    from appliance.commands import send
-
-    return usage.Command(send.send, send.EXAMPLES)
-
-
-@_app.later("tail")
-def _tail() -> usage.Command:
-    from appliance.commands import tail
-
-    return usage.Command(tail.tail, tail.EXAMPLES)
-
-
-@_app.later("topics")
-def _topics() -> usage.Group:
-    from appliance.commands import topics
-
-    return topics.app
-
-
-@_app.later("groups")
-def _groups() -> usage.Group:
-    from appliance.commands import groups
-
-    return groups.app
-
-
-@_app.later("status")
-def _status() -> usage.Command:
-    from appliance.commands import status
-
-    return usage.Command(status.status, status.STATUS_EXAMPLES)
-
-
-@_app.later("timers")
-def _timers() -> usage.Group:
-    from appliance.commands import status
-
-    return status.timers_app
-
-
-@_app.later("check")
-def _check() -> usage.Command:
-    from appliance.commands import check
-
-    return usage.Command(check.check, check.EXAMPLES)
-
-
-@_app.later("dump")
-def _dump() -> usage.Command:
-    from appliance.commands import dump
-
-    return usage.Command(dump.dump, dump.EXAMPLES)
-
-
-@_app.later("rebuild")
-def _rebuild() -> usage.Command:
-    from appliance.commands import rebuild
-
-    return usage.Command(rebuild.rebuild, rebuild.EXAMPLES)
+# Each module is imported when its command is asked for.
+_app.later("send", "appliance.commands.send", "COMMAND")
+_app.later("tail", "appliance.commands.tail", "COMMAND")
+_app.later("topics", "appliance.commands.topics", "app")
+_app.later("groups", "appliance.commands.groups", "app")
+_app.later("status", "appliance.commands.status", "COMMAND")
+_app.later("timers", "appliance.commands.status", "timers_app")
+_app.later("check", "appliance.commands.check", "COMMAND")
+_app.later("dump", "appliance.commands.dump", "COMMAND")
+_app.later("rebuild", "appliance.commands.rebuild", "COMMAND")
 
 
 @_app.command("version")

@@ -87,6 +87,12 @@ class InvalidSettingError(RequestError):
     default_code = 40
 
 
+class InvalidRequestError(RequestError):
+    """The request contradicts itself or names what does not exist (INVALID_REQUEST)."""
+
+    default_code = 42
+
+
 class PolicyError(RequestError):
     """The request exceeds a limit of this broker (POLICY_VIOLATION)."""
 

@@ -259,12 +259,8 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
     log_settings(config)
     _raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
-        runner.run(_serve(config, accepts_loss=accepts_loss))
+        runner.run(Service(config, accepts_loss=accepts_loss).run())
     return 0
-
-
-async def _serve(config: Config, *, accepts_loss: bool) -> None:
-    await Service(config, accepts_loss=accepts_loss).run()
 
 
 def _loop_factory(name: str) -> type[asyncio.AbstractEventLoop] | None:

@@ -47,17 +47,6 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
-    def quantile(self, fraction: float) -> float:
-        """Return the lowest bound that `fraction` (0 to 1) of the values do not exceed.
-
-        It is 0 if there are no values, and infinite if the quantile is above the last bound.
-        """
-        wanted = fraction * sum(self.counts)
-        for bound, count in zip(self.bounds, accumulate(self.counts), strict=False):
-            if count >= wanted:
-                return bound if count else 0.0
-        return float("inf")
-
 
 @dataclass(slots=True)
 class Metrics:

@@ -3,14 +3,10 @@
 A frame's header holds the running maximum: the highest timestamp of its partition so far. It never
 falls, so a binary search finds the first frame that reaches a time. Deleted records count in it,
 though they cannot be the answer; where they hide it, a bounded number of frames is scanned.
-
-RocketMQ's getOffsetInQueueByTime takes the lower or the upper boundary of a time. The running
-maximum corresponds to its store time, which never falls along a queue either. Layer 4; does no I/O
-of its own.
+Layer 4; does no I/O of its own.
 """
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Final
 
 from _core.bytes.batch import batch_header, timestamps
@@ -28,15 +24,6 @@ FRAMES_LOOKED_THROUGH_MAX: Final = 4_096
 _CODEC_MASK: Final = 7
 _LOG_APPEND_TIME: Final = 8
 _ANY_TIME: Final = -(1 << 63)
-
-
-class Boundary(Enum):
-    """Which record is the answer for a time that several records have, or none."""
-
-    LOWER = "lower"
-    """The first at which the running maximum reaches the time: first of several, or the next."""
-    UPPER = "upper"
-    """The last at which it does not exceed the time: last of several, or the one before."""
 
 
 class OffsetSearch:
@@ -71,14 +58,7 @@ class OffsetSearch:
         Raises:
             ColdFrameError: a frame must be read from the disk first; then repeat the call.
         """
-        low, high = queue.start_offset, queue.visible_offset
-        while low < high:
-            middle = (low + high) // 2
-            header = self._header_from(queue, middle, high)
-            if header is None or header["running_max"] >= timestamp_ms:
-                high = middle
-            else:
-                low = _end_of(header)
+        low = self._first_offset(queue, "running_max", timestamp_ms)
         header = None
         for _ in range(FRAMES_LOOKED_THROUGH_MAX):
             header = self._header_from(queue, low, queue.visible_offset)
@@ -120,39 +100,13 @@ class OffsetSearch:
         assert best is not None
         return self._find_in_frame(best, start, best["max_timestamp"])
 
-    def find_boundary(self, queue: Partition, timestamp_ms: int, boundary: Boundary) -> int:
-        """Find the offset for a time; there is always one.
-
-        Returns:
-            LOWER: the offset of the first record at which the running maximum reaches the time, or
-            the one after the last visible record if there is none. UPPER: the offset of the last
-            record at which it does not exceed the time, or the first offset if there is none.
-
-        Raises:
-            ColdFrameError: as `find`.
-        """
-        if boundary is Boundary.LOWER:
-            found = self.find(queue, timestamp_ms)
-            return queue.visible_offset if found is None else found[0]
-        found = self.find(queue, timestamp_ms + 1)
-        end = queue.visible_offset if found is None else found[0]
-        return max(end - 1, queue.start_offset)
-
     def find_position(self, queue: Partition, pos: int) -> int:
         """Find the first visible record at or after log position `pos`; the end if there is none.
 
         Raises:
             ColdFrameError: as `find`.
         """
-        low, high = queue.start_offset, queue.visible_offset
-        while low < high:
-            middle = (low + high) // 2
-            header = self._header_from(queue, middle, high)
-            if header is None or header["position"] >= pos:
-                high = middle
-            else:
-                low = _end_of(header)
-        return low
+        return self._first_offset(queue, "position", pos)
 
     def find_end_of_epoch(self, queue: Partition, epoch: int) -> tuple[int, int] | None:
         """Find where in a partition the records of an epoch, and of all before it, end.
@@ -168,6 +122,18 @@ class OffsetSearch:
             return None
         known, end_pos = found
         return known, queue.next_offset if end_pos is None else self.find_position(queue, end_pos)
+
+    def _first_offset(self, queue: Partition, field: str, least: int) -> int:
+        """Return where the frames begin whose header has `least` or more in a field that rises."""
+        low, high = queue.start_offset, queue.visible_offset
+        while low < high:
+            middle = (low + high) // 2
+            header = self._header_from(queue, middle, high)
+            if header is None or header[field] >= least:
+                high = middle
+            else:
+                low = _end_of(header)
+        return low
 
     def _header_from(self, queue: Partition, offset: int, stop: int) -> dict[str, int] | None:
         """The header of the first intact frame with a record in [`offset`, `stop`), or None."""

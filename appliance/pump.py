@@ -54,6 +54,7 @@ class Pump:
 
     Attributes:
         failure: completes with the error that ended the broker's work.
+        is_stopped: it has failed or was stopped: no request handled from now on is written.
     """
 
     def __init__(self, broker: Broker, progressed: Progressed) -> None:
@@ -88,7 +89,7 @@ class Pump:
         self._slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
-        self._is_stopped = False
+        self.is_stopped = False
         self._is_closed = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()
 
@@ -102,7 +103,7 @@ class Pump:
         """Stop, and wait for a flush in flight. May be called twice."""
         if self._is_closed:
             return
-        self._is_stopped = self._is_closed = True
+        self.is_stopped = self._is_closed = True
         self._fail_waiters()
         self._loop.remove_reader(self._timer.fileno())
         for handle in (self._flush_timer, self._housekeeping, self._slice):
@@ -129,21 +130,16 @@ class Pump:
         """Nothing may be accepted or acknowledged any more."""
         return self.failure.done()
 
-    @property
-    def is_stopped(self) -> bool:
-        """The pump has failed or was stopped: no request handled from now on is written."""
-        return self._is_stopped
-
     def fail(self, error: BaseException) -> None:
         """Record an error that cannot be repaired in place: the process must end."""
-        self._is_stopped = True
+        self.is_stopped = True
         if not self.failure.done():
             self.failure.set_result(error)
         self._fail_waiters()
 
     def _guard(self, step: Callable[[], None]) -> None:
         """Run a step of the pump; no caller would see its error."""
-        if self._is_stopped:
+        if self.is_stopped:
             return
         try:
             step()
@@ -194,7 +190,7 @@ class Pump:
         """
         self._guard(self.end_turn)
         while self.durable_pos < pos:
-            if self._is_stopped:
+            if self.is_stopped:
                 raise NotReadyError("the broker is stopping")
             future = self._loop.create_future()
             self._awaited.append((pos, future))

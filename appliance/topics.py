@@ -27,7 +27,6 @@ class Topics:
     """Checks, then changes. A change takes effect at once and is durable after the next flush."""
 
     def __init__(self, store: TopicStore, projections: Projections, config: Config) -> None:
-        """Work on the topics of a store."""
         self._store = store
         self._projections = projections
         self._config = config

@@ -34,7 +34,6 @@ class Api:
     """The handlers; each is fast or yields to other tasks."""
 
     def __init__(self, status: StatusSource) -> None:
-        """Answer from `status`."""
         self._status = status
 
     def routes(self) -> list[web.RouteDef]:
@@ -120,14 +119,7 @@ def _cancelled(timer: TimerState) -> web.Response:
 
 def not_ready(status: StatusSource) -> web.Response:
     """Answer that the broker is starting, with its progress, or stopping."""
-    progress = status.progress()
-    body = {
-        "ready": False,
-        "phase": progress.phase,
-        "recovered_bytes": progress.recovered_bytes,
-        "total_bytes": progress.total_bytes,
-    }
-    return web.json_response(body, status=503)
+    return web.json_response({"ready": False, **_fields(status.progress())}, status=503)
 
 
 def error_answer(status: int, sentence: str) -> web.Response:

@@ -41,27 +41,23 @@ def _error(description: str) -> dict[str, Any]:
 
 _NOT_READY: Final = _json("the broker is starting or stopping", _ref("NotReady"))
 
-_TOPIC_PARAMETER: Final = {
-    "name": "topic",
-    "in": "path",
-    "required": True,
-    "schema": _TEXT,
-    "description": "name of a topic, percent-encoded UTF-8",
-}
-_GROUP_PARAMETER: Final = {
-    "name": "group",
-    "in": "path",
-    "required": True,
-    "schema": _TEXT,
-    "description": "name of a consumer group, percent-encoded UTF-8",
-}
-_ID_PARAMETER: Final = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "schema": _TEXT,
-    "description": "the record's x-deliver-id: 1 to 255 bytes of any kind, percent-encoded",
-}
+
+def _parameter(name: str, description: str) -> dict[str, Any]:
+    """A part of the path."""
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": _TEXT,
+        "description": description,
+    }
+
+
+_TOPIC_PARAMETER: Final = _parameter("topic", "name of a topic, percent-encoded UTF-8")
+_GROUP_PARAMETER: Final = _parameter("group", "name of a consumer group, percent-encoded UTF-8")
+_ID_PARAMETER: Final = _parameter(
+    "id", "the record's x-deliver-id: 1 to 255 bytes of any kind, percent-encoded"
+)
 
 _TIMER: Final = {
     "state": {"enum": _STATES},

@@ -68,6 +68,9 @@ def check(directory: DirArgument, live: Live = False, json: Json = False) -> Non
         raise usage.Exit(EXIT_FAULTS)
 
 
+COMMAND: Final = usage.Command(check, EXAMPLES)
+
+
 def _print_report(report: "CheckReport", *, json: bool) -> None:
     if json:
         print_json({"type": "report", **asdict(report)})

@@ -169,6 +169,9 @@ def dump(  # noqa: PLR0917 (these are flags: click passes them by name)
         raise usage.Exit(EXIT_FAULTS)
 
 
+COMMAND: Final = usage.Command(dump, EXAMPLES)
+
+
 def _items(source: "Dump", what: What, *, with_contents: bool) -> "Iterator[Item]":
     match what:
         case What.FRAMES:

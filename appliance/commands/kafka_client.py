@@ -5,7 +5,7 @@ Importing kafka-python takes a tenth of a second, so each function imports it wh
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from appliance.commands.arguments import read_address
@@ -19,68 +19,55 @@ _CLIENT_ID: Final = "latermq-cli"
 _UNKNOWN_SERVER_ERROR: Final = -1
 
 
-@contextmanager
-def admin_client(bootstrap: str) -> Iterator[Any]:
+def admin_client(bootstrap: str) -> AbstractContextManager[Any]:
     """Yield a KafkaAdminClient, closed at the end; `translated` lists the errors."""
-    check_reachable(bootstrap)
-    from kafka import KafkaAdminClient  # type: ignore[import-untyped]
-
-    with translated(bootstrap):
-        client = KafkaAdminClient(
-            bootstrap_servers=bootstrap,
-            client_id=_CLIENT_ID,
-            bootstrap_timeout_ms=int(CONNECT_S * 1000),
-            request_timeout_ms=REQUEST_MS,
-        )
-        try:
-            yield client
-        finally:
-            client.close()
+    return _client(bootstrap, "KafkaAdminClient", {}, request_timeout_ms=REQUEST_MS)
 
 
-@contextmanager
-def producer(bootstrap: str) -> Iterator[Any]:
+def producer(bootstrap: str) -> AbstractContextManager[Any]:
     """Yield a KafkaProducer, closed at the end; `translated` lists the errors."""
-    check_reachable(bootstrap)
-    from kafka import KafkaProducer
+    return _client(
+        bootstrap,
+        "KafkaProducer",
+        {"timeout": 0},  # the caller has waited for the acknowledgements that it needs
+        request_timeout_ms=REQUEST_MS,
+        delivery_timeout_ms=2 * REQUEST_MS,
+        max_block_ms=int(CONNECT_S * 1000),
+        metrics_enabled=False,
+    )
 
-    with translated(bootstrap):
-        client = KafkaProducer(
-            bootstrap_servers=bootstrap,
-            client_id=_CLIENT_ID,
-            bootstrap_timeout_ms=int(CONNECT_S * 1000),
-            request_timeout_ms=REQUEST_MS,
-            delivery_timeout_ms=2 * REQUEST_MS,
-            max_block_ms=int(CONNECT_S * 1000),
-            metrics_enabled=False,
-        )
-        try:
-            yield client
-        finally:
-            # The caller has waited for the acknowledgements that it needs.
-            client.close(timeout=0)
+
+def consumer(bootstrap: str, **settings: Any) -> AbstractContextManager[Any]:
+    """Yield a KafkaConsumer, closed at the end; `translated` lists the errors."""
+    return _client(
+        bootstrap,
+        "KafkaConsumer",
+        {"autocommit": False, "timeout_ms": int(CONNECT_S * 1000)},
+        enable_auto_commit=False,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+        **settings,
+    )
 
 
 @contextmanager
-def consumer(bootstrap: str, **settings: Any) -> Iterator[Any]:
-    """Yield a KafkaConsumer, closed at the end; `translated` lists the errors."""
+def _client(
+    bootstrap: str, class_name: str, close: dict[str, Any], **settings: Any
+) -> Iterator[Any]:
     check_reachable(bootstrap)
-    from kafka import KafkaConsumer
+    import kafka  # type: ignore[import-untyped]
 
     with translated(bootstrap):
-        client = KafkaConsumer(
+        client = getattr(kafka, class_name)(
             bootstrap_servers=bootstrap,
             client_id=_CLIENT_ID,
             bootstrap_timeout_ms=int(CONNECT_S * 1000),
-            enable_auto_commit=False,
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
             **settings,
         )
         try:
             yield client
         finally:
-            client.close(autocommit=False, timeout_ms=int(CONNECT_S * 1000))
+            client.close(**close)
 
 
 def check_reachable(bootstrap: str) -> None:

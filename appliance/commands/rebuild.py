@@ -70,3 +70,6 @@ def rebuild(
         print_line(f"rebuilt: {report}")
     if report.damage:
         raise usage.Exit(EXIT_FAULTS)
+
+
+COMMAND: Final = usage.Command(rebuild, EXAMPLES)

@@ -117,6 +117,9 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
         complain(f"{count} records sent to {printable(topic)}{wish.words}")
 
 
+COMMAND: Final = usage.Command(send, EXAMPLES)
+
+
 def _asked(
     *,
     delay: str | None,

@@ -65,6 +65,9 @@ def status(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
         print_table(("DAMAGED FILE", "AT BYTE", "BYTES", "WHAT"), rows, empty="")
 
 
+COMMAND: Final = usage.Command(status, STATUS_EXAMPLES)
+
+
 def _status_fields(found: Any) -> list[tuple[str, object]]:
     log = found["log"]
     due = found["next_due_at"]

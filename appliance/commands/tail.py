@@ -114,6 +114,9 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
             _print_records(reading, awaited, count=count, as_json=json)
 
 
+COMMAND: Final = usage.Command(tail, EXAMPLES)
+
+
 def _chosen(topic: str, known: set[int], wanted: list[int] | None) -> list[int]:
     for each in wanted or ():
         kafka_client.check_partition(topic, each, known)
@@ -199,15 +202,8 @@ def _print_records(
 ) -> None:
     """Print until `count` is reached.
 
-    Args:
-        reading: where the records come from.
-        awaited: the broker's address, to stop once everything that existed at the start was read;
-            None continues for ever.
-        count: how many records; None for no limit.
-        as_json: print JSON.
-
-    Raises:
-        UnreachableError: the awaited broker does not answer any more.
+    With the address of a broker in `awaited`, stop once everything that existed at the start was
+    read, and fail if that broker does not answer any more.
     """
     clock = SystemClock()
     printed = idle_polls = silent_polls = 0

@@ -6,6 +6,7 @@ A parameter is annotated with an `Argument` or an `Option`, whose help text stan
 """
 
 import enum
+import importlib
 import inspect
 import types
 import typing
@@ -16,7 +17,6 @@ from typing import Annotated, Any, Final, NamedTuple, NoReturn, TypeVar
 import click
 
 Function = TypeVar("Function", bound=Callable[..., object])
-Maker = TypeVar("Maker", bound="Callable[[], Command | Group]")
 
 Exit: Final = click.exceptions.Exit
 """Raised by a command to end with a status."""
@@ -28,17 +28,16 @@ _TYPES: Final[dict[type, click.ParamType[Any]]] = {
 }
 
 
-class Argument:
+class Argument(NamedTuple):
     """What a parameter is that is given by its place.
 
     Args:
-        metavar: how help calls it; the name of the parameter if left.
         help: what it is, as a sentence.
+        metavar: how help calls it; the name of the parameter if left.
     """
 
-    def __init__(self, *, metavar: str | None = None, help: str) -> None:  # noqa: A002 (as click)
-        self.metavar = metavar
-        self.help = help
+    help: str
+    metavar: str | None = None
 
 
 class Option:
@@ -122,17 +121,14 @@ class Group:
 
         return add
 
-    def later(self, name: str) -> Callable[[Maker], Maker]:
-        """Decorate a function that imports the command or group of a name, and returns it.
+    def later(self, name: str, module: str, attribute: str) -> None:
+        """Add the `Command` or `Group` that is an attribute of a module.
 
-        It is called when that name, or the list of all, is asked for.
+        The module is imported when that name, or the list of all, is asked for.
         """
-
-        def add(maker: Maker) -> Maker:
-            self._group.makers[name] = lambda: _make(maker())
-            return maker
-
-        return add
+        self._group.makers[name] = lambda: _make(
+            getattr(importlib.import_module(module), attribute)
+        )
 
     def run(self) -> NoReturn:
         """Run the command that the process's arguments name.

@@ -5,28 +5,25 @@ docs/CONFIGURATION.md has the same table; a test compares the two. appliance.con
 reads a file of settings. Layer 1; does no I/O.
 """
 
-from dataclasses import dataclass, field, fields
-from functools import partial
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, Literal
 
-from appliance.config import network as network_settings
-from appliance.config import store as store_settings
 from appliance.config.setting import (
     LEVEL_COUNT_MAX,
     Address,
     Setting,
-    about,
+    choice,
     is_loopback,
     is_wildcard,
     number,
     parse_address,
     read_address,
-    read_choice,
     read_levels,
     read_optional_address,
     read_path,
     switch,
+    value,
 )
 from appliance.errors import ConfigError
 from appliance.units import (
@@ -62,9 +59,6 @@ REQUEST_OVERHEAD_BYTES: Final = KIB
 
 
 _ADDRESS: Final = "HOST:PORT, an IPv6 host in brackets"
-_FLUSH: Final = ("sync", "async")
-_LOOPS: Final = ("auto", "uvloop", "asyncio")
-_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _ROCKETMQ_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -77,46 +71,38 @@ class Config:
             change.
     """
 
-    data_dir: Path = field(
-        default=Path("latermq-data"),
-        metadata=about(
-            "data_dir",
-            read_path,
-            "a directory, created if missing",
-            "Holds all data; one broker at a time.",
-            flag="--data-dir",
-        ),
+    data_dir: Path = value(
+        Path("latermq-data"),
+        "data_dir",
+        read_path,
+        "a directory, created if missing",
+        "Holds all data; one broker at a time.",
+        flag="--data-dir",
     )
-    listen: Address = field(
-        default=Address("127.0.0.1", 9092),
-        metadata=about(
-            "network.listen",
-            read_address,
-            _ADDRESS,
-            "Address for Kafka clients; 9092 is Kafka's port. Port 0 takes a free one.",
-            flag="--listen",
-        ),
+    listen: Address = value(
+        Address("127.0.0.1", 9092),
+        "network.listen",
+        read_address,
+        _ADDRESS,
+        "Address for Kafka clients; 9092 is Kafka's port. Port 0 takes a free one.",
+        flag="--listen",
     )
-    admin: Address = field(
-        default=Address("127.0.0.1", 9192),
-        metadata=about(
-            "network.admin",
-            read_address,
-            _ADDRESS,
-            "Address for health, metrics and the admin API, over HTTP.",
-            flag="--admin",
-        ),
+    admin: Address = value(
+        Address("127.0.0.1", 9192),
+        "network.admin",
+        read_address,
+        _ADDRESS,
+        "Address for health, metrics and the admin API, over HTTP.",
+        flag="--admin",
     )
-    advertise: Address | None = field(
-        default=None,
-        metadata=about(
-            "network.advertise",
-            read_optional_address,
-            _ADDRESS,
-            "Address that the broker gives to clients; required if `listen` is a wildcard. "
-            "Port 0 means the port of `listen`.",
-            flag="--advertise",
-        ),
+    advertise: Address | None = value(
+        None,
+        "network.advertise",
+        read_optional_address,
+        _ADDRESS,
+        "Address that the broker gives to clients; required if `listen` is a wildcard. "
+        "Port 0 means the port of `listen`.",
+        flag="--advertise",
     )
     allow_insecure: bool = switch(
         False,
@@ -124,23 +110,66 @@ class Config:
         "Lets other machines connect without encryption and password.",
         flag="--allow-insecure",
     )
-    connection_count_max: int = network_settings.CONNECTION_COUNT_MAX
-    connection_count_max_per_address: int = network_settings.CONNECTION_COUNT_MAX_PER_ADDRESS
-    idle_timeout_ms: int = network_settings.IDLE_TIMEOUT_MS
-    receive_timeout_ms: int = network_settings.RECEIVE_TIMEOUT_MS
-    inflight_max_bytes: int = network_settings.INFLIGHT_MAX_BYTES
-    request_size_max_bytes: int = network_settings.REQUEST_SIZE_MAX_BYTES
-    fetch_size_max_bytes: int = network_settings.FETCH_SIZE_MAX_BYTES
-    fetch_wait_max_ms: int = network_settings.FETCH_WAIT_MAX_MS
-    flush: Literal["sync", "async"] = field(
-        default="sync",
-        metadata=about(
-            "flush.mode",
-            partial(read_choice, _FLUSH),
-            " or ".join(_FLUSH),
-            "Acknowledged messages survive a power cut (sync) or the end of the process (async).",
-            flag="--flush",
-        ),
+    connection_count_max: int = number(
+        10_000,
+        "network.connection_count_max",
+        (1, 1_000_000),
+        "Further connections are closed at once. Each takes a file descriptor and some buffers.",
+        unit="connections",
+    )
+    connection_count_max_per_address: int = number(
+        5_000,
+        "network.connection_count_max_per_address",
+        (1, 1_000_000),
+        "The same for one IP address, so that one machine cannot take all connections.",
+        unit="connections",
+    )
+    idle_timeout_ms: int = number(
+        10 * MS_PER_MINUTE,
+        "network.idle_timeout_ms",
+        (100, 365 * MS_PER_DAY),
+        "A connection is closed if it sends no request, or does not read its answers, for this "
+        "long; Kafka's connections.max.idle.ms.",
+    )
+    receive_timeout_ms: int = number(
+        MS_PER_MINUTE,
+        "network.receive_timeout_ms",
+        (100, MS_PER_DAY),
+        "From the first byte of a request to its last; a slower request closes its connection.",
+    )
+    inflight_max_bytes: int = number(
+        256 * MIB,
+        "network.inflight_max_bytes",
+        (KIB, 1024 * GIB),
+        "Memory for requests and answers of all connections. Beyond it, large requests are read "
+        "one at a time, and connections that do not read their answers are closed.",
+    )
+    request_size_max_bytes: int = number(
+        32 * MIB,
+        "network.request_size_max_bytes",
+        (4 * KIB, 100 * MIB),
+        "A larger request closes its connection before memory is allocated for it. "
+        "Kafka's limit is 100 MiB.",
+    )
+    fetch_size_max_bytes: int = number(
+        55 * MIB,
+        "network.fetch_size_max_bytes",
+        (KIB, GIB),
+        "Maximum size of one Fetch answer, whatever the request allows; Kafka's fetch.max.bytes. "
+        "A single larger batch is returned nevertheless.",
+    )
+    fetch_wait_max_ms: int = number(
+        MS_PER_MINUTE,
+        "network.fetch_wait_max_ms",
+        (0, MS_PER_HOUR),
+        "Maximum wait of a Fetch, whatever the request allows.",
+    )
+    flush: Literal["sync", "async"] = choice(
+        "sync",
+        "flush.mode",
+        ("sync", "async"),
+        "Acknowledged messages survive a power cut (sync) or the end of the process (async).",
+        flag="--flush",
     )
     flush_interval_ms: int = number(
         200,
@@ -183,10 +212,31 @@ class Config:
         "faster on file systems with a journal, but each byte of the log is written twice. Measure "
         "before use.",
     )
-    must_exist: bool = store_settings.MUST_EXIST
-    loss_max_bytes: int = store_settings.LOSS_MAX_BYTES
-    checkpoint_interval_bytes: int = store_settings.CHECKPOINT_INTERVAL_BYTES
-    cache_size_bytes: int = store_settings.CACHE_SIZE_BYTES
+    must_exist: bool = switch(
+        False,
+        "store.must_exist",
+        "Refuses to start in a directory without a log, so that a missing mount is not mistaken "
+        "for a new broker. Set it after the first start.",
+    )
+    loss_max_bytes: int = number(
+        64 * MIB,
+        "store.loss_max_bytes",
+        (0, 64 * GIB),
+        "A start that would have to declare more of the log lost, or a whole segment, is refused.",
+    )
+    checkpoint_interval_bytes: int = number(
+        GIB,
+        "store.checkpoint_interval_bytes",
+        (64 * KIB, 64 * GIB),
+        "Growth of the log between two checkpoints; after a crash it is replayed, at 1 GB/s.",
+    )
+    cache_size_bytes: int = number(
+        64 * MIB,
+        "store.cache_size_bytes",
+        (MIB, 64 * GIB),
+        "Memory for frames that were read and checked, from which Fetch answers and deliveries are "
+        "served. The kernel also caches the files.",
+    )
     default_partition_count: int = number(
         4,
         "topics.default_partition_count",
@@ -259,14 +309,12 @@ class Config:
         (1, 36_500 * MS_PER_DAY),
         "A record with a longer delay is refused; ten years.",
     )
-    delay_levels: tuple[int, ...] = field(
-        default=read_levels(_ROCKETMQ_LEVELS),
-        metadata=about(
-            "delay.levels",
-            read_levels,
-            f"1 to {LEVEL_COUNT_MAX} durations such as 30s, none above `delay.max_ms`",
-            "The delays of `x-delay-level` 1, 2, ...; RocketMQ's 18 levels.",
-        ),
+    delay_levels: tuple[int, ...] = value(
+        read_levels(_ROCKETMQ_LEVELS),
+        "delay.levels",
+        read_levels,
+        f"1 to {LEVEL_COUNT_MAX} durations such as 30s, none above `delay.max_ms`",
+        "The delays of `x-delay-level` 1, 2, ...; RocketMQ's 18 levels.",
     )
     delivery_chunk_records: int = number(
         2_048,
@@ -355,14 +403,11 @@ class Config:
         (4 * KIB, 64 * GIB),
         "Committed offsets of all groups, with their metadata; about 70 bytes each.",
     )
-    loop: Literal["auto", "uvloop", "asyncio"] = field(
-        default="auto",
-        metadata=about(
-            "process.loop",
-            partial(read_choice, _LOOPS),
-            ", ".join(_LOOPS),
-            "The event loop; auto takes uvloop if installed, which halves the cost of Fetch.",
-        ),
+    loop: Literal["auto", "uvloop", "asyncio"] = choice(
+        "auto",
+        "process.loop",
+        ("auto", "uvloop", "asyncio"),
+        "The event loop; auto takes uvloop if installed, which halves the cost of Fetch.",
     )
     process_priority: int = number(
         -5,
@@ -372,14 +417,11 @@ class Config:
         "0 leaves it unchanged.",
         unit="nice",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = field(
-        default="info",
-        metadata=about(
-            "process.log_level",
-            partial(read_choice, _LOG_LEVELS),
-            ", ".join(_LOG_LEVELS),
-            "The lowest level that is logged to standard error.",
-        ),
+    log_level: Literal["debug", "info", "warning", "error"] = choice(
+        "info",
+        "process.log_level",
+        ("debug", "info", "warning", "error"),
+        "The lowest level that is logged to standard error.",
     )
 
     def __post_init__(self) -> None:

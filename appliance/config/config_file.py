@@ -7,6 +7,7 @@ Layer 1; reads through `FileSystem`.
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,11 +47,8 @@ def load_config(path: Path | None, overrides: Mapping[str, object], fs: FileSyst
 
 def _read_toml(path: Path, fs: FileSystem) -> dict[str, object]:
     try:
-        file = fs.open(path, writable=False)
-        try:
+        with closing(fs.open(path, writable=False)) as file:
             content = file.pread(CONFIG_FILE_SIZE_MAX_BYTES + 1, 0)
-        finally:
-            file.close()
     except StorageError as error:
         raise ConfigError(f"cannot read the configuration file: {error}") from error
     if len(content) > CONFIG_FILE_SIZE_MAX_BYTES:

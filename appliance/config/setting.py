@@ -92,11 +92,23 @@ class Setting:
     """The command line flag that overrides the file, if there is one."""
 
 
-def about(
-    key: str, read: Callable[[object], object], allowed: str, reason: str, *, flag: str = ""
-) -> dict[str, Setting]:
-    """Return the metadata of a dataclass field that is a setting."""
-    return {"setting": Setting(key, "", allowed, reason, read, flag)}
+def value(
+    default: object,
+    key: str,
+    read: Callable[[object], object],
+    allowed: str,
+    reason: str,
+    *,
+    unit: str = "",
+    flag: str = "",
+) -> Any:
+    """Return a dataclass field for a setting; see `Setting` for the arguments.
+
+    The type is Any for the same reason as that of `dataclasses.field`: the result is assigned to a
+    field of another type.
+    """
+    setting = Setting(key, unit, allowed, reason, read, flag)
+    return field(default=default, metadata={"setting": setting})
 
 
 def number(
@@ -104,21 +116,23 @@ def number(
 ) -> Any:
     """Return a dataclass field for a whole number within `bounds`, both inclusive.
 
-    The default of `unit` is the last word of the key. The type is Any for the same reason as that
-    of `dataclasses.field`: the result is assigned to a field of another type.
+    The default of `unit` is the last word of the key.
     """
     low, high = bounds
     read = partial(_read_number, low, high)
     words = key.rpartition("_")[2] if unit is None else unit
-    setting = Setting(key, words, f"{low:_} to {high:_}", reason, read)
-    return field(default=default, metadata={"setting": setting})
+    return value(default, key, read, f"{low:_} to {high:_}", reason, unit=words)
 
 
 def switch(default: bool, key: str, reason: str, flag: str = "") -> Any:
     """Return a dataclass field for a setting that is true or false."""
-    return field(
-        default=default, metadata=about(key, read_switch, "true or false", reason, flag=flag)
-    )
+    return value(default, key, _read_switch, "true or false", reason, flag=flag)
+
+
+def choice(default: str, key: str, choices: tuple[str, ...], reason: str, flag: str = "") -> Any:
+    """Return a dataclass field for a setting that is one of some words."""
+    allowed = " or ".join(choices) if len(choices) == 2 else ", ".join(choices)
+    return value(default, key, partial(_read_choice, choices), allowed, reason, flag=flag)
 
 
 def _read_number(low: int, high: int, value: object) -> int:
@@ -130,13 +144,13 @@ def _read_number(low: int, high: int, value: object) -> int:
     return value
 
 
-def read_choice(choices: tuple[str, ...], value: object) -> str:
+def _read_choice(choices: tuple[str, ...], value: object) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ValueError("it is not an allowed value")
     return value
 
 
-def read_switch(value: object) -> bool:
+def _read_switch(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError("it is not a boolean")
     return value

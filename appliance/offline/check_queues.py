@@ -6,17 +6,19 @@ the end: a topic that is deleted later in the log has no files, and another topi
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from _core.bytes.layout import UNIT_AT_SIZE, UNIT_AT_TAGS_CODE, UNIT_SIZE, UNITS_PER_FILE
+from _core.bytes.layout import UNIT_SIZE, UNITS_PER_FILE
 from _core.queue.partition import Partition, Topic
 from appliance.errors import StorageError
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
 from appliance.offline.log_state import LogState
 from appliance.store.paths import segment_name
+from appliance.store.queue.unit_reader import UNIT
 
 FAULTS_PER_PARTITION_MAX: Final = 100
 """Ranges of wrong units that are reported for one partition."""
@@ -108,11 +110,8 @@ class QueueCheck:
         path = queue.directory / segment_name(first * UNIT_SIZE)
         try:
             # Opened each time: there may be more partitions than files that a process may open.
-            file = self._data.fs.open(path, writable=False)
-            try:
+            with closing(self._data.fs.open(path, writable=False)) as file:
                 return file.pread(size, at).ljust(size, b"\x00")
-            finally:
-                file.close()
         except StorageError as error:
             if error.is_missing:
                 return bytes(size)
@@ -139,7 +138,7 @@ class QueueCheck:
     def _leads_to_damage(self, unit: bytes) -> bool:
         if not self._damage:
             return False
-        pos = int.from_bytes(unit[:UNIT_AT_SIZE], "big", signed=True)
+        pos, _, _ = UNIT.unpack(unit)
         place = bisect_right(self._damage, pos, key=lambda part: part[0]) - 1
         return place >= 0 and pos < self._damage[place][1]
 
@@ -175,7 +174,5 @@ def describe_unit(unit: bytes) -> str:
     """Return a unit as text."""
     if unit == _NO_UNIT:
         return "no unit"
-    position = int.from_bytes(unit[:UNIT_AT_SIZE], "big", signed=True)
-    size = int.from_bytes(unit[UNIT_AT_SIZE:UNIT_AT_TAGS_CODE], "big", signed=True)
-    tags = int.from_bytes(unit[UNIT_AT_TAGS_CODE:], "big", signed=True)
+    position, size, tags = UNIT.unpack(unit)
     return f"the unit position {position} size {size} tags {tags}"

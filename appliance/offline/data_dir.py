@@ -20,12 +20,11 @@ from appliance.errors import (
 from appliance.offline.findings import Findings
 from appliance.offline.log_files import LogFiles
 from appliance.store.checkpoint import COPY_SIZE, NO_CLUSTER, Checkpoint, SavedState, decode
+from appliance.store.log.frame_kinds import WHOLE
 from appliance.store.paths import DataPaths
 from appliance.store.state.control_frames import decode_head
 from appliance.system.files import FileSystem, Lock
 from appliance.units import PAGE_SIZE_BYTES
-
-WHOLE = "whole"
 
 
 @dataclass(slots=True)

@@ -5,16 +5,11 @@ that memory grows with the pending timers and not with the size of the log.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from _core.bytes.layout import (
-    KIND_ACCEPT,
-    KIND_BLANK,
-    UNIT_AT_SIZE,
-    UNIT_AT_TAGS_CODE,
-    UNIT_SIZE,
-)
+from _core.bytes.layout import KIND_ACCEPT, KIND_BLANK, UNIT_SIZE
 from appliance.offline.control_facts import facts_of
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Findings
@@ -32,6 +27,7 @@ from appliance.offline.state_items import state_items
 from appliance.store.checkpoint import COPY_SIZE
 from appliance.store.log.frame_kinds import kind_name
 from appliance.store.paths import parse_segment_name
+from appliance.store.queue.unit_reader import UNIT
 from appliance.units import KIB, MIB
 
 SLICE_BYTES: Final = MIB
@@ -231,29 +227,25 @@ class Dump:
 
     def _units(self, topic: str, partition: str, name: str, first: int) -> Iterator[Item]:
         path = self._data.paths.consume_queue / topic / partition / name
-        file = self._data.fs.open(path, writable=False)
-        try:
+        with closing(self._data.fs.open(path, writable=False)) as file:
             at: int | None = file.next_data(0)
             while at is not None:
                 at -= at % UNIT_SIZE
                 data = file.pread(UNITS_AT_ONCE * UNIT_SIZE, at)
                 for start in range(0, len(data) - UNIT_SIZE + 1, UNIT_SIZE):
-                    unit, offset = (
-                        data[start : start + UNIT_SIZE],
-                        first + (at + start) // UNIT_SIZE,
-                    )
-                    if any(unit) and self._filters.takes_offsets(offset, 1):
+                    position, size, tags_code = UNIT.unpack_from(data, start)
+                    offset = first + (at + start) // UNIT_SIZE
+                    is_there = bool(position or size or tags_code)
+                    if is_there and self._filters.takes_offsets(offset, 1):
                         yield {
                             "topic": topic,
                             "partition": _as_number(partition),
                             "offset": offset,
-                            "position": _signed(unit[:UNIT_AT_SIZE]),
-                            "size": _signed(unit[UNIT_AT_SIZE:UNIT_AT_TAGS_CODE]),
-                            "tags_code": _signed(unit[UNIT_AT_TAGS_CODE:]),
+                            "position": position,
+                            "size": size,
+                            "tags_code": tags_code,
                         }
                 at = file.next_data(at + len(data)) if len(data) >= UNIT_SIZE else None
-        finally:
-            file.close()
 
     def checkpoint(self) -> Iterator[Item]:
         """Yield the copies of the checkpoint, and the state snapshots that they name."""
@@ -308,7 +300,3 @@ def _new_state(fault: ControlFault) -> LogState:
 
 def _as_number(name: str) -> int:
     return int(name) if name.isascii() and name.isdigit() else -1
-
-
-def _signed(data: bytes) -> int:
-    return int.from_bytes(data, "big", signed=True)

@@ -22,7 +22,8 @@ from appliance.store.state.control_frames import (
     decode_producer,
     decode_topic,
 )
-from appliance.store.state.state import LogCalls, State
+from appliance.store.state.log_calls import LogCalls
+from appliance.store.state.state import State
 
 DEFAULTS: Final = Config()
 

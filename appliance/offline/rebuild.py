@@ -6,6 +6,7 @@ are removed only after nothing names them any more.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from appliance.broker import Broker
 from appliance.config.config import Config
@@ -20,35 +21,27 @@ from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 
 
+@dataclass(slots=True)
 class Rebuild:
-    """One rebuild; exhaust `run`, then `report` has the result."""
+    """One rebuild; exhaust `run`, then `report` has the result.
 
-    report: RecoveryReport
+    Attributes:
+        clock: gives the time of the frame that begins an epoch.
+        config: the broker's; the derived files depend on a few settings.
+        facade: interprets topic settings.
+        accepts_loss: continue although parts of the log are missing.
+    """
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        clock: Clock,
-        config: Config,
-        facade: Facade,
-        *,
-        accepts_loss: bool = False,
-    ) -> None:
-        """Prepare a rebuild; touches no file yet.
+    fs: FileSystem
+    clock: Clock
+    config: Config
+    facade: Facade
+    accepts_loss: bool = False
+    report: RecoveryReport = field(init=False)
 
-        Args:
-            fs: all files.
-            clock: gives the time of the frame that begins an epoch.
-            config: the broker's; the derived files depend on a few settings.
-            facade: interprets topic settings.
-            accepts_loss: continue although parts of the log are missing.
-        """
-        self._accepts_loss = accepts_loss
-        self._fs = fs
-        self._clock = clock
-        self._config = config
-        self._facade = facade
-        self._paths = DataPaths(config.data_dir)
+    @property
+    def _paths(self) -> DataPaths:
+        return DataPaths(self.config.data_dir)
 
     def run(self) -> Iterator[Progress]:
         """Rebuild; yields between slices.
@@ -58,18 +51,18 @@ class Rebuild:
             LogRefusedError: the log does not match the checkpoint, or large parts are missing.
             LatermqError: as `Broker.recover`.
         """
-        if not self._fs.exists(self._paths.commit_log):
+        if not self.fs.exists(self._paths.commit_log):
             raise not_a_data_dir(self._paths)
-        lock = self._fs.lock(self._paths.root)
+        lock = self.fs.lock(self._paths.root)
         try:
-            if not self._accepts_loss:
+            if not self.accepts_loss:
                 self._check_log()
             self._forget()
         finally:
             lock.release()
         # If a broker takes the lock now, its start does the rest.
         broker = Broker(
-            self._clock, self._fs, self._config, self._facade, accepts_loss=self._accepts_loss
+            self.clock, self.fs, self.config, self.facade, accepts_loss=self.accepts_loss
         )
         try:
             yield from broker.recover()
@@ -85,15 +78,15 @@ class Rebuild:
         Raises:
             LogRefusedError: the log does not match the checkpoint.
         """
-        checkpoint = CheckpointFile(self._fs, self._paths.checkpoint)
+        checkpoint = CheckpointFile(self.fs, self._paths.checkpoint)
         log = CommitLog(
-            self._clock,
-            self._fs,
+            self.clock,
+            self.fs,
             self._paths.commit_log,
-            segment_size_bytes=self._config.segment_size_bytes,
+            segment_size_bytes=self.config.segment_size_bytes,
             is_sync_flush=True,
             is_prewritten=False,
-            cache_size_bytes=self._config.cache_size_bytes,
+            cache_size_bytes=self.config.cache_size_bytes,
             checkpoint=checkpoint,
         )
         try:
@@ -107,13 +100,13 @@ class Rebuild:
     def _forget(self) -> None:
         """Remove the derived files, after the checkpoint no longer names them."""
         paths = self._paths
-        if self._fs.exists(paths.checkpoint):
-            checkpoint = CheckpointFile(self._fs, paths.checkpoint)
+        if self.fs.exists(paths.checkpoint):
+            checkpoint = CheckpointFile(self.fs, paths.checkpoint)
             try:
                 checkpoint.open()
                 checkpoint.forget_states()
             finally:
                 checkpoint.close()
         for directory in (paths.consume_queue, paths.timer, paths.index, paths.control):
-            self._fs.remove_tree(directory)
-        self._fs.sync_dir(paths.root)
+            self.fs.remove_tree(directory)
+        self.fs.sync_dir(paths.root)

@@ -12,7 +12,7 @@ from _core.state.projections import Projections
 from _core.state.scan import LogScan
 from appliance.errors import CorruptionError
 from appliance.offline.data_dir import DataDir
-from appliance.store.recovery.log_presence import WHOLE
+from appliance.store.log.frame_kinds import WHOLE
 from appliance.store.state.control_frames import Ranges, decode_head, decode_verdict
 
 SLICE_BYTES: Final = 1 << 24

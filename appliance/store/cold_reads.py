@@ -19,9 +19,10 @@ from _core.state.projections import Projections
 from appliance.model import ColdPlace
 from appliance.store.damage import Damage
 from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.frame_kinds import WHOLE
 from appliance.store.log.frame_reader import FrameReader
 from appliance.store.queue.consume_queue import ConsumeQueues
-from appliance.store.queue.unit_reader import WHOLE, UnitReader, UnitsFound
+from appliance.store.queue.unit_reader import UnitReader, UnitsFound
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.units import NS_PER_MS

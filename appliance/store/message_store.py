@@ -30,21 +30,20 @@ from appliance.store.recovery.log_presence import LogPresence, read_heads
 from appliance.store.recovery.lost import set_aside
 from appliance.store.recovery.report import Progress, RecoveryReport
 from appliance.store.recovery.start import Start
-from appliance.store.recovery.verdict import Verdict, find_end, make_report
+from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
 from appliance.store.state import control_frames
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK
 from appliance.store.state.epoch_starts import next_epoch
+from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.snapshot import KnownDamage
-from appliance.store.state.state import LogCalls, State
+from appliance.store.state.state import State
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem, Lock
 from appliance.units import NS_PER_MS
 
 SALT_SIZE: Final = 4
-
-"""Kafka's error code for a full disk: clients retry."""
 
 
 class MessageStore:
@@ -251,15 +250,20 @@ class MessageStore:
             if partition is not None and partition.units_dirty:
                 self._queues.save(partition)
         self._make_parts(start)
-        self.report = make_report(
-            start,
-            verdict,
+        self.report = RecoveryReport(
             is_clean=tail.is_clean,
+            frames=scan.frames,
             end_pos=self.log.pointers.wrote,
-            damage=self.damage,
+            cut_bytes=max(0, scan.garbage_end - scan.pos),
+            damage=tuple(self.damage),
             epoch=epoch,
-            skips=skips,
+            checkpoint=0 if start.loaded is None else start.loaded.number,
+            applied=start.applied,
+            replayed_bytes=scan.pos - start.applied,
             duration_ms=(self._clock.monotonic_ns() - started_ns) // NS_PER_MS,
+            rejected=tuple(start.rejected),
+            skips=skips,
+            lost_bytes=verdict.lost_bytes,
         )
 
     def _make_parts(self, start: Start) -> None:

@@ -15,7 +15,8 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, NoReturn, Protocol
 
@@ -167,15 +168,11 @@ class FileSystem(Protocol):
 class OsFile:
     """A `File` of Linux. Any thread may call it."""
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_fd", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
-        self._path = path
+        self.path = path
         self._fd = fd
-
-    @property
-    def path(self) -> Path:
-        return self._path
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         total = sum(map(len, buffers))
@@ -251,16 +248,12 @@ class OsFile:
         return b"".join(parts)
 
     def fdatasync(self) -> None:
-        try:
+        with _reporting(self.path, "fdatasync"):
             os.fdatasync(self._fd)
-        except OSError as error:
-            self._fail("fdatasync", error)
 
     def truncate(self, size: int) -> None:
-        try:
+        with _reporting(self.path, "ftruncate"):
             os.ftruncate(self._fd, size)
-        except OSError as error:
-            self._fail("ftruncate", error)
 
     def allocate(self, size: int) -> None:
         try:
@@ -272,16 +265,12 @@ class OsFile:
                 self.truncate(size)
 
     def size(self) -> int:
-        try:
+        with _reporting(self.path, "fstat"):
             return os.fstat(self._fd).st_size
-        except OSError as error:
-            self._fail("fstat", error)
 
     def link_count(self) -> int:
-        try:
+        with _reporting(self.path, "fstat"):
             return os.fstat(self._fd).st_nlink
-        except OSError as error:
-            self._fail("fstat", error)
 
     def lock_hot(self, offset: int, size: int) -> memoryview | Literal[False] | None:
         # Imported here because most commands read files and need no compiled module.
@@ -290,16 +279,12 @@ class OsFile:
         return lock_window(self._fd, offset, size)
 
     def drop_cache(self, offset: int = 0, size: int = 0) -> None:
-        try:
+        with _reporting(self.path, "posix_fadvise"):
             os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
-        except OSError as error:
-            self._fail("posix_fadvise", error)
 
     def will_need(self, offset: int, size: int) -> None:
-        try:
+        with _reporting(self.path, "posix_fadvise"):
             os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
-        except OSError as error:
-            self._fail("posix_fadvise", error)
 
     def next_data(self, offset: int) -> int | None:
         try:
@@ -314,13 +299,11 @@ class OsFile:
     def close(self) -> None:
         if self._fd != _CLOSED:
             fd, self._fd = self._fd, _CLOSED
-            try:
+            with _reporting(self.path, "close"):
                 os.close(fd)
-            except OSError as error:
-                self._fail("close", error)
 
     def _fail(self, operation: str, error: OSError) -> NoReturn:
-        _fail(self._path, operation, error)
+        _fail(self.path, operation, error)
 
 
 class OsFileSystem:
@@ -332,10 +315,8 @@ class OsFileSystem:
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
-        try:
+        with _reporting(path, "open"):
             fd = os.open(path, flags, _FILE_MODE)
-        except OSError as error:
-            _fail(path, "open", error)
         return OsFile(path, fd)
 
     def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
@@ -344,18 +325,14 @@ class OsFileSystem:
             missing.append(path)
             path = path.parent
         for directory in reversed(missing):
-            try:
+            with _reporting(directory, "mkdir"):
                 os.mkdir(directory, _DIR_MODE)
-            except OSError as error:
-                _fail(directory, "mkdir", error)
             if is_synced:
                 self.sync_dir(directory.parent)
 
     def list_dir(self, path: Path) -> list[str]:
-        try:
+        with _reporting(path, "listdir"):
             return sorted(os.listdir(path))
-        except OSError as error:
-            _fail(path, "listdir", error)
 
     def exists(self, path: Path) -> bool:
         try:
@@ -367,16 +344,12 @@ class OsFileSystem:
         return True
 
     def rename(self, old: Path, new: Path) -> None:
-        try:
+        with _reporting(old, "rename"):
             os.rename(old, new)
-        except OSError as error:
-            _fail(old, "rename", error)
 
     def unlink(self, path: Path) -> None:
-        try:
+        with _reporting(path, "unlink"):
             os.unlink(path)
-        except OSError as error:
-            _fail(path, "unlink", error)
 
     def remove_tree(self, path: Path) -> None:
         # rmtree uses directory descriptors, so no symlink can be inserted meanwhile.
@@ -391,23 +364,18 @@ class OsFileSystem:
             _fail(path, "rmtree", error)
 
     def sync_dir(self, path: Path) -> None:
-        try:
+        with _reporting(path, "open"):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            _fail(path, "open", error)
         try:
-            os.fsync(fd)
-        except OSError as error:
-            _fail(path, "fsync", error)
+            with _reporting(path, "fsync"):
+                os.fsync(fd)
         finally:
             os.close(fd)
 
     def sync_tree(self, path: Path) -> None:
         # With thousands of files, each fdatasync would wait for its own journal commit.
-        try:
+        with _reporting(path, "open"):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            _fail(path, "open", error)
         try:
             if _syncfs(fd) != 0:
                 _fail(path, "syncfs", OSError(ctypes.get_errno(), ""))
@@ -416,14 +384,10 @@ class OsFileSystem:
 
     def lock(self, path: Path) -> Lock:
         lock_path = path / LOCK_NAME
-        try:
+        with _reporting(lock_path, "open"):
             fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        except OSError as error:
-            _fail(lock_path, "open", error)
-        try:
+        with _reporting(lock_path, "flock"):
             return file_lock.take(fd, path)
-        except OSError as error:
-            _fail(lock_path, "flock", error)
 
     def lock_for_reading(self, path: Path) -> Lock:
         lock_path = path / LOCK_NAME
@@ -433,17 +397,22 @@ class OsFileSystem:
             return file_lock.OsLock(-1)
         except OSError as error:
             _fail(lock_path, "open", error)
-        try:
+        with _reporting(lock_path, "flock"):
             return file_lock.take_for_reading(fd, path)
-        except OSError as error:
-            _fail(lock_path, "flock", error)
 
     def space(self, path: Path) -> tuple[int, int]:
-        try:
+        with _reporting(path, "statvfs"):
             found = os.statvfs(path)
-        except OSError as error:
-            _fail(path, "statvfs", error)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+@contextmanager
+def _reporting(path: Path, operation: str) -> Iterator[None]:
+    """Raise a failure of the operating system in the block as a StorageError."""
+    try:
+        yield
+    except OSError as error:
+        _fail(path, operation, error)
 
 
 def _fail(path: Path, operation: str, error: OSError) -> NoReturn:

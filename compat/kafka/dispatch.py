@@ -66,9 +66,9 @@ def prepare() -> Iterator[None]:
         for version in range(api.served_from, api.versions[1] + 1)
     ]
     for _, _, key, version in sorted(served):
-        messages.prepare_request(key, version)
+        messages.request_schema(key, version)
         yield
-        messages.prepare_response(key, version)
+        messages.response_schema(key, version)
         yield
 
 

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from appliance.config.config import Config
 from appliance.model import ColdPlace
-from appliance.store.state.group_frames import OffsetEntry
 from appliance.system.clock import Clock
 from appliance.units import NS_PER_MS
 from compat.kafka.groups.coordinator import GroupCoordinator
@@ -128,13 +127,6 @@ class SearchView(Protocol):
         """
 
 
-class GroupStoreView(GroupLog, Protocol):
-    """The consumer groups of the store, and their committed offsets."""
-
-    def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
-        """Commit or delete offsets, all of them or none; raises RequestError."""
-
-
 class ControlBroker(Protocol):
     """The part of the broker that answers control-plane requests."""
 
@@ -158,7 +150,7 @@ class ControlBroker(Protocol):
     def topics(self) -> TopicsView: ...
 
     @property
-    def groups(self) -> GroupStoreView: ...
+    def groups(self) -> GroupLog: ...
 
     @property
     def search(self) -> SearchView: ...

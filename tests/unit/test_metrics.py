@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from appliance.metrics import METRICS, Gauges, Histogram, Metrics, render
+from appliance.metrics import METRICS, Gauges, Metrics, render
 
 
 def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -87,13 +87,3 @@ def test_a_bucket_counts_all_values_up_to_its_bound() -> None:
     assert samples[("latermq_delivery_lateness_ms_sum", ())] == pytest.approx(
         2 * 0.5 + 4 * 0.6 + 8 + 16 * 5_000 + 32e9
     )
-
-
-def test_a_quantile_is_the_bound_that_covers_it() -> None:
-    histogram = Histogram([1, 2, 5])
-    assert histogram.quantile(0.5) == 0
-    histogram.observe(0.5, 98)
-    histogram.observe(4)
-    histogram.observe(9)
-    found = [histogram.quantile(fraction) for fraction in (0.5, 0.98, 0.99, 1)]
-    assert found == [1, 1, 5, float("inf")]

@@ -1,4 +1,4 @@
-"""Names of the frame kinds, and the error for a frame that a newer version wrote.
+"""Names of the frame kinds, and the errors of frames: none, and a newer version.
 
 Layer 2; does no I/O.
 """
@@ -10,6 +10,9 @@ from _core.bytes import layout
 from _core.bytes.layout import AT_VERSION, FLAGS_BINDING, FLAGS_READ, FORMAT_VERSION, KINDS_READ
 from _core.log.frames import read_header
 from appliance.errors import FormatVersionError
+
+WHOLE: Final = "whole"
+"""The result of `_core.log.frames.check` for an intact frame."""
 
 KIND_NAMES: Final = {
     layout.KIND_ACCEPT: "accept",

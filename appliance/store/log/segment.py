@@ -117,15 +117,12 @@ class SpareJob:
         spare = self._directory / SPARE_NAME
         if not self._fs.exists(spare):
             return None
-        file = self._fs.open(spare)
-        try:
+        with contextlib.closing(self._fs.open(spare)) as file:
             if not _is_fit(file, self._size_bytes):
                 self._fs.unlink(spare)
                 return None
             _zero(file, self._size_bytes)
             file.fdatasync()
-        finally:
-            file.close()
         path = self._directory / segment_name(self._base)
         self._fs.rename(spare, path)
         self._fs.sync_dir(self._directory)
@@ -160,9 +157,8 @@ class SpareJob:
     def _prewrite(self, segment: Segment) -> None:
         # Use a separate descriptor: the kernel reports a failed write-back once per descriptor,
         # and a sync here must not consume the error that a sync of the log would get.
-        file = self._fs.open(segment.file.path)
         zeros = memoryview(bytes(min(ZERO_STEP_BYTES, segment.size)))
-        try:
+        with contextlib.closing(self._fs.open(segment.file.path)) as file:
             for start in range(0, segment.size, len(zeros)):
                 with self._lock:
                     if self._is_taken:
@@ -171,8 +167,6 @@ class SpareJob:
                 if (start + len(zeros)) % ZERO_SYNC_BYTES < len(zeros):
                     file.fdatasync()
             file.fdatasync()
-        finally:
-            file.close()
 
     def stop(self) -> None:
         """Stop writing zeros; a sync may still be in flight."""

@@ -12,6 +12,7 @@ only; everything except `UnitSyncJob.run` belongs to the loop.
 
 import errno
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -89,10 +90,8 @@ class UnitSyncJob:
                 if error.is_missing:  # its topic was deleted meanwhile
                     continue
                 raise
-            try:
+            with closing(file):
                 file.fdatasync()
-            finally:
-                file.close()
         # Deepest first; the order does not matter, since the checkpoint is written after all syncs.
         for directory in sorted(self.directories, key=lambda path: -len(path.parts)):
             try:
@@ -150,10 +149,8 @@ class ConsumeQueues:
             if error.is_missing:
                 return False
             raise
-        try:
+        with closing(file):
             return file.size() >= (last + 1 - first) * UNIT_SIZE
-        finally:
-            file.close()
 
     def cut(self, partition: Partition, offset: int) -> None:
         """Drop the units from `offset` on: the log ends before their records.
@@ -173,11 +170,8 @@ class ConsumeQueues:
                 self._fs.unlink(path)
                 self._note_new_name(path.parent)
                 continue
-            file = self._fs.open(path)
-            try:
+            with closing(self._fs.open(path)) as file:
                 file.truncate(min((offset - first) * UNIT_SIZE, file.size()))
-            finally:
-                file.close()
             self._note_written(path)
 
     def _files_from(self, partition: Partition, offset: int) -> list[int]:

@@ -18,12 +18,10 @@ from _core.queue.unit_blocks import UNITS_PER_BLOCK
 from appliance.errors import StorageError
 from appliance.store.damage import Damage
 from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.frame_kinds import WHOLE
 from appliance.store.queue.consume_queue import EXHAUSTED, ConsumeQueues, UnitsRead, file_start
 from appliance.system.files import File, FileSystem
 from appliance.units import KIB, MIB, PAGE_SIZE_BYTES
-
-WHOLE: Final = "whole"
-"""The result of `check` for an intact frame."""
 
 SCAN_CHUNK_BYTES: Final = 4 * MIB
 """Size of one read of the log when units are rebuilt."""
@@ -31,7 +29,7 @@ SCAN_CHUNK_BYTES: Final = 4 * MIB
 LOOK_CHUNK_BYTES: Final = 64 * KIB
 """Size of one read when the next frame after damage is searched."""
 
-_UNIT: Final = struct.Struct(">qiq")
+UNIT: Final = struct.Struct(">qiq")
 
 Unit = tuple[int, int, int]
 """Position, size, tags code."""
@@ -69,7 +67,7 @@ class _Block:
         at = (offset - self.first) * UNIT_SIZE
         if at + UNIT_SIZE > len(self.units):
             return None
-        position, size, tags_code = _UNIT.unpack_from(self.units, at)
+        position, size, tags_code = UNIT.unpack_from(self.units, at)
         return position, size, tags_code
 
 
@@ -81,7 +79,7 @@ def _with_runs(units: bytes, first: int, partition: Partition) -> bytes:
         low, high = max(begin, first), min(end, stop)
         run = bytearray((high - low) * UNIT_SIZE)
         if begin >= first:
-            run[:UNIT_SIZE] = _UNIT.pack(pos, size, end if size < 0 else tags_code)
+            run[:UNIT_SIZE] = UNIT.pack(pos, size, end if size < 0 else tags_code)
         changed[(low - first) * UNIT_SIZE : (high - first) * UNIT_SIZE] = run
     return bytes(changed)
 
@@ -182,7 +180,7 @@ class UnitReader:
         units = _with_runs(scan.finish(), low, partition)
         frames = [(begin, stop - begin, fault) for begin, stop, fault in broken]
         at = (offset - low) * UNIT_SIZE
-        _, size, _ = _UNIT.unpack_from(units, at)
+        _, size, _ = UNIT.unpack_from(units, at)
         stored = block.unit(offset)
         if size < 0 and stored is not None and any(a <= stored[0] < b for a, b, _ in broken):
             # The unit may be valid: the log is damaged where it points.

@@ -13,12 +13,10 @@ from _core.log.frames import check, read_header
 from appliance.errors import CorruptionError, LogRefusedError, StorageError
 from appliance.store.checkpoint import NO_CLUSTER, Checkpoint
 from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.frame_kinds import WHOLE
 from appliance.store.paths import DataPaths
 from appliance.store.recovery.decisions import LogFault
 from appliance.store.state.control_frames import HeadFrame, decode_head
-
-WHOLE = "whole"
-"""The result of `check` for an intact frame."""
 
 
 def read_heads(log: CommitLog) -> dict[int, HeadFrame]:

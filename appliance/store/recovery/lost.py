@@ -6,7 +6,7 @@ Only people and `check` read these files. Their size is bounded: the first 64 Mi
 kept, and the newest 256 MiB of all cuts. Layer 2.
 """
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,9 +45,8 @@ def cuts(fs: FileSystem, paths: DataPaths) -> list[Cut]:
         parsed = parse_lost_name(name)
         if parsed is None:
             continue
-        file = fs.open(paths.lost / name, writable=False)
-        found.append(Cut(*parsed, file.size()))
-        file.close()
+        with closing(fs.open(paths.lost / name, writable=False)) as file:
+            found.append(Cut(*parsed, file.size()))
     return sorted(found, key=lambda cut: (cut.epoch, cut.pos))
 
 
@@ -90,17 +89,14 @@ def set_aside(fs: FileSystem, paths: DataPaths, log: CommitLog, scan: LogScan, e
 
 def _copy(fs: FileSystem, path: Path, log: CommitLog, start: int, end: int) -> int:
     """Write the bytes between two log positions to a file; return the size up to trailing zeros."""
-    file = fs.open(path, create=True)
     kept = 0
-    try:
+    with closing(fs.open(path, create=True)) as file:
         for pos in range(start, end, STEP_BYTES):
             data = log.files.read_raw(pos, min(STEP_BYTES, end - pos)).rstrip(b"\0")
             if data:
                 file.pwritev([data], pos - start)
                 kept = pos - start + len(data)
         file.fdatasync()
-    finally:
-        file.close()
     return kept
 
 

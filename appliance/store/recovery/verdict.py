@@ -10,17 +10,14 @@ verdict stays in the log for good: replays honour it, even if the bytes become r
 Layer 2; no I/O.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from _core.bytes.layout import FRAME_HEADER_SIZE, RECORDS_PER_BYTE_MAX
 from _core.queue.partition import Partition
 from _core.state.scan import LogScan
-from appliance.store.damage import Damage
 from appliance.store.recovery.decisions import End
-from appliance.store.recovery.report import RecoveryReport
-from appliance.store.recovery.start import Start
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK, Floors, Ranges, VerdictFrame
 from appliance.store.state.group_store import RAISED_MAX, raised
 from appliance.store.state.snapshot import KnownDamage
@@ -147,40 +144,3 @@ def subtract(ranges: Iterable[tuple[int, int]], known: Ranges) -> Iterator[tuple
             at = max(at, known_end)
         if at < end:
             yield at, end
-
-
-def make_report(
-    start: Start,
-    verdict: Verdict,
-    *,
-    is_clean: bool,
-    end_pos: int,
-    damage: Sequence[Damage],
-    epoch: int,
-    skips: tuple[str, ...],
-    duration_ms: int,
-) -> RecoveryReport:
-    """Make the report of a start.
-
-    Args:
-        start, verdict: its results.
-        is_clean: the last broker stopped cleanly.
-        end_pos: the end of the log after recovery.
-        damage, epoch, skips, duration_ms: as in the report.
-    """
-    scan = start.scan
-    return RecoveryReport(
-        is_clean=is_clean,
-        frames=scan.frames,
-        end_pos=end_pos,
-        cut_bytes=max(0, scan.garbage_end - scan.pos),
-        damage=tuple(damage),
-        epoch=epoch,
-        checkpoint=0 if start.loaded is None else start.loaded.number,
-        applied=start.applied,
-        replayed_bytes=scan.pos - start.applied,
-        duration_ms=duration_ms,
-        rejected=tuple(start.rejected),
-        skips=skips,
-        lost_bytes=verdict.lost_bytes,
-    )

@@ -14,8 +14,9 @@ the state snapshot that names the file stores that one. docs/FORMAT.md describes
 
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,9 @@ BLOCK_HEAD: Final = struct.Struct(">II")
 """Bytes of rows, count of rows."""
 CRC: Final = struct.Struct(">I")
 ENTRY: Final = struct.Struct(">BxxxIqqqqq")
-"""The stored form of a RunEntry: kind, CRC, number, size, rows, from and to position."""
+"""The stored form of a RunEntry."""
+_ENTRY_FIELDS: Final = ("kind", "crc", "number", "size", "rows", "from_pos", "to_pos")
+_entry_fields: Final = attrgetter(*_ENTRY_FIELDS)
 
 SYNC_BYTES: Final = 8 * MIB
 """Bytes between syncs: an fdatasync of hundreds of MB would delay that of the log."""
@@ -86,23 +89,12 @@ class RunEntry:
 
 def encode_entry(entry: RunEntry) -> bytes:
     """Encode an entry as ENTRY.size bytes."""
-    return ENTRY.pack(
-        entry.kind,
-        entry.crc,
-        entry.number,
-        entry.size,
-        entry.rows,
-        entry.from_pos,
-        entry.to_pos,
-    )
+    return ENTRY.pack(*_entry_fields(entry))
 
 
 def decode_entry(data: bytes | memoryview, offset: int = 0) -> RunEntry:
     """Decode an entry; the reader of the file checks it."""
-    kind, crc, number, size, rows, from_pos, to_pos = ENTRY.unpack_from(data, offset)
-    return RunEntry(
-        kind=kind, crc=crc, number=number, size=size, rows=rows, from_pos=from_pos, to_pos=to_pos
-    )
+    return RunEntry(**dict(zip(_ENTRY_FIELDS, ENTRY.unpack_from(data, offset), strict=True)))
 
 
 def run_directory(paths: DataPaths, kind: int) -> Path:
@@ -369,9 +361,6 @@ def read_rows(fs: FileSystem, path: Path) -> Iterator[TimerRow | CompletedRow | 
         StorageError: it cannot be read.
         CorruptionError: it is damaged.
     """
-    reader = RunReader(fs, path)
-    try:
+    with closing(RunReader(fs, path)) as reader:
         for block in reader.blocks():
             yield from rows_of(reader.kind, block)
-    finally:
-        reader.close()

@@ -14,6 +14,7 @@ The caller names the runs in a checkpoint, and uses none before `check` has pass
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from typing import Final
 
 from _core.bytes.layout import RUN_IDS, RUN_TIMERS
@@ -82,57 +83,37 @@ def first_to_merge(rows: Sequence[int], added: int, live: int) -> int:
     return first
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class RunsJob:
     """The job that writes a checkpoint of timers and ids. Made by `Runs.freeze`.
 
     Attributes:
-        pos: log position: the state includes all frames below it and no others.
+        runs: the runs of the previous state.
+        memtables: the frozen memtables, the oldest first; `run` sorts them.
+        live: number of rows that are not obsolete, by kind.
+        topics: ids of existing topics.
+        numbers: the number of the next run, by kind.
+        from_pos: log position at which the memtables begin.
+        pos: where they end: the state includes all frames below it and no others.
+        now_ms: epoch ms.
         entries: after `run`: all runs that form this state.
         damage: after `run`: why older runs could not be merged. The checkpoint still names them,
             although recovery will reject them and replay the log instead.
     """
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        paths: DataPaths,
-        *,
-        runs: tuple[RunEntry, ...],
-        memtable: tuple[TimerMemtable, ...],
-        live: dict[int, int],
-        topics: "array[int]",
-        numbers: dict[int, int],
-        from_pos: int,
-        pos: int,
-        now_ms: int,
-    ) -> None:
-        """Take ownership of frozen memtables; touch no file.
-
-        Args:
-            fs: all files.
-            paths: their names.
-            runs: the runs of the previous state.
-            memtable: the frozen memtables, the oldest first; `run` sorts them.
-            live: number of rows that are not obsolete, by kind.
-            topics: ids of existing topics.
-            numbers: the number of the next run, by kind.
-            from_pos: log position at which the memtables begin.
-            pos: log position at which they end.
-            now_ms: epoch ms.
-        """
-        self._fs = fs
-        self._paths = paths
-        self._runs = runs
-        self._memtable = memtable
-        self._live = live
-        self._topics = topics
-        self._numbers = numbers
-        self._from_pos = from_pos
-        self._now_ms = now_ms
-        self.pos = pos
-        self._writers: list[RunWriter] = []
-        self.entries: tuple[RunEntry, ...] = ()
-        self.damage: tuple[StorageError | CorruptionError, ...] = ()
+    fs: FileSystem
+    paths: DataPaths
+    runs: tuple[RunEntry, ...]
+    memtables: tuple[TimerMemtable, ...]
+    live: dict[int, int]
+    topics: "array[int]"
+    numbers: dict[int, int]
+    from_pos: int
+    pos: int
+    now_ms: int
+    entries: tuple[RunEntry, ...] = ()
+    damage: tuple[StorageError | CorruptionError, ...] = ()
+    _writers: list[RunWriter] = field(default_factory=list)
 
     def run(self) -> None:
         """Sort, merge, write and sync; on any thread. Call it once.
@@ -152,15 +133,15 @@ class RunsJob:
             for writer in self._writers:
                 writer.discard()
             raise
-        for memtable in self._memtable:
+        for memtable in self.memtables:
             memtable.release()
         self.entries = tuple(entries)
 
     def _write_kind(self, kind: int) -> list[RunEntry]:
-        present = [entry for entry in self._runs if entry.kind == kind]
+        present = [entry for entry in self.runs if entry.kind == kind]
         rows = [entry.rows for entry in present]
-        added = sum(memtable.row_count(kind) for memtable in self._memtable)
-        first = first_to_merge(rows, added, self._live[kind])
+        added = sum(memtable.row_count(kind) for memtable in self.memtables)
+        first = first_to_merge(rows, added, self.live[kind])
         if added == 0 and first == len(present):
             return present
         try:
@@ -176,32 +157,32 @@ class RunsJob:
         """Merge the present runs from `first` on and the memtables into one run."""
         merged = present[first:]
         writer = RunWriter(
-            self._fs,
-            self._paths,
+            self.fs,
+            self.paths,
             kind=kind,
-            number=self._numbers[kind],
-            from_pos=merged[0].from_pos if merged else self._from_pos,
+            number=self.numbers[kind],
+            from_pos=merged[0].from_pos if merged else self.from_pos,
             to_pos=self.pos,
         )
         self._writers.append(writer)
-        for memtable in self._memtable:
+        for memtable in self.memtables:
             memtable.sort()
         merge = RunMerge(
             kind,
-            source_count=len(merged) + len(self._memtable),
-            topics=self._topics,
+            source_count=len(merged) + len(self.memtables),
+            topics=self.topics,
             is_whole=first == 0,
-            now_ms=self._now_ms,
+            now_ms=self.now_ms,
         )
         with ExitStack() as stack:
-            sources = [open_run(stack, self._fs, self._paths, entry) for entry in merged]
-            sources += [iter(memtable_blocks(memtable, kind)) for memtable in self._memtable]
+            sources = [open_run(stack, self.fs, self.paths, entry) for entry in merged]
+            sources += [iter(memtable_blocks(memtable, kind)) for memtable in self.memtables]
             for block, rows in merged_blocks(merge, sources):
                 writer.append(block, rows)
         made = writer.finish()
         if made is None:
             return present[:first]
-        self._fs.sync_dir(writer.path.parent)
+        self.fs.sync_dir(writer.path.parent)
         return [*present[:first], made]
 
 
@@ -237,7 +218,11 @@ def merged_blocks(
 
 
 class Runs:
-    """The runs of one store. All but `RunsJob.run`, `check` and `keep` belong to the event loop."""
+    """The runs of one store. All but `RunsJob.run`, `check` and `keep` belong to the event loop.
+
+    Attributes:
+        entries: the runs of the last completed job: by kind, the oldest first.
+    """
 
     def __init__(
         self,
@@ -264,13 +249,8 @@ class Runs:
         self._job: RunsJob | None = None
         self._pos = 0
         self._next_numbers = dict.fromkeys(KINDS, 1)
-        self._entries: tuple[RunEntry, ...] = ()
+        self.entries: tuple[RunEntry, ...] = ()
         projections.memtable = self._memtable
-
-    @property
-    def entries(self) -> tuple[RunEntry, ...]:
-        """The runs of the last completed job: by kind, the oldest first."""
-        return self._entries
 
     @property
     def delta_bytes(self) -> int:
@@ -300,7 +280,7 @@ class Runs:
 
     def begin(self, pos: int) -> None:
         """Start without runs: the log is replayed from its beginning, `pos`."""
-        self._entries = ()
+        self.entries = ()
         self._pos = pos
 
     def check(self, entries: Iterable[RunEntry]) -> Iterator[int]:
@@ -357,7 +337,7 @@ class Runs:
                 for block, _ in merged_blocks(merge, sources):
                     take(block)
                     yield loader.timers + loader.ids
-        self._entries = tuple(entries)
+        self.entries = tuple(entries)
         self._pos = pos
 
     # Checkpoints
@@ -378,10 +358,10 @@ class Runs:
             self._frozen = (*self._frozen, self._memtable)
         self._memtable = projections.memtable = TimerMemtable()
         self._job = RunsJob(
-            self._fs,
-            self._paths,
-            runs=self._entries,
-            memtable=self._frozen,
+            fs=self._fs,
+            paths=self._paths,
+            runs=self.entries,
+            memtables=self._frozen,
             live={RUN_TIMERS: projections.due.pending, RUN_IDS: projections.ids.count},
             topics=array("i", projections.topics_by_id),
             numbers=dict(self._next_numbers),
@@ -399,7 +379,7 @@ class Runs:
         assert job is self._job
         self._job = None
         self._frozen = ()
-        self._entries = job.entries
+        self.entries = job.entries
         self._pos = job.pos
 
     def abandon(self, job: RunsJob) -> None:

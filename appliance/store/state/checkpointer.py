@@ -10,9 +10,9 @@ the present checkpoint remains and the next attempt follows later. Layer 2.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from appliance.errors import CorruptionError, StorageError
@@ -46,6 +46,7 @@ IDLE_NS: Final = 500 * NS_PER_MS
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class CheckpointJob:
     """The part of one checkpoint that runs on a thread.
 
@@ -54,24 +55,16 @@ class CheckpointJob:
         saved: the state that it saved; None if it failed.
     """
 
-    def __init__(
-        self,
-        checkpointer: "Checkpointer",
-        capture: Capture,
-        runs: RunsJob,
-        units: UnitSyncJob,
-        flushed: int,
-    ) -> None:
-        self._owner = checkpointer
-        self._capture = capture
-        self.units = units
-        self._flushed = flushed
-        self.runs = runs
-        self.control = capture.control
-        self.has_runs = False
-        self.has_units = False
-        self.error: StorageError | CorruptionError | None = None
-        self.saved: SavedState | None = None
+    owner: "Checkpointer"
+    control: ControlState
+    values: Sequence[bytes]
+    runs: RunsJob
+    units: UnitSyncJob
+    flushed: int
+    has_runs: bool = False
+    has_units: bool = False
+    error: StorageError | CorruptionError | None = None
+    saved: SavedState | None = None
 
     def run(self) -> None:
         """Write all files; may run on any thread.
@@ -89,7 +82,7 @@ class CheckpointJob:
                 raise
 
     def _run(self) -> None:
-        owner = self._owner
+        owner = self.owner
         self.runs.run()
         self.has_runs = True
         self.units.run()
@@ -97,28 +90,26 @@ class CheckpointJob:
         self.control = replace(self.control, runs=self.runs.entries)
         path = owner.paths.snapshot(self.control.number)
         try:
-            size, crc = snapshot.write(
-                owner.fs, path, encode_control(self.control, self._capture.values)
-            )
+            size, crc = snapshot.write(owner.fs, path, encode_control(self.control, self.values))
         except StorageError:
             with suppress(StorageError):
                 owner.fs.unlink(path)
             raise
         saved = SavedState(self.control.applied, self.control.number, size, crc)
-        owner.checkpoint.save(saved, self._flushed)
+        owner.checkpoint.save(saved, self.flushed)
         self.saved = saved
         # The next checkpoint retries files that cannot be removed.
         with suppress(StorageError):
             owner.remove_unnamed(self.control)
 
 
+@dataclass(slots=True, eq=False)
 class MarkJob:
     """Writes the durable position of the log to the checkpoint, and nothing else."""
 
-    def __init__(self, checkpoint: CheckpointFile, flushed: int) -> None:
-        self._checkpoint = checkpoint
-        self._flushed = flushed
-        self.error: StorageError | None = None
+    checkpoint: CheckpointFile
+    flushed: int
+    error: StorageError | None = None
 
     def run(self) -> None:
         """Write it; may run on any thread.
@@ -127,7 +118,7 @@ class MarkJob:
             StorageError: it failed; the process must stop.
         """
         try:
-            self._checkpoint.note_flushed(self._flushed)
+            self.checkpoint.note_flushed(self.flushed)
         except StorageError as error:
             self.error = error
             raise
@@ -298,7 +289,12 @@ class Checkpointer:
     def _hand_over(self, capture: Capture) -> CheckpointJob:
         self._capture = None
         return CheckpointJob(
-            self, capture, self._runs_job, self._queues.sync_job(), self._log.pointers.flushed
+            self,
+            capture.control,
+            capture.values,
+            self._runs_job,
+            self._queues.sync_job(),
+            self._log.pointers.flushed,
         )
 
     def end(self, job: CheckpointJob | MarkJob) -> None:

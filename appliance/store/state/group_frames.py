@@ -7,7 +7,8 @@ pure functions of bytes.
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 from appliance.store.state.payload import (
     COUNT,
@@ -36,21 +37,32 @@ STATE_ASSIGNING: Final = 5
 STATE_RECONCILING: Final = 6
 
 OFFSET_ENTRY: Final = struct.Struct(">Bxhiiiqqqq")
-"""Op, producer epoch, topic id, partition, leader epoch, offset, commit time, expiry, producer id;
-then group and metadata as texts."""
+"""_OFFSET_FIELDS; then group and metadata as texts."""
 GROUP_HEAD: Final = struct.Struct(">BBBxiiqI")
-"""Op, type, state, generation, assignment epoch, state time, member count; then four texts."""
+"""_GROUP_FIELDS, member count; then _GROUP_TEXTS."""
 MEMBER_HEAD: Final = struct.Struct(">iiii")
-"""Session timeout, rebalance timeout, epoch, previous epoch; then five texts, and three byte
-strings."""
+"""_MEMBER_FIELDS; then _MEMBER_TEXTS and _MEMBER_OCTETS."""
 
-_GROUP_TEXTS: Final = 4
-_MEMBER_TEXTS: Final = 5
-_MEMBER_OCTETS: Final = 3
+_OFFSET_FIELDS: Final = (
+    *("op", "producer_epoch", "topic_id", "partition", "leader_epoch"),
+    *("offset", "commit_ms", "expiry_ms", "producer_id"),
+)
+_GROUP_FIELDS: Final = ("op", "group_type", "state", "generation", "assignment_epoch", "state_ms")
+_GROUP_TEXTS: Final = ("group", "protocol_type", "protocol", "leader")
+_MEMBER_FIELDS: Final = ("session_timeout_ms", "rebalance_timeout_ms", "epoch", "previous_epoch")
+_MEMBER_TEXTS: Final = ("member_id", "instance_id", "rack_id", "client_id", "client_host")
+_MEMBER_OCTETS: Final = ("metadata", "assignment", "target")
 _OFFSET_SIZE_MIN: Final = OFFSET_ENTRY.size + 2 * SIZE.size
 _MEMBER_SIZE_MIN: Final = (
-    MEMBER_HEAD.size + _MEMBER_TEXTS * SIZE.size + _MEMBER_OCTETS * LONG_SIZE.size
+    MEMBER_HEAD.size + len(_MEMBER_TEXTS) * SIZE.size + len(_MEMBER_OCTETS) * LONG_SIZE.size
 )
+
+_offset_fields: Final = attrgetter(*_OFFSET_FIELDS)
+_group_fields: Final = attrgetter(*_GROUP_FIELDS)
+_group_texts: Final = attrgetter(*_GROUP_TEXTS)
+_member_fields: Final = attrgetter(*_MEMBER_FIELDS)
+_member_texts: Final = attrgetter(*_MEMBER_TEXTS)
+_member_octets: Final = attrgetter(*_MEMBER_OCTETS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +136,7 @@ def join_offsets(encoded: Sequence[bytes]) -> bytes:
 
 def encode_offset(entry: OffsetEntry) -> bytes:
     """Encode one entry of an offset frame."""
-    head = OFFSET_ENTRY.pack(
-        entry.op,
-        entry.producer_epoch,
-        entry.topic_id,
-        entry.partition,
-        entry.leader_epoch,
-        entry.offset,
-        entry.commit_ms,
-        entry.expiry_ms,
-        entry.producer_id,
-    )
+    head = OFFSET_ENTRY.pack(*_offset_fields(entry))
     return head + pack_text(entry.group) + pack_text(entry.metadata)
 
 
@@ -157,67 +159,22 @@ def decode_offsets(payload: bytes) -> tuple[OffsetEntry, ...]:
 
 
 def _decode_offset(reader: PayloadReader) -> OffsetEntry:
-    (
-        op,
-        producer_epoch,
-        topic_id,
-        partition,
-        leader_epoch,
-        offset,
-        commit_ms,
-        expiry_ms,
-        producer_id,
-    ) = reader.fields(OFFSET_ENTRY)
-    return OffsetEntry(
-        op=reader.chosen(op, range(OFFSET_COMMITTED, OFFSET_DELETED + 1)),
-        group=reader.text(),
-        topic_id=topic_id,
-        partition=partition,
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=reader.optional_text(),
-        commit_ms=commit_ms,
-        expiry_ms=expiry_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-    )
+    fields = dict(zip(_OFFSET_FIELDS, reader.fields(OFFSET_ENTRY), strict=True))
+    reader.chosen(fields["op"], range(OFFSET_COMMITTED, OFFSET_DELETED + 1))
+    return OffsetEntry(group=reader.text(), metadata=reader.optional_text(), **fields)
 
 
 def encode_group(frame: GroupFrame) -> bytes:
     """Encode the payload of a group frame."""
-    head = GROUP_HEAD.pack(
-        frame.op,
-        frame.group_type,
-        frame.state,
-        frame.generation,
-        frame.assignment_epoch,
-        frame.state_ms,
-        len(frame.members),
-    )
-    texts = (frame.group, frame.protocol_type, frame.protocol, frame.leader)
-    assert len(texts) == _GROUP_TEXTS
+    head = GROUP_HEAD.pack(*_group_fields(frame), len(frame.members))
     members = b"".join(_encode_member(member) for member in frame.members)
-    return head + b"".join(map(pack_text, texts)) + members
+    return head + b"".join(map(pack_text, _group_texts(frame))) + members
 
 
 def _encode_member(member: GroupMember) -> bytes:
-    head = MEMBER_HEAD.pack(
-        member.session_timeout_ms,
-        member.rebalance_timeout_ms,
-        member.epoch,
-        member.previous_epoch,
-    )
-    texts = (
-        member.member_id,
-        member.instance_id,
-        member.rack_id,
-        member.client_id,
-        member.client_host,
-    )
-    octets = (member.metadata, member.assignment, member.target)
-    assert len(texts) == _MEMBER_TEXTS
-    assert len(octets) == _MEMBER_OCTETS
-    return head + b"".join(map(pack_text, texts)) + b"".join(map(pack_octets, octets))
+    head = MEMBER_HEAD.pack(*_member_fields(member))
+    texts = b"".join(map(pack_text, _member_texts(member)))
+    return head + texts + b"".join(map(pack_octets, _member_octets(member)))
 
 
 def decode_group(payload: bytes) -> GroupFrame:
@@ -227,46 +184,26 @@ def decode_group(payload: bytes) -> GroupFrame:
         CorruptionError: its size does not match its counts, or a text is not UTF-8.
     """
     reader = PayloadReader(payload, "a group frame")
-    op, group_type, state, generation, assignment_epoch, state_ms, member_count = reader.fields(
-        GROUP_HEAD
-    )
-    group, protocol_type = reader.text(), reader.optional_text()
-    protocol, leader = reader.optional_text(), reader.optional_text()
+    *numbers, member_count = reader.fields(GROUP_HEAD)
+    fields = dict(zip(_GROUP_FIELDS, numbers, strict=True))
+    texts = _read_texts(reader, _GROUP_TEXTS, required=("group",))
     reader.check_count(member_count, _MEMBER_SIZE_MIN)
     members = tuple(_decode_member(reader) for _ in range(member_count))
-    frame = GroupFrame(
-        op=reader.chosen(op, range(GROUP_SAVED, GROUP_DELETED + 1)),
-        group=group,
-        group_type=reader.chosen(group_type, range(GROUP_CLASSIC, GROUP_CONSUMER + 1)),
-        state=reader.chosen(state, range(STATE_EMPTY, STATE_RECONCILING + 1)),
-        generation=generation,
-        assignment_epoch=assignment_epoch,
-        state_ms=state_ms,
-        protocol_type=protocol_type,
-        protocol=protocol,
-        leader=leader,
-        members=members,
-    )
+    reader.chosen(fields["op"], range(GROUP_SAVED, GROUP_DELETED + 1))
+    reader.chosen(fields["group_type"], range(GROUP_CLASSIC, GROUP_CONSUMER + 1))
+    reader.chosen(fields["state"], range(STATE_EMPTY, STATE_RECONCILING + 1))
     reader.finish()
-    return frame
+    return GroupFrame(**fields, **texts, members=members)
 
 
 def _decode_member(reader: PayloadReader) -> GroupMember:
-    session_timeout_ms, rebalance_timeout_ms, epoch, previous_epoch = reader.fields(MEMBER_HEAD)
-    member_id, instance_id, rack_id = reader.text(), reader.optional_text(), reader.optional_text()
-    client_id, client_host = reader.text(), reader.text()
-    metadata, assignment, target = reader.octets(), reader.octets(), reader.octets()
-    return GroupMember(
-        member_id=member_id,
-        instance_id=instance_id,
-        rack_id=rack_id,
-        client_id=client_id,
-        client_host=client_host,
-        session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=rebalance_timeout_ms,
-        epoch=epoch,
-        previous_epoch=previous_epoch,
-        metadata=metadata,
-        assignment=assignment,
-        target=target,
-    )
+    fields = dict(zip(_MEMBER_FIELDS, reader.fields(MEMBER_HEAD), strict=True))
+    texts = _read_texts(reader, _MEMBER_TEXTS, required=("member_id", "client_id", "client_host"))
+    octets: dict[str, Any] = {name: reader.octets() for name in _MEMBER_OCTETS}
+    return GroupMember(**fields, **texts, **octets)
+
+
+def _read_texts(
+    reader: PayloadReader, names: Sequence[str], required: Sequence[str]
+) -> dict[str, Any]:
+    return {name: reader.text() if name in required else reader.optional_text() for name in names}

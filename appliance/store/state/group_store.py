@@ -5,7 +5,7 @@ topic of the same name. The commits of one turn share a frame. It is appended at
 turn, or before any other control frame, so that replay sees all frames in order. Layer 2.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,6 +22,7 @@ from appliance.store.state.group_frames import (
     join_offsets,
     offset_size,
 )
+from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.payload import COUNT
 from appliance.units import KIB
 
@@ -53,31 +54,17 @@ class GroupStore:
     """
 
     def __init__(
-        self,
-        *,
-        append: Callable[[int, bytes], None],
-        has_room: Callable[[int], bool],
-        begin: Callable[[], None],
-        end: Callable[[], None],
-        payload_size_max: int,
-        reserve_bytes: int,
-        offsets_size_max: int,
+        self, log: LogCalls, *, payload_size_max: int, reserve_bytes: int, offsets_size_max: int
     ) -> None:
         """Start without groups.
 
         Args:
-            append: (kind, payload) appends a control frame; raises RequestError if it cannot.
-            has_room: returns whether a payload of that many bytes fits without using the reserve.
-            begin: called when memory changes before its frame is appended.
-            end: called when the change is complete, or the appended frame is applied.
+            log: appends the frames of groups and offsets.
             payload_size_max: the largest payload, bytes.
             reserve_bytes: room kept free on a full disk; gathered commits may use it.
             offsets_size_max: maximum total size of committed offsets, bytes.
         """
-        self._append = append
-        self._has_room = has_room
-        self._begin = begin
-        self._end = end
+        self._log = log
         self._payload_size_max = payload_size_max
         self._gathered_size_max = min(GATHERED_MAX_BYTES, reserve_bytes - 2 * FRAME_HEADER_SIZE)
         self._offsets_size_max = offsets_size_max
@@ -146,13 +133,13 @@ class GroupStore:
             if self._gathered_size + len(data) > self._gathered_size_max:
                 self.append_gathered()
             if len(data) > self._gathered_size_max:
-                self._append(KIND_OFFSET, join_offsets([data]))
+                self._log.append(KIND_OFFSET, join_offsets([data]))
             else:
-                self._begin()
+                self._log.begin()
                 self._gathered.append(data)
                 self._gathered_size += len(data)
             self.apply_offsets((entry,))
-            self._end()
+            self._log.end()
 
     @property
     def has_gathered(self) -> bool:
@@ -162,10 +149,10 @@ class GroupStore:
     def append_gathered(self) -> None:
         """Append the frame of the gathered commits, if any; see the module for when."""
         if self._gathered:
-            self._append(KIND_OFFSET, join_offsets(self._gathered))
+            self._log.append(KIND_OFFSET, join_offsets(self._gathered))
             self._gathered = []
             self._gathered_size = 0
-            self._end()
+            self._log.end()
 
     def save_group(self, frame: GroupFrame) -> None:
         """Store the current state of a group, or delete it with its offsets.
@@ -178,9 +165,9 @@ class GroupStore:
         self.append_gathered()
         self._check_payload(len(payload))
         self._check_room(len(payload))
-        self._append(KIND_GROUP, payload)
+        self._log.append(KIND_GROUP, payload)
         self.apply_group(frame)
-        self._end()
+        self._log.end()
 
     def _check_payload(self, size: int) -> None:
         if size > self._payload_size_max:
@@ -204,7 +191,7 @@ class GroupStore:
     def _check_room(self, size: int) -> None:
         # Gathered commits may use the reserve, which is kept for deliveries; but no more are
         # accepted once only the reserve is left.
-        if not self._has_room(size):
+        if not self._log.has_room(size):
             raise DiskFullError("the disk is full")
 
     # Frames, when they are appended and when they are replayed

@@ -10,7 +10,9 @@ state is used only if all of it is intact. docs/FORMAT.md describes it. Layer 2.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NoReturn
 from uuid import UUID
@@ -28,8 +30,12 @@ MAGIC: Final = 0x4C4D4353
 VERSION: Final = 1
 
 HEAD: Final = struct.Struct(">IHxxqqqqIiqiiI16sxxxx")
-"""Magic, version, number, start, applied, position and CRC of the last frame, epoch, next producer
-id, next topic id, generation floor, salt, cluster."""
+"""Magic, version, _HEAD_FIELDS, cluster."""
+_HEAD_FIELDS: Final = (
+    *("number", "start", "applied", "last_pos", "last_crc", "epoch"),
+    *("next_producer_id", "next_topic_id", "generation_floor", "salt"),
+)
+_head_fields: Final = attrgetter(*_HEAD_FIELDS)
 
 VALUE_HEAD: Final = struct.Struct(">BxxxiI")
 """Kind, topic id, size; then the payload. The values of a carry frame begin likewise."""
@@ -117,21 +123,7 @@ class ControlState:
 
 def encode_head(state: ControlState) -> bytes:
     """Encode the head of the file."""
-    return HEAD.pack(
-        MAGIC,
-        VERSION,
-        state.number,
-        state.start,
-        state.applied,
-        state.last_pos,
-        state.last_crc,
-        state.epoch,
-        state.next_producer_id,
-        state.next_topic_id,
-        state.generation_floor,
-        state.salt,
-        state.cluster.bytes,
-    )
+    return HEAD.pack(MAGIC, VERSION, *_head_fields(state), state.cluster.bytes)
 
 
 def encode_value(kind: int, payload: bytes, topic_id: int = 0) -> bytes:
@@ -177,13 +169,10 @@ def write(fs: FileSystem, path: Path, parts: Sequence[bytes]) -> tuple[int, int]
         StorageError: it could not be written or synced; the caller removes the file.
     """
     data = b"".join(parts)
-    file = fs.open(path, create=True)
-    try:
+    with closing(fs.open(path, create=True)) as file:
         file.truncate(0)
         file.pwritev([data], 0)
         file.fdatasync()
-    finally:
-        file.close()
     fs.sync_dir(path.parent)
     return len(data), crc32c(data)
 
@@ -198,12 +187,9 @@ def read(fs: FileSystem, path: Path, saved: SavedState) -> ControlState:
         StorageError: it is missing or cannot be read.
         CorruptionError: it is not the one that the checkpoint names, or has another version.
     """
-    file = fs.open(path, writable=False)
-    try:
+    with closing(fs.open(path, writable=False)) as file:
         # One byte more, to detect a longer file.
         data = file.pread(saved.size + 1, 0)
-    finally:
-        file.close()
     if len(data) != saved.size:
         raise CorruptionError(path, 0, f"{saved.size} bytes", f"{file_size(data, saved)}")
     if crc32c(data) != saved.crc:
@@ -237,20 +223,9 @@ def decode(path: Path, data: bytes) -> ControlState:
         raise CorruptionError(
             path, 0, f"a state snapshot of version {VERSION}", f"version {version}, {magic:#x}"
         )
-    names = (
-        "number",
-        "start",
-        "applied",
-        "last_pos",
-        "last_crc",
-        "epoch",
-        "next_producer_id",
-        "next_topic_id",
-        "generation_floor",
-        "salt",
-    )
     *numbers, cluster = fields
-    state = ControlState(**dict(zip(names, numbers, strict=True)), cluster=UUID(bytes=cluster))
+    head = dict(zip(_HEAD_FIELDS, numbers, strict=True))
+    state = ControlState(**head, cluster=UUID(bytes=cluster))
     for at, value in _walk(path, data):
         if value.kind in _BULK:
             state.values.append(value)

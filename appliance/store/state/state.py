@@ -7,7 +7,7 @@ while the broker serves. Layer 2; does no I/O.
 
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from appliance.store.state.control_frames import (
 )
 from appliance.store.state.epoch_starts import EpochStarts
 from appliance.store.state.group_store import GroupStore
+from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.offset_expiry import OffsetExpiry
 from appliance.store.state.snapshot import (
     PARTITION,
@@ -56,27 +57,6 @@ PARTITIONS_PER_SLICE: Final = 256
 
 UnitRuns = dict[tuple[int, int], list[Any]]
 """Runs of offsets without units, by topic id and partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogCalls:
-    """The functions of the log that the parts call.
-
-    Attributes:
-        append: (kind, payload) appends a control frame; `end` must follow.
-        append_topic: (payload, topic id) appends a topic frame and returns the end of its segment;
-            `end` must follow.
-        has_room: returns whether a payload of that many bytes fits without using the reserve.
-        begin: announces that memory changes before its frame is appended.
-        end: notes that the frame is applied: memory and log agree. If an error prevents the call,
-            the process ends.
-    """
-
-    append: Callable[[int, bytes], None]
-    append_topic: Callable[[bytes, int], int]
-    has_room: Callable[[int], bool]
-    begin: Callable[[], None]
-    end: Callable[[], None]
 
 
 class State:
@@ -120,10 +100,7 @@ class State:
         """The part of the configuration that the state depends on."""
         self.epochs = EpochStarts()
         self.groups = GroupStore(
-            append=log.append,
-            has_room=log.has_room,
-            begin=log.begin,
-            end=log.end,
+            log,
             payload_size_max=config.segment_size_bytes // 2,
             reserve_bytes=config.segment_size_bytes // RESERVE_FRACTION,
             offsets_size_max=config.offset_total_size_max_bytes,
@@ -139,12 +116,7 @@ class State:
         """All known damage of the log, found by recovery or later."""
         self._removed = removed
         self.topics = TopicStore(
-            self.projections,
-            append=log.append_topic,
-            end=log.end,
-            has_room=log.has_room,
-            configure=configure,
-            removed=self._forget_topic,
+            self.projections, log, configure=configure, removed=self._forget_topic
         )
 
     def _forget_topic(self, topic: Topic) -> None:
@@ -285,6 +257,9 @@ class Capture:
     """The control state at the time of construction, encoded incrementally while the broker runs.
 
     Made at the end of a turn, when memory and log agree.
+
+    Attributes:
+        values: those encoded so far, of the kinds that may be numerous.
     """
 
     def __init__(self, state: State, control: ControlState) -> None:
@@ -317,13 +292,8 @@ class Capture:
         projections.begin_capture()
         self._groups, self._offsets = state.groups.begin_capture()
         self._topics = state.topics.capture()
-        self._values: list[bytes] = []
+        self.values: list[bytes] = []
         self._steps = self._run()
-
-    @property
-    def values(self) -> Sequence[bytes]:
-        """The values encoded so far: those of the kinds that may be numerous."""
-        return self._values
 
     def step(self) -> bool:
         """Encode a slice in a millisecond or two; return True when all is done."""
@@ -340,14 +310,14 @@ class Capture:
             for topic_id, name, uuid, settings in self._topics[start : start + ENTRIES_PER_SLICE]:
                 frame = TopicFrame(TOPIC_DECLARED, name, uuid, (), dict(settings))
                 payload = control_frames.encode_topic(frame)
-                self._values.append(encode_value(KIND_TOPIC, payload, topic_id))
+                self.values.append(encode_value(KIND_TOPIC, payload, topic_id))
             yield True
         yield from self._encode_groups()
         yield from self._encode_offsets()
         self._state.groups.end_capture()
         while not self._state.projections.capture_some(PARTITIONS_PER_SLICE):
             yield True
-        self._values += [
+        self.values += [
             encode_value(VALUE_SEQUENCES, payload, topic_id)
             for topic_id, payload in self._state.projections.take_captured()
         ]
@@ -356,7 +326,7 @@ class Capture:
         size = 0
         for group in self._groups:
             payload = group_frames.encode_group(group)
-            self._values.append(encode_value(KIND_GROUP, payload))
+            self.values.append(encode_value(KIND_GROUP, payload))
             # One member costs about as much as one offset.
             size += 1 + len(group.members)
             if size >= ENTRIES_PER_SLICE:
@@ -377,7 +347,7 @@ class Capture:
     def _add_offsets(self, encoded: list[bytes]) -> None:
         if encoded:
             payload = group_frames.join_offsets(encoded)
-            self._values.append(encode_value(KIND_OFFSET, payload))
+            self.values.append(encode_value(KIND_OFFSET, payload))
 
 
 def _unit_runs(projections: Projections) -> Iterator[tuple[int, ...]]:

@@ -21,6 +21,7 @@ from appliance.store.state.control_frames import (
     decode_topic,
     encode_topic,
 )
+from appliance.store.state.log_calls import LogCalls
 
 _NEW_PARTITION: Final = (0, 0, -1)
 
@@ -30,15 +31,14 @@ class TopicStore:
 
     Attributes:
         partition_total: number of partitions of all topics.
+        next_topic_id: greater than the id of every topic that ever existed.
     """
 
     def __init__(
         self,
         projections: Projections,
+        log: LogCalls,
         *,
-        append: Callable[[bytes, int], int],
-        end: Callable[[], None],
-        has_room: Callable[[int], bool],
         configure: Callable[[Topic], None],
         removed: Callable[[Topic], None],
     ) -> None:
@@ -46,20 +46,15 @@ class TopicStore:
 
         Args:
             projections: hold the topics.
-            append: (payload, topic id) appends a topic frame and returns the end of the segment
-                that holds it; raises RequestError if it cannot.
-            end: called when the appended frame is applied.
-            has_room: returns whether a payload of that many bytes fits without using the reserve.
+            log: appends the topic frames.
             configure: applies a topic's settings to it.
             removed: called with a topic that was deleted.
         """
         self._projections = projections
-        self._append = append
-        self._end = end
-        self._has_room = has_room
+        self._log = log
         self._configure = configure
         self._removed = removed
-        self._next_topic_id = 1
+        self.next_topic_id = 1
         self.partition_total = 0
 
     @property
@@ -83,7 +78,7 @@ class TopicStore:
         frame = TopicFrame(
             TOPIC_DECLARED, name, uuid, (_NEW_PARTITION,) * partition_count, dict(settings)
         )
-        topic_id = self._next_topic_id
+        topic_id = self.next_topic_id
         self._write(topic_id, frame)
         return self._projections.topics_by_id[topic_id]
 
@@ -94,9 +89,9 @@ class TopicStore:
             RequestError: the disk is full and the reserve is used up.
         """
         frame = TopicFrame(TOPIC_DELETED, topic.name, topic.uuid, (), {})
-        self._append(encode_topic(frame), topic.topic_id)
+        self._log.append_topic(encode_topic(frame), topic.topic_id)
         self._apply(topic.topic_id, frame)
-        self._end()
+        self._log.end()
 
     def add_partitions(self, topic: Topic, partition_count: int) -> None:
         """Add empty partitions to a topic, so that it has `partition_count`.
@@ -139,19 +134,14 @@ class TopicStore:
     def _write(self, topic_id: int, frame: TopicFrame) -> None:
         payload = encode_topic(frame)
         # The reserve is kept for deliveries.
-        if not self._has_room(len(payload)):
+        if not self._log.has_room(len(payload)):
             raise DiskFullError("the disk is full")
-        segment_end = self._append(payload, topic_id)
+        segment_end = self._log.append_topic(payload, topic_id)
         self._apply(topic_id, frame)
         self._projections.topics_by_id[topic_id].declared_in = segment_end
-        self._end()
+        self._log.end()
 
     # Checkpoints
-
-    @property
-    def next_topic_id(self) -> int:
-        """Greater than the id of every topic that ever existed."""
-        return self._next_topic_id
 
     def capture(self) -> list[tuple[int, str, UUID, tuple[tuple[str, str], ...]]]:
         """Return id, name, uuid and settings of every topic, oldest first."""
@@ -176,7 +166,7 @@ class TopicStore:
 
     def restore_next_topic_id(self, topic_id: int) -> None:
         """Never allocate ids below `topic_id` again, including those of deleted topics."""
-        self._next_topic_id = max(self._next_topic_id, topic_id)
+        self.next_topic_id = max(self.next_topic_id, topic_id)
 
     # Frames
 
@@ -203,7 +193,7 @@ class TopicStore:
         partitions: list[tuple[int, int, int]] | None = None,
     ) -> None:
         known = self._projections.topics_by_id.get(topic_id)
-        self._next_topic_id = max(self._next_topic_id, topic_id + 1)
+        self.next_topic_id = max(self.next_topic_id, topic_id + 1)
         if frame.op == TOPIC_DELETED:
             if known is not None:
                 self._remove(known)

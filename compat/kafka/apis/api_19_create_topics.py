@@ -26,7 +26,7 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from appliance.errors import RequestError
+from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.configs.topic_settings import check_topic_settings, list_topic_settings
 from compat.kafka.node import Node
@@ -46,7 +46,9 @@ def create_topics(node: Node, version: int, request: Fields) -> Fields:
     for name, topics in by_name.items():
         try:
             if len(topics) > 1:
-                raise _invalid_request("the request names this topic more than once: name it once")
+                raise InvalidRequestError(
+                    "the request names this topic more than once: name it once"
+                )
             result = _create_topic(node, topics[0], request["validate_only"])
         except RequestError as error:
             result = _refuse(error)
@@ -83,7 +85,7 @@ def _read_partition_count(node: Node, asked: Fields) -> int:
     replica_count: int = asked["replication_factor"]
     if asked["assignments"]:
         if (partition_count, replica_count) != (_DEFAULT, _DEFAULT):
-            raise _invalid_request(
+            raise InvalidRequestError(
                 "with a manual assignment, partition count and replication factor must be -1"
             )
         return _check_assignments(node.broker.node_id, asked["assignments"])
@@ -111,10 +113,6 @@ def _check_assignments(node_id: int, assignments: list[Fields]) -> int:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     return len(assigned)
-
-
-def _invalid_request(message: str) -> RequestError:
-    return RequestError(message, ErrorCode.INVALID_REQUEST)
 
 
 def _refuse(error: RequestError) -> Fields:

@@ -18,7 +18,7 @@ from collections import Counter
 from typing import Final
 from uuid import UUID
 
-from appliance.errors import InvalidTopicError, RequestError, UnknownTopicError
+from appliance.errors import InvalidRequestError, InvalidTopicError, RequestError, UnknownTopicError
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES
 from compat.kafka.node import Node, TopicView
 from compat.kafka.protocol.error_codes import ErrorCode
@@ -60,17 +60,13 @@ def _check(
     name: str | None, topic_id: UUID | None, topic: TopicView | None, counts: Counter[str]
 ) -> TopicView:
     if (name is None) == (topic_id is None):
-        raise RequestError(
-            "a topic needs either a name or an id, not both", ErrorCode.INVALID_REQUEST
-        )
+        raise InvalidRequestError("a topic needs either a name or an id, not both")
     if topic is None:
         if name is None:
             raise RequestError("there is no topic with this id", ErrorCode.UNKNOWN_TOPIC_ID)
         raise UnknownTopicError("there is no topic with this name")
     if counts[topic.name] > 1:
-        raise RequestError(
-            "the request names this topic more than once: name it once", ErrorCode.INVALID_REQUEST
-        )
+        raise InvalidRequestError("the request names this topic more than once: name it once")
     if topic.name in RESERVED_TOPIC_NAMES:
         raise InvalidTopicError("this topic is internal and cannot be deleted")
     return topic

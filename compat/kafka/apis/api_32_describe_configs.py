@@ -23,7 +23,7 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from appliance.errors import RequestError
+from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.configs.broker_settings import list_broker_settings
 from compat.kafka.configs.entries import ConfigEntry, ResourceType
 from compat.kafka.configs.resources import DUPLICATE, check_broker, find_topic
@@ -74,7 +74,7 @@ class _Describer:
         }
         try:
             if len(resources) > 1:
-                raise RequestError(DUPLICATE, ErrorCode.INVALID_REQUEST)
+                raise InvalidRequestError(DUPLICATE)
             result["configs"] = self._encode_configs(resource)
         except RequestError as error:
             result["error_code"], result["error_message"] = error.code, error.message

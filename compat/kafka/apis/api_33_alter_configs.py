@@ -15,12 +15,11 @@ Versions: 1 as 0; 2 flexible. Clients should use IncrementalAlterConfigs (key 44
 Layer 4; does no I/O.
 """
 
-from appliance.errors import RequestError
+from appliance.errors import InvalidRequestError
 from compat.kafka.configs.changes import change_configs
 from compat.kafka.configs.entries import shown
 from compat.kafka.configs.topic_settings import check_topic_settings
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
 
@@ -31,9 +30,7 @@ def alter_configs(node: Node, version: int, request: Fields) -> Fields:
     def compute(_: dict[str, str], configs: list[Fields]) -> dict[str, str]:
         for config in configs:
             if config["value"] is None:
-                raise RequestError(
-                    f"{shown(config['name'])} has no value: give one", ErrorCode.INVALID_REQUEST
-                )
+                raise InvalidRequestError(f"{shown(config['name'])} has no value: give one")
         asked = {config["name"]: config["value"] for config in configs}
         return check_topic_settings(asked, node.broker.config)
 

@@ -17,7 +17,7 @@ Versions: 1 as 0; 2 flexible; 3 may return quota errors.
 Layer 4; does no I/O.
 """
 
-from appliance.errors import RequestError
+from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.configs.resources import find_topic
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
@@ -35,9 +35,8 @@ def create_partitions(node: Node, version: int, request: Fields) -> Fields:
         result = {"name": name, "error_code": ErrorCode.NONE, "error_message": None}
         try:
             if len(topics) > 1:
-                raise RequestError(
-                    "the request names this topic more than once: name it once",
-                    ErrorCode.INVALID_REQUEST,
+                raise InvalidRequestError(
+                    "the request names this topic more than once: name it once"
                 )
             _add_partitions(node, topics[0], is_only_checked=request["validate_only"])
         except RequestError as error:

@@ -22,12 +22,11 @@ Layer 4; does no I/O.
 import enum
 
 from appliance.config.config import Config
-from appliance.errors import InvalidSettingError, RequestError
+from appliance.errors import InvalidRequestError, InvalidSettingError
 from compat.kafka.configs.changes import change_configs
 from compat.kafka.configs.entries import shown
 from compat.kafka.configs.topic_settings import check_topic_settings, find_topic_setting
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
 
@@ -59,12 +58,9 @@ def _apply(settings: dict[str, str], config: Fields, limits: Config) -> None:
         settings.pop(name, None)
         return
     if operation not in set(_Operation):
-        raise RequestError(
-            f"operation {operation} is unknown: use 0 to {max(_Operation)}",
-            ErrorCode.INVALID_REQUEST,
-        )
+        raise InvalidRequestError(f"operation {operation} is unknown: use 0 to {max(_Operation)}")
     if value is None:
-        raise RequestError(f"{shown(name)} has no value: give one", ErrorCode.INVALID_REQUEST)
+        raise InvalidRequestError(f"{shown(name)} has no value: give one")
     if operation != _Operation.SET:
         value = _changed_list(settings, name, value, _Operation(operation))
     settings |= check_topic_settings({name: value}, limits)

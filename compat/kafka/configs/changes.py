@@ -6,7 +6,7 @@ Layer 3; does no I/O.
 from collections.abc import Callable
 from typing import TypeAlias
 
-from appliance.errors import RequestError
+from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.configs.broker_settings import HOW_TO_CHANGE
 from compat.kafka.configs.entries import ResourceType, shown
 from compat.kafka.configs.resources import DUPLICATE, check_broker, find_topic
@@ -37,7 +37,7 @@ def change_configs(node: Node, request: Fields, compute: Compute) -> Fields:
         result: Fields = {"error_code": ErrorCode.NONE, "error_message": None}
         try:
             if len(resources) > 1:
-                raise _invalid_request(DUPLICATE)
+                raise InvalidRequestError(DUPLICATE)
             _change(node, resources[0], compute, is_only_checked=request["validate_only"])
         except RequestError as error:
             result = {"error_code": error.code, "error_message": error.message}
@@ -50,7 +50,7 @@ def _change(node: Node, resource: Fields, compute: Compute, *, is_only_checked: 
     if kind != ResourceType.TOPIC:
         check_broker(node, kind, name)
         if configs:
-            raise _invalid_request(f"{shown(configs[0]['name'])}: {HOW_TO_CHANGE}")
+            raise InvalidRequestError(f"{shown(configs[0]['name'])}: {HOW_TO_CHANGE}")
         return
     topic = find_topic(node, name)
     _check_names(configs)
@@ -63,9 +63,7 @@ def _check_names(configs: list[Fields]) -> None:
     seen = set()
     for config in configs:
         if config["name"] in seen:
-            raise _invalid_request(f"{shown(config['name'])} occurs more than once: give it once")
+            raise InvalidRequestError(
+                f"{shown(config['name'])} occurs more than once: give it once"
+            )
         seen.add(config["name"])
-
-
-def _invalid_request(message: str) -> RequestError:
-    return RequestError(message, ErrorCode.INVALID_REQUEST)

@@ -5,11 +5,10 @@ Layer 3; does no I/O.
 
 from typing import Final
 
-from appliance.errors import RequestError, UnknownTopicError
+from appliance.errors import InvalidRequestError, UnknownTopicError
 from compat.kafka.configs.entries import ResourceType, shown
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.node import Node, TopicView
-from compat.kafka.protocol.error_codes import ErrorCode
 
 DUPLICATE: Final = "the request names this resource more than once: name it once"
 
@@ -43,9 +42,8 @@ def check_broker(node: Node, kind: int, name: str) -> None:
     """
     if kind != ResourceType.BROKER:
         what = _KINDS.get(kind, f"a resource of type {kind}")
-        raise RequestError(f"there is no configuration of {what}", ErrorCode.INVALID_REQUEST)
+        raise InvalidRequestError(f"there is no configuration of {what}")
     if name not in ("", str(node.broker.node_id)):
-        raise RequestError(
-            f"there is no broker {shown(name)}: use {node.broker.node_id} or ''",
-            ErrorCode.INVALID_REQUEST,
+        raise InvalidRequestError(
+            f"there is no broker {shown(name)}: use {node.broker.node_id} or ''"
         )

@@ -32,9 +32,6 @@ from compat.kafka.groups.rebalance import SAVE_RETRY_MS, Rebalancer
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 
-NO_GENERATION: Final = -1
-"""The generation of a commit that is not made by a member."""
-
 
 class GroupCoordinator:
     """All groups and their members.
@@ -319,7 +316,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Return whether offsets may be committed; a commit restarts the member's session.
 
-        Without a member id and a generation (NO_GENERATION) the group must have no members; a
+        Without a member id and a generation (-1) the group must have no members; a
         missing group is created.
         """
         group = self._groups.get(group_id)
@@ -363,22 +360,7 @@ class GroupCoordinator:
         topics = frozenset[str]() if group is None else group.subscribed_topics()
         return topics is None or topic_name in topics
 
-    def empty_since_ms(self, group_id: str) -> int | None:
-        """Return since when a group has no members, epoch ms; 0 if it never had one.
-
-        None if the group has members or does not exist.
-        """
-        group = self._groups.get(group_id)
-        if group is None or group.state is not GroupState.EMPTY:
-            return None
-        return group.state_ms
-
     # Groups
-
-    def state_of(self, group_id: str) -> GroupState:
-        """Return the state of a group; DEAD if it does not exist."""
-        group = self._groups.get(group_id)
-        return GroupState.DEAD if group is None else group.state
 
     def find(self, group_id: str) -> Group | None:
         """Return a group; the caller must not change it."""

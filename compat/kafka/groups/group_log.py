@@ -1,4 +1,4 @@
-"""The interface through which the coordinator stores groups. Layer 3."""
+"""The interface through which groups and committed offsets are stored. Layer 3."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -30,3 +30,6 @@ class GroupLog(Protocol):
         Raises:
             RequestError: the disk is full, or the frame is too large.
         """
+
+    def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:
+        """Commit or delete offsets, all of them or none; raises RequestError."""

@@ -14,7 +14,6 @@ class GroupsStatus:
     """A read-only view of the groups of one coordinator."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
-        """Show the groups of `coordinator`."""
         self._coordinator = coordinator
 
     def __len__(self) -> int:

@@ -93,11 +93,17 @@ class Host(Protocol):
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """One client connection."""
+    """One client connection.
+
+    Attributes:
+        session: the protocol state, once connected.
+        peer: the client's IP address and port.
+        end_reason: why the connection ends, once it does.
+    """
 
     def __init__(self, server: Host) -> None:
         self._server = server
-        self._session: Session
+        self.session: Session
         self._transport: asyncio.Transport
         self._parked: set[ParkedFetch] = set()
         self._node: Node
@@ -115,28 +121,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._handed_bytes = 0
         self._in_transport_bytes = 0
         self._trace: RequestTrace | None = None
-        self._peer = ""
-        self._end_reason = "closed by the client"
-
-    @property
-    def session(self) -> Session:
-        """The protocol state, once connected."""
-        return self._session
+        self.peer = ""
+        self.end_reason = "closed by the client"
 
     @property
     def address(self) -> str:
         """The client's IP address."""
         return self._node.client.host
-
-    @property
-    def peer(self) -> str:
-        """The client's IP address and port."""
-        return self._peer
-
-    @property
-    def end_reason(self) -> str:
-        """Why the connection ends, once it does."""
-        return self._end_reason
 
     @property
     def unanswered_count(self) -> int:
@@ -145,7 +136,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close the connection without sending unsent responses."""
-        self._end_reason = "the broker stops"
+        self.end_reason = "the broker stops"
         self._transport.abort()
 
     # Called by the event loop
@@ -154,8 +145,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self._node = replace(self._server.node, client=Client(host=str(peer[0])))
-        self._peer = str(Address(str(peer[0]), peer[1]))
-        self._session = self._server.broker.open_session(self._answer_control_plane)
+        self.peer = str(Address(str(peer[0]), peer[1]))
+        self.session = self._server.broker.open_session(self._answer_control_plane)
         self._watch = IdleDetector(self._server.broker.config, self._node.now_ms())
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if not self._server.admit(self):
@@ -163,7 +154,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._trace = RequestTrace.make_if_wanted(self._server.broker.clock, self.peer)
-        self._session.trace = self._trace
+        self.session.trace = self._trace
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
@@ -174,10 +165,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._parked.clear()
         if self._deferred is not None:
             self._deferred.is_abandoned = True
-        self._session.close()
+        self.session.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        window = self._session.get_buffer()
+        window = self.session.get_buffer()
         self._window_bytes = len(window)
         return window
 
@@ -202,7 +193,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._server.broker.metrics.received_bytes += count
         self._rest_after(count)
         self._turn_began_ns = clock.monotonic_ns()
-        self._session.received(count, clock.wall_ms())
+        self.session.received(count, clock.wall_ms())
         self._end_round()
 
     def _rest_after(self, count: int) -> None:
@@ -226,11 +217,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._is_lost:
             clock = self._server.broker.clock
             self._turn_began_ns = clock.monotonic_ns()
-            self._session.resume(clock.wall_ms())
+            self.session.resume(clock.wall_ms())
             self._end_round()
 
     def _end_round(self) -> None:
-        session = self._session
+        session = self.session
         budget = self._server.budget
         self._server.pump.end_turn()
         session.compact(INPUT_KEEP_BYTES if budget.is_ample else SMALL_BYTES)
@@ -256,7 +247,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # Counted only here, because dispatch has now checked that the API key is a known one.
         broker.metrics.count_request(int.from_bytes(request[:2], "big"))
         if broker.clock.monotonic_ns() - self._turn_began_ns > TURN_NS:
-            self._session.yield_turn()
+            self.session.yield_turn()
         if isinstance(answer, bytes):
             return answer, broker.control_pos
         parked = ResponseSlot()
@@ -282,7 +273,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.adjust_reading()
 
     def _send_some(self) -> None:
-        session = self._session
+        session = self.session
         size_max = COPIED_OUTPUT_BYTES if self._server.copies_output else OUTPUT_BYTES
         pieces = session.output(self._server.pump.durable_pos, size_max)
         if pieces:
@@ -314,7 +305,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _awaits_flush(self) -> bool:
         """Return whether a response, or a Produce request with acks=0, waits for a flush."""
-        session = self._session
+        session = self.session
         return session.awaits_flush or session.silent_pos > self._server.pump.durable_pos
 
     def _note_memory(self) -> None:
@@ -323,13 +314,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._in_transport_bytes = 0
         elif self._server.copies_output:
             self._in_transport_bytes = unsent_bytes
-        session = self._session
+        session = self.session
         held_bytes = session.held_bytes + self._in_transport_bytes
         self._server.note_memory(self, held_bytes, session.partial_bytes > SMALL_BYTES)
 
     def adjust_reading(self) -> None:
         """Pause or resume reading to match back-pressure."""
-        session = self._session
+        session = self.session
         # Input on a connection that is about to be closed is ignored.
         is_ending = session.close_reason is not None
         is_behind = self._is_write_paused or session.paused or session.yielded
@@ -352,7 +343,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _drop(self, label: CloseReason, reason: str) -> None:
         _log.info("closing connection %s: %s", self._transport.get_extra_info("peername"), reason)
-        self._end_reason = reason
+        self.end_reason = reason
         self._server.broker.metrics.count_closed(label)
         self._is_dropped = True
         # Not at once: asyncio calls connection_lost twice after a close inside resume_writing.
@@ -369,7 +360,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """
         if self._is_lost:
             return
-        session = self._session
+        session = self.session
         unsent_bytes = self._transport.get_write_buffer_size()
         sight = ConnectionStats(
             requests=session.requests,
@@ -401,7 +392,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             now_ms: monotonic ms.
         """
         wait_max_ms = self._server.broker.config.flush_timeout_ms
-        if self._session.time_out(now_ms, wait_max_ms, self._server.pump.durable_pos):
+        if self.session.time_out(now_ms, wait_max_ms, self._server.pump.durable_pos):
             self.send()
 
     # Parked fetches
@@ -425,7 +416,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Retry a parked fetch, for which there may be more data."""
         if parked.answered or self._is_lost:
             return
-        if self._session.retry(parked):
+        if self.session.retry(parked):
             self._parked.discard(parked)
             self._cancel(parked)
             self.send()

@@ -142,28 +142,26 @@ class MemoryBudget(Generic[Member]):
     Once it is used up, a connection in the middle of a large request is held back: the broker does
     not read from it until memory is free. One such connection may always proceed, however little
     memory is free, so that its request completes and frees memory. This prevents deadlock.
+
+    Attributes:
+        total_bytes: the memory of all connections together.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._total_bytes = 0
+        self.total_bytes = 0
         self._held: dict[Member, int] = {}
         self._waiting: dict[Member, None] = {}  # in order
         self._ahead: Member | None = None
 
     @property
-    def total_bytes(self) -> int:
-        """The memory of all connections together."""
-        return self._total_bytes
-
-    @property
     def is_scarce(self) -> bool:
-        return self._total_bytes > self._limit_bytes
+        return self.total_bytes > self._limit_bytes
 
     @property
     def is_ample(self) -> bool:
         """Less than half is used, so that buffers can be kept for reuse."""
-        return self._total_bytes < self._limit_bytes // 2
+        return self.total_bytes < self._limit_bytes // 2
 
     def is_held_back(self, member: Member) -> bool:
         return member in self._waiting
@@ -179,7 +177,7 @@ class MemoryBudget(Generic[Member]):
         Returns:
             Connections that are no longer held back.
         """
-        self._total_bytes += held_bytes - self._held.get(member, 0)
+        self.total_bytes += held_bytes - self._held.get(member, 0)
         self._held[member] = held_bytes
         if not is_large:
             self._leave(member)
@@ -192,7 +190,7 @@ class MemoryBudget(Generic[Member]):
 
     def forget(self, member: Member) -> list[Member]:
         """Remove a closed connection. Returns those that are no longer held back."""
-        self._total_bytes -= self._held.pop(member, 0)
+        self.total_bytes -= self._held.pop(member, 0)
         self._leave(member)
         return self._release()
 
@@ -204,7 +202,7 @@ class MemoryBudget(Generic[Member]):
     def _release(self) -> list[Member]:
         if not self._waiting:
             return []
-        if self._total_bytes <= LOW_WATER * self._limit_bytes:
+        if self.total_bytes <= LOW_WATER * self._limit_bytes:
             released = list(self._waiting)
             self._waiting.clear()
             return released

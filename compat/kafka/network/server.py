@@ -75,8 +75,8 @@ class KafkaServer:
         self._admission = Admission(broker.config)
         self._is_saving_memory = False
         self._refused_since_told = 0
-        self._refusals_reported_s = self._scarcity_reported_s = -float(REPORT_INTERVAL_S)
-        self._slowness_reported_s = -float(REPORT_INTERVAL_S)
+        self._reported_s: dict[str, float] = {}
+        """When each kind of log line was written last."""
         self._is_disk_full = False
         self._sweeping: asyncio.TimerHandle | None = None
         self._to_sweep: deque[KafkaConnection] = deque()
@@ -186,8 +186,7 @@ class KafkaServer:
     def _report_refusal(self, address: str, reason: str) -> None:
         """Log refused connections, at most every REPORT_INTERVAL_S."""
         self._refused_since_told += 1
-        now_s = self.loop.time()
-        if now_s - self._refusals_reported_s < REPORT_INTERVAL_S:
+        if not self._may_report("refusals"):
             return
         setting = "connection_count_max" + ("_per_address" if reason == "address" else "")
         _log.warning(
@@ -198,7 +197,14 @@ class KafkaServer:
             setting,
         )
         self._refused_since_told = 0
-        self._refusals_reported_s = now_s
+
+    def _may_report(self, what: str) -> bool:
+        """Return whether a line of this kind may be logged now; if so, note that it is."""
+        now_s = self.loop.time()
+        if now_s - self._reported_s.get(what, -REPORT_INTERVAL_S) < REPORT_INTERVAL_S:
+            return False
+        self._reported_s[what] = now_s
+        return True
 
     def forget(self, connection: KafkaConnection) -> None:
         """Remove a connection that was closed or refused."""
@@ -232,9 +238,7 @@ class KafkaServer:
                 self._report_scarcity()
 
     def _report_scarcity(self) -> None:
-        now_s = self.loop.time()
-        if now_s - self._scarcity_reported_s >= REPORT_INTERVAL_S:
-            self._scarcity_reported_s = now_s
+        if self._may_report("scarcity"):
             _log.warning(
                 "memory is scarce, large requests wait: network.inflight_max_bytes is reached"
             )
@@ -309,9 +313,7 @@ class KafkaServer:
         """Answer the connections that waited for a slow flush for flush_timeout_ms."""
         for connection in list(self._awaiting_flush):
             connection.time_out(now_ms)
-        now_s = self.loop.time()
-        if now_s - self._slowness_reported_s >= REPORT_INTERVAL_S:
-            self._slowness_reported_s = now_s
+        if self._may_report("slowness"):
             _log.warning("the disk has not confirmed a flush for %d ms", self.pump.unflushed_ms)
 
     def _tell_disk_full(self, is_full: bool) -> None:

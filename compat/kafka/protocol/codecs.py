@@ -276,17 +276,10 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
 
 
 def _measure_zstd_frame(data: memoryview) -> tuple[int, int]:
-    """Walk the blocks of a frame without unpacking them.
+    """Return the declared content size, -1 if none, and the maximum content size of the blocks.
 
-    The library's reader accepts a truncated frame and ignores bytes after a frame, so this function
-    compares the ends.
-
-    Returns:
-        The declared content size, -1 if none, and the maximum content size of the blocks.
-
-    Raises:
-        CodecError: the data is not exactly one frame.
-        zstandard.ZstdError: the frame's header is damaged or truncated.
+    Walks the blocks without unpacking them. The library's reader accepts a truncated frame and
+    ignores bytes after a frame, so this function compares the ends.
     """
     if bytes(data[: len(ZSTD_MAGIC)]) != ZSTD_MAGIC:
         raise CodecError("zstd", "it has no frame magic")

@@ -21,6 +21,7 @@ class DeferredResponse(Generic[Answer]):
 
     Attributes:
         is_abandoned: the connection is closed, so no one waits for the response.
+        is_complete: the answer is known.
     """
 
     def __init__(self, convert: Callable[[Answer], Any] = _unchanged) -> None:
@@ -32,19 +33,14 @@ class DeferredResponse(Generic[Answer]):
         self.is_abandoned = False
         self._steps: list[Callable[[Any], Any]] = [convert]
         self._response: Any = None
-        self._is_complete = False
+        self.is_complete = False
         self._answered: Callable[[Any], None] | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """The answer is known."""
-        return self._is_complete
 
     def complete(self, answer: Answer) -> None:
         """Set the answer; call it once, at any time, also before the handler returns."""
-        assert not self._is_complete, "answered twice"
+        assert not self.is_complete, "answered twice"
         self._response = answer
-        self._is_complete = True
+        self.is_complete = True
         if self._answered is not None:
             self._answered(self._converted())
 
@@ -56,7 +52,7 @@ class DeferredResponse(Generic[Answer]):
     def when_complete(self, answered: Callable[[Any], None]) -> None:
         """Register a function to call with the response, at once if it is already complete."""
         self._answered = answered
-        if self._is_complete:
+        if self.is_complete:
             answered(self._converted())
 
     def _converted(self) -> Any:

@@ -115,13 +115,13 @@ def decode_request(key: int, version: int, body: bytes | bytearray | memoryview)
     Time and memory are bounded by the size of the body and by
     compat.kafka.protocol.wire.ITEM_COUNT_MAX.
     """
-    return _request_schema(key, version).read(Reader(body))
+    return request_schema(key, version).read(Reader(body))
 
 
 def encode_response(key: int, version: int, response: Fields) -> bytes:
     """Encode the body of a response; Schema.write says which values may be missing."""
     writer = Writer()
-    _response_schema(key, version).write(writer, response)
+    response_schema(key, version).write(writer, response)
     return writer.finish()
 
 
@@ -135,7 +135,7 @@ def encode_response_item(key: int, version: int, path: str, item: Fields) -> byt
             `topics.partitions`.
         item: the fields of the item.
     """
-    schema = _response_schema(key, version)
+    schema = response_schema(key, version)
     for array in path.split("."):
         (items,) = (field.items for field in schema.fields if field.name == array)
         assert items is not None, f"{array} is not an array of structures"
@@ -145,24 +145,16 @@ def encode_response_item(key: int, version: int, path: str, item: Fields) -> byt
     return writer.finish()
 
 
-def prepare_request(key: int, version: int) -> None:
-    """Compile what `decode_request` would compile on first use, which takes up to 10 ms."""
-    _request_schema(key, version)
-
-
-def prepare_response(key: int, version: int) -> None:
-    """Compile what `encode_response` would compile on first use."""
-    _response_schema(key, version)
-
-
 @functools.cache
-def _request_schema(key: int, version: int) -> Schema:
+def request_schema(key: int, version: int) -> Schema:
+    """Return the schema of a request; the first call compiles it, which takes up to 10 ms."""
     # Loaded per version on demand: loading all modules of kio takes seconds.
     return _compile(load_request_schema(key, version))
 
 
 @functools.cache
-def _response_schema(key: int, version: int) -> Schema:
+def response_schema(key: int, version: int) -> Schema:
+    """Return the schema of a response, like `request_schema`."""
     return _compile(load_response_schema(key, version))
 
 

@@ -7,6 +7,7 @@ Layer 3; does no I/O.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from compat.kafka.node import Node
@@ -60,18 +61,7 @@ def handles(
     *, key: int, name: str, versions: tuple[int, int], flexible_from: int
 ) -> Callable[[Handler], Api]:
     """Turn the decorated handler into the row of its API; the arguments are those of Api."""
-
-    def make_api(handler: Handler) -> Api:
-        return Api(
-            key=key,
-            name=name,
-            versions=versions,
-            flexible_from=flexible_from,
-            served_from=versions[0],
-            handler=handler,
-        )
-
-    return make_api
+    return partial(Api, key, name, versions, flexible_from, versions[0])
 
 
 class Registry:

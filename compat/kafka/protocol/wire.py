@@ -57,29 +57,27 @@ class Reader:
 
     Every method returns the next value, and raises RemoteProtocolError if the remaining bytes do
     not contain one.
+
+    Attributes:
+        pos: the position of the next byte to read.
     """
 
-    __slots__ = ("_data", "_items_left", "_pos")
+    __slots__ = ("_data", "_items_left", "pos")
 
     def __init__(self, data: bytes | bytearray | memoryview, pos: int = 0) -> None:
         self._data = memoryview(data)
-        self._pos = pos
+        self.pos = pos
         self._items_left = ITEM_COUNT_MAX
-
-    @property
-    def pos(self) -> int:
-        """The position of the next byte to read."""
-        return self._pos
 
     def take(self, size: int) -> memoryview:
         """Return the next `size` bytes without copying them."""
-        end = self._pos + size
+        end = self.pos + size
         if size < 0 or end > len(self._data):
             raise RemoteProtocolError(
-                f"expected {size} bytes at byte {self._pos} of a message of {len(self._data)} bytes"
+                f"expected {size} bytes at byte {self.pos} of a message of {len(self._data)} bytes"
             )
-        taken = self._data[self._pos : end]
-        self._pos = end
+        taken = self._data[self.pos : end]
+        self.pos = end
         return taken
 
     def boolean(self) -> bool:
@@ -112,7 +110,7 @@ class Reader:
                 if value >> 32:
                     break
                 return value
-        raise RemoteProtocolError(f"the varint before byte {self._pos} has more than 32 bits")
+        raise RemoteProtocolError(f"the varint before byte {self.pos} has more than 32 bits")
 
     def string(self, *, is_compact: bool, is_nullable: bool) -> str | None:
         """Text after its size: an int16, or if compact a varint of size + 1; size -1 is null."""
@@ -148,7 +146,7 @@ class Reader:
         if count < 0:
             self._check_null(count, is_nullable)
             return None
-        bytes_left = len(self._data) - self._pos
+        bytes_left = len(self._data) - self.pos
         if count > bytes_left:
             raise RemoteProtocolError(
                 f"an array has {count} items: more than the {bytes_left} bytes left"
@@ -173,9 +171,9 @@ class Reader:
 
     def _check_null(self, size: int, is_nullable: bool) -> None:
         if size < -1:
-            raise RemoteProtocolError(f"the size before byte {self._pos} is negative: {size}")
+            raise RemoteProtocolError(f"the size before byte {self.pos} is negative: {size}")
         if not is_nullable:
-            raise RemoteProtocolError(f"the value before byte {self._pos} must not be null")
+            raise RemoteProtocolError(f"the value before byte {self.pos} must not be null")
 
 
 class Writer:

@@ -86,7 +86,7 @@ def test_the_last_one_that_goes_leaves_an_empty_group(harness: GroupHarness) -> 
     group = harness.group()
     assert (group.state, group.generation, group.leader_id) == (GroupState.EMPTY, 2, None)
     assert (group.protocol_type, group.protocol) == ("consumer", None)
-    assert harness.groups.empty_since_ms("g") == harness.clock.wall_ms()
+    assert group.state_ms == harness.clock.wall_ms()
     again = harness.join("g")
     harness.advance(DELAY_MS)
     assert again.answer.generation == 3

@@ -19,7 +19,7 @@ SERVED = [
     if api.handler is not None
     for version in range(api.served_from, api.versions[1] + 1)
 ]
-SCHEMAS = (messages._request_schema, messages._response_schema)
+SCHEMAS = (messages.request_schema, messages.response_schema)
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,8 @@ def test_one_codec_is_compiled_at_a_time_and_what_clients_begin_with_first() -> 
         if count == 4:
             before = [schema.cache_info().misses for schema in SCHEMAS]
             for key, version in ((3, 12), (18, 4)):
-                messages.prepare_request(key, version)
-                messages.prepare_response(key, version)
+                messages.request_schema(key, version)
+                messages.response_schema(key, version)
             assert [schema.cache_info().misses for schema in SCHEMAS] == before
     assert count == 2 * len(SERVED)
 

@@ -1,23 +1,33 @@
 """Search by time with lower and upper boundary, on the running maximum of timestamps.
 
-RocketMQ asserts of getOffsetInQueueByTime: no queue and an empty queue; the time of each message;
+RocketMQ's getOffsetInQueueByTime takes either boundary of a time; `search` computes both from
+`OffsetSearch.find`. RocketMQ asserts of it: no queue and an empty queue; the time of each message;
 times between two messages; times before the first and after the last; several messages of one
 time; a clock that was set back by a little and by much. Each is a test here, against a search from
 end to end.
 """
 
 import random
+from enum import Enum
 from typing import Final
 
 import pytest
 
-from appliance.offset_search import Boundary
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import Record
 from tests.support.values.topic_requests import delete_records
 
 START_MS: Final = 1_700_000_000_000
+
+
+class Boundary(Enum):
+    """Which record is the answer for a time that several records have, or none."""
+
+    LOWER = "lower"
+    """The first at which the running maximum reaches the time: first of several, or the next."""
+    UPPER = "upper"
+    """The last at which it does not exceed the time: last of several, or the one before."""
 
 
 def filled(batches: list[list[int]]) -> BrokerHarness:
@@ -31,7 +41,10 @@ def filled(batches: list[list[int]]) -> BrokerHarness:
 
 def search(harness: BrokerHarness, time_ms: int, boundary: Boundary) -> int:
     queue = harness.broker.topics.all()[0].partitions[0]
-    return harness.broker.search.find_boundary(queue, START_MS + time_ms, boundary)
+    after = 0 if boundary is Boundary.LOWER else 1
+    found = harness.broker.search.find(queue, START_MS + time_ms + after)
+    end = queue.visible_offset if found is None else found[0]
+    return end if boundary is Boundary.LOWER else max(end - after, queue.start_offset)
 
 
 def expected(times: list[int], time_ms: int, boundary: Boundary, start: int = 0) -> int:
