@@ -168,7 +168,7 @@ def test_each_check_finds_what_it_is_for(check: object, text: str, fact: str) ->
         ("_core/log/pointers.pyx", "Pointers.visible_pos"),
         ("_core/state/scan.pyx", "EPOCH_FELL"),
         ("_core/bytes/layout.pxd", "KIND_ACCEPT"),
-        ("appliance/config/config.py", "Config.listen"),
+        ("appliance/config/network.py", "NetworkSettings.listen"),
         ("appliance/metrics.py", "METRICS"),
     ],
 )

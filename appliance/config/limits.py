@@ -1,0 +1,45 @@
+"""Sizes of batches and records: fields of `Config`. Layer 1; does no I/O."""
+
+from dataclasses import dataclass
+
+from appliance.config.setting import number
+from appliance.units import GIB, KIB, MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitSettings:
+    """Sizes of batches and records."""
+
+    batch_size_max_bytes: int = number(
+        1_048_588,
+        "limits.batch_size_max_bytes",
+        (KIB, 100 * MIB),
+        "One record batch as sent; Kafka's message.max.bytes.",
+    )
+    decompressed_size_max_bytes: int = number(
+        64 * MIB,
+        "limits.decompressed_size_max_bytes",
+        (KIB, 256 * MIB),
+        "One record batch, decompressed to read its delay headers.",
+    )
+    request_decompressed_size_max_bytes: int = number(
+        64 * MIB,
+        "limits.request_decompressed_size_max_bytes",
+        (KIB, GIB),
+        "All record batches of one Produce request: other requests wait while it is decompressed.",
+    )
+    record_size_max_bytes: int = number(
+        4 * MIB,
+        "limits.record_size_max_bytes",
+        (256, 256 * MIB),
+        "One record, decompressed, including its headers.",
+    )
+    header_count_max: int = number(
+        1_000, "limits.header_count_max", (1, 100_000), "Headers of one record.", unit="headers"
+    )
+    header_size_max_bytes: int = number(
+        64 * KIB,
+        "limits.header_size_max_bytes",
+        (64, 100 * MIB),
+        "All headers of one record.",
+    )

@@ -1,0 +1,60 @@
+"""The data directory and its log: fields of `Config`. Layer 1; does no I/O."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.config.setting import number, read_path, switch, value
+from appliance.units import GIB, KIB, MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """The data directory and its log."""
+
+    data_dir: Path = value(
+        Path("latermq-data"),
+        "data_dir",
+        read_path,
+        "a directory, created if missing",
+        "Holds all data; one broker at a time.",
+        flag="--data-dir",
+    )
+    segment_size_bytes: int = number(
+        GIB,
+        "store.segment_size_bytes",
+        (64 * KIB, GIB),
+        "Size of one file of the log, a multiple of 4096; RocketMQ's default. Frame sizes have 32 "
+        "bits.",
+    )
+    prewrite_segments: bool = switch(
+        False,
+        "store.prewrite_segments",
+        "With sync flush: writes the zeros of the next segment in the background. Flushes are "
+        "faster on file systems with a journal, but each byte of the log is written twice. Measure "
+        "before use.",
+    )
+    must_exist: bool = switch(
+        False,
+        "store.must_exist",
+        "Refuses to start in a directory without a log, so that a missing mount is not mistaken "
+        "for a new broker. Set it after the first start.",
+    )
+    loss_max_bytes: int = number(
+        64 * MIB,
+        "store.loss_max_bytes",
+        (0, 64 * GIB),
+        "A start that would have to declare more of the log lost, or a whole segment, is refused.",
+    )
+    checkpoint_interval_bytes: int = number(
+        GIB,
+        "store.checkpoint_interval_bytes",
+        (64 * KIB, 64 * GIB),
+        "Growth of the log between two checkpoints; after a crash it is replayed, at 1 GB/s.",
+    )
+    cache_size_bytes: int = number(
+        64 * MIB,
+        "store.cache_size_bytes",
+        (MIB, 64 * GIB),
+        "Memory for frames that were read and checked, from which Fetch answers and deliveries are "
+        "served. The kernel also caches the files.",
+    )
