@@ -205,17 +205,27 @@ class Client:
 
 
 class LiveBroker:
-    """See the module's docstring. Settings are those of `small_config`, changed by keywords."""
+    """A broker with the topic `t`; settings are those of `small_config`, changed by keywords."""
 
-    def __init__(self, directory: Path, *, clock: Clock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        partition_count: int = 1,
+        *,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
         self.disk = HeldDisk()
         config = small_config(data_dir=directory / "data", **settings)
         self.broker = Broker(clock or SystemClock(), self.disk, config, KAFKA_FACADE)
         self._clients: list[Client] = []
+        self._partition_count = partition_count
 
     async def __aenter__(self) -> Self:
         for _ in self.broker.recover():
             pass
+        self.broker.topics.create("t", self._partition_count, {})
+        self.broker.flush()
         self.server = KafkaServer(self.broker)
         await self.server.start()
         return self
@@ -226,11 +236,6 @@ class LiveBroker:
             await client.close()
         await self.server.stop()
         self.broker.abandon()
-
-    def create_topic(self, name: str, partition_count: int = 1) -> None:
-        """Create a topic durably."""
-        self.broker.topics.create(name, partition_count, {})
-        self.broker.flush()
 
     async def connect(self, address: str = "127.0.0.1") -> Client:
         """Open a connection from a local address."""
