@@ -1,7 +1,8 @@
 """Compressed batches are unpacked as the clients packed them, and nothing else comes out alive.
 
 What real clients write is taken from them: aiokafka and kafka-python through their batch builders,
-Java as bytes recorded from kafka-clients 3.9.1. librdkafka has a file of its own.
+Java as bytes recorded from kafka-clients 3.9.1. Those of librdkafka come from its clients in
+tests/system/clients/suites.
 """
 
 import functools

@@ -102,11 +102,6 @@ def test_every_version_answers_all_of_its_fields(client: WireClient, version: in
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_request_of_no_topics_is_answered(client: WireClient, version: int) -> None:
-    assert client.ask(fetch_request([]), version, FetchResponse).responses == []
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_malformed_request_closes_the_connection(client: WireClient, version: int) -> None:
     """Cut before the end of its last partition."""
     request = fetch_request([("t", [fetch_part(0, 0)])])

@@ -54,15 +54,6 @@ def stored(client: WireClient, partition: int = 0) -> list[int]:
     return [int(record.value) for record in client.harness.fetch("t", partition)]
 
 
-def test_batch_sent_again_gets_its_first_answer(client: WireClient) -> None:
-    """Each of the last five batches; it is stored once."""
-    for sequence in range(0, 12, 2):
-        assert send(client, sequence, 2) == (0, sequence)
-    for sequence in (10, 2, 6, 4, 8):
-        assert send(client, sequence, 2) == (0, sequence)
-    assert stored(client) == list(range(12))
-
-
 def test_gap_is_out_of_order_and_named(client: WireClient) -> None:
     send(client, 0)
     part = client.produce("t", 0, batch_of(2))

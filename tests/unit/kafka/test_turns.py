@@ -157,36 +157,6 @@ def test_batch_of_tiny_blocks_is_refused(codec: int, head: bytes, block: bytes) 
     assert client.session.produce.work_bytes == 0
 
 
-@pytest.mark.parametrize("version", range(3, 12))
-def test_partition_named_twice_takes_nothing(version: int) -> None:
-    """Wherever it is named again; the others of the request are stored, and so is the next one."""
-    client = make_client()
-    request = produce_request(
-        [
-            ("t", [(0, PLAIN), (1, PLAIN), (2, None)]),
-            ("no", [(0, PLAIN), (0, PLAIN)]),
-            ("t", [(3, PLAIN), (1, PLAIN), (99, PLAIN), (2, PLAIN), (1, PLAIN)]),
-        ]
-    )
-    answer = client.ask(request, version, ProduceResponse)
-    found = [
-        (part.index, part.error_code)
-        for topic in answer.responses
-        for part in topic.partition_responses
-    ]
-    refused = ErrorCode.INVALID_REQUEST
-    assert found == [
-        (0, 0), (1, refused), (2, refused),
-        (0, 3), (0, 3),
-        (3, 0), (1, refused), (99, 3), (2, refused), (1, refused),
-    ]  # fmt: skip
-    if version >= 8:
-        said = answer.responses[0].partition_responses[1].error_message
-        assert said == "partition 1 is named more than once: use one batch for each"
-    assert [next_offset(client, "t", index) for index in range(4)] == [1, 0, 0, 1]
-    assert client.produce("t", 1, PLAIN, version=version).error_code == 0
-
-
 @pytest.mark.parametrize("version", [3, 9])
 def test_request_names_no_more_than_there_can_be(version: int) -> None:
     """Topics and partitions together; more close the connection, and nothing is stored."""
