@@ -16,11 +16,12 @@ from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.units import KIB, MIB
 from compat.kafka.network.connection import BURST_BYTES, KafkaConnection
-from tests.support.clients.wire_client import framed, produce_request
+from tests.support.clients.wire_client import framed
 from tests.support.harness.live_broker import LIMIT_S, LiveBroker, until
 from tests.support.oracles.kafka_oracle import CreateTopicsRequest
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import produce_request
 
 MALFORMED_METADATA = b"\0\0\0\x0e" + b"\0\x03\0\x05" + b"\0\0\0\x07" + b"\xff\xff" + b"\x7f" * 4
 TINY_API_VERSIONS = b"\0\0\0\x0a" + b"\0\x12\0\0" + b"\0\0\0\x07" + b"\xff\xff"

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from appliance.units import KIB, MIB
-from tests.support.clients.wire_client import fetch_part, fetch_request, framed, produce_request
+from tests.support.clients.wire_client import framed
 from tests.support.harness.live_broker import Client, LiveBroker, until
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 IDLE_MS = 1_500
 RECEIVE_MS = 150

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.support.clients.wire_client import WireClient, produce_request
+from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import with_topic
 from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.raw_batch import CODECS, NONE, Raw, RawHeaders, make_batch, split_batches
+from tests.support.values.record_requests import produce_request
 
 UNKNOWN = ("unknown", None, None)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request
+from tests.support.clients.wire_client import WireClient
 from tests.support.oracles.kafka_oracle import FetchResponse
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.kafka_records import Fetched
@@ -23,6 +23,7 @@ from tests.support.values.raw_batch import (
     make_batch,
     split_batches,
 )
+from tests.support.values.record_requests import fetch_part, fetch_request
 
 DELAY_MAX_MS = 3_650 * 86_400_000
 ONE_ID = (b"x-deliver-id", b"id")

@@ -7,16 +7,11 @@ import pytest
 
 from appliance import offset_search
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    produce_request,
-    split_answers,
-)
+from tests.support.clients.wire_client import WireClient, split_answers
 from tests.support.harness.broker_harness import Stop, with_topic
 from tests.support.oracles.kafka_oracle import DeleteRecordsResponse, FetchResponse, decode_response
 from tests.support.values.raw_batch import GZIP, Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 from tests.support.values.topic_requests import (
     EARLIEST,
     HIGHEST,

@@ -8,20 +8,14 @@ import random
 import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import (
-    FETCH_BY_ID_FROM,
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-)
+from tests.support.clients.wire_client import FETCH_BY_ID_FROM, WireClient, framed
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import FetchResponse
 from tests.support.simulator.virtual_clock import FIRST_EPOCH
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch, split_batches
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 VERSIONS = range(4, 18)
 LAST = VERSIONS[-1]

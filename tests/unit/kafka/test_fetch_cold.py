@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 
 from _core.paths.session import Session
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    produce_request,
-    receive,
-)
+from tests.support.clients.wire_client import WireClient, receive
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 COUNT = 6
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import WireClient, produce_request
+from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import Stop, with_topic
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.raw_batch import NONE, ZSTD, Raw, RawHeaders, make_batch, split_batches
+from tests.support.values.record_requests import produce_request
 
 REMEMBERED = 5
 SEQUENCE_MAX = 2**31 - 1

@@ -3,13 +3,8 @@
 import pytest
 
 from tests.support.clients.produce_client import PAIR, VERSIONS, next_offset
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-)
+from tests.support.clients.wire_client import WireClient, framed
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 PLACEHOLDER = "no-text"
 NO_TEXT = b"no\xfftext"

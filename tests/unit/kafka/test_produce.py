@@ -17,7 +17,7 @@ from tests.support.clients.produce_client import (
     WITH_START_OFFSET,
     next_offset,
 )
-from tests.support.clients.wire_client import WireClient, framed, produce_request, split_answers
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import ProduceResponse, decode_response
@@ -33,6 +33,7 @@ from tests.support.values.raw_batch import (
     make_batch,
     split_batches,
 )
+from tests.support.values.record_requests import produce_request
 
 # Versions and answers
 

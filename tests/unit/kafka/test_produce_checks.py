@@ -9,7 +9,7 @@ import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import PAIR, TWO, VERSIONS, next_offset
-from tests.support.clients.wire_client import WireClient, framed, produce_request
+from tests.support.clients.wire_client import WireClient, framed
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.raw_batch import (
@@ -24,6 +24,7 @@ from tests.support.values.raw_batch import (
     make_batch,
     records_of,
 )
+from tests.support.values.record_requests import produce_request
 
 # What is wrong with a batch
 

@@ -4,17 +4,12 @@ import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import LAST, PAIR, VERSIONS, WITH_START_OFFSET
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    produce_request,
-    split_answers,
-)
+from tests.support.clients.wire_client import WireClient, split_answers
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 BOUND_MS = 5_000
 PATIENT_MS = 60_000

@@ -8,14 +8,7 @@ import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import next_offset
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-    split_answers,
-)
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import ApiVersionsRequest, ProduceResponse, decode_response
@@ -28,6 +21,7 @@ from tests.support.values.raw_batch import (
     make_batch,
     records_of,
 )
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 KIB = 1024
 TURN_WORK = 2 << 20
