@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from appliance.admin import AdminServer, LiveStatus
 from appliance.config.config import Address
@@ -20,10 +20,11 @@ from appliance.errors import NotReadyError, StorageError
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
 from compat.kafka.groups.status import GroupsStatus
 from tests.support.clients.admin_client import Answer, Client
-from tests.support.harness.appliance_process import ApplianceProcess
+from tests.support.harness.appliance_process import ApplianceProcess, running_appliance
 from tests.support.harness.live_broker import LiveBroker, until
 from tests.support.values.kafka_records import Record, delay
 from tests.system.service.test_admin_api import check_answer
+from tests.system.service.test_serve import send
 
 LIMIT_S: Final = 60.0
 HOUR_MS: Final = 3_600_000
@@ -184,28 +185,14 @@ async def test_what_wants_no_client_to_be_served_says_so(tmp_path: Path) -> None
 
 @pytest.fixture
 def appliance(tmp_path: Path) -> Iterator[ApplianceProcess]:
-    appliance = ApplianceProcess(tmp_path / "data")
-    try:
-        appliance.start()
-        yield appliance
-    finally:
-        appliance.close()
+    with running_appliance(tmp_path) as running:
+        yield running
 
 
 def send_timers(address: str, delays_ms: list[int]) -> None:
     """Timers with their number as value and as id, acknowledged."""
-    errors: list[str] = []
-    producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 1})
-    for number, delay_ms in enumerate(delays_ms):
-        producer.produce(
-            "t",
-            b"%d" % number,
-            partition=0,
-            headers=[("x-delay", b"%d" % delay_ms), ("x-deliver-id", b"%d" % number)],
-            on_delivery=lambda error, _: errors.append(str(error)) if error else None,
-        )
-    assert producer.flush(LIMIT_S) == 0
-    assert errors == []
+    texts = [(b"%d" % number, b"%d" % delay_ms) for number, delay_ms in enumerate(delays_ms)]
+    send(address, "t", *((name, {"x-delay": each, "x-deliver-id": name}) for name, each in texts))
 
 
 def read_values(address: str) -> list[int]:
@@ -271,7 +258,6 @@ def test_cancels_that_race_with_delivery_have_one_winner_each(appliance: Applian
     cancelled = {number for number, status in outcomes.items() if status == 200}
     assert len(cancelled) + len(values) == count
     assert cancelled >= set(range(0, count, 10))
-    appliance.stop()
 
 
 def test_an_acknowledged_cancel_outlives_the_process(appliance: ApplianceProcess) -> None:
@@ -287,4 +273,3 @@ def test_an_acknowledged_cancel_outlives_the_process(appliance: ApplianceProcess
         assert state == "cancelled"
     wait_until_drained(appliance)
     assert read_values(appliance.kafka) == [0, 2]
-    appliance.stop()

@@ -6,7 +6,6 @@ import socket
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from appliance.broker import Broker
 from appliance.errors import StorageError, UnappliedChangeError
@@ -164,7 +163,8 @@ async def test_nothing_is_handled_after_the_stop_has_begun(tmp_path: Path) -> No
         assert not live.server.pump.has_failed
 
 
-def test_a_flood_leaves_the_loop_time_for_others(
+@pytest.mark.usefixtures("loop")
+async def test_a_flood_leaves_the_loop_time_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvloop alone would read 32 times in a row."""
@@ -177,25 +177,22 @@ def test_a_flood_leaves_the_loop_time_for_others(
     handle = KafkaConnection.buffer_updated
     monkeypatch.setattr(KafkaConnection, "buffer_updated", count)
 
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
 
-        def turn() -> None:
-            read_in_turn.append(0)
-            loop.call_soon(turn)
+    def turn() -> None:
+        read_in_turn.append(0)
+        loop.call_soon(turn)
 
-        sizes = {"request_size_max_bytes": 2 * MIB, "batch_size_max_bytes": MIB}
-        records = {"record_size_max_bytes": MIB, "decompressed_size_max_bytes": 2 * MIB}
-        settings = {"flush": "async", "segment_size_bytes": 64 * MIB, **sizes, **records}
-        async with LiveBroker(tmp_path, **settings) as live:
-            turn()
-            batch = make_batch([Raw(bytes(200 * KIB))])
-            request = framed(produce_request([("t", [(0, batch)])]), 8, 1)
-            with socket.create_connection(live.server.bound) as flood:
-                await loop.run_in_executor(None, flood.sendall, request * 100)
-                await until(lambda: live.broker.topics.all()[0].partitions[0].next_offset == 100)
-
-    uvloop.run(asyncio.wait_for(test(), 2 * LIMIT_S))
+    sizes = {"request_size_max_bytes": 2 * MIB, "batch_size_max_bytes": MIB}
+    records = {"record_size_max_bytes": MIB, "decompressed_size_max_bytes": 2 * MIB}
+    settings = {"flush": "async", "segment_size_bytes": 64 * MIB, **sizes, **records}
+    async with LiveBroker(tmp_path, **settings) as live:
+        turn()
+        batch = make_batch([Raw(bytes(200 * KIB))])
+        request = framed(produce_request([("t", [(0, batch)])]), 8, 1)
+        with socket.create_connection(live.server.bound) as flood:
+            await loop.run_in_executor(None, flood.sendall, request * 100)
+            await until(lambda: live.broker.topics.all()[0].partitions[0].next_offset == 100)
     assert sum(read_in_turn) > 100 * 200 * KIB
     # A read that is under way when enough was read may bring a buffer more.
     assert max(read_in_turn) < BURST_BYTES + 2 * MIB

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
-from tests.support.harness.appliance_process import CONFIG, ApplianceProcess
+from tests.support.harness.appliance_process import CONFIG, ApplianceProcess, running_appliance
 from tests.support.harness.broker_harness import Produced
 from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker
 from tests.support.simulator.virtual_clock import VirtualClock
@@ -86,9 +86,7 @@ def test_a_real_client_gets_through_a_slow_disk_with_nothing_lost_or_doubled(
 ) -> None:
     config = tmp_path / "latermq.toml"
     config.write_text(f"{CONFIG}[flush]\ntimeout_ms = {BOUND_MS}\n")
-    appliance = ApplianceProcess(tmp_path / "data", ["--config", str(config)])
-    try:
-        appliance.start()
+    with running_appliance(tmp_path, ["--config", str(config)]) as appliance:
         producer = ConfluentProducer(
             {
                 "bootstrap.servers": appliance.kafka,
@@ -116,9 +114,6 @@ def test_a_real_client_gets_through_a_slow_disk_with_nothing_lost_or_doubled(
                 producer.poll(0.05)
         assert producer.flush(LIMIT_S) == 0
         assert offsets == list(range(21))
-        appliance.stop()
-    finally:
-        appliance.close()
 
 
 def timed_out(appliance: ApplianceProcess) -> int:

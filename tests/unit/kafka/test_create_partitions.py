@@ -46,8 +46,7 @@ def topic(name: str, count: int, assigned: list[list[int]] | None = None) -> Top
 
 
 def count_of(broker: MemoryBroker, name: str = "t") -> int:
-    found = broker.topic(name)
-    return len(found.partitions)
+    return len(broker.topic(name).partitions)
 
 
 @pytest.fixture

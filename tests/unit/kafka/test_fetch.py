@@ -178,8 +178,7 @@ def test_sync_flush_hides_what_is_not_flushed(client: WireClient) -> None:
 
 
 def test_async_flush_shows_what_is_written() -> None:
-    harness = with_topic(config=small_config(flush="async"))
-    client = WireClient(harness)
+    client = WireClient(with_topic(config=small_config(flush="async")))
     client.send(produce_request([("t", [(0, BATCH)])], acks=0), 9)
     client.send(fetch_request([("t", [fetch_part(0, 0)])]), LAST)
     (answer,) = client.answers(FetchResponse, LAST)
@@ -241,8 +240,7 @@ def test_batch_beyond_all_limits_is_given_only_first(client: WireClient) -> None
 
 
 def test_broker_limit_holds_whatever_is_asked_for() -> None:
-    harness = with_topic(3, config=small_config(fetch_size_max_bytes=1024))
-    client = WireClient(harness)
+    client = WireClient(with_topic(3, config=small_config(fetch_size_max_bytes=1024)))
     fill(client, count=20)
     whole = 1024 // len(BATCH)
     assert len(bases(client.fetch_records("t", 0, max_bytes=2**31 - 1))) == whole
@@ -339,8 +337,7 @@ def test_end_of_the_wait_answers_with_what_there_is(client: WireClient) -> None:
     client.end_waits()
     (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0]
-    topic = client.harness.topic()
-    assert topic.partitions[0].waiters == []
+    assert client.harness.partition().waiters == []
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,7 @@ def client() -> WireClient:
 
 def place_of(harness: BrokerHarness, index: int) -> tuple[Path, int, int]:
     """File and offset of the frame of a batch, and the offset of its value."""
-    topic = harness.topic()
-    pos = harness.position_of(topic.partitions[0], index)
+    pos = harness.position_of(harness.partition(), index)
     path = max(path for path in harness.segment_paths() if int(path.name) <= pos)
     return path, pos - int(path.name), harness.disk.files()[path].index(value_of(index))
 

@@ -24,8 +24,7 @@ BATCH = make_batch([Raw(b"a"), Raw(b"b"), Raw(b"c")])
 @pytest.fixture
 def client() -> WireClient:
     """A client of a broker with one batch in partition 0 of `t`, which has three."""
-    harness = with_topic(3)
-    client = WireClient(harness)
+    client = WireClient(with_topic(3))
     assert client.produce("t", 0, BATCH).error_code == 0
     return client
 

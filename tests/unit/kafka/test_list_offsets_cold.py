@@ -34,20 +34,17 @@ def client() -> WireClient:
 
 def spoil(harness: BrokerHarness, offset: int) -> None:
     """Flip a bit of the frame that holds an offset."""
-    topic = harness.topic()
-    pos = harness.position_of(topic.partitions[0], offset)
+    pos = harness.position_of(harness.partition(), offset)
     path = max(path for path in harness.segment_paths() if int(path.name) <= pos)
     harness.disk.flip(path, pos - int(path.name) + 70, 4)
 
 
 def test_nothing_is_touched_before_it_was_read(client: WireClient) -> None:
-    broker = client.harness.broker
-    topic = broker.topics.find("t")
-    assert topic is not None
+    search, partition = client.harness.broker.search, client.harness.partition()
     with pytest.raises(ColdFrameError):
-        broker.search.find(topic.partitions[0], time_of(5))
+        search.find(partition, time_of(5))
     with pytest.raises(ColdFrameError):
-        broker.search.find_highest(topic.partitions[0])
+        search.find_highest(partition)
 
 
 @pytest.mark.parametrize("offset", range(COUNT))

@@ -122,8 +122,7 @@ def test_sync_flush_acknowledges_after_the_flush(client: WireClient, acks: int) 
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_async_flush_acknowledges_what_is_written(acks: int) -> None:
-    harness = with_topic(config=small_config(flush="async"))
-    client = WireClient(harness)
+    client = WireClient(with_topic(config=small_config(flush="async")))
     client.send(produce_request([("t", [(0, PAIR)])], acks=acks), LAST)
     assert client.take() != b""
 

@@ -194,8 +194,7 @@ def test_topic_lowers_the_batch_limit(client: WireClient) -> None:
 def test_header_and_record_limits_are_named(codec: int) -> None:
     """At the limit accepted, above it refused with the index."""
     config = small_config(header_count_max=3, header_size_max_bytes=100, record_size_max_bytes=1000)
-    harness = with_topic(config=config)
-    client = WireClient(harness)
+    client = WireClient(with_topic(config=config))
     # One byte for the count of headers, two for the lengths of each.
     fits = [Raw(headers=[(b"h", None)] * 3), Raw(headers=[(b"h", bytes(95))]), Raw(bytes(1000 - 9))]
     too_much = [

@@ -65,8 +65,7 @@ def test_batch_that_waits_too_long_is_answered_and_stays(client: WireClient, ver
 
 
 def test_append_time_is_not_reported_either() -> None:
-    harness = with_topic(1, {"message.timestamp.type": "LogAppendTime"})
-    client = WireClient(harness)
+    client = WireClient(with_topic(1, {"message.timestamp.type": "LogAppendTime"}))
     send(client, PAIR)
     wait(client, 0)
     wait(client, BOUND_MS)
@@ -157,8 +156,7 @@ def test_answers_keep_their_order(client: WireClient) -> None:
 
 
 def test_async_flush_times_out_only_what_waits(client: WireClient) -> None:
-    harness = with_topic(config=small_config(flush="async"))
-    client = WireClient(harness)
+    client = WireClient(with_topic(config=small_config(flush="async")))
     send(client, PAIR)
     assert answers(client) == [[(0, 0)]]
     assert wait(client, 0) == wait(client, BOUND_MS) == 0

@@ -28,8 +28,7 @@ FRAMES: Final = 5
 
 
 def partition_of(harness: BrokerHarness) -> Partition:
-    topic = harness.topic()
-    return topic.partitions[0]
+    return harness.partition()
 
 
 def send(harness: BrokerHarness, count: int, timestamp_ms: int) -> None:

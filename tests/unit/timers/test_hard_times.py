@@ -55,5 +55,4 @@ def test_a_fetch_that_names_a_partition_twice_waits_for_it_once() -> None:
     client = WireClient(harness)
     request = fetch_request([("t", [fetch_part(0, 0)] * 3)], wait_ms=60_000)
     client.send_bytes(framed(request, 11, 1))
-    topic = harness.topic()
-    assert len(topic.partitions[0].waiters) == 1
+    assert len(harness.partition().waiters) == 1
