@@ -33,7 +33,7 @@ def settings_table() -> str:
                 setting.reason,
             )
         )
-    return _table(rows)
+    return markdown_table(rows)
 
 
 def _show_default(value: object) -> str:
@@ -57,7 +57,7 @@ def metrics_table() -> str:
         rows.append(
             (f"`{info.name}`", info.kind, f"`{info.label}`" if info.label else "", info.help)
         )
-    return _table(rows)
+    return markdown_table(rows)
 
 
 def recovery_tables() -> str:
@@ -83,10 +83,11 @@ def recovery_tables() -> str:
     for (stop, end), tail in TAILS.items():
         cut = "set aside and zeroed; all is synced" if tail.is_cut else "left as it is"
         ends.append((stop.value, end.value, cut, "clean" if tail.is_clean else "unclean"))
-    return "\n".join(_table(rows) for rows in (refusals, stops, faults, begins, ends))
+    return "\n".join(markdown_table(rows) for rows in (refusals, stops, faults, begins, ends))
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
+def markdown_table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table whose first row is its head."""
     head, *body = rows
     return "".join(_row(row) for row in (head, ["---"] * len(head), *body))
 

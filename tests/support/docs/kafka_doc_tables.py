@@ -5,7 +5,6 @@
 
 import inspect
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +12,7 @@ from appliance.config.config import settings
 from compat.kafka import dispatch
 from compat.kafka.configs.topic_setting_table import TOPIC_SETTINGS, TopicSetting
 from compat.kafka.protocol.registry import Api
+from tests.support.docs.doc_tables import markdown_table
 
 PATH: Final = Path(__file__).parents[3] / "docs" / "KAFKA.md"
 
@@ -21,7 +21,7 @@ def api_table() -> str:
     """Return one row for each API of the registry."""
     rows: list[tuple[str, ...]] = [("key", "API", "advertised", "served", "answered by")]
     rows += [_api_row(api) for api in dispatch.REGISTRY.apis]
-    return _table(rows)
+    return markdown_table(rows)
 
 
 def _api_row(api: Api) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def topic_settings_table() -> str:
         elif setting.is_supported:
             values = ", ".join(f"`{value}`" for value in setting.values)
             rows.append((f"`{setting.name}`", values, f"`{setting.values[0]}`", setting.note))
-    return _table(rows)
+    return markdown_table(rows)
 
 
 def fixed_settings_table() -> str:
@@ -51,7 +51,7 @@ def fixed_settings_table() -> str:
     for setting in sorted(TOPIC_SETTINGS, key=lambda setting: setting.name):
         if not setting.is_supported:
             rows.append((f"`{setting.name}`", _accepted(setting), setting.note))
-    return _table(rows)
+    return markdown_table(rows)
 
 
 def _accepted(setting: TopicSetting) -> str:
@@ -104,15 +104,6 @@ def replace_tables(text: str) -> str:
         stop = text.index(end, start)
         text = text[:start] + make_table() + text[stop:]
     return text
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    head, *body = rows
-    return "".join(_row(row) for row in (head, ["---"] * len(head), *body))
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |\n"
 
 
 def main() -> None:

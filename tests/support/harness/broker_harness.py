@@ -47,7 +47,6 @@ from tests.support.oracles.kafka_oracle import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     FetchResponse,
-    ProduceRequest,
     ProduceResponse,
 )
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
@@ -60,6 +59,7 @@ from tests.support.values.kafka_records import (
     end_of_batches,
     read_batches,
 )
+from tests.support.values.record_requests import produce_request
 
 PRODUCE_VERSION: Final = 8
 CREATE_VERSION: Final = 5
@@ -210,14 +210,7 @@ class BrokerHarness:
         producer: Producer | None = None,
     ) -> int:
         """Send a batch with acks=all; it is written, not flushed."""
-        kind = ProduceRequest.TopicProduceData
-        part = kind.PartitionProduceData(index=partition, records=build_batch(records, producer))
-        request = ProduceRequest(
-            transactional_id=None,
-            acks=-1,
-            timeout_ms=1000,
-            topic_data=[kind(name=topic, partition_data=[part])],
-        )
+        request = produce_request([(topic, [(partition, build_batch(records, producer))])])
         return self.send(request, PRODUCE_VERSION, ProduceResponse)
 
     def produce(

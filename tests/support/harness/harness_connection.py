@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from _core.paths.session import ResponseSlot
 from appliance.broker import Broker
-from tests.support.oracles.kafka_oracle import FetchRequest, encode_request
+from tests.support.oracles.kafka_oracle import encode_request
 from tests.support.simulator.virtual_clock import VirtualClock
+from tests.support.values.record_requests import fetch_part, fetch_request
 
 FETCH_VERSION: Final = 11
 
@@ -88,26 +89,8 @@ class Connection:
 
 def encode_fetch(topic: str, partition: int, offset: int, size_max: int) -> bytes:
     """A Fetch of version `FETCH_VERSION` that does not wait, without its size prefix."""
-    kind = FetchRequest.FetchTopic
-    part = kind.FetchPartition(
-        partition=partition,
-        current_leader_epoch=-1,
-        fetch_offset=offset,
-        log_start_offset=-1,
-        partition_max_bytes=size_max,
-    )
-    request = FetchRequest(
-        replica_id=-1,
-        max_wait_ms=0,
-        min_bytes=1,
-        max_bytes=size_max,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[kind(topic=topic, partitions=[part])],
-        forgotten_topics_data=[],
-        rack_id="",
-    )
+    part = fetch_part(partition, offset, limit=size_max)
+    request = fetch_request([(topic, [part])], max_bytes=size_max)
     return encode_request(request, FETCH_VERSION)
 
 

@@ -51,7 +51,6 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
         "test_any_value_is_judged_as_the_oracle_does": 6,
         "test_every_day_of_four_centuries_is_the_calendars_day": 0.9,
         "test_one_changed_byte_is_judged_as_the_oracle_does": 3,
-        "test_random_bytes_give_a_value_or_a_declared_error": 1.1,
     },
     "unit/core/paths/test_produced_frames.py": {
         "test_produced_batches_become_the_frames_that_the_model_makes": 1.2,
@@ -186,7 +185,6 @@ SPLIT: Final = (
     "unit/store/test_crash_states.py",
     "unit/store/test_unapplied_changes.py",
     "unit/groups/test_schedules.py",
-    "unit/groups/test_real_members.py",
 )
 """Entries of `SECONDS`, each of whose cases is a group."""
 

@@ -22,13 +22,12 @@ from tests.support.harness.broker_harness import PRODUCE_VERSION, Produced, prod
 from tests.support.harness.configs import small_config
 from tests.support.harness.harness_connection import FETCH_VERSION
 from tests.support.oracles.kafka_oracle import (
-    FetchRequest,
     FetchResponse,
-    ProduceRequest,
     ProduceResponse,
     encode_request,
 )
 from tests.support.values.kafka_records import Fetched, Producer, Record, build_batch, read_batches
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 LIMIT_S: Final = 60
 """A test that waits longer has failed; on a busy machine milliseconds become seconds."""
@@ -108,14 +107,8 @@ class Client:
         producer: Producer | None = None,
     ) -> None:
         """Send a batch without waiting."""
-        kind = ProduceRequest.TopicProduceData
-        part = kind.PartitionProduceData(index=partition, records=build_batch(records, producer))
-        request = ProduceRequest(
-            transactional_id=None,
-            acks=acks,
-            timeout_ms=timeout_ms,
-            topic_data=[kind(name=topic, partition_data=[part])],
-        )
+        parts = [(partition, build_batch(records, producer))]
+        request = produce_request([(topic, parts)], acks=acks, timeout_ms=timeout_ms)
         self._send(request, PRODUCE_VERSION)
 
     async def read_produced(self) -> Produced:
@@ -131,26 +124,8 @@ class Client:
         self, topic: str, partition: int, offset: int, *, wait_ms: int = 0, min_bytes: int = 1
     ) -> None:
         """Send a Fetch without waiting."""
-        kind = FetchRequest.FetchTopic
-        part = kind.FetchPartition(
-            partition=partition,
-            current_leader_epoch=-1,
-            fetch_offset=offset,
-            log_start_offset=-1,
-            partition_max_bytes=1 << 20,
-        )
-        request = FetchRequest(
-            replica_id=-1,
-            max_wait_ms=wait_ms,
-            min_bytes=min_bytes,
-            max_bytes=1 << 20,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            topics=[kind(topic=topic, partitions=[part])],
-            forgotten_topics_data=[],
-            rack_id="",
-        )
+        parts = [fetch_part(partition, offset)]
+        request = fetch_request([(topic, parts)], wait_ms=wait_ms, min_bytes=min_bytes)
         self._send(request, FETCH_VERSION)
 
     async def read_fetched(self) -> list[Fetched]:
@@ -205,17 +180,27 @@ class Client:
 
 
 class LiveBroker:
-    """See the module's docstring. Settings are those of `small_config`, changed by keywords."""
+    """A broker with the topic `t`; settings are those of `small_config`, changed by keywords."""
 
-    def __init__(self, directory: Path, *, clock: Clock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        partition_count: int = 1,
+        *,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
         self.disk = HeldDisk()
         config = small_config(data_dir=directory / "data", **settings)
         self.broker = Broker(clock or SystemClock(), self.disk, config, KAFKA_FACADE)
         self._clients: list[Client] = []
+        self._partition_count = partition_count
 
     async def __aenter__(self) -> Self:
         for _ in self.broker.recover():
             pass
+        self.broker.topics.create("t", self._partition_count, {})
+        self.broker.flush()
         self.server = KafkaServer(self.broker)
         await self.server.start()
         return self
@@ -226,11 +211,6 @@ class LiveBroker:
             await client.close()
         await self.server.stop()
         self.broker.abandon()
-
-    def create_topic(self, name: str, partition_count: int = 1) -> None:
-        """Create a topic durably."""
-        self.broker.topics.create(name, partition_count, {})
-        self.broker.flush()
 
     async def connect(self, address: str = "127.0.0.1") -> Client:
         """Open a connection from a local address."""

@@ -7,7 +7,7 @@ is reproducible byte for byte; `export` writes it to the real disk.
 import random
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -127,9 +127,9 @@ def export(disk: SimFileSystem, root: Path) -> Path:
 class Checked:
     """The findings of a check."""
 
-    faults: list[Fault] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    report: CheckReport | None = None
+    faults: list[Fault]
+    notes: list[Note]
+    report: CheckReport
 
     @property
     def fault_rows(self) -> list[tuple[str, int, str, str]]:
@@ -145,25 +145,21 @@ def check(
     slice_bytes: int = SLICE_BYTES,
 ) -> Checked:
     """Check a directory."""
-    checked = Checked()
-
-    def collect(finding: Fault | Note) -> None:
-        if isinstance(finding, Fault):
-            checked.faults.append(finding)
-        else:
-            checked.notes.append(finding)
-
-    findings = Findings(collect)
+    found: list[Fault | Note] = []
+    findings = Findings(found.append)
     data = DataDir(fs, root, findings)
     try:
         data.open(may_be_live=may_be_live)
         run = Check(data, findings, VirtualClock(), slice_bytes=slice_bytes)
         for _ in run.run():
             pass
-        checked.report = run.report
     finally:
         data.close()
-    return checked
+    return Checked(
+        [each for each in found if isinstance(each, Fault)],
+        [each for each in found if isinstance(each, Note)],
+        run.report,
+    )
 
 
 def segments(disk: SimFileSystem) -> list[Path]:

@@ -11,12 +11,17 @@ from compat.kafka import dispatch
 from compat.kafka.node import Node
 
 
-def messages_of(module: str, api: str) -> tuple[Any, Any]:
-    """The classes of an API's request and response."""
+def protocol_module(name: str) -> Any:
+    """A module of `kafka.protocol`."""
     with warnings.catch_warnings():
         # kafka-python reads its definitions with a deprecated function.
         warnings.simplefilter("ignore", DeprecationWarning)
-        found = import_module(f"kafka.protocol.{module}")
+        return import_module(f"kafka.protocol.{name}")
+
+
+def messages_of(module: str, api: str) -> tuple[Any, Any]:
+    """The classes of an API's request and response."""
+    found = protocol_module(module)
     return getattr(found, f"{api}Request"), getattr(found, f"{api}Response")
 
 

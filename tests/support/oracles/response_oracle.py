@@ -5,31 +5,15 @@ Neither shares code with compat.kafka.protocol.messages.
 
 import functools
 import io
-import warnings
 from typing import Any
 
 from kio.index import load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from compat.kafka.protocol.wire import API_VERSIONS_KEY
-from tests.support.oracles.kafka_oracle import decode_response
+from tests.support.oracles.kafka_oracle import decode_response, protocol_module
 
-with warnings.catch_warnings():
-    # It reads its definitions with a deprecated function.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka.protocol.admin  # type: ignore[import-untyped]
-    import kafka.protocol.consumer  # type: ignore[import-untyped]
-    import kafka.protocol.metadata  # type: ignore[import-untyped]
-    import kafka.protocol.producer  # type: ignore[import-untyped]
-    import kafka.protocol.sasl  # type: ignore[import-untyped]
-
-_MODULES = (
-    kafka.protocol.admin,
-    kafka.protocol.consumer,
-    kafka.protocol.metadata,
-    kafka.protocol.producer,
-    kafka.protocol.sasl,
-)
+_MODULES = [protocol_module(name) for name in ("admin", "consumer", "metadata", "producer", "sasl")]
 
 
 @functools.cache

@@ -21,6 +21,8 @@ from tests.support.oracles.kafka_oracle import (
 
 TOPIC: Final = 2
 SET, DELETE, APPEND, SUBTRACT = range(4)
+HIGHEST, EARLIEST, LATEST = -3, -2, -1
+"""Instead of a time: the record with the highest one, and the ends of a partition."""
 
 Step = tuple[str, int, str | None]
 """A setting, what to do with it, and the value."""
@@ -140,7 +142,7 @@ def delete_records(
 def list_offset(
     client: WireClient, topic: str, partition: int, timestamp: int
 ) -> tuple[int, int, int]:
-    """Error code, offset and timestamp that ListOffsets answers; -1 latest, -2 earliest."""
+    """Error code, offset and timestamp that ListOffsets answers."""
     kind = ListOffsetsRequest.ListOffsetsTopic
     part = kind.ListOffsetsPartition(
         partition_index=partition, current_leader_epoch=-1, timestamp=timestamp

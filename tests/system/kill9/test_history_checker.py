@@ -303,11 +303,6 @@ def test_each_rule_has_a_fault() -> None:
     assert {rule for rule, _ in FAULTS} == set(Rule)
 
 
-def test_clean_history_is_found_clean() -> None:
-    """The model broker keeps every promise."""
-    assert check_history(history_of(CLEAN_RUN)) == []
-
-
 @pytest.mark.parametrize(
     ("rule", "fault"), FAULTS, ids=lambda value: getattr(value, "__name__", "")
 )

@@ -1,13 +1,39 @@
-"""What the tests of the commands share: a broker, and a shell that knows it."""
+"""Event loops for tests that are coroutines; for those of the commands a broker and a shell."""
 
+import asyncio
 import gc
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import pytest
+import uvloop
 
 from tests.support.harness.appliance_process import ApplianceProcess
 from tests.support.harness.command_line import CommandLine
+
+LIMIT_S: Final = 120.0
+"""For a test that is a coroutine."""
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """A test that uses it runs on each of the event loops that the broker supports."""
+    runner: Callable[..., Any] = request.param
+    return runner
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    run = pyfuncitem.funcargs.get("loop", asyncio.run)
+    run(asyncio.wait_for(test, LIMIT_S))
+    return True
 
 
 @pytest.fixture(scope="session")

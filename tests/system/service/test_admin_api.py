@@ -2,12 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -67,10 +66,6 @@ def full_status() -> Status:
     )
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
-
-
 def operation_of(path: str) -> str:
     """The path of the description that a path of a request belongs to."""
     parts = path.split("/")
@@ -98,14 +93,10 @@ def check_answer(method: str, path: str, answer: Answer) -> None:
 # The description
 
 
-def test_the_description_is_openapi_and_is_what_is_served() -> None:
+async def test_the_description_is_openapi_and_is_what_is_served() -> None:
     validate(DESCRIPTION)
-
-    async def scenario() -> None:
-        async with serving(Status(ready=False)) as client:
-            assert (await client.ask("/api/v1/openapi.json")).json() == DESCRIPTION
-
-    run(scenario())
+    async with serving(Status(ready=False)) as client:
+        assert (await client.ask("/api/v1/openapi.json")).json() == DESCRIPTION
 
 
 def test_every_path_is_described_and_every_description_has_a_path() -> None:
@@ -199,18 +190,15 @@ CASES: Final = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.method} {c.path} {c.status}")
-def test_each_answer_is_as_described(case: Case) -> None:
-    async def scenario() -> None:
-        status = full_status()
-        case.prepare(status)
-        async with serving(status) as client:
-            answer = await client.ask(case.path, case.method, case.headers)
-            assert answer.status == case.status
-            check_answer(case.method, case.path, answer)
-            if case.status >= 400 and case.status != 503:
-                assert answer.json()["error"]
-
-    run(scenario())
+async def test_each_answer_is_as_described(case: Case) -> None:
+    status = full_status()
+    case.prepare(status)
+    async with serving(status) as client:
+        answer = await client.ask(case.path, case.method, case.headers)
+        assert answer.status == case.status
+        check_answer(case.method, case.path, answer)
+        if case.status >= 400 and case.status != 503:
+            assert answer.json()["error"]
 
 
 def test_every_answer_that_is_described_was_looked_at() -> None:
@@ -255,7 +243,7 @@ def test_nothing_is_answered_that_is_not_declared(asked: list[tuple[str, str]]) 
             for method, path in asked:
                 check_declared(method, path, await client.ask(path, method))
 
-    run(scenario())
+    asyncio.run(scenario())
 
 
 def check_declared(method: str, path: str, answer: Answer) -> None:
@@ -276,71 +264,62 @@ def check_declared(method: str, path: str, answer: Answer) -> None:
 # What the answers say
 
 
-def test_answers_hold_what_the_broker_says() -> None:
-    async def scenario() -> None:
-        status = full_status()
-        async with serving(status) as client:
-            shown = (await client.ask("/api/v1/status")).json()
-            assert shown == asdict(BROKER) | {"damage": []}
-            (topic,) = (await client.ask("/api/v1/topics")).json()["topics"]
-            assert topic["pending_timers"] == 5
-            shown = (await client.ask(f"/api/v1/topics/{ESCAPED}")).json()
-            assert shown["settings"] == {"delay.headers": "off"}
-            assert shown["partitions"][0]["visible_offset"] == 3
-            shown = (await client.ask(f"/api/v1/groups/{ESCAPED}")).json()
-            assert shown["members"][0]["assignment"] == [{"topic": NAME, "partition": 0}]
-            assert shown["members"][1]["assignment"] is None
-            assert shown["offsets"][0]["lag"] == 1
-
-    run(scenario())
+async def test_answers_hold_what_the_broker_says() -> None:
+    status = full_status()
+    async with serving(status) as client:
+        shown = (await client.ask("/api/v1/status")).json()
+        assert shown == asdict(BROKER) | {"damage": []}
+        (topic,) = (await client.ask("/api/v1/topics")).json()["topics"]
+        assert topic["pending_timers"] == 5
+        shown = (await client.ask(f"/api/v1/topics/{ESCAPED}")).json()
+        assert shown["settings"] == {"delay.headers": "off"}
+        assert shown["partitions"][0]["visible_offset"] == 3
+        shown = (await client.ask(f"/api/v1/groups/{ESCAPED}")).json()
+        assert shown["members"][0]["assignment"] == [{"topic": NAME, "partition": 0}]
+        assert shown["members"][1]["assignment"] is None
+        assert shown["offsets"][0]["lag"] == 1
 
 
-def test_a_cancel_is_answered_with_what_became_of_the_timer() -> None:
-    async def scenario() -> None:
-        status = full_status()
-        async with serving(status) as client:
-            for _ in range(2):  # a second one finds what the first one did
-                answer = await client.ask(TIMER + "p", "DELETE")
-                assert answer.json() == {
-                    "state": "cancelled",
-                    "due_at": 1_767_225_600_000,
-                    "partition": 3,
-                }
-            late = (await client.ask(TIMER + "d", "DELETE")).json()
-            assert late["state"] == "delivered"
-            assert "too late" in late["error"]
-            assert (await client.ask(TIMER + "%00", "DELETE")).json()["state"] == "unknown"
-            assert status.cancelled == [(NAME, b"p")]
-
-    run(scenario())
+async def test_a_cancel_is_answered_with_what_became_of_the_timer() -> None:
+    status = full_status()
+    async with serving(status) as client:
+        for _ in range(2):  # a second one finds what the first one did
+            answer = await client.ask(TIMER + "p", "DELETE")
+            assert answer.json() == {
+                "state": "cancelled",
+                "due_at": 1_767_225_600_000,
+                "partition": 3,
+            }
+        late = (await client.ask(TIMER + "d", "DELETE")).json()
+        assert late["state"] == "delivered"
+        assert "too late" in late["error"]
+        assert (await client.ask(TIMER + "%00", "DELETE")).json()["state"] == "unknown"
+        assert status.cancelled == [(NAME, b"p")]
 
 
-def test_a_long_list_gives_way_to_others() -> None:
-    async def scenario() -> None:
-        status = Status()
-        gone_by = 0
+async def test_a_long_list_gives_way_to_others() -> None:
+    status = Status()
+    gone_by = 0
 
-        def summaries() -> Iterator[TopicSummary]:
-            for number in range(10 * SLICE_WORK // 2):
-                turns.append(gone_by)
-                yield TopicSummary(f"t{number}", TOPIC_ID, 1, 0, 0)
+    def summaries() -> Iterator[TopicSummary]:
+        for number in range(10 * SLICE_WORK // 2):
+            turns.append(gone_by)
+            yield TopicSummary(f"t{number}", TOPIC_ID, 1, 0, 0)
 
-        async def others() -> None:
-            nonlocal gone_by
-            while True:
-                gone_by += 1
-                await asyncio.sleep(0)
+    async def others() -> None:
+        nonlocal gone_by
+        while True:
+            gone_by += 1
+            await asyncio.sleep(0)
 
-        turns: list[int] = []
-        status.topics = summaries  # type: ignore[method-assign]
-        async with serving(status) as client:
-            task = asyncio.create_task(others())
-            answer = await client.ask("/api/v1/topics")
-            task.cancel()
-        assert len(answer.json()["topics"]) == len(turns)
-        assert len(set(turns)) == 10, "all of it was gathered in one turn"
-
-    run(scenario())
+    turns: list[int] = []
+    status.topics = summaries  # type: ignore[method-assign]
+    async with serving(status) as client:
+        task = asyncio.create_task(others())
+        answer = await client.ask("/api/v1/topics")
+        task.cancel()
+    assert len(answer.json()["topics"]) == len(turns)
+    assert len(set(turns)) == 10, "all of it was gathered in one turn"
 
 
 # Foreign web pages
@@ -350,56 +329,44 @@ async def delete(client: Client, headers: dict[str, str]) -> int:
     return (await client.ask(TIMER + "p", "DELETE", headers)).status
 
 
-@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run])
-def test_a_web_page_of_another_origin_can_cancel_nothing(
-    loop: Callable[[Coroutine[Any, Any, None]], None],
-) -> None:
-    async def scenario() -> None:
-        status = full_status()
-        async with serving(status) as client:
-            port = client.address[1]
-            for origin in (
-                "http://evil.example",
-                "http://localhost",
-                f"https://127.0.0.1:{port}",
-                f"http://127.0.0.1:{port}.evil.example",
-                f"http://localhost:{port}",
-                "null",
-                "",
-            ):
-                assert await delete(client, {"Origin": origin}) == 403, origin
-            assert status.cancelled == []
-            assert await delete(client, {"Origin": f"http://127.0.0.1:{port}"}) == 200
-
-    loop(scenario())
+@pytest.mark.usefixtures("loop")
+async def test_a_web_page_of_another_origin_can_cancel_nothing() -> None:
+    status = full_status()
+    async with serving(status) as client:
+        port = client.address[1]
+        for origin in (
+            "http://evil.example",
+            "http://localhost",
+            f"https://127.0.0.1:{port}",
+            f"http://127.0.0.1:{port}.evil.example",
+            f"http://localhost:{port}",
+            "null",
+            "",
+        ):
+            assert await delete(client, {"Origin": origin}) == 403, origin
+        assert status.cancelled == []
+        assert await delete(client, {"Origin": f"http://127.0.0.1:{port}"}) == 200
 
 
-def test_the_question_of_a_browser_whether_it_may_is_never_answered_with_yes() -> None:
-    async def scenario() -> None:
-        async with serving(full_status()) as client:
-            preflight = {
-                "Origin": "http://evil.example",
-                "Access-Control-Request-Method": "DELETE",
-            }
-            answer = await client.ask(TIMER + "p", "OPTIONS", preflight)
-            assert answer.status == 405
-            # Nor may a page read what a GET answers, which a browser sends without asking.
-            shown = await client.ask(TIMER + "p", headers={"Origin": "http://evil.example"})
-            for each in (answer, shown):
-                assert not [name for name in each.headers if name.startswith("Access-Control")]
-
-    run(scenario())
+async def test_the_question_of_a_browser_whether_it_may_is_never_answered_with_yes() -> None:
+    async with serving(full_status()) as client:
+        preflight = {
+            "Origin": "http://evil.example",
+            "Access-Control-Request-Method": "DELETE",
+        }
+        answer = await client.ask(TIMER + "p", "OPTIONS", preflight)
+        assert answer.status == 405
+        # Nor may a page read what a GET answers, which a browser sends without asking.
+        shown = await client.ask(TIMER + "p", headers={"Origin": "http://evil.example"})
+        for each in (answer, shown):
+            assert not [name for name in each.headers if name.startswith("Access-Control")]
 
 
-def test_no_request_that_a_form_can_send_changes_anything() -> None:
+async def test_no_request_that_a_form_can_send_changes_anything() -> None:
     """Browsers send these without asking; and no header turns one into another."""
-
-    async def scenario() -> None:
-        status = full_status()
-        async with serving(status) as client:
-            for method in ("GET", "HEAD", "POST"):
-                headers = {"X-HTTP-Method-Override": "DELETE"}
-                await client.ask(TIMER + "p?_method=DELETE", method, headers)
-            assert status.cancelled == []
-
-    run(scenario())
+    status = full_status()
+    async with serving(status) as client:
+        for method in ("GET", "HEAD", "POST"):
+            headers = {"X-HTTP-Method-Override": "DELETE"}
+            await client.ask(TIMER + "p?_method=DELETE", method, headers)
+        assert status.cancelled == []

@@ -4,7 +4,7 @@ import asyncio
 import http.client
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 import pytest
-import uvloop
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from appliance.admin import AdminServer, LiveStatus
 from appliance.config.config import Address
@@ -21,23 +20,15 @@ from appliance.errors import NotReadyError, StorageError
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
 from compat.kafka.groups.status import GroupsStatus
 from tests.support.clients.admin_client import Answer, Client
-from tests.support.harness.appliance_process import ApplianceProcess
+from tests.support.harness.appliance_process import ApplianceProcess, running_appliance
 from tests.support.harness.live_broker import LiveBroker, until
 from tests.support.values.kafka_records import Record, delay
 from tests.system.service.test_admin_api import check_answer
+from tests.system.service.test_serve import send
 
 LIMIT_S: Final = 60.0
 HOUR_MS: Final = 3_600_000
 SEED: Final = 4
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
-
-
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a coroutine on each of the event loops that the broker supports."""
-    runner: Run = request.param
-    return runner
 
 
 # A broker in this process, whose disk can be held
@@ -64,7 +55,6 @@ class Served:
 @asynccontextmanager
 async def served(directory: Path, **settings: Any) -> AsyncIterator[Served]:
     async with LiveBroker(directory, **settings) as live:
-        live.create_topic("t")
         status = LiveStatus(live.broker)
         server = AdminServer(status, Address("127.0.0.1", 0))
         address = await server.start()
@@ -78,134 +68,116 @@ async def served(directory: Path, **settings: Any) -> AsyncIterator[Served]:
 TIMER: Final = "/api/v1/topics/t/timers/id"
 
 
-def test_a_cancel_is_answered_when_it_is_on_the_disk(run: Run, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path) as s:
-            await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
-            s.live.disk.hold()
-            syncs = s.live.disk.syncs
-            cancelling = asyncio.create_task(s.ask(TIMER, "DELETE"))
-            await until(lambda: s.live.disk.syncs > syncs)
-            # A query meanwhile must not show it either.
-            asking = asyncio.create_task(s.ask(TIMER))
-            await until(lambda: len(s.live.server.pump._awaited) == 2)
-            assert not cancelling.done()
-            assert not asking.done()
-            s.live.disk.let_go()
-            for task in (cancelling, asking):
-                answer = await task
-                assert (answer.status, answer.json()["state"]) == (200, "cancelled")
-
-    run(scenario())
+@pytest.mark.usefixtures("loop")
+async def test_a_cancel_is_answered_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
+        s.live.disk.hold()
+        syncs = s.live.disk.syncs
+        cancelling = asyncio.create_task(s.ask(TIMER, "DELETE"))
+        await until(lambda: s.live.disk.syncs > syncs)
+        # A query meanwhile must not show it either.
+        asking = asyncio.create_task(s.ask(TIMER))
+        await until(lambda: len(s.live.server.pump._awaited) == 2)
+        assert not cancelling.done()
+        assert not asking.done()
+        s.live.disk.let_go()
+        for task in (cancelling, asking):
+            answer = await task
+            assert (answer.status, answer.json()["state"]) == (200, "cancelled")
 
 
-def test_with_async_flush_a_cancel_waits_for_no_disk(run: Run, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path, flush="async", flush_bound_ms=60_000) as s:
-            await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
-            s.live.disk.hold()
-            assert (await s.ask(TIMER, "DELETE")).status == 200
-            s.live.disk.let_go()
-
-    run(scenario())
+@pytest.mark.usefixtures("loop")
+async def test_with_async_flush_a_cancel_waits_for_no_disk(tmp_path: Path) -> None:
+    async with served(tmp_path, flush="async", flush_bound_ms=60_000) as s:
+        await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
+        s.live.disk.hold()
+        assert (await s.ask(TIMER, "DELETE")).status == 200
+        s.live.disk.let_go()
 
 
-def test_a_disk_that_fails_leaves_a_cancel_unanswered_for(run: Run, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_a_disk_that_fails_leaves_a_cancel_unanswered_for(tmp_path: Path) -> None:
     """Whether it survives a restart is unknown, so no answer may claim it."""
-
-    async def scenario() -> None:
-        async with served(tmp_path) as s:
-            await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
-            s.live.disk.error = StorageError(Path("log"), "fdatasync", 5, "Input/output error")
-            assert (await s.ask(TIMER, "DELETE")).status == 503
-            assert s.live.server.pump.has_failed
-
-    run(scenario())
+    async with served(tmp_path) as s:
+        await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
+        s.live.disk.error = StorageError(Path("log"), "fdatasync", 5, "Input/output error")
+        assert (await s.ask(TIMER, "DELETE")).status == 503
+        assert s.live.server.pump.has_failed
 
 
-def test_a_stop_ends_the_wait_for_the_disk(run: Run, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path) as s:
-            await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
-            s.live.disk.hold()
-            cancelling = asyncio.create_task(s.status.cancel_timer("t", b"id"))
-            await until(lambda: len(s.live.server.pump._awaited) == 1)
-            stopping = asyncio.create_task(s.live.server.stop())
-            with pytest.raises(NotReadyError):
-                await cancelling
-            with pytest.raises(NotReadyError):
-                await s.status.cancel_timer("t", b"id")
-            s.live.disk.let_go()
-            await stopping
-
-    run(scenario())
+@pytest.mark.usefixtures("loop")
+async def test_a_stop_ends_the_wait_for_the_disk(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
+        s.live.disk.hold()
+        cancelling = asyncio.create_task(s.status.cancel_timer("t", b"id"))
+        await until(lambda: len(s.live.server.pump._awaited) == 1)
+        stopping = asyncio.create_task(s.live.server.stop())
+        with pytest.raises(NotReadyError):
+            await cancelling
+        with pytest.raises(NotReadyError):
+            await s.status.cancel_timer("t", b"id")
+        s.live.disk.let_go()
+        await stopping
 
 
-def test_positions_and_counts_are_those_of_the_broker(run: Run, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path) as s:
-            due_ms = s.live.broker.clock.wall_ms() + 3_600_000
-            now = Record(b"now")
-            await s.send(now, now, Record(b"x", headers=[("x-deliver-at", b"%d" % due_ms)]))
-            shown = (await s.ask("/api/v1/status")).json()
-            broker = s.live.broker
-            assert shown["log"]["flushed"] == broker.flushed_pos == shown["log"]["wrote"]
-            assert shown["cluster_id"] == broker.cluster_id
-            assert shown["kafka"] == shown["advertised"] == str(s.live.server.bound)
-            assert (shown["topics"], shown["partitions"], shown["connections"]) == (1, 1, 1)
-            assert (shown["pending_timers"], shown["next_due_at"]) == (1, due_ms)
-            assert not shown["insecure"]
-            assert shown["damage"] == []
-            (topic,) = (await s.ask("/api/v1/topics")).json()["topics"]
-            assert topic == {
-                "name": "t",
-                "id": str(broker.topics.all()[0].uuid),
-                "partition_count": 1,
-                "record_count": 2,
-                "pending_timers": 1,
-            }
-            (part,) = (await s.ask("/api/v1/topics/t")).json()["partitions"]
-            assert part == {
-                "partition": 0,
-                "start_offset": 0,
-                "visible_offset": 2,
-                "next_offset": 2,
-                "pending_timers": 1,
-            }
-            assert (await s.ask("/api/v1/groups")).json() == {"groups": []}
-            assert (await s.ask("/api/v1/groups/g")).status == 404
-
-    run(scenario())
+@pytest.mark.usefixtures("loop")
+async def test_positions_and_counts_are_those_of_the_broker(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        due_ms = s.live.broker.clock.wall_ms() + 3_600_000
+        now = Record(b"now")
+        await s.send(now, now, Record(b"x", headers=[("x-deliver-at", b"%d" % due_ms)]))
+        shown = (await s.ask("/api/v1/status")).json()
+        broker = s.live.broker
+        assert shown["log"]["flushed"] == broker.flushed_pos == shown["log"]["wrote"]
+        assert shown["cluster_id"] == broker.cluster_id
+        assert shown["kafka"] == shown["advertised"] == str(s.live.server.bound)
+        assert (shown["topics"], shown["partitions"], shown["connections"]) == (1, 1, 1)
+        assert (shown["pending_timers"], shown["next_due_at"]) == (1, due_ms)
+        assert not shown["insecure"]
+        assert shown["damage"] == []
+        (topic,) = (await s.ask("/api/v1/topics")).json()["topics"]
+        assert topic == {
+            "name": "t",
+            "id": str(broker.topics.all()[0].uuid),
+            "partition_count": 1,
+            "record_count": 2,
+            "pending_timers": 1,
+        }
+        (part,) = (await s.ask("/api/v1/topics/t")).json()["partitions"]
+        assert part == {
+            "partition": 0,
+            "start_offset": 0,
+            "visible_offset": 2,
+            "next_offset": 2,
+            "pending_timers": 1,
+        }
+        assert (await s.ask("/api/v1/groups")).json() == {"groups": []}
+        assert (await s.ask("/api/v1/groups/g")).status == 404
 
 
-def test_offsets_whose_topic_was_lost_to_damage_are_left_out(tmp_path: Path) -> None:
+async def test_offsets_whose_topic_was_lost_to_damage_are_left_out(tmp_path: Path) -> None:
     """A group frame and offsets may be whole where the frame of their topic is not."""
-
-    async def scenario() -> None:
-        async with served(tmp_path) as s:
-            broker = s.live.broker
-            known = broker.topics.all()[0].topic_id
-            assert s.live.server.groups.check_commit("g", "", None, -1, 0) == 0
-            broker.groups.commit_offsets(
-                [
-                    OffsetEntry(op=OFFSET_COMMITTED, group="g", topic_id=topic, partition=index)
-                    for topic, index in ((known, 0), (known, 7), (known + 7, 0))
-                ]
-            )
-            offsets = (await s.ask("/api/v1/groups/g")).json()["offsets"]
-            assert [(each["topic"], each["partition"]) for each in offsets] == [("t", 0)]
-
-    asyncio.run(scenario())
+    async with served(tmp_path) as s:
+        broker = s.live.broker
+        known = broker.topics.all()[0].topic_id
+        assert s.live.server.groups.check_commit("g", "", None, -1, 0) == 0
+        broker.groups.commit_offsets(
+            [
+                OffsetEntry(op=OFFSET_COMMITTED, group="g", topic_id=topic, partition=index)
+                for topic, index in ((known, 0), (known, 7), (known + 7, 0))
+            ]
+        )
+        offsets = (await s.ask("/api/v1/groups/g")).json()["offsets"]
+        assert [(each["topic"], each["partition"]) for each in offsets] == [("t", 0)]
 
 
-def test_what_wants_no_client_to_be_served_says_so(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path, allow_insecure=True) as s:
-            assert (await s.ask("/api/v1/status")).json()["insecure"]
-            s.status.stops()
-            assert (await s.ask("/api/v1/status")).status == 503
-
-    asyncio.run(scenario())
+async def test_what_wants_no_client_to_be_served_says_so(tmp_path: Path) -> None:
+    async with served(tmp_path, allow_insecure=True) as s:
+        assert (await s.ask("/api/v1/status")).json()["insecure"]
+        s.status.stops()
+        assert (await s.ask("/api/v1/status")).status == 503
 
 
 # A broker in a process of its own
@@ -213,28 +185,14 @@ def test_what_wants_no_client_to_be_served_says_so(tmp_path: Path) -> None:
 
 @pytest.fixture
 def appliance(tmp_path: Path) -> Iterator[ApplianceProcess]:
-    appliance = ApplianceProcess(tmp_path / "data")
-    try:
-        appliance.start()
-        yield appliance
-    finally:
-        appliance.close()
+    with running_appliance(tmp_path) as running:
+        yield running
 
 
 def send_timers(address: str, delays_ms: list[int]) -> None:
     """Timers with their number as value and as id, acknowledged."""
-    errors: list[str] = []
-    producer = Producer({"bootstrap.servers": address, "log_level": 0, "linger.ms": 1})
-    for number, delay_ms in enumerate(delays_ms):
-        producer.produce(
-            "t",
-            b"%d" % number,
-            partition=0,
-            headers=[("x-delay", b"%d" % delay_ms), ("x-deliver-id", b"%d" % number)],
-            on_delivery=lambda error, _: errors.append(str(error)) if error else None,
-        )
-    assert producer.flush(LIMIT_S) == 0
-    assert errors == []
+    texts = [(b"%d" % number, b"%d" % delay_ms) for number, delay_ms in enumerate(delays_ms)]
+    send(address, "t", *((name, {"x-delay": each, "x-deliver-id": name}) for name, each in texts))
 
 
 def read_values(address: str) -> list[int]:
@@ -300,7 +258,6 @@ def test_cancels_that_race_with_delivery_have_one_winner_each(appliance: Applian
     cancelled = {number for number, status in outcomes.items() if status == 200}
     assert len(cancelled) + len(values) == count
     assert cancelled >= set(range(0, count, 10))
-    appliance.stop()
 
 
 def test_an_acknowledged_cancel_outlives_the_process(appliance: ApplianceProcess) -> None:
@@ -316,4 +273,3 @@ def test_an_acknowledged_cancel_outlives_the_process(appliance: ApplianceProcess
         assert state == "cancelled"
     wait_until_drained(appliance)
     assert read_values(appliance.kafka) == [0, 2]
-    appliance.stop()

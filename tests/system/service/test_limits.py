@@ -3,26 +3,21 @@
 import asyncio
 import random
 import socket
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from appliance.units import KIB, MIB
-from tests.support.clients.wire_client import fetch_part, fetch_request, framed, produce_request
-from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker, until
+from tests.support.clients.wire_client import framed
+from tests.support.harness.live_broker import Client, LiveBroker, until
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 IDLE_MS = 1_500
 RECEIVE_MS = 150
 NEVER_MS = 10**8
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 2 * LIMIT_S))
 
 
 async def is_served(client: Client) -> bool:
@@ -36,122 +31,97 @@ def closed(live: LiveBroker) -> dict[str, int]:
 # Connections
 
 
-def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
+async def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
     """Others are admitted until there are too many in all; who leaves makes room."""
-
-    async def test() -> None:
-        settings = {"connection_count_max_per_address": 3, "connection_count_max": 5}
-        async with LiveBroker(tmp_path, **settings) as live:
-            live.create_topic("t")
-            refused = live.broker.metrics.connections_refused
-            first = [await live.connect() for _ in range(3)]
-            assert await is_served(first[0])
-            assert await (await live.connect()).is_closed_by_broker()
-            assert refused == {"address": 1}
-            others = [await live.connect("127.0.0.2") for _ in range(2)]
-            assert await is_served(others[1])
-            assert await (await live.connect("127.0.0.3")).is_closed_by_broker()
-            assert refused == {"address": 1, "count": 1}
-            await first[0].close()
-            await until(lambda: live.server.connection_count == 4)
-            assert await is_served(await live.connect())
-
-    run(test())
+    settings = {"connection_count_max_per_address": 3, "connection_count_max": 5}
+    async with LiveBroker(tmp_path, **settings) as live:
+        refused = live.broker.metrics.connections_refused
+        first = [await live.connect() for _ in range(3)]
+        assert await is_served(first[0])
+        assert await (await live.connect()).is_closed_by_broker()
+        assert refused == {"address": 1}
+        others = [await live.connect("127.0.0.2") for _ in range(2)]
+        assert await is_served(others[1])
+        assert await (await live.connect("127.0.0.3")).is_closed_by_broker()
+        assert refused == {"address": 1, "count": 1}
+        await first[0].close()
+        await until(lambda: live.server.connection_count == 4)
+        assert await is_served(await live.connect())
 
 
-def test_silent_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) -> None:
+async def test_silent_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) -> None:
     """A parked fetch is no silence, however long it waits."""
-
-    async def test() -> None:
-        clock = VirtualClock()
-        async with LiveBroker(tmp_path, clock=clock, idle_timeout_ms=IDLE_MS) as live:
-            live.create_topic("t")
-            waiting = await live.connect()
-            waiting.send_fetch("t", 0, 0, wait_ms=600_000)
-            topic = live.broker.topics.all()[0]
-            await until(lambda: len(topic.partitions[0].waiters) == 1)
-            for _ in range(3):
-                silent = await live.connect()
-                await until(lambda: live.server.connection_count == 2)
-                clock.advance_ms(IDLE_MS + 1)
-                assert await silent.is_closed_by_broker()
-            assert closed(live) == {"idle": 3}
-            assert await is_served(await live.connect())
-            assert [each.value for each in await waiting.read_fetched()] == [b"a"]
-
-    run(test())
+    clock = VirtualClock()
+    async with LiveBroker(tmp_path, clock=clock, idle_timeout_ms=IDLE_MS) as live:
+        waiting = await live.connect()
+        waiting.send_fetch("t", 0, 0, wait_ms=600_000)
+        topic = live.broker.topics.all()[0]
+        await until(lambda: len(topic.partitions[0].waiters) == 1)
+        for _ in range(3):
+            silent = await live.connect()
+            await until(lambda: live.server.connection_count == 2)
+            clock.advance_ms(IDLE_MS + 1)
+            assert await silent.is_closed_by_broker()
+        assert closed(live) == {"idle": 3}
+        assert await is_served(await live.connect())
+        assert [each.value for each in await waiting.read_fetched()] == [b"a"]
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_request_that_never_ends_is_closed(tmp_path: Path, step: int) -> None:
+async def test_request_that_never_ends_is_closed(tmp_path: Path, step: int) -> None:
     """Half of it and then nothing, or one byte after the other."""
+    clock = VirtualClock()
+    settings = {"idle_timeout_ms": NEVER_MS, "receive_timeout_ms": RECEIVE_MS}
+    async with LiveBroker(tmp_path, clock=clock, **settings) as live:
+        client, other = await live.connect(), await live.connect()
+        data = framed(produce_request([("t", [(0, make_batch([Raw(bytes(4_000))]))])]), 8, 1)
+        client.send_bytes(data[:300])
 
-    async def test() -> None:
-        clock = VirtualClock()
-        settings = {"idle_timeout_ms": NEVER_MS, "receive_timeout_ms": RECEIVE_MS}
-        async with LiveBroker(tmp_path, clock=clock, **settings) as live:
-            live.create_topic("t")
-            client, other = await live.connect(), await live.connect()
-            data = framed(produce_request([("t", [(0, make_batch([Raw(bytes(4_000))]))])]), 8, 1)
-            client.send_bytes(data[:300])
+        async def trickle() -> None:
+            for byte in data[300:-1]:
+                if step:
+                    client.send_bytes(bytes([byte]))
+                clock.advance_ms(RECEIVE_MS // 10)
+                await asyncio.sleep(0.005)
 
-            async def trickle() -> None:
-                for byte in data[300:-1]:
-                    if step:
-                        client.send_bytes(bytes([byte]))
-                    clock.advance_ms(RECEIVE_MS // 10)
-                    await asyncio.sleep(0.005)
-
-            sending = asyncio.ensure_future(trickle())
-            assert await client.is_closed_by_broker()
-            sending.cancel()
-            assert closed(live) == {"slow_request": 1}
-            assert await is_served(other)
-
-    run(test())
+        sending = asyncio.ensure_future(trickle())
+        assert await client.is_closed_by_broker()
+        sending.cancel()
+        assert closed(live) == {"slow_request": 1}
+        assert await is_served(other)
 
 
-def test_connections_are_watched_by_the_kernel_too(tmp_path: Path) -> None:
+async def test_connections_are_watched_by_the_kernel_too(tmp_path: Path) -> None:
     """What is set on the socket that listens holds for those it accepts."""
-
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t")
-            assert await is_served(await live.connect())
-            (connection,) = live.server._connections
-            peer = connection._transport.get_extra_info("socket")
-            assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
-            assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-
-    run(test())
+    async with LiveBroker(tmp_path) as live:
+        assert await is_served(await live.connect())
+        (connection,) = live.server._connections
+        peer = connection._transport.get_extra_info("socket")
+        assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+        assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_garbage_harms_nobody_else(tmp_path: Path, seed: int) -> None:
+async def test_garbage_harms_nobody_else(tmp_path: Path, seed: int) -> None:
     """Random bytes, some after a plausible size and a real key: answered or closed, all of it."""
+    rng = random.Random(seed)
+    clock = VirtualClock()
+    async with LiveBroker(tmp_path, clock=clock, receive_timeout_ms=RECEIVE_MS) as live:
+        good = await live.connect()
+        for round_ in range(30):
+            client = await live.connect()
+            size = rng.choice([8, 20, 100, 5_000])
+            head = size.to_bytes(4, "big") + bytes([0, rng.randrange(70), 0, rng.randrange(13)])
+            client.send_bytes(rng.choice([b"", head]) + rng.randbytes(size))
+            assert await is_served(good), f"seed {seed}, round {round_}"
 
-    async def test() -> None:
-        rng = random.Random(seed)
-        clock = VirtualClock()
-        async with LiveBroker(tmp_path, clock=clock, receive_timeout_ms=RECEIVE_MS) as live:
-            live.create_topic("t")
-            good = await live.connect()
-            for round_ in range(30):
-                client = await live.connect()
-                size = rng.choice([8, 20, 100, 5_000])
-                head = size.to_bytes(4, "big") + bytes([0, rng.randrange(70), 0, rng.randrange(13)])
-                client.send_bytes(rng.choice([b"", head]) + rng.randbytes(size))
-                assert await is_served(good), f"seed {seed}, round {round_}"
+        def are_closed() -> bool:
+            clock.advance_ms(1)
+            return sum(closed(live).values()) >= 15
 
-            def are_closed() -> bool:
-                clock.advance_ms(1)
-                return sum(closed(live).values()) >= 15
-
-            await until(are_closed)
-            assert not live.server.pump.has_failed
-
-    run(test())
+        await until(are_closed)
+        assert not live.server.pump.has_failed
 
 
 # Memory
@@ -167,77 +137,67 @@ async def connect_slowly(live: LiveBroker) -> socket.socket:
 
 
 @pytest.mark.parametrize("size", [500, 20_000])
-def test_clients_that_take_no_answers_hold_little_memory(tmp_path: Path, size: int) -> None:
+async def test_clients_that_take_no_answers_hold_little_memory(tmp_path: Path, size: int) -> None:
     """Ten ask for a gigabyte; records below 8 KiB are copied, of larger ones slices wait."""
-
-    async def test() -> None:
-        clock = VirtualClock()
-        settings = {"idle_timeout_ms": IDLE_MS, "segment_size_bytes": 64 * MIB}
-        settings |= {"fetch_size_max_bytes": 4 * MIB, "batch_size_max_bytes": 64 * KIB}
-        settings |= {"decompressed_size_max_bytes": 64 * KIB, "record_size_max_bytes": 64 * KIB}
-        async with LiveBroker(tmp_path, clock=clock, **settings) as live:
-            live.create_topic("t")
-            good = await live.connect()
-            batch = make_batch([Raw(bytes(size))])
-            request = framed(produce_request([("t", [(0, batch)])]), 8, 1)
-            for _ in range(4 * MIB // len(batch) // 50):
-                good.send_bytes(request * 50)
-                for _ in range(50):
-                    await good.read_answer()
-            part = fetch_part(0, 0, limit=4 * MIB)
-            fetch = framed(fetch_request([("t", [part])], max_bytes=4 * MIB), 11, 1)
-            greedy = [await connect_slowly(live) for _ in range(10)]
-            for client in greedy:
-                await asyncio.get_running_loop().sock_sendall(client, fetch * 25)
-            peak = 0
-
-            def are_closed() -> bool:
-                nonlocal peak
-                peak = max(peak, live.server.held_bytes)
-                return live.server.connection_count == 1
-
-            while not are_closed():
-                assert await is_served(good)
-                clock.advance_ms(10)
-            # 8 MiB of answers may wait in a session; then there are its buffers and the transport.
-            assert peak < 10 * 10 * MIB
-            # The slices of all ten are of the same blocks.
-            assert live.broker._store.log.view.memory.size < 16 * MIB
-            assert closed(live) == {"slow_reader": 10}
-            for client in greedy:
-                client.close()
-
-    run(test())
-
-
-def test_large_requests_share_the_memory_and_all_get_done(tmp_path: Path) -> None:
-    """Twenty of 1 MiB where there is room for four; small ones do not wait for them."""
-
-    async def test() -> None:
-        settings = {"inflight_max_bytes": 4 * MIB, "batch_size_max_bytes": 900 * KIB}
-        settings |= {"decompressed_size_max_bytes": 900 * KIB, "segment_size_bytes": 64 * MIB}
-        settings |= {"record_size_max_bytes": 900 * KIB}
-        # The clock is stopped: whoever may proceed must do so within some seconds.
-        async with LiveBroker(tmp_path, clock=VirtualClock(), **settings) as live:
-            live.create_topic("t")
-            good = await live.connect()
-            clients = [await live.connect() for _ in range(20)]
-            batch = make_batch([Raw(bytes(890 * KIB))])
-            data = framed(produce_request([("t", [(0, batch)])]), 8, 1)
-            for client in clients:
-                client.send_bytes(data[:-1])
-            await until(lambda: live.server.budget.is_scarce)
+    clock = VirtualClock()
+    settings = {"idle_timeout_ms": IDLE_MS, "segment_size_bytes": 64 * MIB}
+    settings |= {"fetch_size_max_bytes": 4 * MIB, "batch_size_max_bytes": 64 * KIB}
+    settings |= {"decompressed_size_max_bytes": 64 * KIB, "record_size_max_bytes": 64 * KIB}
+    async with LiveBroker(tmp_path, clock=clock, **settings) as live:
+        good = await live.connect()
+        batch = make_batch([Raw(bytes(size))])
+        request = framed(produce_request([("t", [(0, batch)])]), 8, 1)
+        for _ in range(4 * MIB // len(batch) // 50):
+            good.send_bytes(request * 50)
             for _ in range(50):
-                assert await is_served(good)
-            assert live.server.held_bytes < 4 * MIB + 20 * 400 * KIB
-            for client in clients:
-                client.send_bytes(data[-1:])
-            for client in clients:
-                await client.read_answer()
-            await until(lambda: not live.server.budget.is_scarce)
-            topic = live.broker.topics.find("t")
-            assert topic is not None
-            assert topic.partitions[0].next_offset == 70
-            assert closed(live) == {}
+                await good.read_answer()
+        part = fetch_part(0, 0, limit=4 * MIB)
+        fetch = framed(fetch_request([("t", [part])], max_bytes=4 * MIB), 11, 1)
+        greedy = [await connect_slowly(live) for _ in range(10)]
+        for client in greedy:
+            await asyncio.get_running_loop().sock_sendall(client, fetch * 25)
+        peak = 0
 
-    run(test())
+        def are_closed() -> bool:
+            nonlocal peak
+            peak = max(peak, live.server.held_bytes)
+            return live.server.connection_count == 1
+
+        while not are_closed():
+            assert await is_served(good)
+            clock.advance_ms(10)
+        # 8 MiB of answers may wait in a session; then there are its buffers and the transport.
+        assert peak < 10 * 10 * MIB
+        # The slices of all ten are of the same blocks.
+        assert live.broker._store.log.view.memory.size < 16 * MIB
+        assert closed(live) == {"slow_reader": 10}
+        for client in greedy:
+            client.close()
+
+
+async def test_large_requests_share_the_memory_and_all_get_done(tmp_path: Path) -> None:
+    """Twenty of 1 MiB where there is room for four; small ones do not wait for them."""
+    settings = {"inflight_max_bytes": 4 * MIB, "batch_size_max_bytes": 900 * KIB}
+    settings |= {"decompressed_size_max_bytes": 900 * KIB, "segment_size_bytes": 64 * MIB}
+    settings |= {"record_size_max_bytes": 900 * KIB}
+    # The clock is stopped: whoever may proceed must do so within some seconds.
+    async with LiveBroker(tmp_path, clock=VirtualClock(), **settings) as live:
+        good = await live.connect()
+        clients = [await live.connect() for _ in range(20)]
+        batch = make_batch([Raw(bytes(890 * KIB))])
+        data = framed(produce_request([("t", [(0, batch)])]), 8, 1)
+        for client in clients:
+            client.send_bytes(data[:-1])
+        await until(lambda: live.server.budget.is_scarce)
+        for _ in range(50):
+            assert await is_served(good)
+        assert live.server.held_bytes < 4 * MIB + 20 * 400 * KIB
+        for client in clients:
+            client.send_bytes(data[-1:])
+        for client in clients:
+            await client.read_answer()
+        await until(lambda: not live.server.budget.is_scarce)
+        topic = live.broker.topics.find("t")
+        assert topic is not None
+        assert topic.partitions[0].next_offset == 70
+        assert closed(live) == {}

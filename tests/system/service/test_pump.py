@@ -22,10 +22,6 @@ SOON_S: Final = 0.15
 """So long a test looks whether something happens that must not."""
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 2 * LIMIT_S))
-
-
 async def does_not_happen(waited_for: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """The task that waits, after a while in which it did not get what it waits for."""
     task = asyncio.ensure_future(waited_for)
@@ -39,243 +35,196 @@ async def until_synced(live: LiveBroker, count: int) -> None:
     await until(lambda: live.disk.syncs >= count)
 
 
-def test_sync_flush_acknowledges_after_the_disk_has_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t")
-            client = await live.connect()
-            live.disk.hold()
-            client.send_produce("t", 0, [Record(b"a")])
-            answer = await does_not_happen(client.read_produced())
-            live.disk.let_go()
-            assert await answer == Produced(0, 0, None)
-
-    run(test())
+async def test_sync_flush_acknowledges_after_the_disk_has_it(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        client = await live.connect()
+        live.disk.hold()
+        client.send_produce("t", 0, [Record(b"a")])
+        answer = await does_not_happen(client.read_produced())
+        live.disk.let_go()
+        assert await answer == Produced(0, 0, None)
 
 
-def test_sync_flush_shows_a_record_after_the_disk_has_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t")
-            producer, consumer = await live.connect(), await live.connect()
-            live.disk.hold()
-            producer.send_produce("t", 0, [Record(b"a")])
-            await until_synced(live, live.disk.syncs + 1)
-            assert await consumer.fetch("t", 0, 0) == []
-            consumer.send_fetch("t", 0, 0, wait_ms=10_000)
-            waiting = await does_not_happen(consumer.read_fetched())
-            live.disk.let_go()
-            assert [record.value for record in await waiting] == [b"a"]
-
-    run(test())
+async def test_sync_flush_shows_a_record_after_the_disk_has_it(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        producer, consumer = await live.connect(), await live.connect()
+        live.disk.hold()
+        producer.send_produce("t", 0, [Record(b"a")])
+        await until_synced(live, live.disk.syncs + 1)
+        assert await consumer.fetch("t", 0, 0) == []
+        consumer.send_fetch("t", 0, 0, wait_ms=10_000)
+        waiting = await does_not_happen(consumer.read_fetched())
+        live.disk.let_go()
+        assert [record.value for record in await waiting] == [b"a"]
 
 
-def test_requests_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t", 8)
-            clients = [await live.connect() for _ in range(8)]
-            live.disk.hold()
-            before = live.disk.syncs
-            clients[0].send_produce("t", 0, [Record(b"first")])
-            await until_synced(live, before + 1)
-            for partition, client in enumerate(clients[1:], 1):
-                for _ in range(5):
-                    client.send_produce("t", partition, [Record(b"x")])
-            partitions = live.broker.topics.all()[0].partitions
-            await until(lambda: sum(p.next_offset for p in partitions) == 36)
-            live.disk.let_go()
-            await clients[0].read_produced()
-            for client in clients[1:]:
-                assert [(await client.read_produced()).error for _ in range(5)] == [0] * 5
-            # One was under way; all that came meanwhile took one more.
-            assert live.disk.syncs - before == 2
-
-    run(test())
+async def test_requests_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path, 8) as live:
+        clients = [await live.connect() for _ in range(8)]
+        live.disk.hold()
+        before = live.disk.syncs
+        clients[0].send_produce("t", 0, [Record(b"first")])
+        await until_synced(live, before + 1)
+        for partition, client in enumerate(clients[1:], 1):
+            for _ in range(5):
+                client.send_produce("t", partition, [Record(b"x")])
+        partitions = live.broker.topics.all()[0].partitions
+        await until(lambda: sum(p.next_offset for p in partitions) == 36)
+        live.disk.let_go()
+        await clients[0].read_produced()
+        for client in clients[1:]:
+            assert [(await client.read_produced()).error for _ in range(5)] == [0] * 5
+        # One was under way; all that came meanwhile took one more.
+        assert live.disk.syncs - before == 2
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path, acks: int) -> None:
+async def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path, acks: int) -> None:
     """What it sends beyond the backlog stays unread, so nobody waits long after it."""
     backlog, count, size = 256 * KIB, 400, 7 * KIB
-
-    async def test() -> None:
-        async with LiveBroker(
-            tmp_path, segment_size_bytes=8 * MIB, flush_backlog_max_bytes=backlog
-        ) as live:
-            live.create_topic("t")
-            producer, other = await live.connect(), await live.connect()
-            live.disk.hold()
-            for _ in range(count):
-                producer.send_produce("t", 0, [Record(bytes(size))], acks=acks)
-            start = live.broker.flushed_pos
-            await until(lambda: live.server.pump.is_backed_up)
-            await asyncio.sleep(SOON_S)
-            # What one read of the socket brought is taken whole.
-            assert backlog < live.broker.wrote_pos - start < backlog + MIB
-            # Others are served.
-            assert await other.fetch("t", 0, 0) == []
-            live.disk.let_go()
-            for number in range(count if acks else 0):
-                assert (await producer.read_produced()).base_offset == number
-            assert (await producer.produce("t", 0, [Record(b"last")])).base_offset == count
-
-    run(test())
+    async with LiveBroker(
+        tmp_path, segment_size_bytes=8 * MIB, flush_backlog_max_bytes=backlog
+    ) as live:
+        producer, other = await live.connect(), await live.connect()
+        live.disk.hold()
+        for _ in range(count):
+            producer.send_produce("t", 0, [Record(bytes(size))], acks=acks)
+        start = live.broker.flushed_pos
+        await until(lambda: live.server.pump.is_backed_up)
+        await asyncio.sleep(SOON_S)
+        # What one read of the socket brought is taken whole.
+        assert backlog < live.broker.wrote_pos - start < backlog + MIB
+        # Others are served.
+        assert await other.fetch("t", 0, 0) == []
+        live.disk.let_go()
+        for number in range(count if acks else 0):
+            assert (await producer.read_produced()).base_offset == number
+        assert (await producer.produce("t", 0, [Record(b"last")])).base_offset == count
 
 
-def test_producers_get_less_far_ahead_while_due_records_wait_for_the_disk(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = VirtualClock()
-        settings = {"segment_size_bytes": 8 * MIB, "flush_backlog_max_bytes": 256 * KIB}
-        async with LiveBroker(tmp_path, clock=clock, **settings) as live:
-            live.create_topic("t", 2)
-            producer, other = await live.connect(), await live.connect()
-            pump, start = live.server.pump, live.broker.flushed_pos
-            await other.produce("t", 1, [Record(b"due", headers=[("x-delay", b"250")])])
-            live.disk.hold()
-            for _ in range(20):
-                producer.send_produce("t", 0, [Record(bytes(7 * KIB))])
-            await until(lambda: live.broker.wrote_pos - start > 139 * KIB)
-            assert not pump.is_backed_up
-            clock.advance_ms(250)
-            await until(lambda: live.broker.pending_timers == 0)
-            assert pump.is_backed_up
-            live.disk.let_go()
-            await until(lambda: live.broker.flushed_pos == live.broker.wrote_pos)
-            assert not pump.is_backed_up
-
-    run(test())
-
-
-def test_async_flush_acknowledges_before_the_disk_has_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        settings = {"flush": "async", "flush_interval_ms": 1000, "flush_bound_ms": 60_000}
-        async with LiveBroker(tmp_path, **settings) as live:
-            live.create_topic("t")
-            client = await live.connect()
-            live.disk.hold()
-            assert await client.produce("t", 0, [Record(b"a")]) == Produced(0, 0, None)
-            assert [record.value for record in await client.fetch("t", 0, 0)] == [b"a"]
-            assert live.broker.flushed_pos < live.broker.committed_pos
-
-    run(test())
-
-
-def test_async_flush_acknowledges_up_to_its_bound_and_not_a_millisecond_longer(
+async def test_producers_get_less_far_ahead_while_due_records_wait_for_the_disk(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        settings = {"flush": "async", "flush_interval_ms": 1, "flush_bound_ms": 500}
-        clock = VirtualClock()
-        async with LiveBroker(tmp_path, clock=clock, **settings) as live:
-            live.create_topic("t")
-            client = await live.connect()
-            live.disk.hold()
-            assert (await client.produce("t", 0, [Record(b"a")])).error == 0
-            clock.advance_ms(500)
-            assert (await client.produce("t", 0, [Record(b"b")])).error == 0
-            clock.advance_ms(1)
-            client.send_produce("t", 0, [Record(b"c")])
-            answer = await does_not_happen(client.read_produced())
-            # A reason other than the bound would let the broker acknowledge what it has written.
-            assert live.server.pump.durable_pos == live.broker.flushed_pos
-            assert live.broker.flushed_pos < live.broker.committed_pos
-            live.disk.let_go()
-            assert await answer == Produced(0, 2, None)
-            assert (await client.produce("t", 0, [Record(b"d")])).error == 0
-
-    run(test())
+    clock = VirtualClock()
+    settings = {"segment_size_bytes": 8 * MIB, "flush_backlog_max_bytes": 256 * KIB}
+    async with LiveBroker(tmp_path, 2, clock=clock, **settings) as live:
+        producer, other = await live.connect(), await live.connect()
+        pump, start = live.server.pump, live.broker.flushed_pos
+        await other.produce("t", 1, [Record(b"due", headers=[("x-delay", b"250")])])
+        live.disk.hold()
+        for _ in range(20):
+            producer.send_produce("t", 0, [Record(bytes(7 * KIB))])
+        await until(lambda: live.broker.wrote_pos - start > 139 * KIB)
+        assert not pump.is_backed_up
+        clock.advance_ms(250)
+        await until(lambda: live.broker.pending_timers == 0)
+        assert pump.is_backed_up
+        live.disk.let_go()
+        await until(lambda: live.broker.flushed_pos == live.broker.wrote_pos)
+        assert not pump.is_backed_up
 
 
-def test_async_flush_reaches_the_disk_without_further_requests(tmp_path: Path) -> None:
-    async def test() -> None:
-        settings = {"flush": "async", "flush_interval_ms": 10, "flush_bound_ms": 200}
-        async with LiveBroker(tmp_path, **settings) as live:
-            live.create_topic("t")
-            client = await live.connect()
-            await client.produce("t", 0, [Record(b"a")])
-            await until(lambda: live.broker.flushed_pos == live.broker.committed_pos)
+async def test_async_flush_acknowledges_before_the_disk_has_it(tmp_path: Path) -> None:
+    settings = {"flush": "async", "flush_interval_ms": 1000, "flush_bound_ms": 60_000}
+    async with LiveBroker(tmp_path, **settings) as live:
+        client = await live.connect()
+        live.disk.hold()
+        assert await client.produce("t", 0, [Record(b"a")]) == Produced(0, 0, None)
+        assert [record.value for record in await client.fetch("t", 0, 0)] == [b"a"]
+        assert live.broker.flushed_pos < live.broker.committed_pos
 
-    run(test())
+
+async def test_async_flush_acknowledges_up_to_its_bound_and_not_a_millisecond_longer(
+    tmp_path: Path,
+) -> None:
+    settings = {"flush": "async", "flush_interval_ms": 1, "flush_bound_ms": 500}
+    clock = VirtualClock()
+    async with LiveBroker(tmp_path, clock=clock, **settings) as live:
+        client = await live.connect()
+        live.disk.hold()
+        assert (await client.produce("t", 0, [Record(b"a")])).error == 0
+        clock.advance_ms(500)
+        assert (await client.produce("t", 0, [Record(b"b")])).error == 0
+        clock.advance_ms(1)
+        client.send_produce("t", 0, [Record(b"c")])
+        answer = await does_not_happen(client.read_produced())
+        # A reason other than the bound would let the broker acknowledge what it has written.
+        assert live.server.pump.durable_pos == live.broker.flushed_pos
+        assert live.broker.flushed_pos < live.broker.committed_pos
+        live.disk.let_go()
+        assert await answer == Produced(0, 2, None)
+        assert (await client.produce("t", 0, [Record(b"d")])).error == 0
+
+
+async def test_async_flush_reaches_the_disk_without_further_requests(tmp_path: Path) -> None:
+    settings = {"flush": "async", "flush_interval_ms": 10, "flush_bound_ms": 200}
+    async with LiveBroker(tmp_path, **settings) as live:
+        client = await live.connect()
+        await client.produce("t", 0, [Record(b"a")])
+        await until(lambda: live.broker.flushed_pos == live.broker.committed_pos)
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(
+async def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(
     tmp_path: Path, flush: str
 ) -> None:
-    async def test() -> None:
-        settings = {"flush": flush, "flush_interval_ms": 10, "flush_bound_ms": 10}
-        async with LiveBroker(tmp_path, **settings) as live:
-            live.create_topic("t")
-            client = await live.connect()
-            live.disk.hold()
-            live.disk.error = StorageError(tmp_path, "fdatasync", errno.EIO, "broken")
-            await asyncio.sleep(0.05)  # async: let the bound pass for what is not flushed
-            client.send_produce("t", 0, [Record(b"a")])
-            answer = asyncio.ensure_future(client.read_produced())
-            if flush == "sync":
-                live.disk.let_go()
-                failure = await asyncio.wait_for(live.server.pump.failure, LIMIT_S)
-                assert failure is live.disk.error
-                assert not answer.done()
-            else:
-                await asyncio.wait([answer], timeout=SOON_S)
-                live.disk.let_go()
-                assert await asyncio.wait_for(live.server.pump.failure, LIMIT_S) is live.disk.error
-            syncs = live.disk.syncs
-            await asyncio.sleep(SOON_S)
-            assert live.disk.syncs == syncs, "a failed sync was tried again"
-            answer.cancel()
-
-    run(test())
+    settings = {"flush": flush, "flush_interval_ms": 10, "flush_bound_ms": 10}
+    async with LiveBroker(tmp_path, **settings) as live:
+        client = await live.connect()
+        live.disk.hold()
+        live.disk.error = StorageError(tmp_path, "fdatasync", errno.EIO, "broken")
+        await asyncio.sleep(0.05)  # async: let the bound pass for what is not flushed
+        client.send_produce("t", 0, [Record(b"a")])
+        answer = asyncio.ensure_future(client.read_produced())
+        if flush == "sync":
+            live.disk.let_go()
+            failure = await asyncio.wait_for(live.server.pump.failure, LIMIT_S)
+            assert failure is live.disk.error
+            assert not answer.done()
+        else:
+            await asyncio.wait([answer], timeout=SOON_S)
+            live.disk.let_go()
+            assert await asyncio.wait_for(live.server.pump.failure, LIMIT_S) is live.disk.error
+        syncs = live.disk.syncs
+        await asyncio.sleep(SOON_S)
+        assert live.disk.syncs == syncs, "a failed sync was tried again"
+        answer.cancel()
 
 
-def test_due_timers_wake_a_waiting_consumer(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t")
-            producer, consumer = await live.connect(), await live.connect()
-            late, soon = (
-                Record(value, headers=delay(delay_ms))
-                for value, delay_ms in ((b"late", 120), (b"soon", 40))
-            )
-            await producer.produce("t", 0, [late, soon])
-            values: list[bytes] = []
-            while len(values) < 2:
-                found = await consumer.fetch("t", 0, len(values), wait_ms=10_000)
-                now_ms = live.broker.clock.wall_ms()
-                for record in found:
-                    assert int(record.header("x-due-at") or b"0") <= now_ms
-                values += [record.value for record in found]
-            assert values == [b"soon", b"late"]
-
-    run(test())
+async def test_due_timers_wake_a_waiting_consumer(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        producer, consumer = await live.connect(), await live.connect()
+        late, soon = (
+            Record(value, headers=delay(delay_ms))
+            for value, delay_ms in ((b"late", 120), (b"soon", 40))
+        )
+        await producer.produce("t", 0, [late, soon])
+        values: list[bytes] = []
+        while len(values) < 2:
+            found = await consumer.fetch("t", 0, len(values), wait_ms=10_000)
+            now_ms = live.broker.clock.wall_ms()
+            for record in found:
+                assert int(record.header("x-due-at") or b"0") <= now_ms
+            values += [record.value for record in found]
+        assert values == [b"soon", b"late"]
 
 
-def test_answers_keep_their_order_after_a_long_poll(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t", 2)
-            client, other = await live.connect(), await live.connect()
-            client.send_fetch("t", 0, 0, wait_ms=10_000)
-            client.send_produce("t", 1, [Record(b"behind")])
-            first = await does_not_happen(client.read_fetched())
-            await other.produce("t", 0, [Record(b"a")])
-            assert [record.value for record in await first] == [b"a"]
-            assert await client.read_produced() == Produced(0, 0, None)
-
-    run(test())
+async def test_answers_keep_their_order_after_a_long_poll(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path, 2) as live:
+        client, other = await live.connect(), await live.connect()
+        client.send_fetch("t", 0, 0, wait_ms=10_000)
+        client.send_produce("t", 1, [Record(b"behind")])
+        first = await does_not_happen(client.read_fetched())
+        await other.produce("t", 0, [Record(b"a")])
+        assert [record.value for record in await first] == [b"a"]
+        assert await client.read_produced() == Produced(0, 0, None)
 
 
-def test_a_long_poll_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t")
-            client = await live.connect()
-            assert await client.fetch("t", 0, 0, wait_ms=30) == []
-            assert live.broker.topics.all()[0].partitions[0].waiters == []
-
-    run(test())
+async def test_a_long_poll_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        client = await live.connect()
+        assert await client.fetch("t", 0, 0, wait_ms=30) == []
+        assert live.broker.topics.all()[0].partitions[0].waiters == []
 
 
 async def refused(client: Client, data: bytes) -> None:
@@ -283,51 +232,39 @@ async def refused(client: Client, data: bytes) -> None:
     assert await client.is_closed_by_broker()
 
 
-def test_garbage_closes_its_connection_and_no_other(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t")
-            good = await live.connect()
-            for data in (
-                b"\xff\xff\xff\xff",
-                b"\x7f\xff\xff\xff" + b"x" * 100,
-                b"\0\0\0\x07" + b"x" * 7,
-                b"\0\0\0\x0a\0\0\0\x09" + b"\xff" * 6,
-                b"GET / HTTP/1.1\r\n\r\n",
-            ):
-                await refused(await live.connect(), data)
-            assert (await good.produce("t", 0, [Record(b"a")])).error == 0
-
-    run(test())
+async def test_garbage_closes_its_connection_and_no_other(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        good = await live.connect()
+        for data in (
+            b"\xff\xff\xff\xff",
+            b"\x7f\xff\xff\xff" + b"x" * 100,
+            b"\0\0\0\x07" + b"x" * 7,
+            b"\0\0\0\x0a\0\0\0\x09" + b"\xff" * 6,
+            b"GET / HTTP/1.1\r\n\r\n",
+        ):
+            await refused(await live.connect(), data)
+        assert (await good.produce("t", 0, [Record(b"a")])).error == 0
 
 
-def test_a_refused_batch_with_acks_0_closes_the_connection(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t")
-            client = await live.connect()
-            client.send_produce("t", 0, [Record(b"a")], acks=0)
-            assert (await client.produce("t", 0, [Record(b"b")])).base_offset == 1
-            client.send_produce("t", 0, [Record(b"c", headers=(("x-delay", b"soon"),))], acks=0)
-            assert await client.is_closed_by_broker()
-
-    run(test())
+async def test_a_refused_batch_with_acks_0_closes_the_connection(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        client = await live.connect()
+        client.send_produce("t", 0, [Record(b"a")], acks=0)
+        assert (await client.produce("t", 0, [Record(b"b")])).base_offset == 1
+        client.send_produce("t", 0, [Record(b"c", headers=(("x-delay", b"soon"),))], acks=0)
+        assert await client.is_closed_by_broker()
 
 
-def test_a_client_that_does_not_read_is_not_read_either(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with LiveBroker(tmp_path) as live:
-            live.create_topic("t")
-            client, other = await live.connect(), await live.connect()
-            await client.produce("t", 0, [Record(b"x" * 6000)])
-            # Each answer has 6 KB; 20,000 of them do not fit into any socket buffer.
-            for _ in range(20_000):
-                client.send_fetch("t", 0, 0)
-            assert (await other.produce("t", 0, [Record(b"y")])).error == 0
-            await asyncio.sleep(0.3)
-            session = next(iter(live.server.sessions))
-            assert session.requests < 20_000
-            for _ in range(20_000):
-                assert len(await client.read_fetched()) >= 1
-
-    run(test())
+async def test_a_client_that_does_not_read_is_not_read_either(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        client, other = await live.connect(), await live.connect()
+        await client.produce("t", 0, [Record(b"x" * 6000)])
+        # Each answer has 6 KB; 20,000 of them do not fit into any socket buffer.
+        for _ in range(20_000):
+            client.send_fetch("t", 0, 0)
+        assert (await other.produce("t", 0, [Record(b"y")])).error == 0
+        await asyncio.sleep(0.3)
+        session = next(iter(live.server.sessions))
+        assert session.requests < 20_000
+        for _ in range(20_000):
+            assert len(await client.read_fetched()) >= 1

@@ -15,7 +15,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.harness.appliance_process import CONFIG, ApplianceProcess, latermq_command
+from tests.support.harness.appliance_process import (
+    CONFIG,
+    ApplianceProcess,
+    latermq_command,
+    running_appliance,
+)
 
 Serve = Callable[..., ApplianceProcess]
 
@@ -40,12 +45,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
     """A broker for the tests that only ask."""
-    appliance = ApplianceProcess(tmp_path_factory.mktemp("shared") / "data")
-    try:
-        appliance.start()
+    with running_appliance(tmp_path_factory.mktemp("shared")) as appliance:
         yield appliance
-    finally:
-        appliance.close()
 
 
 def send(address: str, topic: str, *records: tuple[bytes, dict[str, bytes]]) -> None:

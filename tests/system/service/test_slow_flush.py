@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
-from tests.support.harness.appliance_process import CONFIG, ApplianceProcess
+from tests.support.harness.appliance_process import CONFIG, ApplianceProcess, running_appliance
 from tests.support.harness.broker_harness import Produced
 from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker
 from tests.support.simulator.virtual_clock import VirtualClock
@@ -24,42 +24,38 @@ REQUEST_TIMED_OUT: Final = 7
 BOUND_MS: Final = 300
 
 
-def test_producers_are_answered_while_the_disk_hangs_and_connections_stay_usable(
+async def test_producers_are_answered_while_the_disk_hangs_and_connections_stay_usable(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        clock = VirtualClock()
+    clock = VirtualClock()
 
-        async def timed_out(client: Client) -> Produced:
-            """The answer to what waits for the disk, once its time is over."""
-            answer = asyncio.ensure_future(client.read_produced())
-            while not answer.done():
-                clock.advance_ms(BOUND_MS // 10)
-                await asyncio.wait([answer], timeout=0.01)
-            return answer.result()
+    async def timed_out(client: Client) -> Produced:
+        """The answer to what waits for the disk, once its time is over."""
+        answer = asyncio.ensure_future(client.read_produced())
+        while not answer.done():
+            clock.advance_ms(BOUND_MS // 10)
+            await asyncio.wait([answer], timeout=0.01)
+        return answer.result()
 
-        async with LiveBroker(tmp_path, clock=clock, flush_timeout_ms=BOUND_MS) as live:
-            live.create_topic("t", 2)
-            safe, other = await live.connect(), await live.connect()
-            by = Producer(4711, 0, 0)
-            live.disk.hold()
-            for _ in range(2):  # a retry times out as well while the disk hangs
-                safe.send_produce("t", 0, [Record(b"a")], producer=by)
-                answer = await timed_out(safe)
-                assert (answer.error, answer.base_offset) == (REQUEST_TIMED_OUT, -1)
-            other.send_produce("t", 1, [Record(b"b")])
-            assert (await timed_out(other)).error == REQUEST_TIMED_OUT
-            assert live.broker.collect_metrics().request_errors == {REQUEST_TIMED_OUT: 3}
-            # Others are served, and see nothing that is not on the disk.
-            assert await other.fetch("t", 0, 0) == []
-            live.disk.let_go()
+    async with LiveBroker(tmp_path, 2, clock=clock, flush_timeout_ms=BOUND_MS) as live:
+        safe, other = await live.connect(), await live.connect()
+        by = Producer(4711, 0, 0)
+        live.disk.hold()
+        for _ in range(2):  # a retry times out as well while the disk hangs
             safe.send_produce("t", 0, [Record(b"a")], producer=by)
-            assert await safe.read_produced() == Produced(0, 0, None)
-            assert await other.produce("t", 1, [Record(b"c")]) == Produced(0, 1, None)
-            assert [record.value for record in await other.fetch("t", 0, 0)] == [b"a"]
-            assert [record.value for record in await other.fetch("t", 1, 0)] == [b"b", b"c"]
-
-    asyncio.run(asyncio.wait_for(test(), 2 * LIMIT_S))
+            answer = await timed_out(safe)
+            assert (answer.error, answer.base_offset) == (REQUEST_TIMED_OUT, -1)
+        other.send_produce("t", 1, [Record(b"b")])
+        assert (await timed_out(other)).error == REQUEST_TIMED_OUT
+        assert live.broker.collect_metrics().request_errors == {REQUEST_TIMED_OUT: 3}
+        # Others are served, and see nothing that is not on the disk.
+        assert await other.fetch("t", 0, 0) == []
+        live.disk.let_go()
+        safe.send_produce("t", 0, [Record(b"a")], producer=by)
+        assert await safe.read_produced() == Produced(0, 0, None)
+        assert await other.produce("t", 1, [Record(b"c")]) == Produced(0, 1, None)
+        assert [record.value for record in await other.fetch("t", 0, 0)] == [b"a"]
+        assert [record.value for record in await other.fetch("t", 1, 0)] == [b"b", b"c"]
 
 
 @contextlib.contextmanager
@@ -90,9 +86,7 @@ def test_a_real_client_gets_through_a_slow_disk_with_nothing_lost_or_doubled(
 ) -> None:
     config = tmp_path / "latermq.toml"
     config.write_text(f"{CONFIG}[flush]\ntimeout_ms = {BOUND_MS}\n")
-    appliance = ApplianceProcess(tmp_path / "data", ["--config", str(config)])
-    try:
-        appliance.start()
+    with running_appliance(tmp_path, ["--config", str(config)]) as appliance:
         producer = ConfluentProducer(
             {
                 "bootstrap.servers": appliance.kafka,
@@ -120,9 +114,6 @@ def test_a_real_client_gets_through_a_slow_disk_with_nothing_lost_or_doubled(
                 producer.poll(0.05)
         assert producer.flush(LIMIT_S) == 0
         assert offsets == list(range(21))
-        appliance.stop()
-    finally:
-        appliance.close()
 
 
 def timed_out(appliance: ApplianceProcess) -> int:

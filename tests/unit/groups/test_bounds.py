@@ -1,5 +1,6 @@
 """What one client can make the broker hold is bounded, and counted rightly."""
 
+import random
 from typing import Any
 
 import pytest
@@ -133,36 +134,30 @@ def test_leaving_clients_leave_no_deadlines_behind(harness: GroupHarness) -> Non
     assert harness.groups.deadline_count < 100
 
 
-def test_a_deadline_comes_once_at_the_time_it_was_set_to_last() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_a_deadline_comes_once_at_the_time_it_was_set_to_last(seed: int) -> None:
+    """Unless it is cancelled; it can be set again then."""
+    rng = random.Random(seed)
     queue, came = DeadlineQueue(), list[int]()
-    deadline = Deadline(queue)
-    deadline.expired = came.append
-    deadline.set(50)
-    deadline.set(20)
-    deadline.set(80)
-    queue.expire(79)
-    assert came == []
-    assert queue.next_ms() == 80
-    queue.expire(80)
-    queue.expire(1000)
-    assert came == [80]
-    assert queue.next_ms() is None
-
-
-def test_a_deadline_that_is_cancelled_does_not_come_and_can_be_set_again() -> None:
-    queue, came = DeadlineQueue(), list[int]()
-    deadline = Deadline(queue)
-    deadline.expired = came.append
-    deadline.set(10)
-    deadline.cancel()
-    assert queue.next_ms() is None
-    deadline.set(10)
-    deadline.cancel()
-    deadline.set(30)
-    queue.expire(20)
-    assert came == []
-    queue.expire(30)
-    assert came == [30]
+    deadlines = [Deadline(queue) for _ in range(6)]
+    for number, deadline in enumerate(deadlines):
+        deadline.expired = lambda _, number=number: came.append(number)  # type: ignore[misc]
+    due: dict[int, int] = {}
+    for now_ms in range(0, 2_000, 7):
+        for number in rng.sample(range(6), 3):
+            if rng.random() < 0.3:
+                deadlines[number].cancel()
+                due.pop(number, None)
+            else:
+                due[number] = now_ms + rng.randrange(40)
+                deadlines[number].set(due[number])
+        next_ms = queue.next_ms()
+        assert next_ms is None or not due or next_ms <= min(due.values())
+        assert (next_ms is None) == (not due)
+        came.clear()
+        queue.expire(now_ms)
+        assert sorted(came) == sorted(number for number in due if due[number] <= now_ms)
+        due = {number: at_ms for number, at_ms in due.items() if at_ms > now_ms}
 
 
 def test_deadlines_come_in_the_order_of_their_times() -> None:

@@ -1,7 +1,8 @@
-"""Groups of real clients on a real broker: nothing is lost, and a restart is not noticed."""
+"""A group of real clients on a real broker: a restart is not noticed.
 
-import random
-import shutil
+tests/system/clients/test_rebalances.py has members that come, leave and crash.
+"""
+
 import threading
 import time
 from collections import Counter
@@ -10,29 +11,26 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.harness.appliance_process import CONFIG, ApplianceProcess, running_appliance
-from tests.unit.groups.real_members import (
-    AiokafkaMember,
-    KcatMember,
-    LibrdkafkaMember,
-    RealMember,
-    Seen,
-)
 
 PARTITION_COUNT: Final = 12
-MEMBER_COUNT: Final = 10
-ROUNDS: Final = 12
 LIMIT_S: Final = 120.0
-SEED: Final = 11_001
-"""Of all that happens by chance; when it happens is up to the machine."""
+MEMBER: Final[dict[str, Any]] = {
+    "group.id": "g",
+    "auto.offset.reset": "earliest",
+    "session.timeout.ms": 30_000,
+    "heartbeat.interval.ms": 300,
+    "auto.commit.interval.ms": 300,
+    "partition.assignment.strategy": "range",
+    "log_level": 0,
+}
 
 GROUPS: Final = """\
 [groups]
-session_timeout_min_ms = 1000
 initial_rebalance_delay_ms = 200
 """
 
@@ -83,6 +81,38 @@ def is_shared_by(admin: AdminClient, member_count: int) -> bool:
     return len(found) == member_count and taken == list(range(PARTITION_COUNT))
 
 
+class Member:
+    """A client in the group `g`, in a thread.
+
+    Attributes:
+        rebalances: how often partitions were given or taken.
+    """
+
+    def __init__(self, address: str, seen: Counter[bytes], settings: dict[str, str]) -> None:
+        self.rebalances = 0
+        self._seen = seen
+        self._is_over = threading.Event()
+        self._consumer = Consumer({"bootstrap.servers": address} | MEMBER | settings)
+        self._consumer.subscribe(["t"], on_assign=self._count, on_revoke=self._count)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _count(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self._seen[message.value() or b""] += 1
+        self._consumer.close()
+
+    def leave(self) -> None:
+        """Commit and leave the group; it has ended when this returns."""
+        self._is_over.set()
+        self._thread.join()
+
+
 class Feed:
     """Sends numbered records until asked to stop.
 
@@ -115,16 +145,8 @@ def test_a_restart_of_the_broker_costs_no_rebalance(
 ) -> None:
     """Members keep their ids and partitions over kill -9, and read on where they were."""
     seen: Counter[bytes] = Counter()
-    members = [
-        LibrdkafkaMember(
-            appliance.kafka,
-            "g",
-            "t",
-            lambda value: seen.update([value]),
-            **{"session.timeout.ms": 30_000} | extra,
-        )
-        for extra in ({}, {"group.instance.id": "i"}, {"client.id": "third"})
-    ]
+    settings = ({}, {"group.instance.id": "i"}, {"client.id": "third"})
+    members = [Member(appliance.kafka, seen, each) for each in settings]
     feed = Feed(appliance.kafka)
     until(lambda: is_shared_by(admin, len(members)), lambda: shares(admin))
     # The broker knows the shares before the members hear of them: given, taken, given.
@@ -141,74 +163,3 @@ def test_a_restart_of_the_broker_costs_no_rebalance(
     until(lambda: len(seen) == feed.sent, lambda: f"{len(seen)} of {feed.sent}")
     for member in members:
         member.leave()
-
-
-class Crowd:
-    """Members that come and go by chance.
-
-    Attributes:
-        members: those that are there.
-    """
-
-    def __init__(self, address: str, rng: random.Random, seen: Seen) -> None:
-        self.members: list[RealMember] = []
-        self._address = address
-        self._rng = rng
-        self._seen = seen
-        kinds: list[Callable[..., RealMember]] = [LibrdkafkaMember, AiokafkaMember]
-        self._kinds = kinds + [KcatMember] * (2 if shutil.which("kcat") else 0)
-
-    def begin(self) -> None:
-        """One more comes."""
-        make = self._rng.choice(self._kinds)
-        self.members.append(make(self._address, "g", "t", self._seen))
-
-    def make_trouble(self) -> None:
-        """One leaves, is killed, or stalls for longer than its session; another one joins."""
-        member = self._rng.choice(self.members)
-        if isinstance(member, KcatMember):
-            # It does not leave: at SIGTERM it drops what it was given and commits it all the same.
-            trouble = self._rng.choice(("crash", "freeze"))
-        else:
-            trouble = "leave"
-        if trouble == "freeze":
-            assert isinstance(member, KcatMember)
-            member.freeze()
-            threading.Timer(self._rng.uniform(0.5, 4.0), member.thaw).start()
-            return
-        self.members.remove(member)
-        if trouble == "crash":
-            assert isinstance(member, KcatMember)
-            member.crash()
-        else:
-            member.leave()
-        if self._rng.random() < 0.8 or len(self.members) < 2:
-            self.begin()
-
-    def leave(self) -> None:
-        """All go."""
-        for member in self.members:
-            member.leave()
-
-
-@pytest.mark.timeout(900)
-def test_members_join_leave_and_crash_and_nothing_is_lost(
-    appliance: ApplianceProcess, admin: AdminClient
-) -> None:
-    """Afterwards all that are left share the partitions, and nobody has one twice."""
-    rng = random.Random(SEED)
-    seen: Counter[bytes] = Counter()
-    crowd = Crowd(appliance.kafka, rng, lambda value: seen.update([value]))
-    feed = Feed(appliance.kafka)
-    for _ in range(MEMBER_COUNT):
-        crowd.begin()
-    until(lambda: is_shared_by(admin, MEMBER_COUNT), lambda: shares(admin))
-    for _ in range(ROUNDS):
-        time.sleep(rng.uniform(0.1, 1.5))
-        crowd.make_trouble()
-    until(lambda: is_shared_by(admin, len(crowd.members)), lambda: shares(admin))
-    feed.stop()
-    values = {str(number).encode() for number in range(feed.sent)}
-    until(lambda: values <= set(seen), lambda: f"missing {sorted(values - set(seen))[:20]}")
-    assert set(seen) == values
-    crowd.leave()

@@ -55,8 +55,7 @@ def change(
 
 
 def settings(broker: MemoryBroker, name: str = "t") -> dict[str, str]:
-    topic = broker.topic(name)
-    return topic.settings
+    return broker.topic(name).settings
 
 
 @pytest.mark.parametrize("version", range(3))

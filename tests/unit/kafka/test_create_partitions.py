@@ -15,10 +15,14 @@ from tests.support.oracles.kafka_oracle import (
     ask,
 )
 from tests.support.values.raw_batch import Raw, make_batch
-from tests.support.values.topic_requests import create_partitions, list_offset, settings_of
+from tests.support.values.topic_requests import (
+    EARLIEST,
+    create_partitions,
+    list_offset,
+    settings_of,
+)
 
 VERSIONS = range(4)
-EARLIEST = -2
 Topic = CreatePartitionsRequest.CreatePartitionsTopic
 
 
@@ -42,8 +46,7 @@ def topic(name: str, count: int, assigned: list[list[int]] | None = None) -> Top
 
 
 def count_of(broker: MemoryBroker, name: str = "t") -> int:
-    found = broker.topic(name)
-    return len(found.partitions)
+    return len(broker.topic(name).partitions)
 
 
 @pytest.fixture

@@ -76,8 +76,7 @@ def test_the_answer_lists_all_settings_and_where_each_comes_from() -> None:
 def test_default_partition_count_is_the_brokers(version: int) -> None:
     broker = MemoryBroker(small_config(default_partition_count=5))
     create(broker, topic(), version=version)
-    made = broker.topic()
-    assert len(made.partitions) == 5
+    assert len(broker.topic().partitions) == 5
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -140,8 +139,7 @@ def test_refusals(asked: Topic, error_code: ErrorCode) -> None:
 def test_an_assignment_to_this_broker_counts_the_partitions() -> None:
     broker = MemoryBroker()
     create(broker, topic(assigned={1: [1], 0: [1]}))
-    made = broker.topic()
-    assert len(made.partitions) == 2
+    assert len(broker.topic().partitions) == 2
 
 
 def test_a_partition_that_is_assigned_twice_is_refused() -> None:

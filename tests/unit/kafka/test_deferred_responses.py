@@ -2,9 +2,10 @@
 
 from _core.paths.session import ResponseSlot
 from compat.kafka.protocol.deferred import DeferredResponse
-from tests.support.clients.wire_client import WireClient, framed, produce_request, split_answers
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import with_topic
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import produce_request
 
 RARE_KEY = 999
 

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.support.clients.wire_client import WireClient, produce_request
+from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import with_topic
 from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.raw_batch import CODECS, NONE, Raw, RawHeaders, make_batch, split_batches
+from tests.support.values.record_requests import produce_request
 
 UNKNOWN = ("unknown", None, None)
 
@@ -81,14 +82,6 @@ def test_large_mixed_batches_survive_a_restart_before_they_are_due(
     assert client.harness.values() == expected
 
 
-def test_batch_of_cancels_alone_takes_no_offset(client: WireClient) -> None:
-    """Its records are never delivered; it is acknowledged with -1."""
-    assert send(client, cancel(b"a"), cancel(b"b")) == -1
-    assert send(client, Raw(b"0")) == 0
-    assert client.harness.tick(1000) == 0
-    assert client.harness.values() == [b"0"]
-
-
 def test_parts_of_one_request_take_effect_in_their_order(client: WireClient) -> None:
     """A timer of the first part is cancelled by the second, across partitions and topics' ids."""
     parts = [
@@ -138,78 +131,6 @@ def test_id_may_be_any_bytes_up_to_255(client: WireClient, user_id: bytes) -> No
     (found,) = client.harness.fetch("t", 0)
     assert found.header("x-due-id") == user_id
     assert client.harness.timer_state("t", user_id) == ("delivered", START_MS + 100, 0)
-
-
-def test_replacing_takes_the_new_time_body_and_partition(client: WireClient) -> None:
-    """Sooner or later than the old one, in another partition, and again."""
-    send(client, later(b"1", 100, b"a"))
-    send(client, later(b"2", 50, b"a"), partition=1)
-    assert client.harness.timer_state("t", b"a") == ("pending", START_MS + 50, 1)
-    send(client, later(b"3", 200, b"a"))
-    assert client.harness.broker.pending_timers == 1
-    assert client.harness.tick(199) == 0
-    assert client.harness.tick(1) == 1
-    assert (client.harness.values(), client.harness.values(partition=1)) == ([b"3"], [])
-
-
-@pytest.mark.parametrize(
-    "headers", [[], [(b"x-delay", b"0")], [(b"x-deliver-at", b"%d" % (START_MS - 1))]]
-)
-def test_replacing_by_what_is_due_delivers_it_now(
-    client: WireClient, headers: list[tuple[bytes, bytes]]
-) -> None:
-    """With no delay or a past one: the pending one is cancelled, this one is visible at once."""
-    send(client, later(b"old", 100, b"a"))
-    now = Raw(b"new", headers=[*headers, (b"x-deliver-id", b"a")])
-    assert send(client, now, partition=1) == 0
-    due_ms = (
-        START_MS - 1 if headers[:1] == [(b"x-deliver-at", b"%d" % (START_MS - 1))] else START_MS
-    )
-    assert client.harness.timer_state("t", b"a") == ("delivered", due_ms, 1)
-    (found,) = client.harness.fetch("t", 1)
-    assert found.headers == (
-        ("x-accepted-at", b"%d" % START_MS),
-        ("x-due-at", b"%d" % due_ms),
-        ("x-due-id", b"a"),
-    )
-    assert client.harness.tick(1000) == 0
-    assert client.harness.values() == []
-
-
-@pytest.mark.parametrize(
-    ("batch", "delivered", "state"),
-    [
-        ([later(b"1", 9, b"a"), cancel(b"a")], [], "cancelled"),
-        ([cancel(b"a"), later(b"1", 9, b"a")], [b"1"], "delivered"),
-        ([later(b"1", 9, b"a"), later(b"2", 8, b"a")], [b"2"], "delivered"),
-        ([later(b"1", 9, b"a"), cancel(b"a"), later(b"2", 9, b"a")], [b"2"], "delivered"),
-        ([later(b"1", 9, b"a"), cancel(b"a"), cancel(b"a")], [], "cancelled"),
-        ([later(b"1", 9, b"a"), later(b"2", 0, b"a")], [b"2"], "delivered"),
-        ([later(b"1", 0, b"a"), later(b"2", 9, b"a")], [b"1", b"2"], "delivered"),
-        ([later(b"1", 0, b"a"), cancel(b"a")], [b"1"], "delivered"),
-        ([later(b"1", 9, b"a"), later(b"2", 9, b"b"), cancel(b"b")], [b"1"], "delivered"),
-    ],
-)
-def test_records_of_a_batch_take_effect_in_their_order(
-    client: WireClient, batch: list[Raw], delivered: list[bytes], state: str
-) -> None:
-    """Also after a restart before they are due."""
-    send(client, *batch)
-    client = WireClient(client.harness.restart())
-    client.harness.tick(10)
-    assert client.harness.values() == delivered
-    assert client.harness.timer_state("t", b"a")[0] == state
-    assert client.harness.broker.pending_timers == 0
-
-
-def test_cancel_that_comes_too_late_is_no_error(client: WireClient) -> None:
-    """The record has been delivered and its id says so; a cancel of nothing leaves no trace."""
-    send(client, later(b"a", 10, b"a"))
-    client.harness.tick(10)
-    assert send(client, cancel(b"a"), cancel(b"nobody")) == -1
-    assert client.harness.timer_state("t", b"a") == ("delivered", START_MS + 10, 0)
-    assert client.harness.timer_state("t", b"nobody") == UNKNOWN
-    assert client.harness.values() == [b"a"]
 
 
 def test_cancel_just_before_the_due_time_wins(client: WireClient) -> None:

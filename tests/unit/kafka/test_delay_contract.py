@@ -55,6 +55,7 @@ WRONG = [key for key in MEANINGS if key not in TIMES]
 OTHERS = [
     (b"h", b"1"),
     (b"h", None),
+    (b"x-accepted-at", b"forged"),
     (b"x-due-at", b"forged"),
     (b"x-due-id", b""),
     (b"X-Delay", b"9"),
@@ -172,7 +173,9 @@ class Run:
 
 NAMED = (ID, b"a")
 SOON, LATER, PAST = (DELAY, b"1"), (DELAY, b"PT2S"), (DELAY, b"0")
+LONG_AGO = (DELIVER_AT, b"%d" % (START_MS - 1000))
 CANCELLED = (CANCEL, b"a")
+OTHER, CANCEL_OTHER = (ID, b"b"), (CANCEL, b"b")
 
 
 @settings(max_examples=300)
@@ -182,8 +185,18 @@ CANCELLED = (CANCEL, b"a")
     ),
     steps=st.lists(st.one_of(sends, sends, waits, restarts), max_size=12),
 )
-@example({}, [Send(0, [[NAMED, LATER], [NAMED, SOON], [CANCELLED]], 0), 5000])
+@example({}, [Send(0, [[NAMED, LATER], [NAMED, SOON], [CANCELLED]], 0), "restart", 5000])
 @example({}, [Send(0, [[CANCELLED], [NAMED, LATER]], 0), Send(1, [[CANCELLED]], 0), 5000])
+@example({}, [Send(0, [[CANCELLED], [NAMED, LATER]], 0), "restart", 5000])
+@example({}, [Send(0, [[NAMED, LATER], [NAMED, SOON]], 0), "restart", 5000])
+@example({}, [Send(0, [[NAMED, LATER], [CANCELLED], [NAMED, LATER]], 0), "restart", 5000])
+@example({}, [Send(0, [[NAMED, LATER], [CANCELLED], [CANCELLED]], 0), "restart", 5000])
+@example({}, [Send(0, [[NAMED, PAST], [NAMED, LATER]], 0), "restart", 5000])
+@example({}, [Send(0, [[NAMED, PAST], [CANCELLED]], 0), "restart", 5000])
+@example({}, [Send(0, [[NAMED, LATER], [OTHER, LATER], [CANCEL_OTHER]], 0), "restart", 5000])
+@example({}, [Send(0, [[NAMED, SOON]], 0), 1, Send(0, [[CANCELLED], [CANCEL_OTHER]], 0)])
+@example({}, [Send(0, [[NAMED, LATER]], 0), Send(1, [[NAMED, PAST]], 0), 5000])
+@example({}, [Send(0, [[NAMED, LATER]], 0), Send(1, [[NAMED, LONG_AGO]], 0), 5000])
 @example({}, [Send(0, [[NAMED, LATER]], 0), Send(1, [[NAMED, SOON]], 0), 1, "restart", 5000])
 @example({}, [Send(0, [[NAMED, LATER]], 0), Send(1, [[NAMED]], 0), "restart", 5000])
 @example({}, [Send(0, [[NAMED, LATER], [NAMED, PAST], [NAMED, SOON]], 0), 1])

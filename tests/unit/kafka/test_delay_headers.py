@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request
+from tests.support.clients.wire_client import WireClient
 from tests.support.oracles.kafka_oracle import FetchResponse
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.kafka_records import Fetched
@@ -23,6 +23,7 @@ from tests.support.values.raw_batch import (
     make_batch,
     split_batches,
 )
+from tests.support.values.record_requests import fetch_part, fetch_request
 
 DELAY_MAX_MS = 3_650 * 86_400_000
 ONE_ID = (b"x-deliver-id", b"id")
@@ -194,13 +195,6 @@ def test_what_is_due_already_comes_at_once_in_its_place(
     assert found[1].headers == found[3].headers == ()
 
 
-def test_level_0_is_as_if_absent(client: WireClient) -> None:
-    """No delay and no stamps; the record is as it came."""
-    assert accept(client, Raw(b"a", headers=[(b"x-delay-level", b"0")])) == 0
-    (found,) = records(client)
-    assert found.headers == (("x-delay-level", b"0"),)
-
-
 # What is delivered
 
 
@@ -239,15 +233,6 @@ def test_delivered_record_keeps_all_but_the_request_headers(client: WireClient) 
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
     assert (header.count, header.last_delta, header.attributes) == (3, 2, 0)
     assert header.max_timestamp == CREATED_MS + 7
-
-
-def test_stamps_stay_on_records_that_ask_for_nothing(client: WireClient) -> None:
-    """They are replaced where the broker sets them, and nowhere else."""
-    stamped: RawHeaders = [(b"x-due-at", b"1"), (b"x-accepted-at", b"2"), (b"x-due-id", b"3")]
-    accept(client, Raw(b"a", headers=stamped))
-    accept(client, Raw(b"b", headers=stamped), Raw(b"c", headers=[(b"x-delay", b"9")]))
-    for record in records(client):
-        assert record.headers == (("x-due-at", b"1"), ("x-accepted-at", b"2"), ("x-due-id", b"3"))
 
 
 def test_record_produced_again_is_not_delayed_again(client: WireClient) -> None:

@@ -7,17 +7,15 @@ import pytest
 
 from appliance import offset_search
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    produce_request,
-    split_answers,
-)
+from tests.support.clients.wire_client import WireClient, split_answers
 from tests.support.harness.broker_harness import Stop, with_topic
 from tests.support.oracles.kafka_oracle import DeleteRecordsResponse, FetchResponse, decode_response
 from tests.support.values.raw_batch import GZIP, Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 from tests.support.values.topic_requests import (
+    EARLIEST,
+    HIGHEST,
+    LATEST,
     create_partitions,
     delete_records,
     delete_records_request,
@@ -25,7 +23,6 @@ from tests.support.values.topic_requests import (
 )
 
 ALL = -1
-EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -206,55 +203,6 @@ def stamped(client: WireClient, batches: list[list[int]], codec: int = 0, **how:
         assert client.produce("t", 0, batch).error_code == 0
 
 
-@pytest.mark.parametrize("codec", [0, GZIP])
-@pytest.mark.parametrize(
-    ("start", "target", "answer"),
-    [
-        # Batches 10 50 20 / 30 40 90 / 60 70 / 80 95.
-        (0, 45, (1, 50)),
-        (2, 45, (5, 90)),  # the record with 50 is gone, within the batch
-        (3, 45, (5, 90)),
-        (4, 45, (5, 90)),
-        (6, 45, (6, 60)),  # the maximum was 90 before
-        (7, 45, (7, 70)),
-        (6, 75, (8, 80)),
-        (6, 95, (9, 95)),
-        (6, 96, (-1, -1)),
-        (9, 1, (9, 95)),
-        (10, 1, (-1, -1)),
-    ],
-)
-def test_a_time_leads_to_a_record_that_is_left(
-    client: WireClient, codec: int, start: int, target: int, answer: tuple[int, int]
-) -> None:
-    stamped(client, [[10, 50, 20], [30, 40, 90], [60, 70], [80, 95]], codec)
-    assert delete_records(client, "t", (0, start)) == {0: (0, start)}
-    assert list_offset(client, "t", 0, target) == (0, *answer)
-    again = WireClient(client.harness.restart())
-    assert list_offset(again, "t", 0, target) == (0, *answer)
-
-
-@pytest.mark.parametrize(
-    ("start", "answer"),
-    [
-        # Batches 10 99 20 / 30 40 90 / 60 90 / 80.
-        (0, (1, 99)),
-        (1, (1, 99)),
-        (2, (5, 90)),
-        (5, (5, 90)),
-        (6, (7, 90)),
-        (8, (8, 80)),
-        (9, (-1, -1)),
-    ],
-)
-def test_the_highest_timestamp_is_that_of_a_record_that_is_left(
-    client: WireClient, start: int, answer: tuple[int, int]
-) -> None:
-    stamped(client, [[10, 99, 20], [30, 40, 90], [60, 90], [80]])
-    assert delete_records(client, "t", (0, start)) == {0: (0, start)}
-    assert list_offset(client, "t", 0, MAX_TIMESTAMP) == (0, *answer)
-
-
 def test_a_time_that_many_batches_hide_leads_to_an_earlier_record(
     client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +216,7 @@ def test_a_time_that_many_batches_hide_leads_to_an_earlier_record(
     # Where no deleted record was as late, nothing is hidden.
     stamped(client, [[200]])
     assert list_offset(client, "t", 0, 150) == (0, 7, 200)
-    assert list_offset(client, "t", 0, MAX_TIMESTAMP) == (0, 7, 200)
+    assert list_offset(client, "t", 0, HIGHEST) == (0, 7, 200)
 
 
 def test_random_deletes_leave_what_a_list_leaves() -> None:
@@ -296,4 +244,4 @@ def test_random_deletes_leave_what_a_list_leaves() -> None:
             wanted = next(((0, *each) for each in left if each[1] >= target), (0, -1, -1))
             assert list_offset(client, "t", 0, target) == wanted, (seed, stamps, start)
             highest = max(left, key=lambda each: (each[1], -each[0]), default=(-1, -1))
-            assert list_offset(client, "t", 0, MAX_TIMESTAMP) == (0, *highest), (seed, stamps)
+            assert list_offset(client, "t", 0, HIGHEST) == (0, *highest), (seed, stamps)

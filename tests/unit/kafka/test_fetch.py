@@ -8,20 +8,14 @@ import random
 import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import (
-    FETCH_BY_ID_FROM,
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-)
+from tests.support.clients.wire_client import FETCH_BY_ID_FROM, WireClient, framed
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import FetchResponse
 from tests.support.simulator.virtual_clock import FIRST_EPOCH
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch, split_batches
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 VERSIONS = range(4, 18)
 LAST = VERSIONS[-1]
@@ -99,11 +93,6 @@ def test_every_version_answers_all_of_its_fields(client: WireClient, version: in
                 assert part.log_start_offset == (0 if is_known else -1)
             if version >= WITH_READ_REPLICA:
                 assert part.preferred_read_replica == -1
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_request_of_no_topics_is_answered(client: WireClient, version: int) -> None:
-    assert client.ask(fetch_request([]), version, FetchResponse).responses == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -189,8 +178,7 @@ def test_sync_flush_hides_what_is_not_flushed(client: WireClient) -> None:
 
 
 def test_async_flush_shows_what_is_written() -> None:
-    harness = with_topic(config=small_config(flush="async"))
-    client = WireClient(harness)
+    client = WireClient(with_topic(config=small_config(flush="async")))
     client.send(produce_request([("t", [(0, BATCH)])], acks=0), 9)
     client.send(fetch_request([("t", [fetch_part(0, 0)])]), LAST)
     (answer,) = client.answers(FetchResponse, LAST)
@@ -252,8 +240,7 @@ def test_batch_beyond_all_limits_is_given_only_first(client: WireClient) -> None
 
 
 def test_broker_limit_holds_whatever_is_asked_for() -> None:
-    harness = with_topic(3, config=small_config(fetch_size_max_bytes=1024))
-    client = WireClient(harness)
+    client = WireClient(with_topic(3, config=small_config(fetch_size_max_bytes=1024)))
     fill(client, count=20)
     whole = 1024 // len(BATCH)
     assert len(bases(client.fetch_records("t", 0, max_bytes=2**31 - 1))) == whole
@@ -350,8 +337,7 @@ def test_end_of_the_wait_answers_with_what_there_is(client: WireClient) -> None:
     client.end_waits()
     (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0]
-    topic = client.harness.topic()
-    assert topic.partitions[0].waiters == []
+    assert client.harness.partition().waiters == []
 
 
 @pytest.mark.parametrize(

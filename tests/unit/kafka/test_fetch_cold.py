@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 
 from _core.paths.session import Session
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    produce_request,
-    receive,
-)
+from tests.support.clients.wire_client import WireClient, receive
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 COUNT = 6
 
@@ -40,8 +35,7 @@ def client() -> WireClient:
 
 def place_of(harness: BrokerHarness, index: int) -> tuple[Path, int, int]:
     """File and offset of the frame of a batch, and the offset of its value."""
-    topic = harness.topic()
-    pos = harness.position_of(topic.partitions[0], index)
+    pos = harness.position_of(harness.partition(), index)
     path = max(path for path in harness.segment_paths() if int(path.name) <= pos)
     return path, pos - int(path.name), harness.disk.files()[path].index(value_of(index))
 

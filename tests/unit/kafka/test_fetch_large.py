@@ -7,11 +7,12 @@ import pytest
 from _core.log.view import LogView
 from _core.paths.session import Session
 from appliance.units import MIB
-from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request
+from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import read_batches
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request
 
 COUNT = 8
 SIZE = 200_000

@@ -6,18 +6,12 @@ from uuid import UUID
 import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import (
-    FETCH_BY_ID_FROM,
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-)
+from tests.support.clients.wire_client import FETCH_BY_ID_FROM, WireClient, framed
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import FetchRequest, FetchResponse
 from tests.support.values.raw_batch import Raw, make_batch, split_batches
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 LAST = 17
 WITH_SESSIONS = 7
@@ -30,8 +24,7 @@ BATCH = make_batch([Raw(b"a"), Raw(b"b"), Raw(b"c")])
 @pytest.fixture
 def client() -> WireClient:
     """A client of a broker with one batch in partition 0 of `t`, which has three."""
-    harness = with_topic(3)
-    client = WireClient(harness)
+    client = WireClient(with_topic(3))
     assert client.produce("t", 0, BATCH).error_code == 0
     return client
 

@@ -1,17 +1,14 @@
 """What the members of a group read, as their leader wrote it and as people see it."""
 
 import random
-import warnings
 
 import pytest
 
 from appliance.model import AssignedPartition
 from compat.kafka.groups.status import read_assignment
+from tests.support.oracles.kafka_oracle import protocol_module
 
-with warnings.catch_warnings():
-    # It reads its definitions with a function that Python wants to retire.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
+ConsumerProtocolAssignment = protocol_module("consumer.metadata").ConsumerProtocolAssignment
 
 
 def assigned(version: int, parts: dict[str, list[int]]) -> bytes:

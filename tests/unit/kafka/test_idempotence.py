@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compat.kafka.protocol.error_codes import ErrorCode
-from tests.support.clients.wire_client import WireClient, produce_request
+from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import Stop, with_topic
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.raw_batch import NONE, ZSTD, Raw, RawHeaders, make_batch, split_batches
+from tests.support.values.record_requests import produce_request
 
 REMEMBERED = 5
 SEQUENCE_MAX = 2**31 - 1
@@ -52,15 +53,6 @@ def send(
 
 def stored(client: WireClient, partition: int = 0) -> list[int]:
     return [int(record.value) for record in client.harness.fetch("t", partition)]
-
-
-def test_batch_sent_again_gets_its_first_answer(client: WireClient) -> None:
-    """Each of the last five batches; it is stored once."""
-    for sequence in range(0, 12, 2):
-        assert send(client, sequence, 2) == (0, sequence)
-    for sequence in (10, 2, 6, 4, 8):
-        assert send(client, sequence, 2) == (0, sequence)
-    assert stored(client) == list(range(12))
 
 
 def test_gap_is_out_of_order_and_named(client: WireClient) -> None:

@@ -7,12 +7,11 @@ import pytest
 from appliance.errors import ColdFrameError
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
-from tests.support.oracles.kafka_oracle import ListOffsetsRequest, ListOffsetsResponse
 from tests.support.values.kafka_records import Record
+from tests.support.values.topic_requests import HIGHEST, list_offset
 
 COUNT: Final = 40
 START_MS: Final = 1_700_000_000_000
-HIGHEST: Final = -3
 
 
 def time_of(offset: int) -> int:
@@ -35,47 +34,30 @@ def client() -> WireClient:
 
 def spoil(harness: BrokerHarness, offset: int) -> None:
     """Flip a bit of the frame that holds an offset."""
-    topic = harness.topic()
-    pos = harness.position_of(topic.partitions[0], offset)
+    pos = harness.position_of(harness.partition(), offset)
     path = max(path for path in harness.segment_paths() if int(path.name) <= pos)
     harness.disk.flip(path, pos - int(path.name) + 70, 4)
 
 
-def find(client: WireClient, timestamp: int) -> tuple[int, int, int]:
-    """Error, offset and timestamp of what is answered for a time."""
-    kind = ListOffsetsRequest.ListOffsetsTopic
-    part = kind.ListOffsetsPartition(
-        partition_index=0, current_leader_epoch=-1, timestamp=timestamp, max_num_offsets=1
-    )
-    request = ListOffsetsRequest(
-        replica_id=-1, isolation_level=0, topics=[kind(name="t", partitions=[part])]
-    )
-    (topic,) = client.ask(request, 7, ListOffsetsResponse).topics
-    (answer,) = topic.partitions
-    return answer.error_code, answer.offset, answer.timestamp
-
-
 def test_nothing_is_touched_before_it_was_read(client: WireClient) -> None:
-    broker = client.harness.broker
-    topic = broker.topics.find("t")
-    assert topic is not None
+    search, partition = client.harness.broker.search, client.harness.partition()
     with pytest.raises(ColdFrameError):
-        broker.search.find(topic.partitions[0], time_of(5))
+        search.find(partition, time_of(5))
     with pytest.raises(ColdFrameError):
-        broker.search.find_highest(topic.partitions[0])
+        search.find_highest(partition)
 
 
 @pytest.mark.parametrize("offset", range(COUNT))
 def test_cold_frames_are_read_and_then_looked_at(client: WireClient, offset: int) -> None:
-    assert find(client, time_of(offset)) == (0, offset, time_of(offset))
-    assert find(client, time_of(offset) - 1) == (0, offset, time_of(offset))
+    assert list_offset(client, "t", 0, time_of(offset)) == (0, offset, time_of(offset))
+    assert list_offset(client, "t", 0, time_of(offset) - 1) == (0, offset, time_of(offset))
     assert client.harness.control_damage == []
 
 
 def test_ends_are_found_too(client: WireClient) -> None:
-    assert find(client, HIGHEST) == (0, COUNT - 1, time_of(COUNT - 1))
+    assert list_offset(client, "t", 0, HIGHEST) == (0, COUNT - 1, time_of(COUNT - 1))
     client.harness.make_cold()
-    assert find(client, time_of(COUNT)) == (0, -1, -1)
+    assert list_offset(client, "t", 0, time_of(COUNT)) == (0, -1, -1)
 
 
 @pytest.mark.parametrize("bad", range(0, COUNT, 2))
@@ -85,14 +67,14 @@ def test_damaged_frames_are_passed_over_and_reported(client: WireClient, bad: in
     for offset in range(COUNT):
         expected = next((each for each in readable if each >= offset), None)
         found = (0, -1, -1) if expected is None else (0, expected, time_of(expected))
-        assert find(client, time_of(offset)) == found
+        assert list_offset(client, "t", 0, time_of(offset)) == found
         client.harness.make_cold()
-    assert find(client, HIGHEST) == (0, readable[-1], time_of(readable[-1]))
+    assert list_offset(client, "t", 0, HIGHEST) == (0, readable[-1], time_of(readable[-1]))
     assert len({damage.offset for damage in client.harness.control_damage}) == 1
 
 
 def test_partition_with_nothing_but_damage_has_no_times(client: WireClient) -> None:
     for offset in range(0, COUNT, 2):
         spoil(client.harness, offset)
-    assert find(client, time_of(3)) == (0, -1, -1)
-    assert find(client, HIGHEST) == (0, -1, -1)
+    assert list_offset(client, "t", 0, time_of(3)) == (0, -1, -1)
+    assert list_offset(client, "t", 0, HIGHEST) == (0, -1, -1)

@@ -3,13 +3,8 @@
 import pytest
 
 from tests.support.clients.produce_client import PAIR, VERSIONS, next_offset
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-)
+from tests.support.clients.wire_client import WireClient, framed
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 PLACEHOLDER = "no-text"
 NO_TEXT = b"no\xfftext"
@@ -25,15 +20,6 @@ def send(client: WireClient, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_nothing_of_a_malformed_request_is_stored(client: WireClient, version: int) -> None:
-    """Although its first batch is a good one."""
-    data = framed(produce_request([("t", [(0, PAIR), (1, PAIR)])]), version, 1)
-    cut = data[4:-20]
-    send(client, len(cut).to_bytes(4, "big") + cut)
-    assert next_offset(client) == 0
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_produce_to_a_topic_whose_name_is_no_text(client: WireClient, version: int) -> None:
     """The answer would repeat it, and most clients could not read that."""
     data = framed(produce_request([("t", [(0, PAIR)]), (PLACEHOLDER, [(0, PAIR)])]), version, 1)
@@ -45,7 +31,3 @@ def test_produce_to_a_topic_whose_name_is_no_text(client: WireClient, version: i
 def test_fetch_of_a_topic_whose_name_is_no_text(client: WireClient, version: int) -> None:
     data = framed(fetch_request([(PLACEHOLDER, [fetch_part(0, 0)])]), version, 1)
     send(client, data.replace(PLACEHOLDER.encode(), NO_TEXT))
-
-
-def test_a_name_outside_of_ascii_is_unknown_and_no_more(client: WireClient) -> None:
-    assert client.produce("töpic", 0, PAIR).error_code == 3

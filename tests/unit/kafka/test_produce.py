@@ -17,7 +17,7 @@ from tests.support.clients.produce_client import (
     WITH_START_OFFSET,
     next_offset,
 )
-from tests.support.clients.wire_client import WireClient, framed, produce_request, split_answers
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import ProduceResponse, decode_response
@@ -33,6 +33,7 @@ from tests.support.values.raw_batch import (
     make_batch,
     split_batches,
 )
+from tests.support.values.record_requests import produce_request
 
 # Versions and answers
 
@@ -75,12 +76,14 @@ def test_parts_of_a_request_are_accepted_each_by_itself(client: WireClient, vers
     request = produce_request(
         [
             ("t", [(0, PAIR), (1, make_batch(TWO, crc=1)), (2, PAIR), (-1, PAIR)]),
-            ("no-such-topic", [(0, PAIR)]),
-            ("u", [(2, PAIR), (2, PAIR), (0, PAIR)]),
+            ("no-such-topic", [(0, PAIR), (0, PAIR)]),
+            ("u", [(2, PAIR), (2, PAIR), (0, PAIR), (1, PAIR)]),
+            ("u", [(1, None)]),
         ]
     )
     answer = client.ask(request, version, ProduceResponse)
     assert answer.throttle_time_ms == 0
+    twice = (ErrorCode.INVALID_REQUEST, -1)
     assert [
         (topic.name, [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses])
         for topic in answer.responses
@@ -94,18 +97,16 @@ def test_parts_of_a_request_are_accepted_each_by_itself(client: WireClient, vers
                 (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
             ],
         ),
-        ("no-such-topic", [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]),
-        ("u", [(2, ErrorCode.INVALID_REQUEST, -1), (2, ErrorCode.INVALID_REQUEST, -1), (0, 0, 0)]),
+        ("no-such-topic", [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 2),
+        ("u", [(2, *twice), (2, *twice), (0, 0, 0), (1, *twice)]),
+        ("u", [(1, *twice)]),
     ]
+    if version >= WITH_ERRORS:
+        said = answer.responses[3].partition_responses[0].error_message
+        assert said == "partition 1 is named more than once: use one batch for each"
     stored = [next_offset(client, topic, index) for topic in "tu" for index in range(2)]
     assert [*stored, next_offset(client, "u", 2)] == [2, 0, 2, 0, 0]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_request_of_no_topics_is_answered(client: WireClient, version: int) -> None:
-    assert client.ask(produce_request([]), version, ProduceResponse).responses == []
-    answer = client.ask(produce_request([("t", [])]), version, ProduceResponse)
-    assert [(topic.name, topic.partition_responses) for topic in answer.responses] == [("t", [])]
+    assert client.produce("u", 1, PAIR, version=version).error_code == 0
 
 
 # Acknowledgements
@@ -121,8 +122,7 @@ def test_sync_flush_acknowledges_after_the_flush(client: WireClient, acks: int) 
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_async_flush_acknowledges_what_is_written(acks: int) -> None:
-    harness = with_topic(config=small_config(flush="async"))
-    client = WireClient(harness)
+    client = WireClient(with_topic(config=small_config(flush="async")))
     client.send(produce_request([("t", [(0, PAIR)])], acks=acks), LAST)
     assert client.take() != b""
 

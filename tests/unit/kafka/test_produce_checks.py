@@ -9,7 +9,7 @@ import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import PAIR, TWO, VERSIONS, next_offset
-from tests.support.clients.wire_client import WireClient, framed, produce_request
+from tests.support.clients.wire_client import WireClient, framed
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.raw_batch import (
@@ -24,6 +24,7 @@ from tests.support.values.raw_batch import (
     make_batch,
     records_of,
 )
+from tests.support.values.record_requests import produce_request
 
 # What is wrong with a batch
 
@@ -193,8 +194,7 @@ def test_topic_lowers_the_batch_limit(client: WireClient) -> None:
 def test_header_and_record_limits_are_named(codec: int) -> None:
     """At the limit accepted, above it refused with the index."""
     config = small_config(header_count_max=3, header_size_max_bytes=100, record_size_max_bytes=1000)
-    harness = with_topic(config=config)
-    client = WireClient(harness)
+    client = WireClient(with_topic(config=config))
     # One byte for the count of headers, two for the lengths of each.
     fits = [Raw(headers=[(b"h", None)] * 3), Raw(headers=[(b"h", bytes(95))]), Raw(bytes(1000 - 9))]
     too_much = [
@@ -256,9 +256,10 @@ def test_full_disk_is_reported_and_nothing_is_half_stored(client: WireClient) ->
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_malformed_request_closes_the_connection(client: WireClient, version: int) -> None:
-    """Cut anywhere in the body, with a right size in front of it."""
-    whole: Any = framed(produce_request([("t", [(0, PAIR)])]), version, 1)
+    """Cut anywhere in the body, with a right size in front of it; its first batch is not stored."""
+    whole: Any = framed(produce_request([("t", [(0, PAIR), (1, PAIR)])]), version, 1)
     for size in range(len(whole) - 5, 30, -7):
+        stored = next_offset(client)
         other = WireClient(client.harness)
         other.send_bytes((size - 4).to_bytes(4, "big") + whole[4:size])
         if other.session.close_reason is None:
@@ -266,4 +267,5 @@ def test_malformed_request_closes_the_connection(client: WireClient, version: in
             assert size >= len(whole) - 4, size
         else:
             assert other.session.close_reason == "malformed Produce request"
-            assert other.take() == b""
+            client.harness.flush()
+            assert (other.take(), next_offset(client)) == (b"", stored)

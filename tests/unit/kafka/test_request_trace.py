@@ -7,18 +7,12 @@ import pytest
 
 from _core.paths.session import TRACE_ANSWERED, TRACE_PARKED, TRACE_SILENT, ResponseSlot
 from compat.kafka.network.request_trace import RequestTrace
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-    split_answers,
-)
+from tests.support.clients.wire_client import WireClient, split_answers
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
-from tests.support.oracles.kafka_oracle import CLIENT_ID, ApiVersionsRequest, MetadataRequest
+from tests.support.oracles.kafka_oracle import CLIENT_ID
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.unit.kafka.test_session import api_versions, fetch, metadata, produce
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 BATCH = make_batch([Raw(b"a")])
@@ -55,33 +49,16 @@ def traced(client: WireClient) -> Recorder:
     return recorder
 
 
-def produce(number: int, acks: int = -1, version: int = 8) -> bytes:
-    return framed(produce_request([("t", [(0, BATCH)])], acks=acks), version, number)
-
-
-def fetch(number: int, offset: int, wait_ms: int = 0, version: int = 11) -> bytes:
-    request = fetch_request([("t", [fetch_part(0, offset)])], wait_ms=wait_ms)
-    return framed(request, version, number)
-
-
-def api_versions(number: int) -> bytes:
-    return framed(ApiVersionsRequest(), 0, number)
-
-
-def metadata(number: int) -> bytes:
-    return framed(MetadataRequest(topics=[], allow_auto_topic_creation=False), 5, number)
-
-
 MIXED = (
-    produce(1)
-    + produce(2, version=11)
+    produce(1, BATCH)
+    + produce(2, BATCH, version=11)
     + metadata(3)
-    + produce(4, acks=0)
+    + produce(4, BATCH, acks=0)
     + fetch(5, 0, wait_ms=1000)
-    + produce(6)
+    + produce(6, BATCH)
     + api_versions(7)
-    + produce(8)
-    + produce(9)
+    + produce(8, BATCH)
+    + produce(9, BATCH)
 )
 
 
@@ -115,7 +92,7 @@ def test_requests_are_reported_in_their_order(client: WireClient) -> None:
 
 def test_an_answer_is_reported_when_all_of_it_has_left(client: WireClient) -> None:
     recorder = traced(client)
-    client.send_bytes(produce(1) + produce(2) + api_versions(3))
+    client.send_bytes(produce(1, BATCH) + produce(2, BATCH) + api_versions(3))
     assert client.take() == b""
     assert recorder.left_count == 0
     client.harness.flush()

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-    split_answers,
-)
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import (
@@ -26,6 +19,7 @@ from tests.support.oracles.kafka_oracle import (
     decode_response,
 )
 from tests.support.values.raw_batch import ZSTD, Raw, make_batch, split_batches
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 ANSWERS_MAX = 256
 REQUEST_MAX = 4096 * 3

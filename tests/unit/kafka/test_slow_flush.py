@@ -4,17 +4,12 @@ import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import LAST, PAIR, VERSIONS, WITH_START_OFFSET
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    produce_request,
-    split_answers,
-)
+from tests.support.clients.wire_client import WireClient, split_answers
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 BOUND_MS = 5_000
 PATIENT_MS = 60_000
@@ -70,8 +65,7 @@ def test_batch_that_waits_too_long_is_answered_and_stays(client: WireClient, ver
 
 
 def test_append_time_is_not_reported_either() -> None:
-    harness = with_topic(1, {"message.timestamp.type": "LogAppendTime"})
-    client = WireClient(harness)
+    client = WireClient(with_topic(1, {"message.timestamp.type": "LogAppendTime"}))
     send(client, PAIR)
     wait(client, 0)
     wait(client, BOUND_MS)
@@ -162,8 +156,7 @@ def test_answers_keep_their_order(client: WireClient) -> None:
 
 
 def test_async_flush_times_out_only_what_waits(client: WireClient) -> None:
-    harness = with_topic(config=small_config(flush="async"))
-    client = WireClient(harness)
+    client = WireClient(with_topic(config=small_config(flush="async")))
     send(client, PAIR)
     assert answers(client) == [[(0, 0)]]
     assert wait(client, 0) == wait(client, BOUND_MS) == 0

@@ -161,7 +161,6 @@ def test_rebuilt_units_have_their_tags_too() -> None:
 
 
 def units(harness: BrokerHarness) -> list[int]:
-    topic = harness.topic()
-    partition = topic.partitions[0]
+    partition = harness.partition()
     found = [partition.unit(offset) for offset in range(partition.next_offset)]
     return [unit[2] for unit in found if unit is not None]

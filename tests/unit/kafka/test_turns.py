@@ -8,14 +8,7 @@ import pytest
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import next_offset
-from tests.support.clients.wire_client import (
-    WireClient,
-    fetch_part,
-    fetch_request,
-    framed,
-    produce_request,
-    split_answers,
-)
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import ApiVersionsRequest, ProduceResponse, decode_response
@@ -28,6 +21,7 @@ from tests.support.values.raw_batch import (
     make_batch,
     records_of,
 )
+from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 KIB = 1024
 TURN_WORK = 2 << 20
@@ -155,36 +149,6 @@ def test_batch_of_tiny_blocks_is_refused(codec: int, head: bytes, block: bytes) 
     assert part.error_code == ErrorCode.CORRUPT_MESSAGE
     assert "it has 17 blocks for" in part.error_message
     assert client.session.produce.work_bytes == 0
-
-
-@pytest.mark.parametrize("version", range(3, 12))
-def test_partition_named_twice_takes_nothing(version: int) -> None:
-    """Wherever it is named again; the others of the request are stored, and so is the next one."""
-    client = make_client()
-    request = produce_request(
-        [
-            ("t", [(0, PLAIN), (1, PLAIN), (2, None)]),
-            ("no", [(0, PLAIN), (0, PLAIN)]),
-            ("t", [(3, PLAIN), (1, PLAIN), (99, PLAIN), (2, PLAIN), (1, PLAIN)]),
-        ]
-    )
-    answer = client.ask(request, version, ProduceResponse)
-    found = [
-        (part.index, part.error_code)
-        for topic in answer.responses
-        for part in topic.partition_responses
-    ]
-    refused = ErrorCode.INVALID_REQUEST
-    assert found == [
-        (0, 0), (1, refused), (2, refused),
-        (0, 3), (0, 3),
-        (3, 0), (1, refused), (99, 3), (2, refused), (1, refused),
-    ]  # fmt: skip
-    if version >= 8:
-        said = answer.responses[0].partition_responses[1].error_message
-        assert said == "partition 1 is named more than once: use one batch for each"
-    assert [next_offset(client, "t", index) for index in range(4)] == [1, 0, 0, 1]
-    assert client.produce("t", 1, PLAIN, version=version).error_code == 0
 
 
 @pytest.mark.parametrize("version", [3, 9])

@@ -1,6 +1,5 @@
 """`latermq dump` prints what is there, all of it or what is asked for, and cannot be misused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +127,6 @@ def test_a_batch_that_cannot_be_unpacked_is_reported(directory: Path, command: C
     assert frame["batch"] == {"codec": "zstd"}
     (record,) = frame["records"]
     assert "zstd" in record["problem"].lower() or "frame" in record["problem"]
-
-
-def test_a_dump_is_printed_as_it_goes(left_directory: Path, command: CommandLine) -> None:
-    """JSON lines, each whole by itself."""
-    outcome = command.ok(f"dump {left_directory} frames --content --json")
-    assert [json.loads(line)["position"] for line in outcome.lines] == [
-        json.loads(line)["position"] for line in outcome.stdout.splitlines()
-    ]
 
 
 def test_every_kind_of_frame_can_be_asked_for() -> None:

@@ -163,9 +163,13 @@ def test_a_copy_of_the_log_alone_is_enough(
 
 
 @pytest.fixture
-def appliance(tmp_path: Path) -> Any:
+def appliance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A broker with a topic that has a record."""
     process = ApplianceProcess(tmp_path / "data")
     process.start()
+    client = CommandLine(monkeypatch, process.kafka, process.admin)
+    client.ok("topics create orders")
+    client.ok("send orders hello")
     yield process
     process.close()
 
@@ -174,8 +178,6 @@ def test_a_running_broker_is_looked_at_only_on_request(
     appliance: ApplianceProcess, command: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = CommandLine(monkeypatch, appliance.kafka, appliance.admin)
-    client.ok("topics create orders")
-    client.ok("send orders hello")
     client.ok("send orders later --delay 1h --id one")
     for verb in READS:
         said = command.fails(words(verb, appliance.data_dir), 2)
@@ -192,11 +194,8 @@ def test_a_running_broker_is_looked_at_only_on_request(
 
 
 def test_a_killed_broker_leaves_what_is_whole(
-    appliance: ApplianceProcess, command: CommandLine, monkeypatch: pytest.MonkeyPatch
+    appliance: ApplianceProcess, command: CommandLine
 ) -> None:
-    client = CommandLine(monkeypatch, appliance.kafka, appliance.admin)
-    client.ok("topics create orders")
-    client.ok("send orders hello")
     appliance.kill()
     assert command.ok(f"check {appliance.data_dir}").lines[-1].endswith("; the broker crashed")
     appliance.start()

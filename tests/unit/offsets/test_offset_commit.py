@@ -80,19 +80,6 @@ def test_many_groups_are_read_at_once(offsets: OffsetsClient, version: int) -> N
     }
 
 
-def test_a_later_commit_replaces_an_earlier_one_whole(offsets: OffsetsClient) -> None:
-    """Also with a smaller offset: that is how a group is reset."""
-    offsets.commit("g", {("t", 0): Commit(50, "much", leader_epoch=6), ("t", 1): Commit(1)})
-    offsets.commit("g", {("t", 0): Commit(3)})
-    assert offsets.fetch("g") == {("t", 0): Committed(3), ("t", 1): Committed(1)}
-
-
-def test_no_metadata_is_the_same_as_an_empty_one(offsets: OffsetsClient) -> None:
-    """As in Kafka; there are clients that cannot read a null here."""
-    offsets.commit("g", {("t", 0): Commit(1, None), ("t", 1): Commit(2, "")})
-    assert offsets.fetch("g") == {("t", 0): Committed(1, ""), ("t", 1): Committed(2, "")}
-
-
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
 def test_each_partition_is_answered_by_itself(offsets: OffsetsClient, version: int) -> None:
     largest = offsets.harness.config.offset_metadata_size_max_bytes
@@ -135,16 +122,6 @@ def test_a_group_may_have_any_name_also_none(offsets: OffsetsClient) -> None:
     for group in ("", "ü" * 500, "a b/c", "g" * 30_000):
         offsets.commit(group, {("t", 0): Commit(len(group))})
         assert offsets.fetch(group, version=8) == {("t", 0): Committed(len(group))}
-
-
-def test_offsets_go_with_their_topic(offsets: OffsetsClient) -> None:
-    """A topic of the same name is another one: a group would skip what is in it."""
-    offsets.commit("g", {("t", 0): Commit(5), ("u", 0): Commit(6)})
-    harness = offsets.harness
-    harness.delete_topic("t")
-    assert offsets.fetch("g") == {("u", 0): Committed(6)}
-    harness.create_topic("t", 3)
-    assert offsets.fetch("g", [("t", 0)]) == {("t", 0): NOTHING}
 
 
 def test_offsets_of_a_topic_that_damage_took_are_not_reported(offsets: OffsetsClient) -> None:

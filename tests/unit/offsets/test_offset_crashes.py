@@ -21,7 +21,7 @@ from tests.support.clients.offsets_client import (
     commit_request,
     delete_request,
 )
-from tests.support.clients.wire_client import WireClient, framed, produce_request, split_answers
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import small_config
 from tests.support.harness.crash_points import CrashPoints
@@ -29,6 +29,7 @@ from tests.support.oracles.offsets_model import OffsetsModel, seen_by
 from tests.support.simulator.sim_fs import CrashMode
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.kafka_records import Record, build_batch
+from tests.support.values.record_requests import produce_request
 
 GROUPS: Final = ("g", "h", "a group with a longer name")
 TOPICS: Final = {"a": 3, "b": 2}

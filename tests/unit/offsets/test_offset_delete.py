@@ -1,9 +1,5 @@
 """OffsetDelete: offsets that nobody uses may go, and only those."""
 
-from typing import Literal
-
-import pytest
-
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.offsets_client import Commit, Committed, OffsetsClient
 from tests.unit.offsets.members import join
@@ -65,12 +61,3 @@ def test_a_group_with_members_that_are_no_consumers_keeps_its_offsets(
     assert offsets.delete("g", [("t", 0)]) == (ErrorCode.NON_EMPTY_GROUP, {})
     member.leave()
     assert offsets.delete("g", [("t", 0)]) == (NONE, {("t", 0): NONE})
-
-
-@pytest.mark.parametrize("how", ["restart", "crash"])
-def test_deleted_offsets_do_not_come_back(
-    offsets: OffsetsClient, how: Literal["restart", "crash"]
-) -> None:
-    offsets.commit("g", {("t", 0): Commit(1), ("t", 1): Commit(2)})
-    offsets.delete("g", [("t", 0)])
-    assert offsets.reborn(how).fetch("g") == {("t", 1): Committed(2)}

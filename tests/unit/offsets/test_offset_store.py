@@ -19,11 +19,12 @@ from tests.support.clients.offsets_client import (
     commit_errors,
     commit_request,
 )
-from tests.support.clients.wire_client import WireClient, framed, produce_request, split_answers
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import OffsetCommitResponse
 from tests.support.values.kafka_records import Record, build_batch
+from tests.support.values.record_requests import produce_request
 from tests.unit.offsets.members import join
 
 WIDE = 1000

@@ -15,10 +15,11 @@ from appliance.store.paths import DataPaths, segment_name
 from appliance.store.queue import consume_queue
 from appliance.store.queue.consume_queue import ConsumeQueues
 from appliance.system.files import File
-from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, receive
+from tests.support.clients.wire_client import WireClient, receive
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
+from tests.support.values.record_requests import fetch_part, fetch_request
 
 BATCHES: Final = 22
 BATCH_RECORDS: Final = 30

@@ -9,7 +9,6 @@ import pytest
 
 from appliance.errors import StorageError
 from appliance.system.clock import SystemClock, WakeTimer
-from tests.support.simulator.virtual_clock import START_MS, VirtualClock
 
 
 @pytest.fixture
@@ -100,20 +99,3 @@ def test_a_closed_timer_refuses_and_gives_its_descriptor_back() -> None:
         timer.arm(1)
     with pytest.raises(StorageError, match="EBADF"):
         timer.drain()
-
-
-def test_virtual_time_passes_on_both_clocks() -> None:
-    clock = VirtualClock()
-    assert (clock.wall_ms(), clock.monotonic_ns()) == (START_MS, 0)
-    clock.advance_ms(1_500)
-    assert (clock.wall_ms(), clock.monotonic_ns()) == (START_MS + 1_500, 1_500_000_000)
-    clock.advance_to_ms(START_MS + 2_000)
-    assert (clock.wall_ms(), clock.monotonic_ns()) == (START_MS + 2_000, 2_000_000_000)
-
-
-def test_a_step_sets_the_virtual_wall_clock_alone() -> None:
-    clock = VirtualClock(wall_ms=1_000, monotonic_ns=5)
-    clock.step_ms(-400)
-    assert (clock.wall_ms(), clock.monotonic_ns()) == (600, 5)
-    with pytest.raises(AssertionError):
-        clock.advance_ms(-1)

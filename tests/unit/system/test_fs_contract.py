@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from appliance.errors import DataDirectoryLockedError, StorageError
-from appliance.system.files import IOV_COUNT_MAX, FileSystem, OsFileSystem
+from appliance.system.files import IOV_COUNT_MAX, File, FileSystem, OsFileSystem
 from appliance.units import MIB, PAGE_SIZE_BYTES
 from tests.support.simulator.sim_fs import SimFileSystem
 
@@ -27,35 +27,37 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(disk, tmp_path)
 
 
+@pytest.fixture
+def file(place: Place) -> File:
+    """A new file, `log`."""
+    return place.fs.open(place.root / "log", create=True)
+
+
 def names(place: Place) -> list[str]:
     return place.fs.list_dir(place.root)
 
 
-def test_buffers_are_written_one_after_the_other(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_buffers_are_written_one_after_the_other(file: File) -> None:
     assert file.pwritev([b"head", bytearray(b"-"), memoryview(b"(body)")[1:5]], 3) == 9
     assert file.pread(100, 0) == b"\0\0\0head-body"
     assert file.size() == 12
 
 
-def test_more_buffers_than_one_call_takes_are_all_written(place: Place) -> None:
+def test_more_buffers_than_one_call_takes_are_all_written(file: File) -> None:
     # Sizes 0 to 6, so that a wrong resume point shows; more than two calls' worth.
     buffers = [bytes([i % 251]) * (i % 7) for i in range(2 * IOV_COUNT_MAX + 500)]
-    file = place.fs.open(place.root / "log", create=True)
     whole = b"".join(buffers)
     assert file.pwritev(buffers, 10) == len(whole)
     assert file.pread(MIB, 10) == whole
 
 
-def test_nothing_to_write_leaves_the_file_as_it_is(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_nothing_to_write_leaves_the_file_as_it_is(file: File) -> None:
     assert file.pwritev([], 100) == 0
     assert file.pwritev([b"", b""], 100) == 0
     assert file.size() == 0
 
 
-def test_a_read_is_short_only_at_the_end_of_the_file(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_a_read_is_short_only_at_the_end_of_the_file(file: File) -> None:
     file.pwritev([b"0123456789"], 0)
     assert file.pread(4, 2) == b"2345"
     assert file.pread(100, 8) == b"89"
@@ -63,8 +65,7 @@ def test_a_read_is_short_only_at_the_end_of_the_file(place: Place) -> None:
     assert file.pread(5, 1000) == b""
 
 
-def test_a_read_into_memory_is_short_only_at_the_end_of_the_file(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_a_read_into_memory_is_short_only_at_the_end_of_the_file(file: File) -> None:
     file.pwritev([b"0123456789"], 0)
     memory = bytearray(b"." * 6)
     assert file.pread_into(memoryview(memory)[1:5], 2) == 4
@@ -78,8 +79,7 @@ def test_a_read_into_memory_is_short_only_at_the_end_of_the_file(place: Place) -
         file.pread_into(memoryview(memory), 0)
 
 
-def test_truncate_cuts_and_extends_with_zeros(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_truncate_cuts_and_extends_with_zeros(file: File) -> None:
     file.pwritev([b"x" * 10_000], 0)
     file.truncate(5)
     assert file.pread(100, 0) == b"xxxxx"
@@ -87,8 +87,7 @@ def test_truncate_cuts_and_extends_with_zeros(place: Place) -> None:
     assert file.pread(100, 0) == b"xxxxx\0\0\0"
 
 
-def test_allocate_extends_with_zeros_and_never_cuts(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_allocate_extends_with_zeros_and_never_cuts(file: File) -> None:
     file.pwritev([b"abc"], 0)
     file.allocate(10_000)
     assert file.pread(20_000, 0) == b"abc" + bytes(9_997)
@@ -96,8 +95,7 @@ def test_allocate_extends_with_zeros_and_never_cuts(place: Place) -> None:
     assert file.size() == 10_000
 
 
-def test_what_is_locked_outlives_the_file_it_is_of(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_what_is_locked_outlives_the_file_it_is_of(place: Place, file: File) -> None:
     file.pwritev([b"still here" * 5_000], 0)
     views = [file.lock_hot(offset, size) for offset, size in ((6, 4), (4_090, 20_000), (0, 50_000))]
     file.close()
@@ -107,8 +105,7 @@ def test_what_is_locked_outlives_the_file_it_is_of(place: Place) -> None:
     assert all(view and view.readonly for view in views)
 
 
-def test_next_data_skips_what_was_never_written(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_next_data_skips_what_was_never_written(file: File) -> None:
     file.allocate(MIB)
     assert file.next_data(0) is None
     file.pwritev([b"x" * 100], 40 * PAGE_SIZE_BYTES + 50)
@@ -121,15 +118,13 @@ def test_next_data_skips_what_was_never_written(place: Place) -> None:
     assert file.next_data(2 * MIB) is None
 
 
-def test_next_data_finds_written_zeros(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_next_data_finds_written_zeros(file: File) -> None:
     file.allocate(MIB)
     file.pwritev([bytes(100)], 0)
     assert file.next_data(0) == 0
 
 
-def test_dropped_cache_and_prefetch_change_no_bytes(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_dropped_cache_and_prefetch_change_no_bytes(file: File) -> None:
     file.pwritev([b"x" * 10_000], 0)
     file.fdatasync()
     file.drop_cache()
@@ -161,8 +156,7 @@ def test_a_file_opened_for_reading_refuses_writes(place: Place) -> None:
     assert file.pread(10, 0) == b"old"
 
 
-def test_a_closed_file_refuses_everything_and_closes_again(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_a_closed_file_refuses_everything_and_closes_again(file: File) -> None:
     file.close()
     file.close()
     for call in (file.fdatasync, file.size, file.drop_cache):
@@ -237,8 +231,7 @@ def test_rename_refuses_a_directory_that_holds_something(place: Place) -> None:
         place.fs.rename(place.root / "a", place.root / "b")
 
 
-def test_unlink_takes_the_name_and_leaves_the_open_file(place: Place) -> None:
-    file = place.fs.open(place.root / "log", create=True)
+def test_unlink_takes_the_name_and_leaves_the_open_file(place: Place, file: File) -> None:
     file.pwritev([b"open"], 0)
     place.fs.unlink(place.root / "log")
     assert names(place) == []
@@ -273,9 +266,8 @@ def test_sync_dir_needs_a_directory(place: Place) -> None:
         place.fs.sync_dir(place.root / "none")
 
 
-def test_hot_bytes_are_read_without_waiting(place: Place) -> None:
+def test_hot_bytes_are_read_without_waiting(file: File) -> None:
     """A read after the end returns nothing, as does a file system that knows of no cache."""
-    file = place.fs.open(place.root / "log", create=True)
     file.pwritev([b"0123456789"], 0)
     for size, offset, expected in ((4, 2, b"2345"), (100, 8, b"89"), (4, 100, b"")):
         memory = bytearray(size)

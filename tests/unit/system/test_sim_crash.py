@@ -22,12 +22,13 @@ def disk() -> SimFileSystem:
     return disk
 
 
-def put(disk: SimFileSystem, name: str, data: bytes) -> None:
-    """Make a file of which everything is durable."""
+def put(disk: SimFileSystem, name: str, data: bytes) -> File:
+    """Make a file of which everything is durable; return it, open."""
     file = disk.open(ROOT / name, create=True)
     file.pwritev([data], 0)
     file.fdatasync()
     disk.sync_dir(ROOT)
+    return file
 
 
 def found(disk: SimFileSystem, mode: CrashMode, seed: int = 0) -> dict[str, bytes]:
@@ -40,15 +41,13 @@ def found_torn(disk: SimFileSystem) -> list[dict[str, bytes]]:
 
 
 def test_a_killed_process_loses_nothing_it_wrote(disk: SimFileSystem) -> None:
-    put(disk, "a", b"old")
-    disk.open(ROOT / "a").pwritev([b"new"], 0)
+    put(disk, "a", b"old").pwritev([b"new"], 0)
     disk.open(ROOT / "b", create=True).pwritev([b"b"], 0)
     assert found(disk, "kept") == {"a": b"new", "b": b"b"}
 
 
 def test_a_power_cut_loses_what_was_not_synced(disk: SimFileSystem) -> None:
-    put(disk, "a", b"old")
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", b"old")
     file.pwritev([b"new+more"], 0)
     file.truncate(6)
     assert found(disk, "dropped") == {"a": b"old"}
@@ -58,8 +57,7 @@ def test_a_power_cut_loses_what_was_not_synced(disk: SimFileSystem) -> None:
 
 
 def test_the_size_is_as_durable_as_the_bytes(disk: SimFileSystem) -> None:
-    put(disk, "a", b"")
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", b"")
     file.allocate(10_000)
     assert found(disk, "dropped") == {"a": b""}
     file.fdatasync()
@@ -110,8 +108,7 @@ def test_a_removed_tree_is_back_until_its_parent_is_synced(disk: SimFileSystem) 
 
 
 def test_unsynced_writes_come_back_by_sectors_in_any_combination(disk: SimFileSystem) -> None:
-    put(disk, "a", b"o" * 2_000)
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", b"o" * 2_000)
     file.pwritev([b"1" * 1_000], 100)
     file.pwritev([b"2" * 500], 1_200)
     states = {state["a"] for state in found_torn(disk)}
@@ -128,8 +125,7 @@ def test_unsynced_writes_come_back_by_sectors_in_any_combination(disk: SimFileSy
 
 
 def test_the_last_write_of_a_file_may_stop_at_any_byte(disk: SimFileSystem) -> None:
-    put(disk, "a", b"")
-    disk.open(ROOT / "a").pwritev([b"0123456789"], 0)
+    put(disk, "a", b"").pwritev([b"0123456789"], 0)
     states = {state["a"] for state in found_torn(disk)}
     assert states == {b"0123456789"[:size] for size in range(11)}
 
@@ -176,8 +172,7 @@ def test_a_later_sync_does_not_bring_an_earlier_change_back(disk: SimFileSystem)
 
 
 def test_a_crashed_disk_is_durable_whole_and_unlocked(disk: SimFileSystem) -> None:
-    put(disk, "a", b"old")
-    disk.open(ROOT / "a").pwritev([b"new"], 0)
+    put(disk, "a", b"old").pwritev([b"new"], 0)
     disk.lock(ROOT)
     disk.fail_at(disk.calls + 1, SimCrash())
     with pytest.raises(SimCrash):
@@ -277,8 +272,7 @@ def test_a_crash_falls_between_the_parts_of_a_long_write(disk: SimFileSystem) ->
 
 
 def test_a_sync_that_is_repeated_after_it_failed_saves_nothing(disk: SimFileSystem) -> None:
-    put(disk, "a", b"old")
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", b"old")
     file.pwritev([b"new"], 0)
     disk.fail_at(disk.calls + 1, OSError(errno.EIO, "broken"))
     with pytest.raises(StorageError) as caught:
@@ -316,8 +310,7 @@ def is_hot(file: File, offset: int, size: int) -> bool:
 
 
 def test_an_evicted_file_is_cold_until_it_is_read(disk: SimFileSystem) -> None:
-    put(disk, "a", b"x" * (3 * PAGE_SIZE_BYTES))
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", b"x" * (3 * PAGE_SIZE_BYTES))
     disk.evict(ROOT / "a")
     file.pread(1, PAGE_SIZE_BYTES)
     assert [is_hot(file, page * PAGE_SIZE_BYTES, 1) for page in range(3)] == [False, True, False]
@@ -374,8 +367,7 @@ def test_unreadable_pages_stop_a_read_into_memory_and_are_never_resident(
 
 
 def test_only_what_is_in_memory_and_readable_is_locked(disk: SimFileSystem) -> None:
-    put(disk, "a", bytes(range(256)) * 64)
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", bytes(range(256)) * 64)
     disk.spoil(ROOT / "a", PAGE_SIZE_BYTES, PAGE_SIZE_BYTES)
     assert file.lock_hot(0, PAGE_SIZE_BYTES + 1) is None
     assert file.lock_hot(2 * PAGE_SIZE_BYTES, 3) == b"\0\1\2"
@@ -404,8 +396,7 @@ def test_the_trace_shows_what_was_called(disk: SimFileSystem) -> None:
 def test_a_long_run_keeps_what_is_durable(disk: SimFileSystem) -> None:
     """Syncs are folded into the base image now and then; no fold loses or invents a byte."""
     rng = random.Random(20260101)
-    put(disk, "a", b"")
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", b"")
     durable = bytearray(3_000)
     for _ in range(300):
         offset, data = rng.randrange(2_000), bytes([rng.randrange(256)]) * rng.randrange(1_000)
@@ -419,8 +410,7 @@ def test_a_long_run_keeps_what_is_durable(disk: SimFileSystem) -> None:
 
 
 def test_what_a_killed_process_did_not_sync_can_still_be_lost(disk: SimFileSystem) -> None:
-    put(disk, "a", b"old")
-    disk.open(ROOT / "a").pwritev([b"new"], 0)
+    put(disk, "a", b"old").pwritev([b"new"], 0)
     disk.open(ROOT / "b", create=True)
     disk.rename(ROOT / "b", ROOT / "c")
     killed = disk.crashed("killed", random.Random(0))
@@ -433,8 +423,7 @@ def test_what_a_killed_process_did_not_sync_can_still_be_lost(disk: SimFileSyste
 
 
 def test_a_dropped_cache_shows_that_a_failed_sync_saved_nothing(disk: SimFileSystem) -> None:
-    put(disk, "a", b"old" * PAGE_SIZE_BYTES)
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", b"old" * PAGE_SIZE_BYTES)
     file.pwritev([b"new"], 0)
     disk.fail_at(disk.calls + 1, OSError(errno.EIO, "broken"))
     with pytest.raises(StorageError):
@@ -449,8 +438,7 @@ def test_a_dropped_cache_shows_that_a_failed_sync_saved_nothing(disk: SimFileSys
 
 @pytest.mark.parametrize("mode", ["pages", "last", "names"])
 def test_other_power_cuts_leave_what_their_names_say(disk: SimFileSystem, mode: CrashMode) -> None:
-    put(disk, "a", b"o" * (2 * PAGE_SIZE_BYTES))
-    file = disk.open(ROOT / "a")
+    file = put(disk, "a", b"o" * (2 * PAGE_SIZE_BYTES))
     file.pwritev([b"n" * PAGE_SIZE_BYTES], 0)
     file.pwritev([b"n" * PAGE_SIZE_BYTES], PAGE_SIZE_BYTES)
     disk.open(ROOT / "b", create=True)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from appliance.errors import StorageError
 from appliance.system.files import File
-from tests.support.clients.wire_client import WireClient, fetch_part, fetch_request, framed
+from tests.support.clients.wire_client import WireClient, framed
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
+from tests.support.values.record_requests import fetch_part, fetch_request
 
 
 def test_an_id_whose_record_rotted_can_be_cancelled_and_used_again() -> None:
@@ -54,5 +55,4 @@ def test_a_fetch_that_names_a_partition_twice_waits_for_it_once() -> None:
     client = WireClient(harness)
     request = fetch_request([("t", [fetch_part(0, 0)] * 3)], wait_ms=60_000)
     client.send_bytes(framed(request, 11, 1))
-    topic = harness.topic()
-    assert len(topic.partitions[0].waiters) == 1
+    assert len(harness.partition().waiters) == 1

@@ -256,28 +256,7 @@ def test_a_wrong_table_on_the_page_does_not_explain_the_bytes(old: str, new: str
         assert explain(frame, page) == explain(frame, PAGE)
 
 
-# The model makes the same bytes
-
-
-def accept(batch: model.Batch, **fields: Any) -> model.Frame:
-    """What all golden accept frames have in common."""
-    return model.Frame(
-        kind=model.ACCEPT,
-        epoch=golden.EPOCH,
-        salt=golden.SALT,
-        position=golden.FIRST_FRAME_POS,
-        topic_id=golden.TOPIC_ID,
-        flushed=golden.FLUSHED_POS,
-        store_time=golden.START_MS,
-        partition=0,
-        base_offset=0,
-        record_count=len(batch.records),
-        min_timestamp=min(record.timestamp for record in batch.records),
-        max_timestamp=max(record.timestamp for record in batch.records),
-        running_max=max(record.timestamp for record in batch.records),
-        visible=replace(batch, leader_epoch=golden.EPOCH).encode(),
-        **fields,
-    )
+# The model makes the same bytes; tests/unit/core/paths/test_produced_frames.py has accept frames
 
 
 def stamped(record: model.Record, due_ms: int, user_id: bytes = b"") -> model.Record:
@@ -288,42 +267,10 @@ def stamped(record: model.Record, due_ms: int, user_id: bytes = b"") -> model.Re
     return replace(record, headers=headers + (((b"x-due-id", user_id),) if user_id else ()))
 
 
-def test_model_makes_the_golden_frame_of_a_verbatim_batch() -> None:
-    batch = replace(golden.now_and_later(), records=golden.now_and_later().records[:1])
-    assert accept(batch).encode() == golden_bytes("accept_verbatim")
-
-
-def test_model_makes_the_golden_frame_of_a_split_batch() -> None:
-    now, later = golden.now_and_later().records
-    due_ms = golden.START_MS + golden.MINUTE_MS
-    held = [model.Held(index=1, due=due_ms, record=stamped(later, due_ms))]
-    frame = accept(model.Batch(records=(now,)))
-    assert model.with_timers(frame, held, model.Batch(records=())).encode() == golden_bytes(
-        "accept_split"
-    )
-
-
 def named_held() -> model.Held:
     due_ms = golden.START_MS + 10_000
     record = stamped(golden.named_and_cancels().records[0], due_ms, b"job-1")
     return model.Held(index=0, due=due_ms, level=3, level_offset=0, user_id=b"job-1", record=record)
-
-
-def test_model_makes_the_golden_frame_of_names_and_cancels() -> None:
-    sent = golden.named_and_cancels()
-    at_once = stamped(sent.records[1], golden.START_MS, b"job-2")
-    visible = replace(
-        sent, records=(at_once,), base_timestamp=sent.first_timestamp, max_timestamp=None
-    )
-    cancels = [
-        model.Cancel(index=1, kind=model.CANCEL_BY_DELIVERY, user_id=b"job-2", due=golden.START_MS),
-        model.Cancel(index=2, kind=model.CANCEL_BY_HEADER, user_id=b"job-3"),
-    ]
-    latest = max(record.timestamp for record in sent.records)
-    held = replace(sent, base_timestamp=sent.first_timestamp, max_timestamp=latest)
-    frame = accept(visible, producer_id=7, producer_epoch=2, first_sequence=40, last_sequence=42)
-    made = model.with_timers(frame, [named_held()], held, cancels).encode()
-    assert made == golden_bytes("accept_named")
 
 
 def test_model_makes_the_golden_deliver_frame() -> None:
