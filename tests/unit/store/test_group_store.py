@@ -4,15 +4,20 @@ import random
 
 import pytest
 
+from _core.bytes.layout import KIND_GROUP, KIND_OFFSET
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
+    GROUP_SAVED,
     OFFSET_COMMITTED,
     OFFSET_DELETED,
     GroupFrame,
     OffsetEntry,
+    decode_offsets,
     offset_size,
 )
+from appliance.store.state.group_store import GATHERED_MAX_BYTES, GroupStore
+from appliance.store.state.log_calls import LogCalls
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 
 
@@ -58,3 +63,46 @@ def test_state_larger_than_a_frame_is_refused_and_names_the_setting() -> None:
     harness.broker.groups.commit_offsets([small])
     harness.broker.flush()
     assert harness.restart().broker.groups.offsets("g") == {(topic_id, 0): small}
+
+
+def test_commits_are_appended_in_as_few_frames_as_they_fit_in_and_before_a_group() -> None:
+    frames: list[tuple[int, int]] = []  # kind, and entries of an offset frame
+    log = LogCalls(
+        append=lambda kind, payload: frames.append(
+            (kind, len(decode_offsets(payload)) if kind == KIND_OFFSET else 0)
+        ),
+        append_topic=lambda _payload, _topic_id: 0,
+        has_room=lambda _size: True,
+        begin=lambda: None,
+        end=lambda: None,
+    )
+    store = GroupStore(
+        log, payload_size_max=1 << 20, reserve_bytes=1 << 20, offsets_size_max=1 << 20
+    )
+
+    def commit(count: int, metadata_size: int) -> list[tuple[int, int]]:
+        """The frames that this many entries of one commit take."""
+        frames.clear()
+        store.commit_offsets(
+            [
+                OffsetEntry(
+                    op=OFFSET_COMMITTED,
+                    group="g",
+                    topic_id=1,
+                    partition=index,
+                    metadata="x" * metadata_size,
+                )
+                for index in range(count)
+            ]
+        )
+        return list(frames)
+
+    part = GATHERED_MAX_BYTES * 3 // 10
+    assert commit(1, part) == []
+    # The first is appended before, so that these three share a frame.
+    assert commit(3, part) == [(KIND_OFFSET, 1)]
+    assert commit(7, part) == [(KIND_OFFSET, 3), (KIND_OFFSET, 3), (KIND_OFFSET, 3)]
+    assert commit(1, GATHERED_MAX_BYTES) == [(KIND_OFFSET, 1), (KIND_OFFSET, 1)]
+    assert commit(1, 1) == []
+    store.save_group(GroupFrame(op=GROUP_SAVED, group="g", generation=1))
+    assert frames == [(KIND_OFFSET, 1), (KIND_GROUP, 0)]
