@@ -106,7 +106,8 @@ class DeadlineQueue:
     def expire(self, now_ms: int) -> None:
         """Call the callbacks of all due deadlines, in order of time.
 
-        This includes deadlines that a callback sets to `now_ms` or earlier. O(log n) for each.
+        A deadline that was postponed may come before one that is due earlier. Deadlines that a
+        callback sets to `now_ms` or earlier are called too. O(log n) for each.
         """
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, _, deadline = heapq.heappop(self._heap)
