@@ -43,7 +43,7 @@ PREPARE_TAKES_MS: Final = 15
 """More than any codec takes."""
 
 PREPARE_PAUSES_MAX: Final = 20
-"""A codec waits so many pauses for a moment without timers that are due."""
+"""The most pauses that a codec waits for a moment without due timers."""
 
 _log = logging.getLogger("latermq")
 

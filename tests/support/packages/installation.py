@@ -1,8 +1,8 @@
 """Builds the distributions, installs them and serves messages from there: `make packages`.
 
 The source distribution is made from a copy of the project. pip unpacks it and builds the wheel from
-it, as it does for whoever installs the source distribution. The wheel goes into an empty virtual
-environment; that is how both are proven by one compilation. requirements-dev.txt decides versions
+it, as it does when a user installs the source distribution. The wheel goes into an empty virtual
+environment, so one compilation proves both. requirements-dev.txt decides versions
 and checksums of all else that is installed. A Kafka client of this environment then sends a plain
 and a delayed record to the `latermq` of the other. All of it happens in a temporary directory, and
 with `--keep DIR` the two distributions are left in DIR.
