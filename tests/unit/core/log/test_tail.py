@@ -79,6 +79,16 @@ def test_kind_topic_and_epoch_stand_in_the_header(kind: int) -> None:
     assert header["store_time_ms"] == START_MS
 
 
+@pytest.mark.parametrize("epoch", [6, 7])
+def test_an_epoch_that_does_not_rise_is_refused(epoch: int) -> None:
+    """I5: two starts never write in the same epoch."""
+    tail = log_tail()
+    tail.begin_epoch(7, 1)
+    with pytest.raises(AssertionError):
+        tail.begin_epoch(epoch, 1)
+    assert tail.epoch == 7
+
+
 def test_frames_follow_each_other_and_name_what_is_flushed_by_then() -> None:
     tail = log_tail()
     first = expected(b"one", 0)
