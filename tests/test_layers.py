@@ -34,6 +34,11 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.topics": 4,
     "compat.kafka.apis.*": 4,
     "compat.kafka.dispatch": 4,
+    "compat.tables": 4,
+    "compat.tables.*": 4,
+    # 5 as well: what a Spark process or a notebook loads
+    "compat.spark": 5,
+    "compat.spark.*": 5,
     # 3: sans-IO
     "appliance.schedule": 3,
     "appliance.schedule.*": 3,
@@ -68,6 +73,7 @@ FLOORS: Final[tuple[dict[str, int], ...]] = (
         "_core.timers": 2,
         "_core.state": 3,
         "_core.paths": 4,
+        "_core.tables": 4,
     },
     {
         "appliance.store.log": 0,

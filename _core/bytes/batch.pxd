@@ -37,8 +37,8 @@ cdef struct Record:
     const uint8_t* tail       # key, value and headers, up to `end`
     const uint8_t* headers    # the header count
     int64_t header_count
-    int64_t key_size
-    int64_t value_size
+    Slice key
+    Slice value
 
 cdef void decode_batch(const uint8_t* p, Batch* b) noexcept nogil
 # Advances over one record, headers included but not parsed. Returns False and fails the cursor if

@@ -44,13 +44,11 @@ cdef void decode_batch(const uint8_t* p, Batch* b) noexcept nogil:
     b.count = load_i32(p + BATCH_AT_COUNT)
 
 
-cdef inline bint _skip_nullable(Cursor* c, int64_t* size) noexcept nogil:
-    size[0] = take_varint(c)
-    if size[0] < -1:
+cdef inline void _take_nullable(Cursor* c, Slice* found) noexcept nogil:
+    found.size = take_varint(c)
+    if found.size < -1:
         c.failed = True
-    elif size[0] > 0:
-        take(c, size[0])
-    return not c.failed
+    found.data = take(c, found.size) if found.size > 0 else c.p
 
 
 cdef bint next_record(Cursor* c, Record* r) noexcept nogil:
@@ -67,8 +65,8 @@ cdef bint next_record(Cursor* c, Record* r) noexcept nogil:
     r.timestamp_delta = take_varint(&inner)
     r.offset_delta = take_varint(&inner)
     r.tail = inner.p
-    _skip_nullable(&inner, &r.key_size)
-    _skip_nullable(&inner, &r.value_size)
+    _take_nullable(&inner, &r.key)
+    _take_nullable(&inner, &r.value)
     r.headers = inner.p
     r.header_count = take_varint(&inner)
     # A header takes at least two bytes, so a larger count is false.
@@ -86,10 +84,7 @@ cdef bint next_header(Cursor* c, Slice* key, Slice* value) noexcept nogil:
         c.failed = True
         return False
     key.data = take(c, key.size)
-    value.size = take_varint(c)
-    if value.size < -1:
-        c.failed = True
-    value.data = take(c, value.size) if value.size > 0 else c.p
+    _take_nullable(c, value)
     return not c.failed
 
 

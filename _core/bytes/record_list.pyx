@@ -5,17 +5,11 @@ from libc.stdint cimport int64_t, uint8_t
 
 from _core.bytes.batch cimport Record, Slice, next_header, next_record
 from _core.bytes.borrowed cimport Borrowed
-from _core.bytes.octets cimport Cursor, cursor_of, left, take, take_varint
+from _core.bytes.octets cimport Cursor, cursor_of, left, take_varint
 
 
 cdef _octets(const uint8_t* data, int64_t size):
     return None if size < 0 else PyBytes_FromStringAndSize(<const char*>data, size)
-
-
-cdef _nullable(Cursor* c):
-    cdef int64_t size = take_varint(c)
-    cdef const uint8_t* data = take(c, max(size, 0))
-    return _octets(data, size)
 
 
 cdef list _headers(const Record* r):
@@ -47,7 +41,6 @@ def records(section, int64_t count):
     """
     cdef Borrowed octets = Borrowed(section)
     cdef Cursor c
-    cdef Cursor fields
     cdef Record record
     cdef int64_t i
     found = []
@@ -59,9 +52,8 @@ def records(section, int64_t count):
     for i in range(count):
         if not next_record(&c, &record):
             raise ValueError(f"record {i} of {count} is malformed")
-        fields = cursor_of(record.tail, record.end - record.tail)
-        key = _nullable(&fields)
-        value = _nullable(&fields)
+        key = _octets(record.key.data, record.key.size)
+        value = _octets(record.value.data, record.value.size)
         found.append(
             (record.timestamp_delta, record.offset_delta, key, value, _headers(&record))
         )

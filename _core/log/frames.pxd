@@ -61,5 +61,13 @@ cdef void decode_header(const uint8_t* p, FrameHeader* h) noexcept nogil
 cdef int check_frame(
     const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches
 ) noexcept nogil
+# Checks a frame but not its batches. `available` bytes may be read at `p`, which is log position
+# `pos`, and `room` bytes are left of the segment. FRAME_BAD_SIZE if `available` is less than
+# `head_size`.
+cdef int check_head(
+    const uint8_t* p, int64_t available, int64_t room, int64_t pos, FrameHeader* h
+) noexcept nogil
+# Bytes of a frame up to the last one that its CRC covers. REQUIRES: the sizes are not negative.
+cdef int64_t head_size(const FrameHeader* h) noexcept nogil
 cdef uint32_t frame_crc(const uint8_t* p, const FrameHeader* h) noexcept nogil
 cdef int64_t frame_size(int64_t tables, int64_t visible, int64_t held) noexcept nogil

@@ -118,6 +118,16 @@ cdef void decode_header(const uint8_t* p, FrameHeader* h) noexcept nogil:
     h.salt = load_u32(p + AT_SALT)
 
 
+cdef int64_t head_size(const FrameHeader* h) noexcept nogil:
+    cdef int64_t size = FRAME_HEADER_SIZE
+    if h.kind == KIND_BLANK:
+        return size
+    size += h.tables_size
+    if h.held_size:
+        return size + h.visible_size + BATCH_CRC_START
+    return size + BATCH_CRC_START if h.visible_size else size
+
+
 cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     cdef int64_t payload
     if h.tables_size < 0 or h.visible_size < 0 or h.held_size < 0:
@@ -284,10 +294,9 @@ cdef int _check_meaning(const uint8_t* p, const FrameHeader* h) noexcept nogil:
     return _check_tables(p, h)
 
 
-cdef int check_frame(
-    const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches
+cdef int check_head(
+    const uint8_t* p, int64_t available, int64_t room, int64_t pos, FrameHeader* h
 ) noexcept nogil:
-    cdef const uint8_t* q
     cdef int fault
     if available < FRAME_HEADER_SIZE or load_u16(p + AT_MAGIC) != FRAME_MAGIC:
         return FRAME_NO_MAGIC
@@ -298,9 +307,9 @@ cdef int check_frame(
         return _check_newer(p, available, pos, h)
     if h.kind == 0:
         return FRAME_BAD_KIND
-    if h.size < FRAME_HEADER_SIZE or h.size > available or h.size % FRAME_ALIGNMENT:
+    if h.size < FRAME_HEADER_SIZE or h.size > room or h.size % FRAME_ALIGNMENT:
         return FRAME_BAD_SIZE
-    if not _sizes_add_up(h):
+    if not _sizes_add_up(h) or head_size(h) > available:
         return FRAME_BAD_SIZE
     if h.position != pos:
         return FRAME_MISPLACED
@@ -308,7 +317,14 @@ cdef int check_frame(
         return FRAME_BAD_CRC
     if h.flushed > pos:
         return FRAME_BAD_MARK
-    fault = _check_meaning(p, h)
+    return _check_meaning(p, h)
+
+
+cdef int check_frame(
+    const uint8_t* p, int64_t available, int64_t pos, FrameHeader* h, bint with_batches
+) noexcept nogil:
+    cdef const uint8_t* q
+    cdef int fault = check_head(p, available, available, pos, h)
     if fault != FRAME_OK or h.kind == KIND_BLANK:
         return fault
     q = p + FRAME_HEADER_SIZE + h.tables_size

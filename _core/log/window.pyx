@@ -28,16 +28,17 @@ cdef class LogWindow:
         unreadable: (from, to, why) of each range that could not be read so far, in log positions.
     """
 
-    def __cinit__(self, read not None):
+    def __cinit__(self, read not None, int64_t span=SPAN_BYTES):
         """Start with an empty window.
 
         Args:
             read: function of (log position, writable memory) that fills the memory from that
                 position on. It writes zeros for bytes that it cannot read, and returns (from, to,
                 why) of each such range, ascending. Each call is within one segment.
+            span: bytes of one read, a power of two of at least 4096; it grows with the frames.
         """
         self.read = read
-        self.span = SPAN_BYTES
+        self.span = span
         self.unreadable = []
         self.fresh = []
 

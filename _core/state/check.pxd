@@ -1,10 +1,15 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from _core.bytes.layout cimport COMPLETED_ENTRY_SIZE, FRAME_HEADER_SIZE
 from _core.log.frames cimport FrameHeader
 from _core.state.scan cimport LogScan
 from _core.queue.partition cimport Partition
 from _core.state.projections cimport Projections
 from _core.timers.cancelled_timers cimport CancelledTimers
+
+cdef inline const uint8_t* completed_entry(const uint8_t* frame, int32_t i) noexcept nogil:
+    return frame + FRAME_HEADER_SIZE + <int64_t>i * COMPLETED_ENTRY_SIZE
+
 
 cdef class CheckedProjections(Projections):
     cdef readonly int64_t fault_count

@@ -25,10 +25,6 @@ cdef enum:
     FAULTS_KEPT = 10_000         # kept until they are taken; further ones are only counted
 
 
-cdef inline const uint8_t* completed_entry(const uint8_t* frame, int32_t i) noexcept nogil:
-    return frame + FRAME_HEADER_SIZE + <int64_t>i * COMPLETED_ENTRY_SIZE
-
-
 cdef class CheckedProjections(Projections):
     """Projections that know which timers are pending, and report frames that they cannot apply.
 

@@ -59,6 +59,7 @@ class LogState(State):
         *,
         fault: ControlFault,
         removed: Callable[[Topic], None] | None = None,
+        new_projections: type[CheckedProjections] = CheckedProjections,
     ) -> None:
         """Begin empty.
 
@@ -66,6 +67,7 @@ class LogState(State):
             config: the result of `config_for`.
             fault: called for control frames that cannot be decoded.
             removed: called for topics that are deleted.
+            new_projections: makes the projections that frames are applied to.
         """
         super().__init__(
             config,
@@ -78,7 +80,7 @@ class LogState(State):
             ),
             configure=lambda _: None,
             removed=removed or (lambda _: None),
-            new_projections=CheckedProjections,
+            new_projections=new_projections,
         )
         self._fault = fault
         self.epoch_frames: list[EpochFrame] = []

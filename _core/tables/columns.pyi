@@ -1,0 +1,4 @@
+from typing_extensions import Buffer
+
+class Memory(Buffer):
+    def __len__(self) -> int: ...

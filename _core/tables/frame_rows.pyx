@@ -1,0 +1,104 @@
+"""Rows of frames by their headers alone: the tables `frames` and `queues`. Layer 0: no I/O."""
+
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t
+
+from _core.bytes.batch cimport Slice
+from _core.bytes.layout cimport *
+from _core.log.frames cimport FrameHeader, is_run
+from _core.tables.columns cimport null_i64, put_i32, put_i64
+from _core.tables.row_scan cimport *
+
+
+cdef class FrameRows(RowScan):
+    """One row for each frame of any kind."""
+
+    cdef tuple kinds
+
+    def __cinit__(self, *, tuple kinds=(), **kwargs):
+        """Start at the first range. The other arguments are those of `RowScan`."""
+        self.kinds = kinds
+
+    cdef bint _takes_place(self, const FrameHeader* h) except -1:
+        """Frames of topics that are not known have rows too, without the topic's name."""
+        cdef bint is_known = RowScan._takes_place(self, h)
+        if not is_known:
+            self.topic.size = -1
+            return self.partition < 0 or h.partition == self.partition
+        return True
+
+    cdef bint _takes(self, const FrameHeader* h) except -1:
+        return h.kind == KIND_BLANK or holds(&self.stored, h.store_time_ms)
+
+    cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
+        cdef Slice kind
+        cdef bytes name
+        if self.is_wanted(COLUMN_KIND):
+            name = self.kinds[h.kind] if h.kind < len(self.kinds) else str(h.kind).encode()
+            kind = Slice(<const uint8_t*><const char*>name, len(name))
+            self._put_text(COLUMN_KIND, &kind)
+        self._put_place(h)
+        self._put_number(COLUMN_SIZE, h.size)
+        self._put_number(COLUMN_EPOCH, h.epoch)
+        self._put_number(COLUMN_FLUSHED, h.flushed)
+        self._put_number(COLUMN_OFFSET, h.base_offset if h.visible_size else INT64_MIN)
+        self._put_number(
+            COLUMN_LAST_OFFSET, h.base_offset + h.last_delta if h.visible_size else INT64_MIN
+        )
+        self._put_number(COLUMN_RECORD_COUNT, h.record_count)
+        self._put_number(COLUMN_TIMER_COUNT, h.timer_count)
+        self._put_number(COLUMN_CANCEL_COUNT, h.cancel_count)
+        self._put_number(COLUMN_PRODUCER_ID, h.producer_id if h.producer_id >= 0 else INT64_MIN)
+        self._put_bounds(h)
+        self.rows += 1
+        return 0
+
+    cdef int _put_number(self, int column, int64_t number) except -1:
+        """Put a number if it is wanted; INT64_MIN is null."""
+        if not self.is_wanted(column):
+            return 0
+        if number == INT64_MIN:
+            return null_i64(&self.columns[column])
+        return put_i64(&self.columns[column], number)
+
+    cdef int _put_bounds(self, const FrameHeader* h) except -1:
+        cdef bint is_known = h.record_count > 0 and h.min_timestamp != INT64_MIN
+        if self.is_wanted(COLUMN_MIN_TIMESTAMP):
+            self._put_instant(COLUMN_MIN_TIMESTAMP, h.min_timestamp if is_known else INT64_MIN)
+        if self.is_wanted(COLUMN_MAX_TIMESTAMP):
+            self._put_instant(
+                COLUMN_MAX_TIMESTAMP, h.max_timestamp if h.record_count else INT64_MIN
+            )
+        if self.is_wanted(COLUMN_MIN_DUE_AT):
+            self._put_instant(COLUMN_MIN_DUE_AT, h.min_due_ms if h.min_due_ms >= 0 else INT64_MIN)
+        if self.is_wanted(COLUMN_MAX_DUE_AT):
+            self._put_instant(COLUMN_MAX_DUE_AT, h.max_due_ms if h.max_due_ms >= 0 else INT64_MIN)
+        return 0
+
+
+cdef class QueueRows(RowScan):
+    """The units of the ConsumeQueues, as the log says that they are: one for each visible offset.
+
+    Frames whose offsets have no units of their own have no rows.
+    """
+
+    cdef bint _takes(self, const FrameHeader* h) except -1:
+        return (
+            (h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER) and h.visible_size > 0
+            and not is_run(h) and h.base_offset + h.last_delta >= self.start_offset
+            and holds(&self.stored, h.store_time_ms)
+        )
+
+    cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
+        cdef int64_t offset
+        for offset in range(
+            max(h.base_offset, self.start_offset), h.base_offset + h.last_delta + 1
+        ):
+            self._put_place(h)
+            if self.is_wanted(COLUMN_OFFSET):
+                put_i64(&self.columns[COLUMN_OFFSET], offset)
+            if self.is_wanted(COLUMN_SIZE):
+                put_i32(&self.columns[COLUMN_SIZE], h.size)
+            if self.is_wanted(COLUMN_TAGS_CODE):
+                put_i64(&self.columns[COLUMN_TAGS_CODE], h.tags)
+            self.rows += 1
+        return 0

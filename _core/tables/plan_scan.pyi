@@ -1,0 +1,13 @@
+from typing import Any
+
+from _core.state.check import CheckedProjections
+from _core.state.scan import LogScan
+from _core.tables.timer_outcomes import TimerOutcomes
+
+class HistoryProjections(CheckedProjections):
+    outcomes: TimerOutcomes
+
+class PlanScan(LogScan):
+    zone_size: int
+    def extend(self, segments: list[tuple[int, int]]) -> bool: ...
+    def take_zones(self) -> list[tuple[Any, ...]]: ...

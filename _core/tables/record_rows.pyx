@@ -1,0 +1,295 @@
+"""Rows of records: the tables `messages`, `timers` and `deliveries`. Layer 0: no I/O."""
+
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+from _core.bytes.batch cimport (
+    ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice, decode_batch, next_record,
+)
+from _core.bytes.borrowed cimport Borrowed
+from _core.bytes.layout cimport *
+from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u32
+from _core.log.frames cimport FrameHeader
+from _core.tables.columns cimport null_i64, put_i32, put_i64, put_octets
+from _core.tables.row_scan cimport *
+from _core.tables.timer_outcomes cimport OUTCOME_PENDING
+
+cdef Slice IMMEDIATE = Slice(<const uint8_t*>b"immediate", 9)
+cdef Slice[4] STATE_NAMES = [
+    Slice(<const uint8_t*>b"pending", 7), Slice(<const uint8_t*>b"delivered", 9),
+    Slice(<const uint8_t*>b"cancelled", 9), Slice(<const uint8_t*>b"replaced", 8),
+]
+
+cdef enum:
+    DELIVERED = 1                # its place in STATE_NAMES
+    OUTCOME_SIZE = 9             # a state and the instant at which it began
+
+
+cdef inline bint _wants_headers(RowScan scan) noexcept nogil:
+    return (
+        scan.is_wanted(COLUMN_HEADERS) or scan.is_wanted(COLUMN_DUE_AT)
+        or scan.is_wanted(COLUMN_ACCEPTED_AT)
+    )
+
+
+cdef inline int64_t _or_null(int64_t epoch_ms) noexcept nogil:
+    """An instant whose -1 means none."""
+    return INT64_MIN if epoch_ms < 0 else epoch_ms
+
+
+cdef class RecordRows(RowScan):
+    """What the tables of records share: one row for each record of a batch."""
+
+    cdef int _malformed(self) except -1:
+        raise ValueError(f"a record of the frame at {self.pos} is malformed")
+
+    cdef int _put_record(
+        self, const Batch* b, const Record* r, bint reads_headers, DelayHeaders* delay
+    ) except -1 nogil:
+        """Put the columns that come from a record itself."""
+        if self.is_wanted(COLUMN_KEY):
+            self._put_text(COLUMN_KEY, &r.key)
+        if self.is_wanted(COLUMN_VALUE):
+            self._put_text(COLUMN_VALUE, &r.value)
+        if self.is_wanted(COLUMN_TIMESTAMP):
+            self._put_instant(COLUMN_TIMESTAMP, _timestamp(b, r))
+        if self.is_wanted(COLUMN_TIMESTAMP_TYPE):
+            put_i32(
+                &self.columns[COLUMN_TIMESTAMP_TYPE],
+                1 if b.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0,
+            )
+        return self._put_headers(r, delay) if reads_headers else 0
+
+
+cdef inline int64_t _timestamp(const Batch* b, const Record* r) noexcept nogil:
+    if b.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        return b.max_timestamp
+    return b.base_timestamp + r.timestamp_delta
+
+
+cdef class MessageRows(RecordRows):
+    """The visible records, in the order of the log."""
+
+    cdef bint _takes(self, const FrameHeader* h) except -1:
+        if h.record_count == 0 or (h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER):
+            return False
+        if h.base_offset + h.last_delta < self.start_offset or not holds(
+            &self.stored, h.store_time_ms
+        ):
+            return False
+        if h.min_timestamp == INT64_MIN:    # not known: the batch is compressed
+            return True
+        return overlaps(&self.timestamps, h.min_timestamp, h.max_timestamp)
+
+    cdef bint _needs_bodies(self) noexcept nogil:
+        return True
+
+    cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
+        cdef const uint8_t* batch = p + FRAME_HEADER_SIZE + h.tables_size
+        cdef Batch b
+        cdef Cursor c
+        decode_batch(batch, &b)
+        if b.attributes & ATTRIBUTE_CONTROL:
+            return 0
+        unpacked = self._section(&b, batch, &c)
+        with nogil:
+            self._add_records(h, &b, &c)
+        return 0
+
+    cdef int _add_records(self, const FrameHeader* h, const Batch* b, Cursor* c) except -1 nogil:
+        cdef bint reads_headers = _wants_headers(self)
+        cdef DelayHeaders delay
+        cdef Record r
+        cdef int32_t i
+        cdef int64_t offset
+        for i in range(h.record_count):
+            if not next_record(c, &r):
+                with gil:
+                    self._malformed()
+            offset = h.base_offset + r.offset_delta
+            if offset < self.start_offset or not holds(&self.timestamps, _timestamp(b, &r)):
+                continue
+            self._put_place(h)
+            self._put_record(b, &r, reads_headers, &delay)
+            if self.is_wanted(COLUMN_OFFSET):
+                put_i64(&self.columns[COLUMN_OFFSET], offset)
+            if self.is_wanted(COLUMN_DUE_AT):
+                self._put_instant(COLUMN_DUE_AT, _or_null(delay.due_ms))
+            if self.is_wanted(COLUMN_ACCEPTED_AT):
+                self._put_instant(COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
+            if self.is_wanted(COLUMN_DELAY_STATE):
+                self._put_text(
+                    COLUMN_DELAY_STATE,
+                    &STATE_NAMES[DELIVERED] if h.kind == KIND_DELIVER else &IMMEDIATE,
+                )
+            self.rows += 1
+        return 0
+
+
+cdef class DeliveryRows(RecordRows):
+    """What was delivered: one row for each record of a deliver frame."""
+
+    cdef bint _takes(self, const FrameHeader* h) except -1:
+        return h.kind == KIND_DELIVER and holds(&self.stored, h.store_time_ms)
+
+    cdef bint _needs_bodies(self) noexcept nogil:
+        return True
+
+    cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
+        cdef const uint8_t* batch = p + FRAME_HEADER_SIZE + h.tables_size
+        cdef Batch b
+        cdef Cursor c
+        decode_batch(batch, &b)
+        unpacked = self._section(&b, batch, &c)
+        with nogil:
+            self._add_completed(h, p, &b, &c)
+        return 0
+
+    cdef int _add_completed(
+        self, const FrameHeader* h, const uint8_t* p, const Batch* b, Cursor* c
+    ) except -1 nogil:
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef Slice name
+        cdef DelayHeaders delay
+        cdef Record r
+        cdef int32_t i
+        name.data = entry + <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE
+        for i in range(min(h.timer_count, h.record_count)):
+            if not next_record(c, &r):
+                with gil:
+                    self._malformed()
+            name.size = entry[COMPLETED_AT_ID_SIZE]
+            self._put_headers(&r, &delay)
+            if delay.due_ms < 0 or holds(&self.due, delay.due_ms):
+                self._add_one(h, b, &r, entry, &name, &delay)
+            name.data += name.size
+            entry += COMPLETED_ENTRY_SIZE
+        return 0
+
+    cdef int _add_one(
+        self, const FrameHeader* h, const Batch* b, const Record* r, const uint8_t* entry,
+        Slice* name, const DelayHeaders* delay
+    ) except -1 nogil:
+        self._put_place(h)
+        if self.is_wanted(COLUMN_OFFSET):
+            put_i64(&self.columns[COLUMN_OFFSET], h.base_offset + r.offset_delta)
+        if self.is_wanted(COLUMN_KEY):
+            self._put_text(COLUMN_KEY, &r.key)
+        if self.is_wanted(COLUMN_ID):
+            put_octets(&self.columns[COLUMN_ID], name.data, name.size if name.size else -1)
+        if self.is_wanted(COLUMN_DUE_AT):
+            self._put_instant(COLUMN_DUE_AT, _or_null(delay.due_ms))
+        if self.is_wanted(COLUMN_ACCEPTED_AT):
+            self._put_instant(COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
+        if self.is_wanted(COLUMN_DELIVERED_AT):
+            self._put_instant(COLUMN_DELIVERED_AT, h.store_time_ms)
+        if self.is_wanted(COLUMN_LATENESS_MS):
+            if delay.due_ms < 0:
+                null_i64(&self.columns[COLUMN_LATENESS_MS])
+            else:
+                put_i64(&self.columns[COLUMN_LATENESS_MS], h.store_time_ms - delay.due_ms)
+        if self.is_wanted(COLUMN_ACCEPT_POSITION):
+            put_i64(&self.columns[COLUMN_ACCEPT_POSITION], load_i64(entry + COMPLETED_AT_ACCEPT_POS))
+        if self.is_wanted(COLUMN_INDEX):
+            put_i32(&self.columns[COLUMN_INDEX], load_i32(entry + COMPLETED_AT_INDEX))
+        self.rows += 1
+        return 0
+
+
+cdef class TimerRows(RecordRows):
+    """The timers that were accepted, with what became of them.
+
+    `outcomes` has OUTCOME_SIZE bytes for each timer of the ranges, in their order: the state, and
+    the instant at which it began in the byte order of the machine (`TimerOutcomes.between`).
+    """
+
+    cdef Borrowed outcomes
+    cdef int64_t timers              # timers of the ranges passed so far
+
+    def __cinit__(self, *, outcomes=b"", **kwargs):
+        """Start at the first range. The other arguments are those of `RowScan`."""
+        self.outcomes = Borrowed(outcomes)
+
+    cdef bint _takes(self, const FrameHeader* h) except -1:
+        return (
+            h.kind == KIND_ACCEPT and h.timer_count > 0 and holds(&self.stored, h.store_time_ms)
+            and overlaps(&self.due, h.min_due_ms, h.max_due_ms)
+        )
+
+    cdef bint _needs_bodies(self) noexcept nogil:
+        return (
+            self.is_wanted(COLUMN_KEY) or self.is_wanted(COLUMN_VALUE)
+            or self.is_wanted(COLUMN_HEADERS) or self.is_wanted(COLUMN_TIMESTAMP)
+        )
+
+    cdef int _skipped(self, const FrameHeader* h) except -1:
+        if h.kind == KIND_ACCEPT:
+            self.timers += h.timer_count
+        return 0
+
+    cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
+        cdef int64_t first = self.timers
+        self.timers += h.timer_count
+        if self.timers * OUTCOME_SIZE > self.outcomes.size:
+            raise ValueError(f"{self.outcomes.size} bytes of outcomes for {self.timers} timers")
+        with nogil:
+            self._add_timers(h, p, self.outcomes.p + first * OUTCOME_SIZE)
+        return 0
+
+    cdef int _add_timers(
+        self, const FrameHeader* h, const uint8_t* p, const uint8_t* outcome
+    ) except -1 nogil:
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* held = p + FRAME_HEADER_SIZE + h.tables_size + h.visible_size
+        cdef bint reads_records = self._needs_bodies()
+        cdef DelayHeaders delay
+        cdef Batch b
+        cdef Record r
+        cdef Cursor c
+        cdef int32_t i
+        memset(&b, 0, sizeof(Batch))
+        if reads_records:
+            decode_batch(held, &b)
+            c.p = held + BATCH_HEADER_SIZE
+            c.end = held + h.held_size
+            c.failed = False
+        for i in range(h.timer_count):
+            if reads_records and not next_record(&c, &r):
+                with gil:
+                    self._malformed()
+            if holds(&self.due, load_i64(entry + TIMER_AT_DUE)):
+                if reads_records:
+                    self._put_record(&b, &r, True, &delay)
+                self._add_one(h, p, entry, outcome)
+            entry += TIMER_ENTRY_SIZE
+            outcome += OUTCOME_SIZE
+        return 0
+
+    cdef int _add_one(
+        self, const FrameHeader* h, const uint8_t* p, const uint8_t* entry, const uint8_t* outcome
+    ) except -1 nogil:
+        cdef int64_t since
+        cdef int size = entry[TIMER_AT_ID_SIZE]
+        self._put_place(h)
+        if self.is_wanted(COLUMN_INDEX):
+            put_i32(&self.columns[COLUMN_INDEX], load_i32(entry + TIMER_AT_INDEX))
+        if self.is_wanted(COLUMN_ID):
+            put_octets(
+                &self.columns[COLUMN_ID], p + load_u32(entry + TIMER_AT_ID_POS),
+                size if size else -1,
+            )
+        if self.is_wanted(COLUMN_LEVEL):
+            put_i32(&self.columns[COLUMN_LEVEL], entry[TIMER_AT_LEVEL])
+        if self.is_wanted(COLUMN_DUE_AT):
+            self._put_instant(COLUMN_DUE_AT, load_i64(entry + TIMER_AT_DUE))
+        if self.is_wanted(COLUMN_ACCEPTED_AT):
+            self._put_instant(COLUMN_ACCEPTED_AT, h.store_time_ms)
+        if self.is_wanted(COLUMN_DELAY_STATE):
+            self._put_text(COLUMN_DELAY_STATE, &STATE_NAMES[outcome[0] & 3])
+        if self.is_wanted(COLUMN_COMPLETED_AT):
+            memcpy(&since, outcome + 1, 8)
+            self._put_instant(
+                COLUMN_COMPLETED_AT, INT64_MIN if outcome[0] == OUTCOME_PENDING else since
+            )
+        self.rows += 1
+        return 0

@@ -1,0 +1,108 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from _core.bytes.batch cimport Batch, Record, Slice
+from _core.bytes.octets cimport Cursor
+from _core.log.frames cimport FrameHeader
+from _core.log.window cimport LogWindow
+from _core.tables.columns cimport ColumnData
+
+# The columns of all tables; COLUMN_NAMES has their names in this order.
+cdef enum:
+    COLUMN_KEY = 0
+    COLUMN_VALUE
+    COLUMN_TOPIC
+    COLUMN_PARTITION
+    COLUMN_OFFSET
+    COLUMN_TIMESTAMP
+    COLUMN_TIMESTAMP_TYPE
+    COLUMN_HEADERS
+    COLUMN_DUE_AT
+    COLUMN_ACCEPTED_AT
+    COLUMN_STORE_TIMESTAMP
+    COLUMN_DELAY_STATE
+    COLUMN_POSITION
+    COLUMN_INDEX
+    COLUMN_ID
+    COLUMN_LEVEL
+    COLUMN_COMPLETED_AT
+    COLUMN_DELIVERED_AT
+    COLUMN_LATENESS_MS
+    COLUMN_ACCEPT_POSITION
+    COLUMN_SIZE
+    COLUMN_TAGS_CODE
+    COLUMN_KIND
+    COLUMN_EPOCH
+    COLUMN_LAST_OFFSET
+    COLUMN_RECORD_COUNT
+    COLUMN_TIMER_COUNT
+    COLUMN_CANCEL_COUNT
+    COLUMN_FLUSHED
+    COLUMN_MIN_TIMESTAMP
+    COLUMN_MAX_TIMESTAMP
+    COLUMN_MIN_DUE_AT
+    COLUMN_MAX_DUE_AT
+    COLUMN_PRODUCER_ID
+    COLUMN_COUNT
+    # The children of COLUMN_HEADERS stand behind the others.
+    HEADER_KEY = COLUMN_COUNT
+    HEADER_VALUE
+    COLUMN_ROOM
+
+# A range of instants in epoch ms: from <= instant < to.
+cdef struct Span:
+    int64_t start
+    int64_t end
+
+# The delay headers of a record that was delivered; -1 = it has none.
+cdef struct DelayHeaders:
+    int64_t due_ms
+    int64_t accepted_ms
+
+
+cdef inline bint holds(const Span* span, int64_t instant) noexcept nogil:
+    return span.start <= instant < span.end
+
+
+# Whether some instant from `low` to `high` may be in the span.
+cdef inline bint overlaps(const Span* span, int64_t low, int64_t high) noexcept nogil:
+    return low < span.end and span.start <= high
+
+
+cdef class RowScan:
+    cdef LogWindow window
+    cdef object read
+    cdef object decompress
+    cdef list ranges                  # (from, to, segment base, segment end), not begun yet
+    cdef dict topics                  # topic id -> (name, start offsets)
+    cdef readonly int64_t pos
+    cdef int64_t end
+    cdef int64_t base
+    cdef int64_t limit
+    cdef bint verifies
+    cdef uint32_t salt
+    cdef uint64_t wanted              # a bit for each column
+    cdef list names
+    cdef Span timestamps
+    cdef Span stored
+    cdef Span due
+    cdef int32_t partition            # -1 = all
+    cdef bytes topic_name             # of the current frame
+    cdef Slice topic                  # the same
+    cdef int64_t start_offset         # of its partition
+    cdef int64_t rows
+    cdef readonly list faults         # (log position, fault), until they are taken
+    cdef readonly bint is_broken
+    cdef ColumnData columns[COLUMN_ROOM]
+    cdef bint is_wanted(self, int column) noexcept nogil
+    cdef bint _enters(self) except -1
+    cdef bint _takes_place(self, const FrameHeader* h) except -1
+    cdef bint _takes(self, const FrameHeader* h) except -1
+    cdef bint _needs_bodies(self) noexcept nogil
+    cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1
+    cdef int _skipped(self, const FrameHeader* h) except -1
+    cdef object _section(self, const Batch* b, const uint8_t* batch, Cursor* c)
+    cdef int _put_place(self, const FrameHeader* h) except -1 nogil
+    cdef int _put_headers(self, const Record* r, DelayHeaders* found) except -1 nogil
+    cdef int _put_instant(self, int column, int64_t epoch_ms) except -1 nogil
+    cdef int _put_text(self, int column, const Slice* text) except -1 nogil
+    cdef int64_t _size_held(self) noexcept nogil

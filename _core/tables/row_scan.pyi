@@ -1,0 +1,30 @@
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from typing_extensions import Buffer
+
+COLUMN_NAMES: tuple[str, ...]
+
+class RowScan:
+    pos: int
+    faults: list[tuple[int, str]]
+    is_broken: bool
+    def __new__(
+        cls,
+        *,
+        read: Callable[[int, memoryview], Sequence[tuple[int, int, str]]],
+        ranges: list[tuple[int, int, int, int]],
+        topics: dict[int, tuple[bytes, list[int]]],
+        columns: Sequence[str],
+        decompress: Callable[[int, memoryview], bytes],
+        verifies: bool = True,
+        salt: int = 0,
+        timestamps: tuple[int | None, int | None] = ...,
+        stored: tuple[int | None, int | None] = ...,
+        due: tuple[int | None, int | None] = ...,
+        partition: int = -1,
+        outcomes: Buffer = ...,
+        kinds: tuple[bytes, ...] = (),
+    ) -> Self: ...
+    def take_faults(self) -> list[tuple[int, str]]: ...
+    def step(self, row_max: int, size_max: int) -> dict[str, tuple[Any, ...]] | None: ...

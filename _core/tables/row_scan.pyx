@@ -1,0 +1,311 @@
+"""Rows of a part of the log, gathered in columns: what all tables have in common.
+
+A scan walks ranges of the log that consist of whole frames, as a `PlanScan` found them. It decides
+by a frame's header whether the frame can have rows, and reads the rest of the frame only then. A
+subclass for each table turns one frame into rows.
+
+Layer 0: no I/O; the function `read` does the reading.
+"""
+
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.string cimport memcmp, memset
+
+from _core.bytes.batch cimport ATTRIBUTE_CODEC, Batch, Record, Slice, next_header
+from _core.bytes.borrowed cimport Borrowed
+from _core.bytes.layout cimport *
+from _core.bytes.octets cimport Cursor, cursor_of, take_varint
+from _core.log.frames cimport (
+    FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_frame, check_head, head_size,
+)
+from _core.log.frames import FAULTS
+from _core.log.window cimport LogWindow
+from _core.tables.columns cimport (
+    ColumnData, null_i64, put_end, put_i32, put_i64, put_octets, release_column, take_column,
+)
+
+COLUMN_NAMES = (
+    "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+    "due_at", "accepted_at", "store_timestamp", "delay_state", "position", "index", "id", "level",
+    "completed_at", "delivered_at", "lateness_ms", "accept_position", "size", "tags_code", "kind",
+    "epoch", "last_offset", "record_count", "timer_count", "cancel_count", "flushed",
+    "min_timestamp", "max_timestamp", "min_due_at", "max_due_at", "producer_id",
+)
+
+OTHER_LOG = "frame of another log"
+
+cdef enum:
+    DIGITS_MAX = 15              # of an instant in a delay header
+    HEAD_SPAN_BYTES = 1 << 16    # bytes of one read where bodies are skipped
+    BODY_SPAN_BYTES = 1 << 20
+
+cdef int64_t MICROSECONDS = 1000
+cdef int64_t INSTANT_MAX = INT64_MAX // 1000
+
+
+cdef inline int64_t _decimal(const Slice* text) noexcept nogil:
+    """The value of a decimal number, or -1 if the text is none."""
+    cdef int64_t value = 0, i
+    if text.size <= 0 or text.size > DIGITS_MAX:
+        return -1
+    for i in range(text.size):
+        if not 48 <= text.data[i] <= 57:
+            return -1
+        value = value * 10 + text.data[i] - 48
+    return value
+
+
+cdef inline bint _is_named(const Slice* key, const char* name, int64_t size) noexcept nogil:
+    return key.size == size and memcmp(key.data, name, size) == 0
+
+
+cdef class RowScan:
+    """The rows of some ranges of the log. A subclass says of which table.
+
+    Attributes:
+        pos: log position reached.
+        faults: (log position, fault) of each frame that was skipped, until `take_faults`.
+        is_broken: the scan ended before its end, because no frame was where one should be.
+    """
+
+    def __cinit__(
+        self, *, read not None, list ranges not None, dict topics not None, columns not None,
+        decompress not None, bint verifies=True, uint32_t salt=0, timestamps=(None, None),
+        stored=(None, None), due=(None, None), int32_t partition=-1, outcomes=None,
+        tuple kinds=()
+    ):
+        """Start at the first range.
+
+        Args:
+            read: function that reads the log, see `LogWindow`.
+            ranges: (from, to, segment base, segment end) in log positions, ascending. Frames begin
+                at `from` and end at `to`.
+            topics: topic id -> (name as bytes, list of the start offsets of its partitions).
+                Frames of other topics have no rows.
+            columns: names of the columns wanted, of COLUMN_NAMES.
+            decompress: function (codec, section, limit in bytes) that unpacks records.
+            verifies: check the CRC of batches. That of headers and tables is always checked.
+            salt: salt of the frames.
+            timestamps, stored, due: (from, to) in epoch ms, None for no bound: rows with another
+                timestamp, store time, or due time may be left out.
+            partition: rows of other partitions are left out; -1 for all.
+            outcomes: for tables of timers, see `TimerRows`.
+            kinds: for the table of frames, the name of each kind by its number, as bytes.
+
+        Raises:
+            KeyError: a column has no such name.
+        """
+        self.ranges = list(ranges)
+        self.topics = topics
+        self.decompress = decompress
+        self.verifies = verifies
+        self.salt = salt
+        self.partition = partition
+        self.names = list(columns)
+        self.faults = []
+        places = {name: place for place, name in enumerate(COLUMN_NAMES)}
+        for name in self.names:
+            self.wanted |= <uint64_t>1 << <int>places[name]
+        self.timestamps = _span(timestamps)
+        self.stored = _span(stored)
+        self.due = _span(due)
+        self.read = read
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(COLUMN_ROOM):
+            release_column(&self.columns[i])
+
+    def take_faults(self):
+        """Return (log position, fault) of each frame skipped since the last call."""
+        found = self.faults
+        self.faults = []
+        return found
+
+    def step(self, int64_t row_max, int64_t size_max):
+        """Gather rows until one of the limits is reached; the last frame may exceed it.
+
+        Args:
+            row_max: rows.
+            size_max: bytes.
+
+        Returns:
+            Column name -> (length, null count, validity or None, offsets or None, data). The
+            tuple of `headers` has two more items: those of its names and of its values. None if
+            there are no more rows.
+        """
+        while self._enters() and self.rows < row_max and self._size_held() < size_max:
+            self._one_frame()
+        if not self.rows:
+            return None
+        self.rows = 0
+        taken = {}
+        for name in self.names:
+            place = COLUMN_NAMES.index(name)
+            column = take_column(&self.columns[<int>place])
+            if place == COLUMN_HEADERS:
+                column += (
+                    take_column(&self.columns[HEADER_KEY]),
+                    take_column(&self.columns[HEADER_VALUE]),
+                )
+            taken[name] = column
+        return taken
+
+    cdef bint _enters(self) except -1:
+        """Go to the next range if this one is done; False if there is none."""
+        if self.window is None:  # not in __cinit__, which sees the methods of this class alone
+            span = BODY_SPAN_BYTES if self._needs_bodies() else HEAD_SPAN_BYTES
+            self.window = LogWindow(self.read, span)
+        while self.pos >= self.end:
+            if not self.ranges:
+                return False
+            self.pos, self.end, self.base, self.limit = self.ranges.pop(0)
+        return True
+
+    def _one_frame(self):
+        """Add the rows of the frame at `pos`, and pass over it."""
+        cdef LogWindow window = self.window
+        cdef FrameHeader h
+        cdef const uint8_t* p
+        cdef int fault
+        window.hold(self.pos, FRAME_HEADER_SIZE, self.base, self.limit)
+        p = window.data + (self.pos - window.start)
+        fault = check_head(p, window.end - self.pos, self.limit - self.pos, self.pos, &h)
+        if fault == FRAME_BAD_SIZE and 0 < h.size <= self.limit - self.pos:
+            if FRAME_HEADER_SIZE < head_size(&h) <= self.limit - self.pos:
+                window.hold(self.pos, head_size(&h), self.base, self.limit)
+                p = window.data + (self.pos - window.start)
+                fault = check_head(p, window.end - self.pos, self.limit - self.pos, self.pos, &h)
+        if fault != FRAME_OK or (self.salt and h.salt != self.salt):
+            self.faults.append((self.pos, FAULTS[fault] if fault != FRAME_OK else OTHER_LOG))
+            self.is_broken = True
+            self.ranges.clear()
+            self.pos = self.end
+            return
+        if not self._takes_place(&h) or not self._takes(&h):
+            self._skipped(&h)
+        elif not self._needs_bodies():
+            self._add(&h, p)
+        else:
+            window.hold(self.pos, h.size, self.base, self.limit)
+            p = window.data + (self.pos - window.start)
+            if self.verifies:
+                with nogil:
+                    fault = check_frame(p, h.size, self.pos, &h, True)
+            if fault == FRAME_OK:
+                self._add(&h, p)
+            else:
+                self._skipped(&h)
+                self.faults.append((self.pos, FAULTS[fault]))
+        self.pos += h.size
+
+    cdef bint is_wanted(self, int column) noexcept nogil:
+        return (self.wanted >> column) & 1
+
+    cdef int64_t _size_held(self) noexcept nogil:
+        """Bytes of the columns that grow with the records."""
+        return (
+            self.columns[COLUMN_KEY].data.size + self.columns[COLUMN_VALUE].data.size
+            + self.columns[HEADER_VALUE].data.size
+        )
+
+    # What a frame is asked
+
+    cdef bint _takes_place(self, const FrameHeader* h) except -1:
+        """Whether the frame is of a topic and partition that are wanted. Notes them if so."""
+        known = self.topics.get(h.topic_id)
+        if known is None or (self.partition >= 0 and h.partition != self.partition):
+            return False
+        self.topic_name, starts = <tuple>known
+        if not 0 <= h.partition < len(<list>starts):
+            return False
+        self.start_offset = (<list>starts)[h.partition]
+        self.topic.data = <const uint8_t*><const char*>self.topic_name
+        self.topic.size = len(self.topic_name)
+        return True
+
+    cdef bint _takes(self, const FrameHeader* h) except -1:
+        """Whether the frame may have rows, by its header."""
+        raise NotImplementedError
+
+    cdef bint _needs_bodies(self) noexcept nogil:
+        """Whether the rows need more of a frame than its header and tables."""
+        return False
+
+    cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
+        """Add the rows of a frame. If bodies are needed, all of it is readable at `p`."""
+        raise NotImplementedError
+
+    cdef int _skipped(self, const FrameHeader* h) except -1:
+        """Note that a frame has no rows."""
+        return 0
+
+    # Parts of a row
+
+    cdef object _section(self, const Batch* b, const uint8_t* batch, Cursor* c):
+        """Point `c` at the records of a batch. The object returned keeps them in memory."""
+        cdef Borrowed unpacked
+        cdef const uint8_t* records = batch + BATCH_HEADER_SIZE
+        cdef Py_ssize_t size = b.length + 12 - BATCH_HEADER_SIZE
+        if b.attributes & ATTRIBUTE_CODEC == 0:
+            c[0] = cursor_of(records, size)
+            return None
+        packed = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
+        unpacked = Borrowed(self.decompress(b.attributes & ATTRIBUTE_CODEC, packed))
+        c[0] = cursor_of(unpacked.p, unpacked.size)
+        return unpacked
+
+    cdef int _put_place(self, const FrameHeader* h) except -1 nogil:
+        """Put the columns that all rows of a frame share."""
+        if self.is_wanted(COLUMN_TOPIC):
+            self._put_text(COLUMN_TOPIC, &self.topic)
+        if self.is_wanted(COLUMN_PARTITION):
+            put_i32(&self.columns[COLUMN_PARTITION], h.partition)
+        if self.is_wanted(COLUMN_POSITION):
+            put_i64(&self.columns[COLUMN_POSITION], h.position)
+        if self.is_wanted(COLUMN_STORE_TIMESTAMP):
+            self._put_instant(COLUMN_STORE_TIMESTAMP, h.store_time_ms)
+        return 0
+
+    cdef int _put_text(self, int column, const Slice* text) except -1 nogil:
+        return put_octets(&self.columns[column], text.data, text.size)
+
+    cdef int _put_instant(self, int column, int64_t epoch_ms) except -1 nogil:
+        """Put an instant, which Arrow has in microseconds; INT64_MIN is null."""
+        if epoch_ms == INT64_MIN:
+            return null_i64(&self.columns[column])
+        epoch_ms = max(min(epoch_ms, INSTANT_MAX), -INSTANT_MAX)
+        return put_i64(&self.columns[column], epoch_ms * MICROSECONDS)
+
+    cdef int _put_headers(self, const Record* r, DelayHeaders* found) except -1 nogil:
+        """Read the headers of a record; put them if they are wanted. Raises ValueError."""
+        cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
+        cdef Slice key, value
+        cdef int64_t i
+        cdef bint puts = self.is_wanted(COLUMN_HEADERS)
+        found.due_ms = found.accepted_ms = -1
+        take_varint(&c)
+        for i in range(r.header_count):
+            if not next_header(&c, &key, &value):
+                with gil:
+                    raise ValueError(f"header {i} of a record at {self.pos} is malformed")
+            if _is_named(&key, b"x-due-at", 8):
+                found.due_ms = _decimal(&value)
+            elif _is_named(&key, b"x-accepted-at", 13):
+                found.accepted_ms = _decimal(&value)
+            if puts:
+                put_octets(&self.columns[HEADER_KEY], key.data, key.size)
+                put_octets(&self.columns[HEADER_VALUE], value.data, value.size)
+        if puts:
+            put_end(&self.columns[COLUMN_HEADERS], self.columns[HEADER_KEY].length)
+            self.columns[COLUMN_HEADERS].length += 1
+        return 0
+
+
+cdef Span _span(bounds) except *:
+    cdef Span span
+    low, high = bounds
+    span.start = INT64_MIN if low is None else low
+    span.end = INT64_MAX if high is None else high
+    return span

@@ -1,0 +1,3 @@
+class TimerOutcomes:
+    count: int
+    def between(self, start: int, end: int) -> bytes: ...

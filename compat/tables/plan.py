@@ -1,0 +1,206 @@
+"""What a log holds, by the heads of its frames: zones, topics, timers and groups. Layer 4.
+
+A plan is one consistent snapshot: everything in it follows from the frames below one position of
+the log. It reads no record. Its memory is a few hundred bytes for each 4 MiB of the log, 13 bytes
+for each timer, and what the broker itself keeps for pending timers and ids.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from _core.tables.plan_scan import HistoryProjections, PlanScan
+from appliance.errors import FormatVersionError
+from appliance.offline.log_state import DEFAULTS, LogState
+from appliance.store.log.frame_kinds import newer_frame_error
+from appliance.store.paths import segment_name
+from appliance.store.recovery.log_knowledge import LogKnowledge
+from appliance.system.files import FileSystem
+from appliance.units import MIB
+from compat.tables.log_reader import LogReader
+from compat.tables.selection import ANY, Selection, may_overlap
+
+ZONE_BYTES: Final = 4 * MIB
+SLICE_BYTES: Final = 64 * MIB
+
+Topics = dict[int, tuple[bytes, list[int]]]
+"""By topic id: the name, and the first offset that is kept of each partition."""
+
+Damage = tuple[int, int, str]
+"""From, to, and what is wrong there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """What the frames of a contiguous part of one segment hold.
+
+    Attributes:
+        start, end: log positions; frames begin and end there.
+        topics: topic ids of its frames; 0 for frames of no topic.
+        stored, timestamps, due: lowest and highest store time, timestamp of a visible record, and
+            due time of an accepted timer, epoch ms; the lowest is above the highest for none.
+        records, timers, delivered: visible records, timers accepted, timers delivered.
+        frames: number of frames.
+    """
+
+    start: int
+    end: int
+    topics: frozenset[int]
+    stored: tuple[int, int]
+    timestamps: tuple[int, int]
+    due: tuple[int, int]
+    records: int
+    timers: int
+    delivered: int
+    frames: int
+
+
+class Plan:
+    """The log of a data directory up to a position. `advance` goes on to the newest one.
+
+    Attributes:
+        reader: the segments.
+        zones: the parts of the log, ascending.
+        damage: the parts that are damaged or were declared lost.
+    """
+
+    def __init__(self, fs: FileSystem, root: Path, *, zone_bytes: int = ZONE_BYTES) -> None:
+        """Read nothing yet.
+
+        Args:
+            fs: the file system.
+            root: the data directory.
+            zone_bytes: bytes of the log that share a zone, at least.
+        """
+        self.reader = LogReader(fs, root)
+        self.zones: list[Zone] = []
+        self._zone_bytes = zone_bytes
+        self._knowledge = LogKnowledge(-1)
+        self._scan: PlanScan | None = None
+        self._state = self._new_state()
+
+    def _new_state(self) -> LogState:
+        return LogState(DEFAULTS, fault=lambda *_: None, new_projections=HistoryProjections)
+
+    @property
+    def end(self) -> int:
+        """Log position up to which the plan goes."""
+        return 0 if self._scan is None else self._scan.pos
+
+    @property
+    def salt(self) -> int:
+        """The salt of the log's frames, 0 if it has none."""
+        return 0 if self._scan is None else self._scan.salt
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster of the log, None if it has no frame."""
+        return None if not self.zones else str(self._state.cluster)
+
+    @property
+    def damage(self) -> list[Damage]:
+        return [] if self._scan is None else list(self._scan.damage)
+
+    @property
+    def state(self) -> LogState:
+        """Topics, groups and timers as of `end`."""
+        return self._state
+
+    def advance(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Plan up to the flushed position of now.
+
+        Args:
+            progress: called with the log position reached, and the last one.
+
+        Raises:
+            ConfigError: it is not a data directory.
+            FormatVersionError: a newer latermq wrote to the log.
+            StorageError: the directory cannot be read.
+        """
+        self.reader.refresh()
+        if self._scan is None or not self._scan.extend(self.reader.segments):
+            self._begin()
+        self._run(progress)
+        while self._knowledge.learn(self._current, self._state):
+            self._begin()
+            self._run(progress)
+
+    @property
+    def _current(self) -> PlanScan:
+        assert self._scan is not None
+        return self._scan
+
+    def _begin(self) -> None:
+        reader, checkpoint = self.reader, self.reader.checkpoint
+        self.zones = []
+        self._state = self._new_state()
+        self._scan = PlanScan(
+            self._state.projections,
+            list(reader.segments),
+            reader.read_into,
+            self._knowledge.listen(self._state.apply_control),
+            known_flushed=reader.flushed,
+            watermark=-1 if checkpoint is None else checkpoint.watermark,
+            verdicts=self._knowledge.verdicts,
+            topics=self._knowledge.topics(),
+        )
+        self._scan.zone_size = self._zone_bytes
+
+    def _run(self, progress: Callable[[int, int], None] | None) -> None:
+        scan = self._current
+        is_done = False
+        while not is_done:
+            is_done = scan.step(SLICE_BYTES)
+            if scan.newer_version:
+                raise self._newer_version(scan.pos)
+            self.zones += [Zone(*each) for each in scan.take_zones()]
+            self._state.release_units()
+            if progress is not None:
+                progress(scan.pos, self.reader.end)
+
+    def _newer_version(self, pos: int) -> FormatVersionError:
+        base = max(base for base, _ in self.reader.segments if base <= pos)
+        header = memoryview(bytearray(160))
+        self.reader.read_into(pos, header)
+        path = self.reader.paths.commit_log / segment_name(base)
+        return newer_frame_error(path, pos - base, bytes(header))
+
+    def topics(self, selection: Selection) -> Topics:
+        """Return the topics that exist at the end of the plan and are selected."""
+        found: Topics = {}
+        for topic_id, topic in self._state.projections.topics_by_id.items():
+            if selection.topics is None or topic.name in selection.topics:
+                starts = [partition.start_offset for partition in topic.partitions]
+                found[topic_id] = (topic.name_bytes, starts)
+        return found
+
+    def outcomes(self, start: int, end: int) -> bytes:
+        """Return what became of the timers accepted between two log positions.
+
+        See `TimerOutcomes.between`.
+        """
+        return cast(HistoryProjections, self._state.projections).outcomes.between(start, end)
+
+    def zones_of(self, table: str, selection: Selection, topics: Topics) -> Iterator[Zone]:
+        """Yield the zones that may have rows of a table."""
+        for zone in self.zones:
+            if has_rows(zone, table, selection) and (
+                table == "frames" or not zone.topics.isdisjoint(topics)
+            ):
+                yield zone
+
+
+def has_rows(zone: Zone, table: str, selection: Selection) -> bool:
+    """Return whether a zone may have rows of a table, topics aside."""
+    if not may_overlap(selection.stored, *zone.stored):
+        return table == "frames" and selection.stored == ANY
+    if table == "messages":
+        return zone.records > 0 and may_overlap(selection.timestamps, *zone.timestamps)
+    if table == "queues":
+        return zone.records > 0
+    if table == "timers":
+        return zone.timers > 0 and may_overlap(selection.due, *zone.due)
+    if table == "deliveries":
+        return zone.delivered > 0
+    return True

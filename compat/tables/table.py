@@ -1,0 +1,190 @@
+"""A table of a data directory, divided into tasks. Layer 4."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from appliance.errors import ConfigError
+from appliance.system.files import FileSystem, OsFileSystem
+from appliance.units import MIB
+from compat.tables.batches import DataLossError, LiteralTask, ScanTask, Task
+from compat.tables.plan import Plan, Zone
+from compat.tables.schema import schema_of
+from compat.tables.selection import ANY, Selection
+
+SPLIT_BYTES: Final = 64 * MIB
+"""Bytes of the log in one task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What to read, and how.
+
+    Attributes:
+        table: name of the table.
+        columns: the columns asked for, in order; None for all.
+        selection: the rows asked for.
+        split_bytes: bytes of the log in one task, at least.
+        verifies: check the CRCs of batches.
+        fails_on_loss: raise an error where the log cannot be read; otherwise pass over it.
+    """
+
+    table: str = "messages"
+    columns: tuple[str, ...] | None = None
+    selection: Selection = field(default_factory=Selection)
+    split_bytes: int = SPLIT_BYTES
+    verifies: bool = True
+    fails_on_loss: bool = True
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the result.
+
+        Raises:
+            ConfigError: there is no such table or column.
+        """
+        return schema_of(self.table, self.columns)
+
+
+def tasks(plan: Plan, query: Query, *, start: int = 0, end: int | None = None) -> list[Task]:
+    """Divide a table into tasks.
+
+    Args:
+        plan: a snapshot of the log.
+        query: what to read.
+        start, end: only frames in this range of log positions, which are borders of zones or of
+            frames; None for the end of the plan.
+
+    Returns:
+        The tasks, in the order of the log.
+
+    Raises:
+        ConfigError: the query asks for what the table does not have.
+        DataLossError: the plan has damage in that range, and the query does not accept it.
+    """
+    _check(query)
+    end = plan.end if end is None else end
+    if query.fails_on_loss:
+        for begin, behind, fault in plan.damage:
+            if begin < end and start < behind:
+                raise DataLossError(plan.reader.paths.root, begin, fault)
+    if query.table == "groups":
+        return [_groups(plan, query)]
+    return list(_scans(plan, query, start, end))
+
+
+def _check(query: Query) -> None:
+    _ = query.schema
+    selection = query.selection
+    if selection.timestamps != ANY and query.table != "messages":
+        raise ConfigError(f"table {query.table} is not selected by timestamps of records")
+    if selection.due != ANY and query.table not in ("timers", "deliveries"):
+        raise ConfigError(
+            f"table {query.table} is not selected by due times: use timers or deliveries"
+        )
+
+
+def _scans(plan: Plan, query: Query, start: int, end: int) -> Iterator[Task]:
+    topics = plan.topics(query.selection)
+    zones: list[Zone] = []
+    size = 0
+    for zone in plan.zones_of(query.table, query.selection, topics):
+        if zone.end <= start or zone.start >= end:
+            continue
+        zones.append(zone)
+        size += zone.end - zone.start
+        if size >= query.split_bytes:
+            yield _scan(plan, query, zones, start, end)
+            zones, size = [], 0
+    if zones:
+        yield _scan(plan, query, zones, start, end)
+
+
+def _scan(plan: Plan, query: Query, zones: list[Zone], start: int, end: int) -> ScanTask:
+    ranges = merged([(max(zone.start, start), min(zone.end, end)) for zone in zones], plan)
+    used = frozenset().union(*(zone.topics for zone in zones))
+    topics = {key: value for key, value in plan.topics(query.selection).items() if key in used}
+    outcomes = b""
+    if query.table == "timers":
+        outcomes = b"".join(plan.outcomes(*each) for each in ranges)
+    low, high = ranges[0][0], ranges[-1][1]
+    segments = tuple(each for each in plan.reader.segments if each[0] < high and low < sum(each))
+    return ScanTask(
+        root=plan.reader.paths.root,
+        table=query.table,
+        columns=query.columns or tuple(query.schema.names),
+        segments=segments,
+        ranges=ranges,
+        topics=topics,
+        selection=query.selection,
+        salt=plan.salt,
+        outcomes=outcomes,
+        verifies=query.verifies,
+        fails_on_loss=query.fails_on_loss,
+    )
+
+
+def merged(ranges: list[tuple[int, int]], plan: Plan) -> tuple[tuple[int, int], ...]:
+    """Join ranges that touch, unless a segment begins between them."""
+    bases = {base for base, _ in plan.reader.segments}
+    joined: list[tuple[int, int]] = []
+    for begin, behind in ranges:
+        if joined and joined[-1][1] == begin and begin not in bases:
+            joined[-1] = joined[-1][0], behind
+        else:
+            joined.append((begin, behind))
+    return tuple(joined)
+
+
+def _groups(plan: Plan, query: Query) -> LiteralTask:
+    schema, selection = query.schema, query.selection
+    rows = [
+        row
+        for row in _group_rows(plan)
+        if (selection.topics is None or row["topic"] in selection.topics)
+        and selection.partition in (None, row["partition"])
+    ]
+    names = schema.names
+    batch = pa.RecordBatch.from_pylist(
+        [{name: row[name] for name in names} for row in rows], schema=schema
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch)
+    return LiteralTask(sink.getvalue().to_pybytes())
+
+
+def _group_rows(plan: Plan) -> Iterator[dict[str, Any]]:
+    state = plan.state
+    for name in state.groups.names:
+        for (topic_id, partition), entry in sorted(state.groups.offsets(name).items()):
+            topic = state.projections.topics_by_id.get(topic_id)
+            if topic is None or partition >= len(topic.partitions):
+                continue
+            place = topic.partitions[partition]
+            yield {
+                "group": name,
+                "topic": topic.name,
+                "partition": partition,
+                "offset": entry.offset,
+                "end_offset": end_offset,
+                "lag": max(
+                    end_offset - max(entry.offset, topic.partitions[partition].start_offset), 0
+                ),
+                "metadata": entry.metadata,
+                "committed_at": entry.commit_ms * 1000,
+            }
+
+
+def open_plan(root: str | Path, fs: FileSystem | None = None) -> Plan:
+    """Plan a data directory up to its flushed position.
+
+    Raises:
+        LatermqError: it cannot be read; see `Plan.advance`.
+    """
+    plan = Plan(fs or OsFileSystem(), Path(root))
+    plan.advance()
+    return plan
