@@ -170,10 +170,8 @@ def _group_rows(plan: Plan) -> Iterator[dict[str, Any]]:
                 "topic": topic.name,
                 "partition": partition,
                 "offset": entry.offset,
-                "end_offset": end_offset,
-                "lag": max(
-                    end_offset - max(entry.offset, topic.partitions[partition].start_offset), 0
-                ),
+                "end_offset": place.next_offset,
+                "lag": max(place.next_offset - max(entry.offset, place.start_offset), 0),
                 "metadata": entry.metadata,
                 "committed_at": entry.commit_ms * 1000,
             }
