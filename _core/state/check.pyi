@@ -3,7 +3,6 @@ from _core.state.scan import LogScan
 
 class CheckedProjections(Projections):
     fault_count: int
-    def is_pending(self, accept_pos: int, index: int) -> bool: ...
 
 class LogCheck(LogScan):
     keeps_positions: bool

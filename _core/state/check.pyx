@@ -37,10 +37,6 @@ cdef class CheckedProjections(Projections):
         self.faults = []
         self.waiting = CancelledTimers()
 
-    def is_pending(self, int64_t accept_pos, int32_t index):
-        """Whether the timer with that id is pending, provided that its topic was not deleted."""
-        return self.waiting.holds(accept_pos, index)
-
     cdef int fault(self, int64_t pos, str expected, str found) except -1:
         self.fault_count += 1
         if len(self.faults) < FAULTS_KEPT:

@@ -13,21 +13,21 @@ cdef class FrameRows(RowScan):
     """One row for each frame of any kind."""
 
     cdef tuple kinds
+    cdef bint takes_others
 
-    def __cinit__(self, *, tuple kinds=(), **kwargs):
+    def __cinit__(self, *, tuple kinds=(), bint takes_others=True, **kwargs):
         """Start at the first range. The other arguments are those of `RowScan`."""
         self.kinds = kinds
+        self.takes_others = takes_others
 
     cdef bint _takes_place(self, const FrameHeader* h) except -1:
-        """Frames of topics that are not known have rows too, without the topic's name."""
-        cdef bint is_known = RowScan._takes_place(self, h)
-        if not is_known:
-            self.topic.size = -1
-            return self.partition < 0 or h.partition == self.partition
-        return True
+        if RowScan._takes_place(self, h):
+            return True
+        self.topic.size = -1
+        return self.takes_others and (self.partition < 0 or h.partition == self.partition)
 
     cdef bint _takes(self, const FrameHeader* h) except -1:
-        return h.kind == KIND_BLANK or holds(&self.stored, h.store_time_ms)
+        return holds(&self.stored, h.store_time_ms)
 
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef Slice kind
@@ -37,6 +37,10 @@ cdef class FrameRows(RowScan):
             kind = Slice(<const uint8_t*><const char*>name, len(name))
             self._put_text(COLUMN_KIND, &kind)
         self._put_place(h)
+        if self.is_wanted(COLUMN_STORE_TIMESTAMP):
+            self._put_instant(
+                COLUMN_STORE_TIMESTAMP, INT64_MIN if h.kind == KIND_BLANK else h.store_time_ms
+            )
         self._put_number(COLUMN_SIZE, h.size)
         self._put_number(COLUMN_EPOCH, h.epoch)
         self._put_number(COLUMN_FLUSHED, h.flushed)
@@ -94,6 +98,8 @@ cdef class QueueRows(RowScan):
             max(h.base_offset, self.start_offset), h.base_offset + h.last_delta + 1
         ):
             self._put_place(h)
+            if self.is_wanted(COLUMN_STORE_TIMESTAMP):
+                self._put_instant(COLUMN_STORE_TIMESTAMP, h.store_time_ms)
             if self.is_wanted(COLUMN_OFFSET):
                 put_i64(&self.columns[COLUMN_OFFSET], offset)
             if self.is_wanted(COLUMN_SIZE):

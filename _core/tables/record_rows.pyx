@@ -4,7 +4,8 @@ from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from _core.bytes.batch cimport (
-    ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice, decode_batch, next_record,
+    ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice,
+    decode_batch, next_record,
 )
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.layout cimport *
@@ -12,7 +13,7 @@ from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u32
 from _core.log.frames cimport FrameHeader
 from _core.tables.columns cimport null_i64, put_i32, put_i64, put_octets
 from _core.tables.row_scan cimport *
-from _core.tables.timer_outcomes cimport OUTCOME_PENDING
+from _core.tables.timer_outcomes cimport OUTCOME_DELIVERED, OUTCOME_PENDING, OUTCOME_SIZE
 
 cdef Slice IMMEDIATE = Slice(<const uint8_t*>b"immediate", 9)
 cdef Slice[4] STATE_NAMES = [
@@ -20,9 +21,6 @@ cdef Slice[4] STATE_NAMES = [
     Slice(<const uint8_t*>b"cancelled", 9), Slice(<const uint8_t*>b"replaced", 8),
 ]
 
-cdef enum:
-    DELIVERED = 1                # its place in STATE_NAMES
-    OUTCOME_SIZE = 9             # a state and the instant at which it began
 
 
 cdef inline bint _wants_headers(RowScan scan) noexcept nogil:
@@ -91,7 +89,7 @@ cdef class MessageRows(RecordRows):
         decode_batch(batch, &b)
         if b.attributes & ATTRIBUTE_CONTROL:
             return 0
-        unpacked = self._section(&b, batch, &c)
+        unpacked = self._section(h, batch, b.attributes & ATTRIBUTE_CODEC, &c)
         with nogil:
             self._add_records(h, &b, &c)
         return 0
@@ -110,6 +108,8 @@ cdef class MessageRows(RecordRows):
             if offset < self.start_offset or not holds(&self.timestamps, _timestamp(b, &r)):
                 continue
             self._put_place(h)
+            if self.is_wanted(COLUMN_STORE_TIMESTAMP):
+                self._put_instant(COLUMN_STORE_TIMESTAMP, h.store_time_ms)
             self._put_record(b, &r, reads_headers, &delay)
             if self.is_wanted(COLUMN_OFFSET):
                 put_i64(&self.columns[COLUMN_OFFSET], offset)
@@ -120,7 +120,7 @@ cdef class MessageRows(RecordRows):
             if self.is_wanted(COLUMN_DELAY_STATE):
                 self._put_text(
                     COLUMN_DELAY_STATE,
-                    &STATE_NAMES[DELIVERED] if h.kind == KIND_DELIVER else &IMMEDIATE,
+                    &STATE_NAMES[OUTCOME_DELIVERED] if h.kind == KIND_DELIVER else &IMMEDIATE,
                 )
             self.rows += 1
         return 0
@@ -140,7 +140,7 @@ cdef class DeliveryRows(RecordRows):
         cdef Batch b
         cdef Cursor c
         decode_batch(batch, &b)
-        unpacked = self._section(&b, batch, &c)
+        unpacked = self._section(h, batch, b.attributes & ATTRIBUTE_CODEC, &c)
         with nogil:
             self._add_completed(h, p, &b, &c)
         return 0
@@ -189,7 +189,9 @@ cdef class DeliveryRows(RecordRows):
             else:
                 put_i64(&self.columns[COLUMN_LATENESS_MS], h.store_time_ms - delay.due_ms)
         if self.is_wanted(COLUMN_ACCEPT_POSITION):
-            put_i64(&self.columns[COLUMN_ACCEPT_POSITION], load_i64(entry + COMPLETED_AT_ACCEPT_POS))
+            put_i64(
+                &self.columns[COLUMN_ACCEPT_POSITION], load_i64(entry + COMPLETED_AT_ACCEPT_POS)
+            )
         if self.is_wanted(COLUMN_INDEX):
             put_i32(&self.columns[COLUMN_INDEX], load_i32(entry + COMPLETED_AT_INDEX))
         self.rows += 1

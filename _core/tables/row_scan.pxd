@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from _core.bytes.batch cimport Batch, Record, Slice
+from _core.bytes.batch cimport Record, Slice
 from _core.bytes.octets cimport Cursor
 from _core.log.frames cimport FrameHeader
 from _core.log.window cimport LogWindow
@@ -100,7 +100,7 @@ cdef class RowScan:
     cdef bint _needs_bodies(self) noexcept nogil
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _skipped(self, const FrameHeader* h) except -1
-    cdef object _section(self, const Batch* b, const uint8_t* batch, Cursor* c)
+    cdef object _section(self, const FrameHeader* h, const uint8_t* batch, int codec, Cursor* c)
     cdef int _put_place(self, const FrameHeader* h) except -1 nogil
     cdef int _put_headers(self, const Record* r, DelayHeaders* found) except -1 nogil
     cdef int _put_instant(self, int column, int64_t epoch_ms) except -1 nogil

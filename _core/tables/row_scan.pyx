@@ -12,7 +12,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memset
 
-from _core.bytes.batch cimport ATTRIBUTE_CODEC, Batch, Record, Slice, next_header
+from _core.bytes.batch cimport Record, Slice, next_header
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport Cursor, cursor_of, take_varint
@@ -73,7 +73,7 @@ cdef class RowScan:
         self, *, read not None, list ranges not None, dict topics not None, columns not None,
         decompress not None, bint verifies=True, uint32_t salt=0, timestamps=(None, None),
         stored=(None, None), due=(None, None), int32_t partition=-1, outcomes=None,
-        tuple kinds=()
+        tuple kinds=(), bint takes_others=True
     ):
         """Start at the first range.
 
@@ -92,6 +92,8 @@ cdef class RowScan:
             partition: rows of other partitions are left out; -1 for all.
             outcomes: for tables of timers, see `TimerRows`.
             kinds: for the table of frames, the name of each kind by its number, as bytes.
+            takes_others: for the table of frames, whether those of other topics or of none have
+                rows as well, without a name.
 
         Raises:
             KeyError: a column has no such name.
@@ -243,16 +245,19 @@ cdef class RowScan:
 
     # Parts of a row
 
-    cdef object _section(self, const Batch* b, const uint8_t* batch, Cursor* c):
-        """Point `c` at the records of a batch. The object returned keeps them in memory."""
+    cdef object _section(self, const FrameHeader* h, const uint8_t* batch, int codec, Cursor* c):
+        """Point `c` at the records of a visible batch. The object returned keeps them in memory.
+
+        The size is that in the frame's header, which is checked even if batches are not.
+        """
         cdef Borrowed unpacked
         cdef const uint8_t* records = batch + BATCH_HEADER_SIZE
-        cdef Py_ssize_t size = b.length + 12 - BATCH_HEADER_SIZE
-        if b.attributes & ATTRIBUTE_CODEC == 0:
+        cdef Py_ssize_t size = h.visible_size - BATCH_HEADER_SIZE
+        if codec == 0:
             c[0] = cursor_of(records, size)
             return None
         packed = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
-        unpacked = Borrowed(self.decompress(b.attributes & ATTRIBUTE_CODEC, packed))
+        unpacked = Borrowed(self.decompress(codec, packed))
         c[0] = cursor_of(unpacked.p, unpacked.size)
         return unpacked
 
@@ -264,8 +269,6 @@ cdef class RowScan:
             put_i32(&self.columns[COLUMN_PARTITION], h.partition)
         if self.is_wanted(COLUMN_POSITION):
             put_i64(&self.columns[COLUMN_POSITION], h.position)
-        if self.is_wanted(COLUMN_STORE_TIMESTAMP):
-            self._put_instant(COLUMN_STORE_TIMESTAMP, h.store_time_ms)
         return 0
 
     cdef int _put_text(self, int column, const Slice* text) except -1 nogil:

@@ -1,12 +1,16 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.bytes.buffer cimport Buf
 
+# In the order of OUTCOMES, which has their names.
 cdef enum:
     OUTCOME_PENDING = 0
     OUTCOME_DELIVERED
     OUTCOME_CANCELLED
     OUTCOME_REPLACED
+
+cdef enum:
+    OUTCOME_SIZE = 9
 
 
 cdef class TimerOutcomes:
@@ -19,4 +23,5 @@ cdef class TimerOutcomes:
     cdef int complete(
         self, int64_t accept_pos, int32_t index, int state, int64_t since_ms
     ) except -1
+    cdef uint8_t* _find(self, int64_t accept_pos, int32_t index) noexcept nogil
     cdef int64_t _frame_at_or_after(self, int64_t pos) noexcept nogil

@@ -1,3 +1,6 @@
+OUTCOMES: tuple[str, ...]
+
 class TimerOutcomes:
     count: int
+    def outcome(self, accept_pos: int, index: int) -> tuple[str, int] | None: ...
     def between(self, start: int, end: int) -> bytes: ...

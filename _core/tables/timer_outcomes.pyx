@@ -9,8 +9,7 @@ from libc.string cimport memcpy
 
 from _core.bytes.buffer cimport append, extend_zero, release
 
-cdef enum:
-    OUTCOME_SIZE = 9
+OUTCOMES = ("pending", "delivered", "cancelled", "replaced")
 
 
 cdef class TimerOutcomes:
@@ -42,12 +41,32 @@ cdef class TimerOutcomes:
         self, int64_t accept_pos, int32_t index, int state, int64_t since_ms
     ) except -1:
         """Note what became of a timer; a timer that is not known is ignored."""
+        cdef uint8_t* outcome = self._find(accept_pos, index)
+        if outcome != NULL:
+            outcome[0] = <uint8_t>state
+            memcpy(outcome + 1, &since_ms, 8)
+        return 0
+
+    def outcome(self, int64_t accept_pos, int32_t index):
+        """Look a timer up.
+
+        Returns:
+            (state, since when in epoch ms), or None if it is not known; see `between`.
+        """
+        cdef const uint8_t* outcome = self._find(accept_pos, index)
+        cdef int64_t since_ms
+        if outcome == NULL:
+            return None
+        memcpy(&since_ms, outcome + 1, 8)
+        return OUTCOMES[outcome[0]], since_ms
+
+    cdef uint8_t* _find(self, int64_t accept_pos, int32_t index) noexcept nogil:
+        """The outcome of a timer; NULL if it is not known."""
         cdef int64_t frame = self._frame_at_or_after(accept_pos)
         cdef int64_t frames = self.positions.size // 8, low, high, middle
         cdef const int32_t* indexes = <const int32_t*>self.indexes.data
-        cdef uint8_t* outcome
         if frame == frames or (<int64_t*>self.positions.data)[frame] != accept_pos:
-            return 0
+            return NULL
         low = (<int64_t*>self.firsts.data)[frame]
         high = (<int64_t*>self.firsts.data)[frame + 1] if frame + 1 < frames else self.count
         while low < high:
@@ -57,10 +76,8 @@ cdef class TimerOutcomes:
             else:
                 high = middle
         if low < self.count and indexes[low] == index:
-            outcome = self.outcomes.data + low * OUTCOME_SIZE
-            outcome[0] = <uint8_t>state
-            memcpy(outcome + 1, &since_ms, 8)
-        return 0
+            return self.outcomes.data + low * OUTCOME_SIZE
+        return NULL
 
     cdef int64_t _frame_at_or_after(self, int64_t pos) noexcept nogil:
         """Number of the first frame at or after a log position."""
@@ -78,9 +95,8 @@ cdef class TimerOutcomes:
         """Encode the timers that frames from `start` to before `end` accepted.
 
         Returns:
-            Nine bytes for each, in order: the state (0 pending, 1 delivered, 2 cancelled, 3
-            replaced), and since when in epoch ms, an i64 in the byte order of the machine; 0 while
-            it is pending.
+            OUTCOME_SIZE bytes for each, in order: the state by its place in OUTCOMES, and since
+            when in epoch ms, an i64 in the byte order of the machine; 0 while it is pending.
         """
         cdef int64_t frames = self.positions.size // 8
         cdef int64_t first = self._frame_at_or_after(start), behind = self._frame_at_or_after(end)

@@ -7,9 +7,10 @@ that memory grows with the pending timers and not with the size of the log.
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from _core.bytes.layout import KIND_ACCEPT, KIND_BLANK, UNIT_SIZE
+from _core.tables.plan_scan import HistoryProjections
 from appliance.offline.control_facts import facts_of
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Findings
@@ -178,7 +179,6 @@ class Dump:
         """
         walk = self._state()
         log, filters, state = self._data.log, self._filters, walk.state
-        alive = state.projections.topics_by_id
         for pos in log.frame_positions(walk.pos, walk.damage):
             if filters.end_pos is not None and pos >= filters.end_pos:
                 return
@@ -190,20 +190,12 @@ class Dump:
             if pos < filters.first_pos or not filters.takes_place(topic, partition):
                 continue
             for timer in frame.timers():
-                is_pending = frame.topic_id in alive and state.checked.is_pending(
-                    timer["accept_position"], timer["index"]
-                )
-                if filters.is_pending and not is_pending:
+                what = _outcome(state, frame.topic_id, timer)
+                if filters.is_pending and what["state"] != "pending":
                     continue
                 if filters.user_id is not None and timer.get("id") != filters.user_id:
                     continue
-                completed = "completed" if frame.topic_id in alive else "topic deleted"
-                head = {
-                    "topic": topic,
-                    "partition": partition,
-                    "state": "pending" if is_pending else completed,
-                }
-                yield head | timer
+                yield {"topic": topic, "partition": partition} | what | timer
 
     def state(self) -> Iterator[Item]:
         """Yield topics with their partitions and producers, groups, offsets, epochs.
@@ -295,7 +287,18 @@ def _control_items(state: WholeState) -> Iterator[Item]:
 
 
 def _new_state(fault: ControlFault) -> LogState:
-    return LogState(DEFAULTS, fault=fault)
+    return LogState(DEFAULTS, fault=fault, new_projections=HistoryProjections)
+
+
+def _outcome(state: LogState, topic_id: int, timer: Item) -> Item:
+    """Return the state of a timer and since when; a deleted topic has no pending timers."""
+    projections = cast(HistoryProjections, state.projections)
+    found = projections.outcomes.outcome(timer["accept_position"], timer["index"])
+    name, since_ms = found or ("unknown", 0)
+    if name == "pending":
+        is_there = topic_id in projections.topics_by_id
+        return {"state": name if is_there else "topic deleted"}
+    return {"state": name, "completed_at": since_ms}
 
 
 def _as_number(name: str) -> int:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn
 
 from _core.bytes.layout import (
     FRAME_HEADER_SIZE,
@@ -85,11 +85,6 @@ class LogState(State):
         self._fault = fault
         self.epoch_frames: list[EpochFrame] = []
         self.topic_names: dict[int, str] = {}
-
-    @property
-    def checked(self) -> CheckedProjections:
-        """The projections, which check more than those of a broker."""
-        return cast(CheckedProjections, self.projections)
 
     def apply_control(self, kind: int, topic_id: int, payload: bytes, epoch: int) -> None:
         """Apply a frame of control state; one that cannot be decoded is a fault."""

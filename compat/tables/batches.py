@@ -143,6 +143,7 @@ class ScanTask:
             partition=-1 if selection.partition is None else selection.partition,
             outcomes=self.outcomes,
             kinds=_KINDS,
+            takes_others=selection.topics is None,
         )
 
     def _with_segment(self, start: int, end: int) -> tuple[int, int, int, int]:

@@ -6,6 +6,7 @@ head of the log may disappear at any time; reading one that did is an error that
 """
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -72,6 +73,11 @@ class LogReader:
                     size = min(size, self.flushed - base)
                 if size > 0:
                     self.segments.append((base, size))
+        if self.checkpoint is not None:
+            # The head may have been freed since: the checkpoint of then says where the log begins.
+            self.checkpoint = replace(
+                self._read_checkpoint() or self.checkpoint, flushed=self.flushed
+            )
 
     def _read_checkpoint(self) -> Checkpoint | None:
         try:

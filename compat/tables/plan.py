@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final, cast
 
 from _core.tables.plan_scan import HistoryProjections, PlanScan
-from appliance.errors import FormatVersionError
+from appliance.errors import ConfigError, FormatVersionError
 from appliance.offline.log_state import DEFAULTS, LogState
+from appliance.store.checkpoint import NO_CLUSTER
 from appliance.store.log.frame_kinds import newer_frame_error
 from appliance.store.paths import segment_name
 from appliance.store.recovery.log_knowledge import LogKnowledge
@@ -100,7 +101,17 @@ class Plan:
 
     @property
     def damage(self) -> list[Damage]:
-        return [] if self._scan is None else list(self._scan.damage)
+        """The parts that are missing, damaged, or declared lost by an earlier start, ascending."""
+        found = [] if self._scan is None else list(self._scan.damage)
+        reader, checkpoint = self.reader, self.reader.checkpoint
+        if checkpoint is None:
+            return found
+        first = reader.segments[0][0] if reader.segments else reader.flushed
+        if checkpoint.log.start < first:
+            found.insert(0, (checkpoint.log.start, first, "the first segments are missing"))
+        if reader.end < reader.flushed and reader.segments:
+            found.append((reader.end, reader.flushed, "the log ends before the flushed position"))
+        return found
 
     @property
     def state(self) -> LogState:
@@ -114,7 +125,7 @@ class Plan:
             progress: called with the log position reached, and the last one.
 
         Raises:
-            ConfigError: it is not a data directory.
+            ConfigError: it is not a data directory, or its checkpoint is another log's.
             FormatVersionError: a newer latermq wrote to the log.
             StorageError: the directory cannot be read.
         """
@@ -125,6 +136,15 @@ class Plan:
         while self._knowledge.learn(self._current, self._state):
             self._begin()
             self._run(progress)
+        checkpoint = self.reader.checkpoint
+        if self.zones and checkpoint is not None:
+            known = checkpoint.log.cluster
+            if known not in (NO_CLUSTER, self._state.cluster):
+                raise ConfigError(
+                    f"{self.reader.paths.root} is not whole: its log belongs to cluster "
+                    f"{self._state.cluster}, its checkpoint to cluster {known}; restore both from "
+                    "the same copy"
+                )
 
     @property
     def _current(self) -> PlanScan:
@@ -185,8 +205,9 @@ class Plan:
     def zones_of(self, table: str, selection: Selection, topics: Topics) -> Iterator[Zone]:
         """Yield the zones that may have rows of a table."""
         for zone in self.zones:
+            is_of_all = table == "frames" and selection.topics is None
             if has_rows(zone, table, selection) and (
-                table == "frames" or not zone.topics.isdisjoint(topics)
+                is_of_all or not zone.topics.isdisjoint(topics)
             ):
                 yield zone
 

@@ -107,7 +107,7 @@ TABLES: Final[dict[str, pa.Schema]] = {
             _required("timer_count", pa.int64()),
             _required("cancel_count", pa.int64()),
             _required("flushed", pa.int64()),
-            _required("store_timestamp", INSTANT),
+            pa.field("store_timestamp", INSTANT),
             pa.field("min_timestamp", INSTANT),
             pa.field("max_timestamp", INSTANT),
             pa.field("min_due_at", INSTANT),

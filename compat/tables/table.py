@@ -66,14 +66,13 @@ def tasks(plan: Plan, query: Query, *, start: int = 0, end: int | None = None) -
         DataLossError: the plan has damage in that range, and the query does not accept it.
     """
     _check(query)
-    end = plan.end if end is None else end
     if query.fails_on_loss:
         for begin, behind, fault in plan.damage:
-            if begin < end and start < behind:
+            if start < behind and (end is None or begin < end):
                 raise DataLossError(plan.reader.paths.root, begin, fault)
     if query.table == "groups":
         return [_groups(plan, query)]
-    return list(_scans(plan, query, start, end))
+    return list(_scans(plan, query, start, plan.end if end is None else end))
 
 
 def _check(query: Query) -> None:

@@ -208,9 +208,12 @@ class BrokerHarness:
         partition: int,
         records: Sequence[Record],
         producer: Producer | None = None,
+        *,
+        codec: int = 0,
     ) -> int:
         """Send a batch with acks=all; it is written, not flushed."""
-        request = produce_request([(topic, [(partition, build_batch(records, producer))])])
+        batch = build_batch(records, producer, codec=codec)
+        request = produce_request([(topic, [(partition, batch)])])
         return self.send(request, PRODUCE_VERSION, ProduceResponse)
 
     def produce(
@@ -219,9 +222,12 @@ class BrokerHarness:
         partition: int,
         records: Sequence[Record],
         producer: Producer | None = None,
+        *,
+        codec: int = 0,
     ) -> Produced:
         """Send a batch and flush; return the answer."""
-        return produced(self._ask(self.send_produce(topic, partition, records, producer)))
+        number = self.send_produce(topic, partition, records, producer, codec=codec)
+        return produced(self._ask(number))
 
     def fetch(self, topic: str, partition: int, offset: int = 0) -> list[Fetched]:
         """All visible records from an offset on; cold frames are read as by the pump."""

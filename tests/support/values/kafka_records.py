@@ -69,12 +69,14 @@ def _named(user_id: bytes | None) -> Headers:
     return () if user_id is None else (("x-deliver-id", user_id),)
 
 
-def build_batch(records: Sequence[Record], producer: Producer | None = None) -> bytes:
-    """A Kafka record batch, version 2, as aiokafka builds it."""
+def build_batch(
+    records: Sequence[Record], producer: Producer | None = None, *, codec: int = 0
+) -> bytes:
+    """A Kafka record batch, version 2, as aiokafka builds it; `codec` is 0 to 4."""
     by = producer or Producer(-1, -1, -1)
     builder = DefaultRecordBatchBuilder(
         magic=2,
-        compression_type=0,
+        compression_type=codec,
         is_transactional=0,
         producer_id=by.producer_id,
         producer_epoch=by.epoch,

@@ -70,7 +70,7 @@ def test_offsets_have_one_form(left_directory: Path, command: CommandLine, text:
 
 def test_a_timer_is_found_by_its_id(left_directory: Path, command: CommandLine) -> None:
     (timer,) = items(command, left_directory, "timers --id reminder-2")
-    assert (timer["state"], timer["value"]) == ("completed", "in an hour")
+    assert (timer["state"], timer["value"]) == ("cancelled", "in an hour")
     assert items(command, left_directory, "timers --id reminder-2 --pending") == []
 
 

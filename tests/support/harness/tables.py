@@ -1,0 +1,45 @@
+"""Reads the tables of a simulated disk into plain Python rows."""
+
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from appliance.system.files import FileSystem
+from compat.tables.batches import ScanTask
+from compat.tables.plan import Plan
+from compat.tables.table import Query, tasks
+from tests.support.harness.configs import DATA_DIR
+
+Row = dict[str, Any]
+
+
+def planned(disk: FileSystem, zone_bytes: int = 4096) -> Plan:
+    """A plan of all that is flushed."""
+    plan = Plan(disk, DATA_DIR, zone_bytes=zone_bytes)
+    plan.advance()
+    return plan
+
+
+def table_of(disk: FileSystem, query: Query, plan: Plan | None = None, **span: Any) -> pa.Table:
+    """The table that a query reads."""
+    batches = []
+    for task in tasks(plan or planned(disk), query, **span):
+        batches += list(task.batches(disk) if isinstance(task, ScanTask) else task.batches())
+    table = pa.Table.from_batches(batches, query.schema)
+    table.validate(full=True)
+    return table
+
+
+def rows_of(disk: FileSystem, table: str, plan: Plan | None = None, **options: Any) -> list[Row]:
+    """The rows of a table, with instants as epoch ms."""
+    query = Query(table=table, **options)
+    return [
+        {name: in_ms(value) for name, value in row.items()}
+        for row in table_of(disk, query, plan).to_pylist()
+    ]
+
+
+def in_ms(value: Any) -> Any:
+    """An instant as epoch ms; any other value as it is."""
+    return round(value.timestamp() * 1000) if isinstance(value, datetime) else value
