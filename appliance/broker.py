@@ -35,6 +35,7 @@ from appliance.store.log.commit_log import FlushJob
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery.report import Progress, RecoveryReport
 from appliance.store.state.checkpointer import Checkpointer
+from appliance.store.state.flushed_mark import FlushedMark
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.topics import Topics
@@ -311,6 +312,11 @@ class Broker:
     def checkpoints(self) -> Checkpointer:
         """The checkpointer; the broker's owner drives it at the end of turns."""
         return self._store.checkpoints
+
+    @property
+    def flushed_mark(self) -> FlushedMark:
+        """What publishes the flushed position; the broker's owner drives it as well."""
+        return self._store.mark
 
     # Topics
 

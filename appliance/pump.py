@@ -26,7 +26,8 @@ from appliance.errors import NotReadyError
 from appliance.model import ColdPlace
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log.segment import SpareJob
-from appliance.store.state.checkpointer import CheckpointJob, MarkJob
+from appliance.store.state.checkpointer import CheckpointJob
+from appliance.store.state.flushed_mark import MarkJob
 from appliance.system.clock import WakeTimer
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
@@ -74,6 +75,8 @@ class Pump:
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
+        # A checkpoint may take minutes to write; readers wait a second for the flushed position.
+        self._marker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-mark")
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -116,6 +119,7 @@ class Pump:
             self._readers,
             self._bodies,
             self._saver,
+            self._marker,
         ):
             await asyncio.to_thread(threads.shutdown)
         if self._flush_future is not None:
@@ -354,6 +358,7 @@ class Pump:
         if spare is not None:
             self._loop.run_in_executor(self._allocator, _make_spare, spare)
         self._checkpoint()
+        self._mark_flushed()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
 
     def _checkpoint(self) -> None:
@@ -372,11 +377,22 @@ class Pump:
         self.end_turn()
         self._checkpoint()
 
-    def _end_checkpoint(self, done: asyncio.Future[None], job: CheckpointJob | MarkJob) -> None:
+    def _end_checkpoint(self, done: asyncio.Future[None], job: CheckpointJob) -> None:
         done.result()  # a failed sync is raised here and ends the process
         self._broker.checkpoints.end(job)
         if job.error is not None:
             _log.warning("checkpoint failed, will be retried: %s", job.error)
+
+    def _mark_flushed(self) -> None:
+        """Publish the flushed position, if it is time; a thread writes it."""
+        job = self._broker.flushed_mark.step()
+        if job is not None:
+            future = self._loop.run_in_executor(self._marker, job.run)
+            future.add_done_callback(lambda done: self._guard(lambda: self._end_mark(done, job)))
+
+    def _end_mark(self, done: asyncio.Future[None], job: MarkJob) -> None:
+        done.result()  # a failed write or sync is raised here and ends the process
+        self._broker.flushed_mark.end(job)
 
 
 def _make_spare(spare: SpareJob) -> None:

@@ -36,6 +36,7 @@ from appliance.store.state import control_frames
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK
 from appliance.store.state.epoch_starts import next_epoch
+from appliance.store.state.flushed_mark import FlushedMark
 from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.snapshot import KnownDamage
 from appliance.store.state.state import State
@@ -52,13 +53,14 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, checkpoints, report: set by `recover`.
+        writer, cold, checkpoints, mark, report: set by `recover`.
         damage: all known damage, found by recovery or later.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
 
     writer: LogWriter
     checkpoints: Checkpointer
+    mark: FlushedMark
     report: RecoveryReport
     cold: ColdReader
 
@@ -282,6 +284,7 @@ class MessageStore:
             interval_bytes=self._config.checkpoint_interval_bytes,
             kept=start.kept,
         )
+        self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
 
     def _note_damage(self, start: Start, verdict: Verdict) -> None:
         self.state.damage = [*start.damage, *verdict.damage]
@@ -313,6 +316,7 @@ class MessageStore:
         """
         self.commit()
         self.flush()
+        self.mark.finish()
         self.stop_error = self.checkpoints.finish()
         self._checkpoint.end(self.log.pointers.flushed)
         self.abandon(is_clean=True)
