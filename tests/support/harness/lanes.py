@@ -149,6 +149,10 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "unit/store/test_gone_log.py": {
         "test_a_log_that_lacks_something_is_refused_and_served_when_it_is_back": 0.8,
     },
+    "unit/store/test_log_snapshots.py": {
+        "test_a_crash_at_any_step_leaves_a_whole_snapshot_or_none": 2.8,
+        "test_a_crash_at_any_step_of_a_deletion_leaves_the_whole_snapshot_or_nothing": 0.8,
+    },
     "unit/store/test_runs.py": {
         "test_loading_runs_and_replaying_the_rest_is_a_full_replay": 3,
         "test_runs_of_many_lives_add_up": 1.7,
