@@ -110,6 +110,7 @@ _app.later("timers", "appliance.commands.status", "timers_app")
 _app.later("snapshot", "appliance.commands.snapshots", "app")
 _app.later("check", "appliance.commands.check", "COMMAND")
 _app.later("dump", "appliance.commands.dump", "COMMAND")
+_app.later("export", "appliance.commands.export", "COMMAND")
 _app.later("rebuild", "appliance.commands.rebuild", "COMMAND")
 
 
