@@ -111,6 +111,7 @@ _app.later("snapshot", "appliance.commands.snapshots", "app")
 _app.later("check", "appliance.commands.check", "COMMAND")
 _app.later("dump", "appliance.commands.dump", "COMMAND")
 _app.later("export", "appliance.commands.export", "COMMAND")
+_app.later("import", "appliance.commands.import_rows", "COMMAND")
 _app.later("rebuild", "appliance.commands.rebuild", "COMMAND")
 
 
