@@ -47,7 +47,7 @@ CYTHON_DIRECTIVES = {
 SANITIZE_ARGS = [f"-fsanitize={SANITIZERS}"] if SANITIZERS else []
 # -O3 compiles for a quarter longer. Where each record is walked, it saves a few percent of a
 # produce; elsewhere it is no faster (docs/decisions/0010-rooms.md).
-FASTEST = ("_core.bytes.", "_core.paths.")
+FASTEST = ("_core.bytes.", "_core.paths.", "_core.tables.")
 COMPILE_ARGS = ["-O1", "-g", "-UNDEBUG", "-DLATERMQ_DEBUG"] if IS_DEBUG else ["-O2", "-g1"]
 if SANITIZERS:
     # Python's own flags make a signed overflow wrap around; here it is to be seen. Copying nothing

@@ -11,6 +11,7 @@ that the project sets itself; exit status 1 if one is missed.
 
 import argparse
 import importlib.util
+import os
 import random
 import resource
 import sys
@@ -161,6 +162,7 @@ class Spark:
 
         from compat.spark import register
 
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else python3 of the PATH
         self.session = (
             SparkSession.builder.master("local[2]")
             .config("spark.ui.enabled", "false")

@@ -31,22 +31,24 @@ cdef struct Buf:
     Py_ssize_t capacity
 
 
+cdef inline uint8_t* grow(Buf* b, Py_ssize_t more) except NULL nogil:
+    """Do as `reserve`, if there is not enough room."""
+    cdef Py_ssize_t need = b.size + more
+    cdef Py_ssize_t capacity = max(b.capacity * 2 if b.capacity else 256, need)
+    cdef uint8_t* moved = <uint8_t*>realloc(b.data, capacity)
+    if moved == NULL:
+        with gil:
+            raise MemoryError(f"cannot allocate a buffer of {capacity} bytes")
+    b.data = moved
+    b.capacity = capacity
+    return b.data + b.size
+
+
 cdef inline uint8_t* reserve(Buf* b, Py_ssize_t more) except NULL nogil:
     """Ensure room for `more` bytes; return where they go. Raises MemoryError."""
-    cdef Py_ssize_t need = b.size + more
-    cdef Py_ssize_t capacity
-    cdef uint8_t* moved
-    if need > b.capacity or b.data == NULL:
-        capacity = b.capacity * 2 if b.capacity else 256
-        if capacity < need:
-            capacity = need
-        moved = <uint8_t*>realloc(b.data, capacity)
-        if moved == NULL:
-            with gil:
-                raise MemoryError(f"cannot allocate a buffer of {capacity} bytes")
-        b.data = moved
-        b.capacity = capacity
-    return b.data + b.size
+    if b.data != NULL and more <= b.capacity - b.size:
+        return b.data + b.size
+    return grow(b, more)
 
 
 cdef inline int append(Buf* b, const void* p, Py_ssize_t size) except -1 nogil:

@@ -10,7 +10,7 @@ cdef class LogWindow:
     cdef readonly list unreadable       # (from, to, why), ascending, neither overlap nor touch
     cdef list fresh                     # those found since `take_unreadable`
     cdef int hold(self, int64_t pos, int64_t size, int64_t base, int64_t limit) except -1
-    cdef int _make_room(self, int64_t size) except -1
+    cdef int _make_room(self, int64_t size, int64_t start, int64_t kept) except -1
     cdef int _fill(self, int64_t start, int64_t end) except -1
     cdef int _read(self, int64_t start, int64_t end) except -1
     cdef int _note(self, int64_t start, int64_t end, str why) except -1

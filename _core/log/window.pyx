@@ -13,12 +13,12 @@ Layer 0: no I/O. A function that is passed in does the reading.
 from bisect import bisect_right
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 cdef enum:
     SECTOR_BYTES = 4096
     SPAN_BYTES = 1 << 18         # bytes of one read: they fit the processor's cache
-    SPAN_MAX_BYTES = 1 << 23     # the same for larger frames; memory beyond that is freed
+    ROOM_MAX_BYTES = 1 << 23     # memory beyond that, for a large frame, is freed after it
 
 
 cdef class LogWindow:
@@ -35,7 +35,7 @@ cdef class LogWindow:
             read: function of (log position, writable memory) that fills the memory from that
                 position on. It writes zeros for bytes that it cannot read, and returns (from, to,
                 why) of each such range, ascending. Each call is within one segment.
-            span: bytes of one read, a power of two of at least 4096; it grows with the frames.
+            span: bytes of one read, a power of two of at least 4096; a larger frame takes more.
         """
         self.read = read
         self.span = span
@@ -53,27 +53,31 @@ cdef class LogWindow:
 
         REQUIRES: size > 0, and the bytes lie in the segment from `base` to `limit`.
         """
-        cdef int64_t start, end
+        cdef int64_t start, end, kept = 0
         if self.start <= pos and pos + size <= self.end:
             return 0
         start = pos - (pos - base) % SECTOR_BYTES
-        if size > self.span:
-            self.span = min(2 * size, SPAN_MAX_BYTES)
         end = max(pos + size, start + self.span)
         end = min(base + ((end - base + SECTOR_BYTES - 1) & ~<int64_t>(SECTOR_BYTES - 1)), limit)
-        self.start = self.end = start  # the window is empty if the read raises
-        self._make_room(end - start)
-        self._fill(start, end)
+        if self.start <= start < self.end <= end:
+            kept = self.end - start
+        self._make_room(end - start, start, kept)
+        self.start = start
+        self.end = start + kept  # all that is valid if the read raises
+        self._fill(start + kept, end)
         self.end = end
         return 0
 
-    cdef int _make_room(self, int64_t size) except -1:
+    cdef int _make_room(self, int64_t size, int64_t start, int64_t kept) except -1:
+        """Ensure room for `size` bytes that begin with the last `kept` bytes of the window."""
         cdef int64_t room = 0 if self.buffer is None else len(self.buffer)
-        if room < size or room > max(size, SPAN_MAX_BYTES):
-            self.data = NULL
-            self.buffer = None
+        cdef const uint8_t* data = self.data + (start - self.start)
+        old = self.buffer  # so that `data` stays where it is
+        if room < size or room > max(size, ROOM_MAX_BYTES):
             self.buffer = bytearray(max(size, self.span))
             self.data = <const uint8_t*><char*>self.buffer
+        if kept and data != self.data:
+            memmove(<uint8_t*>self.data, data, kept)
         return 0
 
     cdef int _fill(self, int64_t start, int64_t end) except -1:
@@ -88,7 +92,7 @@ cdef class LogWindow:
             if at < begin:
                 self._read(at, begin)
                 at = begin
-            memset(<uint8_t*>self.data + (at - start), 0, behind - at)
+            memset(<uint8_t*>self.data + (at - self.start), 0, behind - at)
             at = behind
         return 0
 

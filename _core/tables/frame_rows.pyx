@@ -5,7 +5,7 @@ from libc.stdint cimport INT64_MIN, int64_t, uint8_t
 from _core.bytes.batch cimport Slice
 from _core.bytes.layout cimport *
 from _core.log.frames cimport FrameHeader, is_run
-from _core.tables.columns cimport null_i64, put_i32, put_i64
+from _core.tables.columns cimport null_i64, put_i64, repeat_i32, repeat_i64
 from _core.tables.row_scan cimport *
 
 
@@ -32,12 +32,12 @@ cdef class FrameRows(RowScan):
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef Slice kind
         cdef bytes name
-        if self.is_wanted(COLUMN_KIND):
+        if is_wanted(self, COLUMN_KIND):
             name = self.kinds[h.kind] if h.kind < len(self.kinds) else str(h.kind).encode()
             kind = Slice(<const uint8_t*><const char*>name, len(name))
             self._put_text(COLUMN_KIND, &kind)
-        self._put_place(h)
-        if self.is_wanted(COLUMN_STORE_TIMESTAMP):
+        self._put_place(h, 1)
+        if is_wanted(self, COLUMN_STORE_TIMESTAMP):
             self._put_instant(
                 COLUMN_STORE_TIMESTAMP, INT64_MIN if h.kind == KIND_BLANK else h.store_time_ms
             )
@@ -58,7 +58,7 @@ cdef class FrameRows(RowScan):
 
     cdef int _put_number(self, int column, int64_t number) except -1:
         """Put a number if it is wanted; INT64_MIN is null."""
-        if not self.is_wanted(column):
+        if not is_wanted(self, column):
             return 0
         if number == INT64_MIN:
             return null_i64(&self.columns[column])
@@ -66,15 +66,15 @@ cdef class FrameRows(RowScan):
 
     cdef int _put_bounds(self, const FrameHeader* h) except -1:
         cdef bint is_known = h.record_count > 0 and h.min_timestamp != INT64_MIN
-        if self.is_wanted(COLUMN_MIN_TIMESTAMP):
+        if is_wanted(self, COLUMN_MIN_TIMESTAMP):
             self._put_instant(COLUMN_MIN_TIMESTAMP, h.min_timestamp if is_known else INT64_MIN)
-        if self.is_wanted(COLUMN_MAX_TIMESTAMP):
+        if is_wanted(self, COLUMN_MAX_TIMESTAMP):
             self._put_instant(
                 COLUMN_MAX_TIMESTAMP, h.max_timestamp if h.record_count else INT64_MIN
             )
-        if self.is_wanted(COLUMN_MIN_DUE_AT):
+        if is_wanted(self, COLUMN_MIN_DUE_AT):
             self._put_instant(COLUMN_MIN_DUE_AT, h.min_due_ms if h.min_due_ms >= 0 else INT64_MIN)
-        if self.is_wanted(COLUMN_MAX_DUE_AT):
+        if is_wanted(self, COLUMN_MAX_DUE_AT):
             self._put_instant(COLUMN_MAX_DUE_AT, h.max_due_ms if h.max_due_ms >= 0 else INT64_MIN)
         return 0
 
@@ -93,18 +93,16 @@ cdef class QueueRows(RowScan):
         )
 
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
-        cdef int64_t offset
-        for offset in range(
-            max(h.base_offset, self.start_offset), h.base_offset + h.last_delta + 1
-        ):
-            self._put_place(h)
-            if self.is_wanted(COLUMN_STORE_TIMESTAMP):
-                self._put_instant(COLUMN_STORE_TIMESTAMP, h.store_time_ms)
-            if self.is_wanted(COLUMN_OFFSET):
+        cdef int64_t first = max(h.base_offset, self.start_offset), offset
+        cdef int64_t count = h.base_offset + h.last_delta + 1 - first
+        self._put_place(h, count)
+        self._put_stored(h, count)
+        if is_wanted(self, COLUMN_OFFSET):
+            for offset in range(first, first + count):
                 put_i64(&self.columns[COLUMN_OFFSET], offset)
-            if self.is_wanted(COLUMN_SIZE):
-                put_i32(&self.columns[COLUMN_SIZE], h.size)
-            if self.is_wanted(COLUMN_TAGS_CODE):
-                put_i64(&self.columns[COLUMN_TAGS_CODE], h.tags)
-            self.rows += 1
+        if is_wanted(self, COLUMN_SIZE):
+            repeat_i32(&self.columns[COLUMN_SIZE], h.size, count)
+        if is_wanted(self, COLUMN_TAGS_CODE):
+            repeat_i64(&self.columns[COLUMN_TAGS_CODE], h.tags, count)
+        self.rows += count
         return 0

@@ -11,7 +11,9 @@ from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u32
 from _core.log.frames cimport FrameHeader
-from _core.tables.columns cimport null_i64, put_i32, put_i64, put_octets
+from _core.tables.columns cimport (
+    null_i64, put_i32, put_i64, put_octets, repeat_i32, repeat_octets,
+)
 from _core.tables.row_scan cimport *
 from _core.tables.timer_outcomes cimport OUTCOME_DELIVERED, OUTCOME_PENDING, OUTCOME_SIZE
 
@@ -25,8 +27,8 @@ cdef Slice[4] STATE_NAMES = [
 
 cdef inline bint _wants_headers(RowScan scan) noexcept nogil:
     return (
-        scan.is_wanted(COLUMN_HEADERS) or scan.is_wanted(COLUMN_DUE_AT)
-        or scan.is_wanted(COLUMN_ACCEPTED_AT)
+        is_wanted(scan, COLUMN_HEADERS) or is_wanted(scan, COLUMN_DUE_AT)
+        or is_wanted(scan, COLUMN_ACCEPTED_AT)
     )
 
 
@@ -45,18 +47,23 @@ cdef class RecordRows(RowScan):
         self, const Batch* b, const Record* r, bint reads_headers, DelayHeaders* delay
     ) except -1 nogil:
         """Put the columns that come from a record itself."""
-        if self.is_wanted(COLUMN_KEY):
+        if is_wanted(self, COLUMN_KEY):
             self._put_text(COLUMN_KEY, &r.key)
-        if self.is_wanted(COLUMN_VALUE):
+        if is_wanted(self, COLUMN_VALUE):
             self._put_text(COLUMN_VALUE, &r.value)
-        if self.is_wanted(COLUMN_TIMESTAMP):
+        if is_wanted(self, COLUMN_TIMESTAMP):
             self._put_instant(COLUMN_TIMESTAMP, _timestamp(b, r))
-        if self.is_wanted(COLUMN_TIMESTAMP_TYPE):
-            put_i32(
-                &self.columns[COLUMN_TIMESTAMP_TYPE],
-                1 if b.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0,
-            )
         return self._put_headers(r, delay) if reads_headers else 0
+
+
+    cdef int _put_type(self, const Batch* b, int64_t count) except -1 nogil:
+        """Put the type of the timestamps: 0 given by the producer, 1 by the broker."""
+        if is_wanted(self, COLUMN_TIMESTAMP_TYPE):
+            repeat_i32(
+                &self.columns[COLUMN_TIMESTAMP_TYPE],
+                1 if b.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0, count,
+            )
+        return 0
 
 
 cdef inline int64_t _timestamp(const Batch* b, const Record* r) noexcept nogil:
@@ -99,7 +106,7 @@ cdef class MessageRows(RecordRows):
         cdef DelayHeaders delay
         cdef Record r
         cdef int32_t i
-        cdef int64_t offset
+        cdef int64_t offset, count = 0
         for i in range(h.record_count):
             if not next_record(c, &r):
                 with gil:
@@ -107,22 +114,29 @@ cdef class MessageRows(RecordRows):
             offset = h.base_offset + r.offset_delta
             if offset < self.start_offset or not holds(&self.timestamps, _timestamp(b, &r)):
                 continue
-            self._put_place(h)
-            if self.is_wanted(COLUMN_STORE_TIMESTAMP):
-                self._put_instant(COLUMN_STORE_TIMESTAMP, h.store_time_ms)
+            count += 1
             self._put_record(b, &r, reads_headers, &delay)
-            if self.is_wanted(COLUMN_OFFSET):
+            if is_wanted(self, COLUMN_OFFSET):
                 put_i64(&self.columns[COLUMN_OFFSET], offset)
-            if self.is_wanted(COLUMN_DUE_AT):
+            if is_wanted(self, COLUMN_DUE_AT):
                 self._put_instant(COLUMN_DUE_AT, _or_null(delay.due_ms))
-            if self.is_wanted(COLUMN_ACCEPTED_AT):
+            if is_wanted(self, COLUMN_ACCEPTED_AT):
                 self._put_instant(COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
-            if self.is_wanted(COLUMN_DELAY_STATE):
-                self._put_text(
-                    COLUMN_DELAY_STATE,
-                    &STATE_NAMES[OUTCOME_DELIVERED] if h.kind == KIND_DELIVER else &IMMEDIATE,
-                )
-            self.rows += 1
+        return self._add_frame(h, b, count)
+
+    cdef int _add_frame(
+        self, const FrameHeader* h, const Batch* b, int64_t count
+    ) except -1 nogil:
+        """Add what all records of a frame share."""
+        cdef const Slice* state = &IMMEDIATE
+        if h.kind == KIND_DELIVER:
+            state = &STATE_NAMES[OUTCOME_DELIVERED]
+        self._put_place(h, count)
+        self._put_stored(h, count)
+        self._put_type(b, count)
+        if is_wanted(self, COLUMN_DELAY_STATE):
+            repeat_octets(&self.columns[COLUMN_DELAY_STATE], state.data, state.size, count)
+        self.rows += count
         return 0
 
 
@@ -170,29 +184,29 @@ cdef class DeliveryRows(RecordRows):
         self, const FrameHeader* h, const Batch* b, const Record* r, const uint8_t* entry,
         Slice* name, const DelayHeaders* delay
     ) except -1 nogil:
-        self._put_place(h)
-        if self.is_wanted(COLUMN_OFFSET):
+        self._put_place(h, 1)
+        if is_wanted(self, COLUMN_OFFSET):
             put_i64(&self.columns[COLUMN_OFFSET], h.base_offset + r.offset_delta)
-        if self.is_wanted(COLUMN_KEY):
+        if is_wanted(self, COLUMN_KEY):
             self._put_text(COLUMN_KEY, &r.key)
-        if self.is_wanted(COLUMN_ID):
+        if is_wanted(self, COLUMN_ID):
             put_octets(&self.columns[COLUMN_ID], name.data, name.size if name.size else -1)
-        if self.is_wanted(COLUMN_DUE_AT):
+        if is_wanted(self, COLUMN_DUE_AT):
             self._put_instant(COLUMN_DUE_AT, _or_null(delay.due_ms))
-        if self.is_wanted(COLUMN_ACCEPTED_AT):
+        if is_wanted(self, COLUMN_ACCEPTED_AT):
             self._put_instant(COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
-        if self.is_wanted(COLUMN_DELIVERED_AT):
+        if is_wanted(self, COLUMN_DELIVERED_AT):
             self._put_instant(COLUMN_DELIVERED_AT, h.store_time_ms)
-        if self.is_wanted(COLUMN_LATENESS_MS):
+        if is_wanted(self, COLUMN_LATENESS_MS):
             if delay.due_ms < 0:
                 null_i64(&self.columns[COLUMN_LATENESS_MS])
             else:
                 put_i64(&self.columns[COLUMN_LATENESS_MS], h.store_time_ms - delay.due_ms)
-        if self.is_wanted(COLUMN_ACCEPT_POSITION):
+        if is_wanted(self, COLUMN_ACCEPT_POSITION):
             put_i64(
                 &self.columns[COLUMN_ACCEPT_POSITION], load_i64(entry + COMPLETED_AT_ACCEPT_POS)
             )
-        if self.is_wanted(COLUMN_INDEX):
+        if is_wanted(self, COLUMN_INDEX):
             put_i32(&self.columns[COLUMN_INDEX], load_i32(entry + COMPLETED_AT_INDEX))
         self.rows += 1
         return 0
@@ -220,8 +234,8 @@ cdef class TimerRows(RecordRows):
 
     cdef bint _needs_bodies(self) noexcept nogil:
         return (
-            self.is_wanted(COLUMN_KEY) or self.is_wanted(COLUMN_VALUE)
-            or self.is_wanted(COLUMN_HEADERS) or self.is_wanted(COLUMN_TIMESTAMP)
+            is_wanted(self, COLUMN_KEY) or is_wanted(self, COLUMN_VALUE)
+            or is_wanted(self, COLUMN_HEADERS) or is_wanted(self, COLUMN_TIMESTAMP)
         )
 
     cdef int _skipped(self, const FrameHeader* h) except -1:
@@ -272,23 +286,23 @@ cdef class TimerRows(RecordRows):
     ) except -1 nogil:
         cdef int64_t since
         cdef int size = entry[TIMER_AT_ID_SIZE]
-        self._put_place(h)
-        if self.is_wanted(COLUMN_INDEX):
+        self._put_place(h, 1)
+        if is_wanted(self, COLUMN_INDEX):
             put_i32(&self.columns[COLUMN_INDEX], load_i32(entry + TIMER_AT_INDEX))
-        if self.is_wanted(COLUMN_ID):
+        if is_wanted(self, COLUMN_ID):
             put_octets(
                 &self.columns[COLUMN_ID], p + load_u32(entry + TIMER_AT_ID_POS),
                 size if size else -1,
             )
-        if self.is_wanted(COLUMN_LEVEL):
+        if is_wanted(self, COLUMN_LEVEL):
             put_i32(&self.columns[COLUMN_LEVEL], entry[TIMER_AT_LEVEL])
-        if self.is_wanted(COLUMN_DUE_AT):
+        if is_wanted(self, COLUMN_DUE_AT):
             self._put_instant(COLUMN_DUE_AT, load_i64(entry + TIMER_AT_DUE))
-        if self.is_wanted(COLUMN_ACCEPTED_AT):
+        if is_wanted(self, COLUMN_ACCEPTED_AT):
             self._put_instant(COLUMN_ACCEPTED_AT, h.store_time_ms)
-        if self.is_wanted(COLUMN_DELAY_STATE):
+        if is_wanted(self, COLUMN_DELAY_STATE):
             self._put_text(COLUMN_DELAY_STATE, &STATE_NAMES[outcome[0] & 3])
-        if self.is_wanted(COLUMN_COMPLETED_AT):
+        if is_wanted(self, COLUMN_COMPLETED_AT):
             memcpy(&since, outcome + 1, 8)
             self._put_instant(
                 COLUMN_COMPLETED_AT, INT64_MIN if outcome[0] == OUTCOME_PENDING else since

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from _core.bytes.batch cimport Record, Slice
 from _core.bytes.octets cimport Cursor
@@ -68,6 +68,11 @@ cdef inline bint overlaps(const Span* span, int64_t low, int64_t high) noexcept 
     return low < span.end and span.start <= high
 
 
+# An instant as Arrow has it, in microseconds.
+cdef inline int64_t in_us(int64_t epoch_ms) noexcept nogil:
+    return max(min(epoch_ms, INT64_MAX // 1000), -(INT64_MAX // 1000)) * 1000
+
+
 cdef class RowScan:
     cdef LogWindow window
     cdef object read
@@ -93,7 +98,6 @@ cdef class RowScan:
     cdef readonly list faults         # (log position, fault), until they are taken
     cdef readonly bint is_broken
     cdef ColumnData columns[COLUMN_ROOM]
-    cdef bint is_wanted(self, int column) noexcept nogil
     cdef bint _enters(self) except -1
     cdef bint _takes_place(self, const FrameHeader* h) except -1
     cdef bint _takes(self, const FrameHeader* h) except -1
@@ -101,8 +105,13 @@ cdef class RowScan:
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _skipped(self, const FrameHeader* h) except -1
     cdef object _section(self, const FrameHeader* h, const uint8_t* batch, int codec, Cursor* c)
-    cdef int _put_place(self, const FrameHeader* h) except -1 nogil
+    cdef int _put_place(self, const FrameHeader* h, int64_t count) except -1 nogil
+    cdef int _put_stored(self, const FrameHeader* h, int64_t count) except -1 nogil
     cdef int _put_headers(self, const Record* r, DelayHeaders* found) except -1 nogil
     cdef int _put_instant(self, int column, int64_t epoch_ms) except -1 nogil
     cdef int _put_text(self, int column, const Slice* text) except -1 nogil
     cdef int64_t _size_held(self) noexcept nogil
+
+
+cdef inline bint is_wanted(RowScan scan, int column) noexcept nogil:
+    return (scan.wanted >> column) & 1

@@ -19,10 +19,11 @@ from _core.bytes.octets cimport Cursor, cursor_of, take_varint
 from _core.log.frames cimport (
     FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_frame, check_head, head_size,
 )
-from _core.log.frames import FAULTS
+from _core.log import frames
 from _core.log.window cimport LogWindow
 from _core.tables.columns cimport (
-    ColumnData, null_i64, put_end, put_i32, put_i64, put_octets, release_column, take_column,
+    ColumnData, null_i64, put_end, put_i64, put_octets, release_column, repeat_i32, repeat_i64,
+    repeat_octets, take_column,
 )
 
 COLUMN_NAMES = (
@@ -33,15 +34,12 @@ COLUMN_NAMES = (
     "min_timestamp", "max_timestamp", "min_due_at", "max_due_at", "producer_id",
 )
 
-OTHER_LOG = "frame of another log"
+cdef str OTHER_LOG = "frame of another log"
 
 cdef enum:
     DIGITS_MAX = 15              # of an instant in a delay header
     HEAD_SPAN_BYTES = 1 << 16    # bytes of one read where bodies are skipped
     BODY_SPAN_BYTES = 1 << 20
-
-cdef int64_t MICROSECONDS = 1000
-cdef int64_t INSTANT_MAX = INT64_MAX // 1000
 
 
 cdef inline int64_t _decimal(const Slice* text) noexcept nogil:
@@ -180,7 +178,7 @@ cdef class RowScan:
                 p = window.data + (self.pos - window.start)
                 fault = check_head(p, window.end - self.pos, self.limit - self.pos, self.pos, &h)
         if fault != FRAME_OK or (self.salt and h.salt != self.salt):
-            self.faults.append((self.pos, FAULTS[fault] if fault != FRAME_OK else OTHER_LOG))
+            self.faults.append((self.pos, frames.FAULTS[fault] if fault != FRAME_OK else OTHER_LOG))
             self.is_broken = True
             self.ranges.clear()
             self.pos = self.end
@@ -199,11 +197,8 @@ cdef class RowScan:
                 self._add(&h, p)
             else:
                 self._skipped(&h)
-                self.faults.append((self.pos, FAULTS[fault]))
+                self.faults.append((self.pos, frames.FAULTS[fault]))
         self.pos += h.size
-
-    cdef bint is_wanted(self, int column) noexcept nogil:
-        return (self.wanted >> column) & 1
 
     cdef int64_t _size_held(self) noexcept nogil:
         """Bytes of the columns that grow with the records."""
@@ -261,14 +256,19 @@ cdef class RowScan:
         c[0] = cursor_of(unpacked.p, unpacked.size)
         return unpacked
 
-    cdef int _put_place(self, const FrameHeader* h) except -1 nogil:
-        """Put the columns that all rows of a frame share."""
-        if self.is_wanted(COLUMN_TOPIC):
-            self._put_text(COLUMN_TOPIC, &self.topic)
-        if self.is_wanted(COLUMN_PARTITION):
-            put_i32(&self.columns[COLUMN_PARTITION], h.partition)
-        if self.is_wanted(COLUMN_POSITION):
-            put_i64(&self.columns[COLUMN_POSITION], h.position)
+    cdef int _put_place(self, const FrameHeader* h, int64_t count) except -1 nogil:
+        """Put the columns that say where the rows are, for as many rows of a frame."""
+        if is_wanted(self, COLUMN_TOPIC):
+            repeat_octets(&self.columns[COLUMN_TOPIC], self.topic.data, self.topic.size, count)
+        if is_wanted(self, COLUMN_PARTITION):
+            repeat_i32(&self.columns[COLUMN_PARTITION], h.partition, count)
+        if is_wanted(self, COLUMN_POSITION):
+            repeat_i64(&self.columns[COLUMN_POSITION], h.position, count)
+        return 0
+
+    cdef int _put_stored(self, const FrameHeader* h, int64_t count) except -1 nogil:
+        if is_wanted(self, COLUMN_STORE_TIMESTAMP):
+            repeat_i64(&self.columns[COLUMN_STORE_TIMESTAMP], in_us(h.store_time_ms), count)
         return 0
 
     cdef int _put_text(self, int column, const Slice* text) except -1 nogil:
@@ -278,17 +278,17 @@ cdef class RowScan:
         """Put an instant, which Arrow has in microseconds; INT64_MIN is null."""
         if epoch_ms == INT64_MIN:
             return null_i64(&self.columns[column])
-        epoch_ms = max(min(epoch_ms, INSTANT_MAX), -INSTANT_MAX)
-        return put_i64(&self.columns[column], epoch_ms * MICROSECONDS)
+        return put_i64(&self.columns[column], in_us(epoch_ms))
 
     cdef int _put_headers(self, const Record* r, DelayHeaders* found) except -1 nogil:
         """Read the headers of a record; put them if they are wanted. Raises ValueError."""
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
         cdef int64_t i
-        cdef bint puts = self.is_wanted(COLUMN_HEADERS)
+        cdef bint puts = is_wanted(self, COLUMN_HEADERS)
         found.due_ms = found.accepted_ms = -1
-        take_varint(&c)
+        if r.header_count:
+            take_varint(&c)
         for i in range(r.header_count):
             if not next_header(&c, &key, &value):
                 with gil:

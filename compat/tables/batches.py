@@ -16,7 +16,7 @@ from _core.bytes import layout
 from _core.tables.frame_rows import FrameRows, QueueRows
 from _core.tables.record_rows import DeliveryRows, MessageRows, TimerRows
 from _core.tables.row_scan import RowScan
-from appliance.errors import LatermqError
+from appliance.errors import LatermqError, RequestError
 from appliance.store.log.frame_kinds import kind_name
 from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MIB
@@ -117,10 +117,17 @@ class ScanTask:
             reader.segments = list(self.segments)
             scan = self._scan(reader)
             schema = schema_of(self.table, self.columns)
-            while (columns := scan.step(BATCH_ROWS, BATCH_BYTES)) is not None:
-                self._check(scan)
+            while (columns := self._step(scan)) is not None:
                 yield record_batch(schema, columns)
-            self._check(scan)
+
+    def _step(self, scan: RowScan) -> dict[str, tuple[Any, ...]] | None:
+        try:
+            columns = scan.step(BATCH_ROWS, BATCH_BYTES)
+        except (ValueError, RequestError) as error:
+            # Only CRCs that are not checked let such records pass.
+            raise DataLossError(self.root, scan.pos, str(error)) from error
+        self._check(scan)
+        return columns
 
     def _check(self, scan: RowScan) -> None:
         for pos, fault in scan.take_faults():

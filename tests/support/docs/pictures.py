@@ -93,7 +93,7 @@ BAND_HEIGHT_MIN: Final = 58
 LABEL_WIDTH: Final = 200
 APPLIANCE_WIDTH: Final = 440
 COMPAT_WIDTH: Final = WIDTH - 2 * MARGIN - LABEL_WIDTH - APPLIANCE_WIDTH
-COLUMNS: Final = (("appliance", APPLIANCE_WIDTH), ("compat.kafka", COMPAT_WIDTH))
+COLUMNS: Final = (("appliance", APPLIANCE_WIDTH), ("compat", COMPAT_WIDTH))
 
 
 def packages_of(layer: int) -> list[str]:
@@ -146,11 +146,15 @@ def _cell_rows(layer: int, column: str, width: float) -> list[list[str]]:
     if floors:
         return floors if column == "appliance" else [[]]
     labels = [
-        "everything else" if name == column else name.removeprefix(f"{column}.")
-        for name in names
-        if name == column or name.startswith(f"{column}.")
+        _label(name, column) for name in names if name == column or name.startswith(f"{column}.")
     ]
     return _rows(labels, width - 2 * PAD)
+
+
+def _label(name: str, column: str) -> str:
+    if name in ("appliance", "compat.kafka"):
+        return "everything else"
+    return name if name == column else name.removeprefix("compat.kafka.").removeprefix(f"{column}.")
 
 
 def _floors_of(names: list[str]) -> list[list[str]]:
@@ -171,7 +175,7 @@ def layers_picture() -> str:
     parts = [
         _text(MARGIN + PAD, 28, "layer", "dim"),
         _text(MARGIN + LABEL_WIDTH, 28, "appliance: the broker", "dim"),
-        _text(MARGIN + LABEL_WIDTH + APPLIANCE_WIDTH, 28, "compat.kafka: the facade", "dim"),
+        _text(MARGIN + LABEL_WIDTH + APPLIANCE_WIDTH, 28, "compat: facade, tables", "dim"),
     ]
     y = 40.0
     for layer in sorted(set(LAYERS.values()), reverse=True):

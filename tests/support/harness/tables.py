@@ -1,6 +1,5 @@
 """Reads the tables of a simulated disk into plain Python rows."""
 
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -33,13 +32,19 @@ def table_of(disk: FileSystem, query: Query, plan: Plan | None = None, **span: A
 
 def rows_of(disk: FileSystem, table: str, plan: Plan | None = None, **options: Any) -> list[Row]:
     """The rows of a table, with instants as epoch ms."""
-    query = Query(table=table, **options)
+    found = table_of(disk, Query(table=table, **options), plan)
+    # Not as Python's instants: they end in the year 9999.
+    numbers = pa.schema(
+        [
+            pa.field(each.name, pa.int64()) if pa.types.is_timestamp(each.type) else each
+            for each in found.schema
+        ]
+    )
+    instants = {each.name for each in found.schema if pa.types.is_timestamp(each.type)}
     return [
-        {name: in_ms(value) for name, value in row.items()}
-        for row in table_of(disk, query, plan).to_pylist()
+        {
+            name: value // 1000 if name in instants and value is not None else value
+            for name, value in row.items()
+        }
+        for row in found.cast(numbers).to_pylist()
     ]
-
-
-def in_ms(value: Any) -> Any:
-    """An instant as epoch ms; any other value as it is."""
-    return round(value.timestamp() * 1000) if isinstance(value, datetime) else value

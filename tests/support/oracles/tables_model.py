@@ -68,10 +68,10 @@ class UsedBroker:
         """Send a batch of records of any kind, compressed or not."""
         topic = self.rng.choice(["orders", "mails"])
         partition = self.rng.randrange(TOPICS[topic])
-        records, timers = [], []
+        records: list[Record] = []
+        timers: list[Any] = []
         for index in range(self.rng.randint(1, 6)):
-            record = self._record(topic, partition, index, timers)
-            records.append(record)
+            records.append(self._record(topic, partition, index, timers))
         codec = self.rng.choice([0, 0, 1, 2, 3, 4])
         answer = self.harness.produce(topic, partition, records, codec=codec)
         assert answer.error == 0, answer

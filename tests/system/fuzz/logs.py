@@ -9,6 +9,7 @@ import argparse
 import gc
 import random
 import sys
+from contextlib import suppress
 from typing import Final
 
 from _core.bytes.layout import (
@@ -20,8 +21,10 @@ from _core.bytes.layout import (
     FRAME_HEADER_SIZE,
 )
 from appliance.errors import LatermqError
+from compat.tables.schema import TABLE_NAMES
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.tables import rows_of
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.raw_batch import CRC_START, Raw, calc_crc32c, make_batch
 from tests.system.fuzz.generate import CaseMaker
@@ -116,8 +119,16 @@ def use(target: BrokerHarness) -> None:
         check(answer.error_code == 0, f"the good client is refused: {answer}")
 
 
+def read_tables(rng: random.Random, disk: SimFileSystem) -> None:
+    """Read all tables, as Spark does."""
+    for table in TABLE_NAMES:
+        with suppress(LatermqError):
+            verifies = rng.random() < 0.5
+            rows_of(disk, table, fails_on_loss=False, verifies=verifies)
+
+
 def run_one(seed: str) -> None:
-    """Make a log, damage it, start on it and use it."""
+    """Make a log, damage it, read it, start on it and use it."""
     rng = random.Random(seed)
     maker = CaseMaker(rng)
     harness = Harness(is_sync=True)
@@ -127,6 +138,7 @@ def run_one(seed: str) -> None:
     disk = harness.target.disk.crashed("kept", rng)
     is_crc_fixed = damage(rng, disk)
     try:
+        read_tables(rng, disk)
         target = BrokerHarness(disk, harness.target.clock, harness.target.config)
     except LatermqError:
         return

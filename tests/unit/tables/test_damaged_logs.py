@@ -74,6 +74,21 @@ def test_timers_after_a_rotten_frame_keep_their_own_states(disk: SimFileSystem) 
     assert found == without(everything, frame) != everything
 
 
+def test_rotten_records_end_a_scan_without_crcs_at_worst(disk: SimFileSystem) -> None:
+    """It reads nothing outside the frame, whatever the bytes say."""
+    frame = accept_frame(disk)
+    errors = set()
+    for at in range(FRAME_HEADER_SIZE + 61, frame["size"], 3):
+        path, offset = place(frame["position"] + at)
+        disk.flip(path, offset, 0x7F)
+        try:
+            rows_of(disk, "messages", verifies=False)
+        except DataLossError as error:
+            errors.add(error.pos)
+        disk.flip(path, offset, 0x7F)
+    assert errors == {frame["position"]}
+
+
 def test_rotten_heads_are_damage_of_the_plan(disk: SimFileSystem) -> None:
     messages = rows_of(disk, "messages")
     frame = accept_frame(disk)
