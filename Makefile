@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made on first use: from the pinned requirements-build.txt, then
-# requirements-demo.txt, and for all but the demo from requirements-dev.txt. Each pins the same
-# versions of more.
+# requirements-demo.txt, for all but the demo from requirements-dev.txt, and for `make test` from
+# requirements-spark.txt. Each pins the same versions of more.
 # `make test LATERMQ_DEBUG=1` does the same with bounds checks and C assertions compiled in.
 # Tests run in as many processes as there are processors; `make test JOBS=0` runs them in one.
 
@@ -39,7 +39,7 @@ sanitized: build
 check: build  ## style, types and the quick tests, in less than a minute
 	@$(PYTEST) -m "not slow" $(STYLE_TESTS) tests/unit $(ARGS)
 
-test: sanitized  ## all tests, in JOBS=n processes (ARGS="..." goes to pytest)
+test: sanitized .venv/spark  ## all tests, in JOBS=n processes (ARGS="..." goes to pytest)
 	@$(PYTEST) $(ARGS)
 
 soak: sanitized  ## ROUNDS=n kills, CUTS=n power cuts, STATES=n crashes, FUZZ=n seconds
@@ -79,7 +79,10 @@ lint: build  ## style, layers and types alone
 	@$(PYTEST) $(STYLE_TESTS)
 
 lock: .venv/installed  ## pin the newest versions that requirements*.in allow
-	@for set in dev build demo; do .venv/bin/pip-compile --quiet --upgrade --generate-hashes \
+	@as=; for set in dev build demo spark; do \
+		[ $$set != spark ] || as="--constraint requirements-dev.txt \
+			--constraint tests/system/spark/connector/constraints.txt"; \
+		.venv/bin/pip-compile --quiet --upgrade --generate-hashes $$as \
 		--allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-find-links --no-emit-options \
 		--output-file requirements-$$set.txt requirements-$$set.in || exit 1; done
@@ -114,4 +117,10 @@ core: .venv/builder
 .venv/installed: requirements-dev.txt .venv/linked
 	@echo "installing the pinned tools for tests into .venv (once, about a minute)"
 	@$(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+# Half a gigabyte, which the tests of Spark alone need; they are skipped without it.
+.venv/spark: requirements-spark.txt .venv/installed
+	@echo "installing Spark into .venv (once, about a minute)"
+	@$(PIP_INSTALL) --require-hashes --no-build-isolation -r $<
 	@touch $@

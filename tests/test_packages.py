@@ -11,11 +11,12 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.support.docs.source_files import PACKAGES, ROOT, package_files
+from tests.support.docs.source_files import PACKAGES, ROOT, SourceFile, package_files
 from tests.support.packages import contents, installation
 from tests.test_layers import find_imports
 
@@ -154,12 +155,38 @@ def requirements(name: str) -> dict[str, str]:
     return {match[1].lower(): match[2] for match in found if match}
 
 
-def test_each_library_that_is_imported_is_required_and_no_other_is() -> None:
-    found = {each.top for each in find_imports(package_files((".py", ".pyx")))}
+OF_SPARK = ("compat/spark/", "compat/tables/")
+"""Packages that only `latermq[spark]` can use; no other one imports what it adds."""
+
+
+def imported_by(files: Iterable[SourceFile]) -> set[str]:
+    """The distributions that files import something of."""
+    found = {each.top for each in find_imports(files)}
     tops = found - {*PACKAGES, *sys.stdlib_module_names, *OF_CYTHON}
     owners = importlib.metadata.packages_distributions()
-    imported = {owners[top][0].lower().replace("_", "-") for top in tops}
-    assert imported == set(requirements("requirements.in"))
+    # PySpark is large, so it may not be installed: its package and its distribution agree.
+    return {owners.get(top, [top])[0].lower().replace("_", "-") for top in tops}
+
+
+def test_each_library_that_is_imported_is_required_and_no_other_is() -> None:
+    files = package_files((".py", ".pyx"))
+    of_extra = set(requirements("requirements-spark.in"))
+    everywhere = imported_by(each for each in files if not each.path.startswith(OF_SPARK))
+    assert everywhere == set(requirements("requirements.in"))
+    assert imported_by(files) == everywhere | of_extra
+
+
+def test_a_broker_starts_without_the_libraries_of_spark() -> None:
+    program = "import sys, appliance.cli, appliance.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert not {b"pyarrow", b"pyspark"} & set(done.stdout.split())
+
+
+def test_spark_has_the_versions_that_are_tested() -> None:
+    spark, tested = requirements("requirements-spark.txt"), requirements("requirements-dev.txt")
+    shared = set(spark) & set(tested)
+    assert {name: tested[name] for name in shared} == {name: spark[name] for name in shared}
+    assert set(requirements("requirements-spark.in")) <= set(spark)
 
 
 def test_the_demo_has_the_versions_that_are_tested() -> None:

@@ -59,6 +59,7 @@ OS_ALLOWED: Final = {
     "appliance/system/file_lock.py": "it is a part of the file system",
     "appliance/system/process.py": "the system schedules the process",
     "appliance/system/sd_notify.py": "systemd speaks through the environment",
+    "compat/spark/needs.py": "Spark takes its Java and Python from the environment",
 }
 
 

@@ -90,11 +90,13 @@ cdef class PlanScan(LogScan):
         self.window = LogWindow(self.window.read, HEAD_SPAN_BYTES)
         self._begin_zone(-1)
 
-    def extend(self, list segments not None):
+    def extend(self, list segments not None, *, int64_t known_flushed=-1, int64_t watermark=-1):
         """Go on with a log that has grown since the last step.
 
         Args:
             segments: as for `LogScan`; the segment at `pos` and all after it.
+            known_flushed, watermark: as for `LogScan`, of now. Older ones would make a torn tail
+                of damage, and zeros of frames.
 
         Returns:
             False if that is impossible, because the log begins or ends elsewhere than expected.
@@ -110,6 +112,8 @@ cdef class PlanScan(LogScan):
                 self.segments = segments
                 self.window = LogWindow(self.window.read, HEAD_SPAN_BYTES)
                 self.ranges = {}
+                self.known_flushed = max(self.known_flushed, known_flushed)
+                self.watermark = watermark
                 self._enter(i)
                 self.done = False
                 return True

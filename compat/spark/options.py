@@ -9,8 +9,8 @@ from typing import Final
 
 from appliance.errors import ConfigError
 from compat.tables.schema import TABLE_NAMES
-from compat.tables.selection import Bounds, Selection
-from compat.tables.table import SPLIT_BYTES, Query
+from compat.tables.selection import ANY, Bounds, Selection
+from compat.tables.table import SPLIT_BYTES, Query, check_query
 
 NAMES: Final = (
     "path",
@@ -20,14 +20,17 @@ NAMES: Final = (
     "endTimestamp",
     "dueBetween",
     "columns",
+    "snapshot",
     "splitBytes",
     "maxBytesPerTrigger",
+    "pushFilters",
     "failOnDataLoss",
     "verifyCrc",
 )
 _SIZE: Final = re.compile(r"([0-9]{1,15})([kmg]?)b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BY_TIMESTAMP: Final = frozenset({"messages"})
+_WITHOUT_TIME: Final = frozenset({"groups"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,16 @@ class Options:
     """What `spark.read` was asked.
 
     Attributes:
-        root: the data directory.
+        root: the data directory, or the snapshot of one.
         query: what to read of it.
         trigger_bytes: bytes of the log that one micro-batch reads at most; None for no limit.
+        takes_filters: leave out parts of the log that filters of Spark exclude.
     """
 
     root: Path
     query: Query
     trigger_bytes: int | None
+    takes_filters: bool
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
@@ -52,14 +57,12 @@ class Options:
             ConfigError: an option is unknown, is missing, or has a bad value.
         """
         options = {name.lower(): value for name, value in given.items()}
-        known = {name.lower(): name for name in NAMES}
-        unknown = sorted(set(options) - set(known))
+        unknown = sorted(set(options) - {name.lower() for name in (*NAMES, "paths")})
         if unknown:
             raise ConfigError(
                 f"there is no option {unknown[0]!r}: the options are {', '.join(NAMES)}"
             )
-        if not options.get("path"):
-            raise ConfigError('give the data directory: .option("path", DIR)')
+        root = _root(options)
         table = options.get("table", "messages")
         if table not in TABLE_NAMES:
             raise ConfigError(f"there is no table {table!r}: use one of {', '.join(TABLE_NAMES)}")
@@ -68,12 +71,34 @@ class Options:
             columns=_names(options.get("columns")),
             selection=_selection(table, options),
             split_bytes=_size("splitBytes", options.get("splitbytes")) or SPLIT_BYTES,
-            verifies=_truth("verifyCrc", options.get("verifycrc", "true")),
+            verifies=_verifies(options),
             fails_on_loss=_truth("failOnDataLoss", options.get("failondataloss", "true")),
         )
-        _ = query.schema
+        check_query(query)
         trigger = _size("maxBytesPerTrigger", options.get("maxbytespertrigger"))
-        return cls(Path(options["path"]), query, trigger)
+        takes_filters = _truth("pushFilters", options.get("pushfilters", "false"))
+        return cls(root, query, trigger, takes_filters)
+
+
+def _root(options: Mapping[str, str]) -> Path:
+    """Return the directory to read: the snapshot if there is one."""
+    if "paths" in options:
+        raise ConfigError("give one data directory, not several")
+    found = options.get("snapshot") or options.get("path")
+    if not found:
+        raise ConfigError('give the data directory: .option("path", DIR)')
+    # An executor may run in another directory.
+    return Path(found.removeprefix("file:")).absolute()
+
+
+def _verifies(options: Mapping[str, str]) -> bool:
+    verifies = _truth("verifyCrc", options.get("verifycrc", "true"))
+    if not verifies and not options.get("snapshot"):
+        raise ConfigError(
+            "verifyCrc is false: that is allowed for a snapshot alone, whose frames were checked; "
+            'give .option("snapshot", DIR), or leave verifyCrc out'
+        )
+    return verifies
 
 
 def _selection(table: str, options: Mapping[str, str]) -> Selection:
@@ -82,7 +107,9 @@ def _selection(table: str, options: Mapping[str, str]) -> Selection:
         _instant("startTimestamp", options.get("starttimestamp")),
         _instant("endTimestamp", options.get("endtimestamp")),
     )
-    due: Bounds = (None, None)
+    if table in _WITHOUT_TIME and times != ANY:
+        raise ConfigError(f"table {table} has no startTimestamp and endTimestamp: leave them out")
+    due: Bounds = ANY
     if "duebetween" in options:
         bounds = options["duebetween"].split(",")
         if len(bounds) != 2:
@@ -92,8 +119,8 @@ def _selection(table: str, options: Mapping[str, str]) -> Selection:
     by_timestamp = table in _BY_TIMESTAMP
     return Selection(
         topics=None if topics is None else frozenset(topics),
-        timestamps=times if by_timestamp else (None, None),
-        stored=(None, None) if by_timestamp else times,
+        timestamps=times if by_timestamp else ANY,
+        stored=ANY if by_timestamp else times,
         due=due,
     )
 

@@ -97,7 +97,8 @@ class Plan:
     @property
     def cluster(self) -> str | None:
         """The cluster of the log, None if it has no frame."""
-        return None if not self.zones else str(self._state.cluster)
+        is_empty = self._scan is None or self._scan.frames == 0
+        return None if is_empty else str(self._state.cluster)
 
     @property
     def damage(self) -> list[Damage]:
@@ -118,11 +119,14 @@ class Plan:
         """Topics, groups and timers as of `end`."""
         return self._state
 
-    def advance(self, progress: Callable[[int, int], None] | None = None) -> None:
+    def advance(
+        self, progress: Callable[[int, int], None] | None = None, *, stop: int | None = None
+    ) -> None:
         """Plan up to the flushed position of now.
 
         Args:
             progress: called with the log position reached, and the last one.
+            stop: end at the first border of frames at or after this log position.
 
         Raises:
             ConfigError: it is not a data directory, or its checkpoint is another log's.
@@ -130,14 +134,14 @@ class Plan:
             StorageError: the directory cannot be read.
         """
         self.reader.refresh()
-        if self._scan is None or not self._scan.extend(self.reader.segments):
+        if not self._goes_on():
             self._begin()
-        self._run(progress)
+        self._run(progress, stop)
         while self._knowledge.learn(self._current, self._state):
             self._begin()
-            self._run(progress)
+            self._run(progress, stop)
         checkpoint = self.reader.checkpoint
-        if self.zones and checkpoint is not None:
+        if self._current.frames and checkpoint is not None:
             known = checkpoint.log.cluster
             if known not in (NO_CLUSTER, self._state.cluster):
                 raise ConfigError(
@@ -146,13 +150,28 @@ class Plan:
                     "the same copy"
                 )
 
+    def forget(self, before: int) -> None:
+        """Drop the zones that end at or before a log position; no task needs them any more."""
+        self.zones = [zone for zone in self.zones if zone.end > before]
+
     @property
     def _current(self) -> PlanScan:
         assert self._scan is not None
         return self._scan
 
+    @property
+    def _watermark(self) -> int:
+        checkpoint = self.reader.checkpoint
+        return -1 if checkpoint is None else checkpoint.watermark
+
+    def _goes_on(self) -> bool:
+        """Return whether the scan so far can go on with the segments of now."""
+        return self._scan is not None and self._scan.extend(
+            self.reader.segments, known_flushed=self.reader.flushed, watermark=self._watermark
+        )
+
     def _begin(self) -> None:
-        reader, checkpoint = self.reader, self.reader.checkpoint
+        reader = self.reader
         self.zones = []
         self._state = self._new_state()
         self._scan = PlanScan(
@@ -161,17 +180,17 @@ class Plan:
             reader.read_into,
             self._knowledge.listen(self._state.apply_control),
             known_flushed=reader.flushed,
-            watermark=-1 if checkpoint is None else checkpoint.watermark,
+            watermark=self._watermark,
             verdicts=self._knowledge.verdicts,
             topics=self._knowledge.topics(),
         )
         self._scan.zone_size = self._zone_bytes
 
-    def _run(self, progress: Callable[[int, int], None] | None) -> None:
+    def _run(self, progress: Callable[[int, int], None] | None, stop: int | None) -> None:
         scan = self._current
         is_done = False
-        while not is_done:
-            is_done = scan.step(SLICE_BYTES)
+        while not is_done and (stop is None or scan.pos < stop):
+            is_done = scan.step(SLICE_BYTES if stop is None else min(SLICE_BYTES, stop - scan.pos))
             if scan.newer_version:
                 raise self._newer_version(scan.pos)
             self.zones += [Zone(*each) for each in scan.take_zones()]

@@ -65,7 +65,7 @@ def tasks(plan: Plan, query: Query, *, start: int = 0, end: int | None = None) -
         ConfigError: the query asks for what the table does not have.
         DataLossError: the plan has damage in that range, and the query does not accept it.
     """
-    _check(query)
+    check_query(query)
     if query.fails_on_loss:
         for begin, behind, fault in plan.damage:
             if start < behind and (end is None or begin < end):
@@ -75,7 +75,12 @@ def tasks(plan: Plan, query: Query, *, start: int = 0, end: int | None = None) -
     return list(_scans(plan, query, start, plan.end if end is None else end))
 
 
-def _check(query: Query) -> None:
+def check_query(query: Query) -> None:
+    """Check that a table can be read as asked.
+
+    Raises:
+        ConfigError: the query asks for what the table does not have.
+    """
     _ = query.schema
     selection = query.selection
     if selection.timestamps != ANY and query.table != "messages":

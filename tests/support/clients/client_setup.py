@@ -1,4 +1,4 @@
-"""The clients that pip does not install, under build/clients: Node's, Java's, and test suites.
+"""The clients that pip does not install, under build/clients: Node's, Java's, Spark's, and suites.
 
 `python -m tests.support.clients.client_setup` (which is `make clients`) gets what is missing or
 outdated and prints one line for each: what it did, or why it failed. The project's files name the
@@ -19,6 +19,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[3]
 CLIENTS: Final = ROOT / "tests" / "system" / "clients"
+CONNECTOR: Final = ROOT / "tests" / "system" / "spark" / "connector"
 BUILD: Final = ROOT / "build" / "clients"
 REQUIREMENTS: Final = ROOT / "requirements-dev.txt"
 
@@ -82,18 +83,23 @@ def _install_node(directory: Path) -> None:
 
 def _install_java(version: str, directory: Path) -> None:
     jars, classes = directory / "jars", directory / "classes"
-    pom = CLIENTS / "java" / "pom.xml"
-    wanted = (f"-Dkafka.version={version}", f"-DoutputDirectory={jars}")
+    _get_jars(CLIENTS / "java", jars, f"-Dkafka.version={version}")
+    sources = sorted((CLIENTS / "java").glob("*.java"))
+    _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", classes, *sources)
+
+
+def _get_jars(project: Path, jars: Path, *options: str) -> None:
+    """Get what the pom.xml of a directory names, and compare it with its jars.sha256."""
+    pom = project / "pom.xml"
+    wanted = (*options, f"-DoutputDirectory={jars}")
     _run("mvn", "--quiet", "--batch-mode", "--file", pom, _MAVEN_GOAL, *wanted)
     known: dict[str, str] = {}
-    for line in (CLIENTS / "java" / "jars.sha256").read_text().splitlines():
+    for line in (project / "jars.sha256").read_text().splitlines():
         digest, name = line.split()
         known[name] = digest
     for jar in jars.iterdir():
         if hashlib.sha256(jar.read_bytes()).hexdigest() != known.get(jar.name):
             raise ClientMissingError(f"{jar.name} is not the file that jars.sha256 names")
-    sources = sorted((CLIENTS / "java").glob("*.java"))
-    _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", classes, *sources)
 
 
 def _install_franz_go(directory: Path) -> None:
@@ -148,6 +154,12 @@ PARTS: Final = (
         _install_node,
     ),
     *(_java(name, version) for name, version in JAVA_VERSIONS.items()),
+    Part(
+        "spark_connector",
+        [CONNECTOR / "pom.xml", CONNECTOR / "jars.sha256"],
+        {"java": "default-jre-headless", "mvn": "maven"},
+        lambda directory: _get_jars(CONNECTOR, directory / "jars"),
+    ),
     Part(
         "franz_go",
         [CLIENTS / "go" / name for name in ("go.mod", "go.sum", "clients.go", "gaps/main.go")],

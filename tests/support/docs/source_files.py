@@ -14,7 +14,9 @@ _TREES: Final = (*PACKAGES, "tests", "perf", "examples", "docs", "systemd", ".ci
 CODE_SUFFIXES: Final = (".py", ".pyi", ".pyx", ".pxd", ".c", ".h", ".js", ".java")
 _OTHER_SUFFIXES: Final = (".md", ".toml", ".in", ".xml", ".service", ".sysusers", ".tmpfiles", "")
 # Made by tools and checked by them: the pinned versions, the text of the licence, measurements.
-_NOT_OURS: Final = frozenset({"requirements-demo.txt", "requirements-dev.txt", "LICENSE"})
+_NOT_OURS: Final = frozenset(
+    {"requirements-demo.txt", "requirements-dev.txt", "requirements-spark.txt", "LICENSE"}
+)
 
 
 @dataclass(frozen=True, slots=True)

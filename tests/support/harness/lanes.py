@@ -15,6 +15,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "commands": 20,
     "disks": 50,
     "programs": 70,
+    "spark": 100,
     "system/clients/test_rebalances.py": 10,
     "system/clients/test_snippets.py": 12,
     "system/fuzz/test_fuzz.py": 50,
@@ -206,6 +207,8 @@ GROUPS: Final[Mapping[str, str]] = {
     "system/service/test_commands.py": "commands",
     "system/service/test_refused_start.py": "commands",
     "system/service/test_terminals.py": "commands",
+    # They share one session of Spark, which is one Java process of a gigabyte.
+    "system/spark/": "spark",
 }
 """Path of a file or a directory -> the group that it is in, which has an entry in `SECONDS`."""
 

@@ -13,10 +13,10 @@ from tests.support.harness.configs import DATA_DIR
 Row = dict[str, Any]
 
 
-def planned(disk: FileSystem, zone_bytes: int = 4096) -> Plan:
-    """A plan of all that is flushed."""
+def planned(disk: FileSystem, zone_bytes: int = 4096, stop: int | None = None) -> Plan:
+    """A plan of all that is flushed, or up to a log position."""
     plan = Plan(disk, DATA_DIR, zone_bytes=zone_bytes)
-    plan.advance()
+    plan.advance(stop=stop)
     return plan
 
 

@@ -22,7 +22,8 @@ WHEEL_SIZE_MAX_BYTES: Final = 4_000_000
 BESIDE: Final = frozenset(
     [
         *("LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "PKG-INFO"),
-        *("pyproject.toml", "requirements.in", "setup.py", ".ci/preflight.py"),
+        *("pyproject.toml", "requirements.in", "requirements-spark.in", "setup.py"),
+        ".ci/preflight.py",
         *("_core/bytes/crc32c_kernel.h", "_core/py.typed", "appliance/py.typed"),
         *("compat/py.typed", "systemd/latermq.service", "docs/FORMAT.md", "examples/demo.py"),
     ]
