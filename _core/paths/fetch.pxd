@@ -45,7 +45,7 @@ cdef class FetchPath:
     cdef readonly int64_t work_bytes
     cdef readonly list cold
     cdef readonly list ahead
-    cdef readonly list watched
+    cdef list watched
     cdef readonly int64_t sent_bytes
     cdef readonly dict refused          # partitions by Kafka error code
     cdef public int64_t requests

@@ -63,11 +63,6 @@ class GroupCoordinator:
         self._deadlines.expire(now_ms)
 
     @property
-    def deadline_count(self) -> int:
-        """The number of stored deadlines, including cancelled and postponed ones."""
-        return len(self._deadlines)
-
-    @property
     def size_bytes(self) -> int:
         """The memory of all groups, bytes."""
         return self._usage.size_bytes
