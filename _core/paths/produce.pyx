@@ -358,9 +358,10 @@ cdef class ProducePath:
                 self._count_unpacked(len(plain))
                 return plain
             except Exception as error:
-                if getattr(error, "code", None) is None:
+                if getattr(error, "unpacked_size", None) is None:
                     raise
-                o.error = error.code
+                if not error.is_too_large:
+                    o.error = CORRUPT_MESSAGE
                 self.message = str(error)
                 # Decompression before the error counts as work, too.
                 unpacked = error.unpacked_size

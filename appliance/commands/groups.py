@@ -34,10 +34,6 @@ Examples:
   latermq groups reset-offsets billing --topic orders --since 2h --dry-run
 """
 
-UNKNOWN_MEMBER_ID: Final = 25
-REBALANCE_IN_PROGRESS: Final = 27
-"""The broker refuses an outside commit to a group with members with one of these codes."""
-
 app = usage.Group(
     help="List and describe consumer groups, and set their offsets.",
     epilog=EXAMPLES,
@@ -279,14 +275,14 @@ def _targets(
 
 
 def _commit(client: Any, group: str, targets: Mapping[Any, int]) -> None:
-    from kafka import OffsetAndMetadata
+    from kafka import OffsetAndMetadata, errors
 
+    has_members = (errors.UnknownMemberIdError, errors.RebalanceInProgressError)
     offsets = {each: OffsetAndMetadata(offset, "", None) for each, offset in targets.items()}
     for error in client.alter_group_offsets(group, offsets).values():
-        if error.errno in (UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS):
+        if error in has_members:
             raise RequestError(
                 f"group {printable(group)} has members, which would ignore new offsets: stop them "
-                "first",
-                code=error.errno,
+                "first"
             )
         kafka_client.check_code(error.errno, None)

@@ -47,7 +47,7 @@ _FIRST_VERSION: Final = {
 _NO_EPOCH: Final = -1
 
 _NOTHING: Final[Fields] = {
-    "error_code": ErrorCode.NONE,
+    "error_code": ErrorCode.none,
     "timestamp": -1,
     "offset": -1,
     "leader_epoch": _NO_EPOCH,
@@ -81,16 +81,16 @@ def _answer(node: Node, version: int, topic: TopicView | None, asked: Fields) ->
     """Return the fields that differ from "nothing found"."""
     index: int = asked["partition_index"]
     if topic is None or not 0 <= index < len(topic.partitions):
-        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        return {"error_code": ErrorCode.unknown_topic_or_partition}
     epoch = node.broker.epoch
     client_epoch: int = asked.get("current_leader_epoch", _NO_EPOCH)
     if client_epoch != _NO_EPOCH and client_epoch < epoch:
-        return {"error_code": ErrorCode.FENCED_LEADER_EPOCH}
+        return {"error_code": ErrorCode.fenced_leader_epoch}
     if client_epoch > epoch:
-        return {"error_code": ErrorCode.UNKNOWN_LEADER_EPOCH}
+        return {"error_code": ErrorCode.unknown_leader_epoch}
     timestamp: int = asked["timestamp"]
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
-        return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
+        return {"error_code": ErrorCode.unsupported_version}
     found = _find(node, topic, index, timestamp)
     if found is None:
         return {}

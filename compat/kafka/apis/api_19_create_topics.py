@@ -30,7 +30,7 @@ from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.configs.topic_settings import check_topic_settings, list_topic_settings
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
 _DEFAULT: Final = -1
@@ -72,7 +72,7 @@ def _create_topic(node: Node, asked: Fields, is_only_checked: bool) -> Fields:
         topic_id = broker.topics.create(name, partition_count, settings).uuid
     return {
         "topic_id": topic_id,
-        "error_code": ErrorCode.NONE,
+        "error_code": ErrorCode.none,
         "error_message": None,
         "num_partitions": partition_count,
         "replication_factor": 1,
@@ -90,9 +90,9 @@ def _read_partition_count(node: Node, asked: Fields) -> int:
             )
         return _check_assignments(node.broker.node_id, asked["assignments"])
     if replica_count not in (_DEFAULT, 1):
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replication_factor,
             f"replication factor {replica_count} is invalid: use 1, there is one broker",
-            ErrorCode.INVALID_REPLICATION_FACTOR,
         )
     if partition_count == _DEFAULT:
         return node.broker.config.default_partition_count
@@ -103,14 +103,14 @@ def _check_assignments(node_id: int, assignments: list[Fields]) -> int:
     """Return the number of partitions."""
     assigned = {item["partition_index"]: item["broker_ids"] for item in assignments}
     if len(assigned) < len(assignments) or set(assigned) != set(range(len(assigned))):
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
             "the assigned partitions are not numbered consecutively from 0",
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     if any(broker_ids != [node_id] for broker_ids in assigned.values()):
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
             f"assign each partition to [{node_id}] only: it is the only broker",
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     return len(assigned)
 
@@ -118,7 +118,7 @@ def _check_assignments(node_id: int, assignments: list[Fields]) -> int:
 def _refuse(error: RequestError) -> Fields:
     return {
         "topic_id": None,
-        "error_code": error.code,
+        "error_code": code_of(error),
         "error_message": error.message,
         "configs": (),
     }

@@ -30,7 +30,7 @@ from compat.kafka.configs.resources import DUPLICATE, check_broker, find_topic
 from compat.kafka.configs.topic_settings import list_topic_settings
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
 _KEY: Final = 32
@@ -66,7 +66,7 @@ class _Describer:
         """Describe a resource; `resources` has one item for each time the request names it."""
         resource = resources[0]
         result = {
-            "error_code": ErrorCode.NONE,
+            "error_code": ErrorCode.none,
             "error_message": None,
             "resource_type": resource["resource_type"],
             "resource_name": resource["resource_name"],
@@ -77,7 +77,7 @@ class _Describer:
                 raise InvalidRequestError(DUPLICATE)
             result["configs"] = self._encode_configs(resource)
         except RequestError as error:
-            result["error_code"], result["error_message"] = error.code, error.message
+            result["error_code"], result["error_message"] = code_of(error), error.message
         return result
 
     def _encode_configs(self, resource: Fields) -> list[bytes]:

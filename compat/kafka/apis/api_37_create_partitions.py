@@ -20,7 +20,7 @@ Layer 4; does no I/O.
 from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.configs.resources import find_topic
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
 
@@ -32,7 +32,7 @@ def create_partitions(node: Node, version: int, request: Fields) -> Fields:
         by_name.setdefault(topic["name"], []).append(topic)
     results = []
     for name, topics in by_name.items():
-        result = {"name": name, "error_code": ErrorCode.NONE, "error_message": None}
+        result = {"name": name, "error_code": ErrorCode.none, "error_message": None}
         try:
             if len(topics) > 1:
                 raise InvalidRequestError(
@@ -40,7 +40,7 @@ def create_partitions(node: Node, version: int, request: Fields) -> Fields:
                 )
             _add_partitions(node, topics[0], is_only_checked=request["validate_only"])
         except RequestError as error:
-            result["error_code"], result["error_message"] = error.code, error.message
+            result["error_code"], result["error_message"] = code_of(error), error.message
         results.append(result)
     return {"results": results}
 
@@ -60,12 +60,12 @@ def _add_partitions(node: Node, asked: Fields, *, is_only_checked: bool) -> None
 
 def _check_assignments(node_id: int, assignments: list[Fields], *, added: int) -> None:
     if len(assignments) != added:
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
             f"{len(assignments)} partitions are assigned: assign the {added} that are added",
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     if any(assignment["broker_ids"] != [node_id] for assignment in assignments):
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
             f"assign each partition to [{node_id}] only: it is the only broker",
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )

@@ -41,13 +41,13 @@ def _describe(topic: TopicView | None, index: int) -> Fields:
     if topic is None or not 0 <= index < len(topic.partitions):
         return {
             "partition_index": index,
-            "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "error_code": ErrorCode.unknown_topic_or_partition,
             "error_message": "there is no such partition",
             "active_producers": (),
         }
     return {
         "partition_index": index,
-        "error_code": ErrorCode.NONE,
+        "error_code": ErrorCode.none,
         "error_message": None,
         "active_producers": [
             {

@@ -11,7 +11,7 @@ from compat.kafka.configs.broker_settings import HOW_TO_CHANGE
 from compat.kafka.configs.entries import ResourceType, shown
 from compat.kafka.configs.resources import DUPLICATE, check_broker, find_topic
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields
 
 Compute: TypeAlias = Callable[[dict[str, str], list[Fields]], dict[str, str]]
@@ -34,13 +34,13 @@ def change_configs(node: Node, request: Fields, compute: Compute) -> Fields:
         named.setdefault(key, []).append(resource)
     responses = []
     for (kind, name), resources in named.items():
-        result: Fields = {"error_code": ErrorCode.NONE, "error_message": None}
+        result: Fields = {"error_code": ErrorCode.none, "error_message": None}
         try:
             if len(resources) > 1:
                 raise InvalidRequestError(DUPLICATE)
             _change(node, resources[0], compute, is_only_checked=request["validate_only"])
         except RequestError as error:
-            result = {"error_code": error.code, "error_message": error.message}
+            result = {"error_code": code_of(error), "error_message": error.message}
         responses.append({**result, "resource_type": kind, "resource_name": name})
     return {"responses": responses}
 

@@ -140,7 +140,7 @@ class Rebalancer:
         """
         known_leader_id = group.leader_id or ""
         # A client that still waits under the old id has the same instance id.
-        group.fail(member, ErrorCode.FENCED_INSTANCE_ID)
+        group.fail(member, ErrorCode.fenced_instance_id)
         group.rename(member, member_id, request.client_id, request.client_host)
         self._update(group, member, request)
         if member.is_new:
@@ -247,7 +247,7 @@ class Rebalancer:
     ) -> None:
         """Start a rebalance: all members must rejoin."""
         assert not group.is_rebalancing
-        self._forget_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+        self._forget_assignments(group, ErrorCode.rebalance_in_progress, now_ms)
         group.unsynced.clear()
         group.sync_deadline.cancel()
         group.upkeep.cancel()
@@ -278,7 +278,7 @@ class Rebalancer:
         group.join_deadline.cancel()
         for member in list(group.members.values()):
             if _has_gone(member):
-                group.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+                group.remove(member, ErrorCode.unknown_member_id)
         if group.members and not self._elect(group):
             # Only static members are left, and none has rejoined. Wait until one does or their
             # sessions expire.
@@ -319,7 +319,7 @@ class Rebalancer:
     def expire_sync(self, group: Group, now_ms: int) -> None:
         """Remove the members that have joined but sent no SyncGroup, and rebalance."""
         for member_id in group.unsynced.copy():
-            group.remove(group.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
+            group.remove(group.members[member_id], ErrorCode.unknown_member_id)
         self._prepare(group, now_ms, "the time to ask for the assignment is over")
 
     # The assignment
@@ -344,14 +344,14 @@ class Rebalancer:
             has_room: the assignment is within the limits.
             now_ms: monotonic.
         """
-        member.answer_sync(SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
+        member.answer_sync(SyncAnswer(error=ErrorCode.rebalance_in_progress))
         member.awaiting_sync = deferred
         self.note_synced(group, member)
         if group.leader_id != member.member_id:
             return
         if not has_room:
             # Kafka's answer if the group is too large for its log.
-            self._forget_assignments(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
+            self._forget_assignments(group, ErrorCode.unknown_server_error, now_ms)
             self._prepare(group, now_ms, "the assignment is too large", member)
             return
         self._assign(group, request.assignments)
@@ -393,7 +393,7 @@ class Rebalancer:
         """Remove members, and rebalance the others."""
         last = None
         for member in members:
-            group.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+            group.remove(member, ErrorCode.unknown_member_id)
             last = member
         self._prepare_or_complete(group, now_ms, reason, last)
 

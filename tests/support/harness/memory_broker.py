@@ -7,9 +7,9 @@ from uuid import UUID
 
 from appliance.config.config import Config
 from appliance.errors import (
+    DiskFullError,
     InvalidPartitionsError,
     PolicyError,
-    RequestError,
     StorageError,
     TopicExistsError,
 )
@@ -21,7 +21,6 @@ from appliance.store.state.group_frames import (
 )
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.simulator.virtual_clock import VirtualClock
 
 
@@ -217,7 +216,7 @@ class MemoryBroker:
     def change(self) -> None:
         """Count a change, or refuse it when the disk is full."""
         if self.is_full:
-            raise RequestError("there is no room left", ErrorCode.KAFKA_STORAGE_ERROR)
+            raise DiskFullError("there is no room left")
         self.change_count += 1
 
     def space(self) -> tuple[int, int]:
