@@ -23,8 +23,9 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from _core.queue.partition import Topic
 from compat.kafka.cold_search import ColdSearch
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
@@ -77,7 +78,7 @@ def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[
     return ColdSearch(node, asked, lambda item: _answer(node, version, *item), respond).deferred
 
 
-def _answer(node: Node, version: int, topic: TopicView | None, asked: Fields) -> Fields:
+def _answer(node: Node, version: int, topic: Topic | None, asked: Fields) -> Fields:
     """Return the fields that differ from "nothing found"."""
     index: int = asked["partition_index"]
     if topic is None or not 0 <= index < len(topic.partitions):
@@ -97,7 +98,7 @@ def _answer(node: Node, version: int, topic: TopicView | None, asked: Fields) ->
     return {"offset": found[0], "timestamp": found[1], "leader_epoch": epoch}
 
 
-def _find(node: Node, topic: TopicView, index: int, timestamp: int) -> tuple[int, int] | None:
+def _find(node: Node, topic: Topic, index: int, timestamp: int) -> tuple[int, int] | None:
     """Return offset and timestamp; the timestamp is -1 for earliest and latest."""
     partition = topic.partitions[index]
     if timestamp >= 0:

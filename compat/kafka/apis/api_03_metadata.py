@@ -25,9 +25,10 @@ import struct
 from typing import Final
 from uuid import UUID
 
+from _core.queue.partition import Topic
 from appliance.errors import RemoteProtocolError, RequestError
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_name
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
@@ -97,7 +98,7 @@ def _refuse(error_code: int, name: str | None, topic_id: UUID | None) -> Fields:
     return {"error_code": error_code, "name": name, "topic_id": topic_id, "partitions": ()}
 
 
-def _describe(node: Node, version: int, topic: TopicView) -> bytes:
+def _describe(node: Node, version: int, topic: Topic) -> bytes:
     broker = node.broker
     first = _encode_partition(version, broker.node_id, broker.epoch)
     # Partitions differ only in their index, which follows the int16 error code in every version.

@@ -27,10 +27,11 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from _core.queue.partition import Topic
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
 from compat.kafka.groups.offset_rules import commit_code_of
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -60,7 +61,7 @@ def offset_commit(node: Node, version: int, request: Fields) -> Fields:
     return {"topics": topics}
 
 
-def _commit(node: Node, request: Fields, found: list[tuple[TopicView, Fields, Fields]]) -> None:
+def _commit(node: Node, request: Fields, found: list[tuple[Topic, Fields, Fields]]) -> None:
     """Commit the offsets of existing partitions, and complete their answers."""
     error: int = node.groups.check_commit(
         request["group_id"],
@@ -87,7 +88,7 @@ def _commit(node: Node, request: Fields, found: list[tuple[TopicView, Fields, Fi
                 answer["error_code"] = commit_code_of(refusal)
 
 
-def _entry(node: Node, request: Fields, topic: TopicView, partition: Fields) -> OffsetEntry | None:
+def _entry(node: Node, request: Fields, topic: Topic, partition: Fields) -> OffsetEntry | None:
     """Return the entry to store, None if its metadata is too large."""
     metadata: str = partition["committed_metadata"] or ""
     if len(metadata.encode()) > node.broker.config.offset_metadata_size_max_bytes:

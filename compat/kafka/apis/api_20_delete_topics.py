@@ -18,9 +18,10 @@ from collections import Counter
 from typing import Final
 from uuid import UUID
 
+from _core.queue.partition import Topic
 from appliance.errors import InvalidRequestError, InvalidTopicError, RequestError, UnknownTopicError
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -50,15 +51,15 @@ def delete_topics(node: Node, version: int, request: Fields) -> Fields:
     return {"responses": responses}
 
 
-def _find(node: Node, name: str | None, topic_id: UUID | None) -> TopicView | None:
+def _find(node: Node, name: str | None, topic_id: UUID | None) -> Topic | None:
     if name is not None:
         return node.broker.topics.find(name)
     return None if topic_id is None else node.broker.topics.find_by_uuid(topic_id)
 
 
 def _check(
-    name: str | None, topic_id: UUID | None, topic: TopicView | None, counts: Counter[str]
-) -> TopicView:
+    name: str | None, topic_id: UUID | None, topic: Topic | None, counts: Counter[str]
+) -> Topic:
     if (name is None) == (topic_id is None):
         raise InvalidRequestError("a topic needs either a name or an id, not both")
     if topic is None:

@@ -18,8 +18,9 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from _core.queue.partition import Topic
 from appliance.errors import RequestError, UnknownTopicError
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -44,7 +45,7 @@ def delete_records(node: Node, version: int, request: Fields) -> Fields:
     }
 
 
-def _delete(node: Node, topic: TopicView | None, asked: dict[int, list[int]]) -> list[Fields]:
+def _delete(node: Node, topic: Topic | None, asked: dict[int, list[int]]) -> list[Fields]:
     """Delete records of one topic; return the answers for its partitions."""
     errors: dict[int, int] = {}
     offsets: dict[int, int] = {}
@@ -70,7 +71,7 @@ def _delete(node: Node, topic: TopicView | None, asked: dict[int, list[int]]) ->
     ]
 
 
-def _read_offset(topic: TopicView | None, index: int, offset: int) -> int:
+def _read_offset(topic: Topic | None, index: int, offset: int) -> int:
     """Return the offset below which to delete records. Raises RequestError."""
     if topic is None or not 0 <= index < len(topic.partitions):
         raise UnknownTopicError("there is no such partition")

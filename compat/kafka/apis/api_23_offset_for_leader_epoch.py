@@ -22,8 +22,9 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from _core.queue.partition import Topic
 from compat.kafka.cold_search import ColdSearch
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
@@ -54,7 +55,7 @@ def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> Deferr
     return ColdSearch(node, asked, lambda item: _answer(node, *item), respond).deferred
 
 
-def _answer(node: Node, topic: TopicView | None, asked: Fields) -> Fields:
+def _answer(node: Node, topic: Topic | None, asked: Fields) -> Fields:
     """Return the fields that differ from "unknown"."""
     index: int = asked["partition"]
     if topic is None or not 0 <= index < len(topic.partitions):

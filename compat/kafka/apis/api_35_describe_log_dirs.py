@@ -18,8 +18,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from _core.queue.partition import Partition, Topic
 from appliance.errors import StorageError
-from compat.kafka.node import Node, PartitionView, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -50,9 +51,7 @@ def describe_log_dirs(node: Node, version: int, request: Fields) -> Fields:
     return {"error_code": ErrorCode.none, "results": (result,)}
 
 
-def _find(
-    node: Node, asked: list[Fields] | None
-) -> Iterator[tuple[TopicView, Iterable[PartitionView]]]:
+def _find(node: Node, asked: list[Fields] | None) -> Iterator[tuple[Topic, Iterable[Partition]]]:
     if asked is None:
         yield from ((topic, topic.partitions) for topic in node.broker.topics.all())
         return
@@ -66,5 +65,5 @@ def _find(
             yield topic, [topic.partitions[index] for index in indexes if index in present]
 
 
-def _encode(partition: PartitionView) -> bytes:
+def _encode(partition: Partition) -> bytes:
     return _PARTITION.pack(partition.index, partition.log_bytes, 0, False)

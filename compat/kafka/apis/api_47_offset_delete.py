@@ -13,10 +13,11 @@ Deviations: none.
 Layer 4; does no I/O.
 """
 
+from _core.queue.partition import Topic
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import OFFSET_DELETED, OffsetEntry
 from compat.kafka.groups.offset_rules import check_delete, commit_code_of
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -26,7 +27,7 @@ def offset_delete(node: Node, version: int, request: Fields) -> Fields:
     """Delete committed offsets of one group."""
     group: str = request["group_id"]
     topics = []
-    found: list[tuple[TopicView, Fields]] = []
+    found: list[tuple[Topic, Fields]] = []
     for asked in request["topics"]:
         topic = node.broker.topics.find(asked["name"])
         answers: list[Fields] = []
@@ -42,7 +43,7 @@ def offset_delete(node: Node, version: int, request: Fields) -> Fields:
     return {"error_code": error, "topics": [] if error else topics}
 
 
-def _delete(node: Node, group: str, found: list[tuple[TopicView, Fields]]) -> int:
+def _delete(node: Node, group: str, found: list[tuple[Topic, Fields]]) -> int:
     """Delete the offsets of existing partitions; return the error of the whole request."""
     error = check_delete(node.groups, group)
     if error != ErrorCode.none:

@@ -16,7 +16,8 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from compat.kafka.node import Node, TopicView
+from _core.queue.partition import Topic
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -37,7 +38,7 @@ def describe_producers(node: Node, version: int, request: Fields) -> Fields:
     return {"topics": topics}
 
 
-def _describe(topic: TopicView | None, index: int) -> Fields:
+def _describe(topic: Topic | None, index: int) -> Fields:
     if topic is None or not 0 <= index < len(topic.partitions):
         return {
             "partition_index": index,

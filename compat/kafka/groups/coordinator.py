@@ -16,10 +16,10 @@ from typing import Final
 from appliance.config.config import Config
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import GROUP_CLASSIC, GROUP_DELETED, GroupFrame
+from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from compat.kafka.groups.deadlines import Deadline, DeadlineQueue
 from compat.kafka.groups.group import STATES_OF_FRAMES, Group, GroupState, Usage
-from compat.kafka.groups.group_log import GroupLog
 from compat.kafka.groups.member import (
     JoinAnswer,
     JoinRequest,
@@ -37,19 +37,19 @@ class GroupCoordinator:
     """All groups and their members.
 
     Args:
-        log: stores the groups.
+        store: keeps the groups.
         config: the limits.
     """
 
-    def __init__(self, log: GroupLog, clock: Clock, config: Config) -> None:
-        self._log = log
+    def __init__(self, store: GroupStore, clock: Clock, config: Config) -> None:
+        self._store = store
         self._clock = clock
         self._config = config
         self._groups: dict[str, Group] = {}
         self._usage = Usage()
         self._deadlines = DeadlineQueue()
         self._rebalancer = Rebalancer(
-            log, clock, self._deadlines, initial_delay_ms=config.initial_rebalance_delay_ms
+            store, clock, self._deadlines, initial_delay_ms=config.initial_rebalance_delay_ms
         )
 
     # Time
@@ -375,7 +375,7 @@ class GroupCoordinator:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.non_empty_group
         try:
-            self._log.save_group(GroupFrame(op=GROUP_DELETED, group=group_id))
+            self._store.save_group(GroupFrame(op=GROUP_DELETED, group=group_id))
         except RequestError:
             return ErrorCode.coordinator_not_available
         self._drop(group, "it is deleted")
@@ -397,7 +397,7 @@ class GroupCoordinator:
             usage=self._usage,
             state_ms=self._clock.wall_ms(),
         )
-        group.generation = self._log.generation_floor
+        group.generation = self._store.generation_floor
         group.join_deadline.expired = partial(self._rebalancer.expire_join, group)
         group.sync_deadline.expired = partial(self._rebalancer.expire_sync, group)
         group.upkeep.expired = partial(self._keep_up, group)
@@ -419,8 +419,8 @@ class GroupCoordinator:
         """Drop a group that never had a generation and has no offsets."""
         is_unused = group.state is GroupState.EMPTY and not group.pending
         # A group that had a generation is kept for a while, so that its generations keep rising.
-        has_begun = group.generation > self._log.generation_floor
-        is_kept = has_begun or bool(self._log.offsets(group.group_id))
+        has_begun = group.generation > self._store.generation_floor
+        is_kept = has_begun or bool(self._store.offsets(group.group_id))
         if is_unused and not is_kept:
             self._drop(group, "nobody got into it")
 
@@ -429,10 +429,10 @@ class GroupCoordinator:
         if group.is_rebalancing:
             return  # The end of the rebalance records it.
         is_used = group.state is not GroupState.EMPTY or bool(group.pending)
-        has_offsets = bool(self._log.offsets(group.group_id))
+        has_offsets = bool(self._store.offsets(group.group_id))
         if is_used or has_offsets or not group.is_saved:
             self._rebalancer.save_again(group, now_ms)
-        elif group.group_id not in self._log.groups:
+        elif group.group_id not in self._store.groups:
             self._drop(group, "it has neither members nor offsets")
         elif self.delete(group.group_id) is not ErrorCode.none:
             group.upkeep.set(now_ms + SAVE_RETRY_MS)
@@ -444,8 +444,8 @@ class GroupCoordinator:
 
         Sessions and sync time-outs restart. Call it once, before any request.
         """
-        saved = self._log.groups
-        for name in self._log.names:
+        saved = self._store.groups
+        for name in self._store.names:
             frame = saved.get(name)
             if frame is None:
                 self._rebalancer.save_again(self._make_simple_group(name), now_ms)

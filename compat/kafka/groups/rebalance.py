@@ -21,11 +21,11 @@ from typing import Final
 
 from appliance.errors import RequestError
 from appliance.log_text import quoted
+from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_MINUTE
 from compat.kafka.groups.deadlines import Deadline, DeadlineQueue
 from compat.kafka.groups.group import GENERATION_MAX, Group, GroupState
-from compat.kafka.groups.group_log import GroupLog
 from compat.kafka.groups.member import (
     JoinAnswer,
     JoinRequest,
@@ -53,15 +53,15 @@ class Rebalancer:
     """Moves groups from state to state.
 
     Args:
-        log: records the groups.
+        store: keeps the groups.
         deadlines: the queue for all time-outs.
         initial_delay_ms: how long an empty group waits for further members.
     """
 
     def __init__(
-        self, log: GroupLog, clock: Clock, deadlines: DeadlineQueue, *, initial_delay_ms: int
+        self, store: GroupStore, clock: Clock, deadlines: DeadlineQueue, *, initial_delay_ms: int
     ) -> None:
-        self._log = log
+        self._store = store
         self._clock = clock
         self._deadlines = deadlines
         self._initial_delay_ms = initial_delay_ms
@@ -418,7 +418,7 @@ class Rebalancer:
     def tell(self, group: Group, now_ms: int) -> None:
         """Record the state of a group in the log; if there is no room, retry later."""
         try:
-            self._log.save_group(group.to_frame())
+            self._store.save_group(group.to_frame())
             group.is_saved = True
         except RequestError:
             group.is_saved = False

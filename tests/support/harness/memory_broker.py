@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from appliance.config.config import Config
@@ -20,7 +20,7 @@ from appliance.store.state.group_frames import (
     OffsetEntry,
 )
 from compat.kafka.groups.coordinator import GroupCoordinator
-from compat.kafka.node import Node
+from compat.kafka.node import ControlBroker, Node
 from tests.support.simulator.virtual_clock import VirtualClock
 
 
@@ -193,7 +193,7 @@ class MemorySearch:
 
 
 class MemoryBroker:
-    """Satisfies compat.kafka.node.ControlBroker."""
+    """What handlers need of compat.kafka.node.ControlBroker."""
 
     cluster_id = "memory-cluster"
     node_id = 1
@@ -232,11 +232,11 @@ class MemoryBroker:
 
 def memory_node(broker: MemoryBroker) -> Node:
     """Return a node whose clients reach the broker at 127.0.0.1:9092."""
-    groups = GroupCoordinator(broker.groups, broker.clock, broker.config)
+    control = cast(ControlBroker, broker)
     return Node(
-        broker=broker,
+        broker=control,
         host="127.0.0.1",
         port=9092,
-        groups=groups,
+        groups=GroupCoordinator(control.groups, broker.clock, broker.config),
         read_cold=lambda _positions, then: then(),
     )
