@@ -10,7 +10,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, NoReturn, TypeVar
 
@@ -49,6 +49,7 @@ class Option:
         help: what it does, as a sentence.
         envvar: an environment variable that has the value if the option is not given.
         min: the least number that is allowed.
+        choices: the texts that are allowed; any if left.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class Option:
         help: str,  # noqa: A002 (as click)
         envvar: str | None = None,
         min: int | None = None,  # noqa: A002 (as click)
+        choices: Iterable[str] = (),
     ) -> None:
         self.flags = flags
         self.metavar = metavar
         self.help = help
         self.envvar = envvar
         self.min = min
+        self.choices = tuple(choices)
 
 
 class Command(NamedTuple):
@@ -188,7 +191,7 @@ def _parameter(declared: inspect.Parameter) -> click.Parameter:
         show_envvar=True,
         show_default=True,
         multiple=is_list,
-        type=_type(kind, option.min),
+        type=click.Choice(option.choices) if option.choices else _type(kind, option.min),
         **common,
     )
 
