@@ -11,7 +11,8 @@ from compat.kafka.configs.entries import ResourceType, shown
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.node import Node
 
-DUPLICATE: Final = "the request names this resource more than once: name it once"
+NAME_FIELDS: Final = ("resource_type", "resource_name")
+"""The fields of a request that name a resource."""
 
 _KINDS: Final = {
     ResourceType.BROKER_LOGGER: "loggers; set process.log_level in the broker's configuration file",
