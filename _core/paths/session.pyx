@@ -51,7 +51,8 @@ TRACE_SILENT = 2
 # Bytes of queued responses beyond which no more requests are processed.
 QUEUED_MAX_BYTES = 8 << 20
 
-cdef enum:
+# The APIs that are answered here; the control plane advertises these versions.
+cpdef enum:
     KEY_PRODUCE = 0
     KEY_FETCH = 1
     PRODUCE_MIN = 3
@@ -60,6 +61,8 @@ cdef enum:
     FETCH_MIN = 4
     FETCH_MAX = 17
     FETCH_FLEXIBLE = 12
+
+cdef enum:
     INPUT_MIN_BYTES = 16 << 10
     INPUT_KEEP_BYTES = 4 << 20
     KEEP_BYTES = 64 << 10
