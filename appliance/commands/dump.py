@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from appliance.commands import usage
-from appliance.commands.arguments import Json, ends_quietly, format_instant, to_bytes
+from appliance.commands.arguments import Json, format_instant, to_bytes
 from appliance.commands.offline import (
     EXIT_FAULTS,
     DirArgument,
@@ -76,7 +76,6 @@ class What(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
-@ends_quietly
 @reports_failure
 def dump(  # noqa: PLR0917 (these are flags: click passes them by name)
     directory: DirArgument,

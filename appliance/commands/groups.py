@@ -9,7 +9,6 @@ from appliance.commands.arguments import (
     Bootstrap,
     Json,
     check_group,
-    ends_quietly,
     read_past,
     read_place,
 )
@@ -43,7 +42,6 @@ GroupName = Annotated[str, usage.Argument(metavar="GROUP", help="Name of the gro
 
 
 @app.command("list")
-@ends_quietly
 def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
     """List all consumer groups."""
     with kafka_client.admin_client(bootstrap) as client:
@@ -68,7 +66,6 @@ def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) ->
 
 
 @app.command("describe")
-@ends_quietly
 def describe_group(
     group: GroupName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False
 ) -> None:
@@ -166,7 +163,6 @@ def _print_offsets(offsets: list[dict[str, Any]], members: list[dict[str, Any]])
 
 
 @app.command("reset-offsets")
-@ends_quietly
 def reset_offsets(  # noqa: PLR0917 (these are flags: click passes them by name)
     group: GroupName,
     to: Annotated[

@@ -21,6 +21,9 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Exit: Final = click.exceptions.Exit
 """Raised by a command to end with a status."""
 
+EXIT_INTERRUPTED: Final = 130
+"""The status that a shell reports for a process that SIGINT ended."""
+
 _TYPES: Final[dict[type, click.ParamType[Any]]] = {
     str: click.STRING,
     int: click.INT,
@@ -149,11 +152,23 @@ def _make(made: Command | Group) -> click.Command:
     declared = inspect.signature(made.function).parameters.values()
     return click.Command(
         None,
-        callback=made.function,
+        callback=_ends_quietly(made.function),
         params=[_parameter(each) for each in declared],
         help=inspect.getdoc(made.function),
         epilog=made.epilog,
     )
+
+
+def _ends_quietly(function: Callable[..., object]) -> Callable[..., object]:
+    """Make Ctrl-C end a command without a message."""
+
+    def run(**values: Any) -> object:
+        try:
+            return function(**values)
+        except KeyboardInterrupt:
+            raise Exit(EXIT_INTERRUPTED) from None
+
+    return run
 
 
 def _parameter(declared: inspect.Parameter) -> click.Parameter:

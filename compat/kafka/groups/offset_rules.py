@@ -4,11 +4,8 @@ from typing import Final
 
 from appliance.errors import DiskFullError, RequestError, TooLargeError
 from compat.kafka.groups.coordinator import GroupCoordinator
-from compat.kafka.groups.group import GroupState
+from compat.kafka.groups.group import CONSUMER_PROTOCOL_TYPE, GroupState
 from compat.kafka.protocol.error_codes import CODES, ErrorCode
-
-CONSUMERS: Final = "consumer"
-"""The protocol type of consumers; only their metadata names the topics that they read."""
 
 _COMMIT_CODES: Final = CODES | {
     # Clients retry for ever. KAFKA_STORAGE_ERROR in response to a commit would stop a Java client.
@@ -29,6 +26,6 @@ def check_delete(groups: GroupCoordinator, group_id: str) -> ErrorCode:
     group = groups.find(group_id)
     if group is None:
         return ErrorCode.group_id_not_found
-    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMERS:
+    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return ErrorCode.non_empty_group
     return ErrorCode.none
