@@ -3,8 +3,9 @@
 # Source: "Arrow Columnar Format", the chapter on the physical memory layout.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
 
-from _core.bytes.buffer cimport Buf, append, reserve
+from _core.bytes.buffer cimport Buf, reserve
 
 cdef struct ColumnData:
     int64_t length
@@ -20,74 +21,80 @@ cdef class Memory:
 
 cdef tuple take_column(ColumnData* c)
 cdef void release_column(ColumnData* c) noexcept nogil
-cdef int _put_bit(ColumnData* c, bint is_set) except -1 nogil
+cdef void _put_bit(ColumnData* c, bint is_set) noexcept nogil
+
+
+# Makes room for `rows` values, which together have up to `octets` bytes if they are octets. The
+# functions below that put a value REQUIRE that room.
+cdef inline int make_room(ColumnData* c, int64_t rows, int64_t octets) except -1 nogil:
+    reserve(&c.offsets, 4 * (rows + 1))
+    reserve(&c.data, 8 * rows + octets)
+    reserve(&c.validity, (c.length + rows) // 8 + 1)
+    return 0
 
 
 # Starts the bitmap at the first null: most columns have none.
-cdef inline int _note_validity(ColumnData* c, bint is_valid) except -1 nogil:
+cdef inline void _note_validity(ColumnData* c, bint is_valid) noexcept nogil:
     if c.null_count or not is_valid:
         _put_bit(c, is_valid)
     c.length += 1
-    return 0
 
 
-cdef inline int put_i64(ColumnData* c, int64_t value) except -1 nogil:
-    (<int64_t*>reserve(&c.data, 8))[0] = value
+cdef inline void put_i64(ColumnData* c, int64_t value) noexcept nogil:
+    (<int64_t*>(c.data.data + c.data.size))[0] = value
     c.data.size += 8
-    return _note_validity(c, True)
+    _note_validity(c, True)
 
 
-cdef inline int put_i32(ColumnData* c, int32_t value) except -1 nogil:
-    (<int32_t*>reserve(&c.data, 4))[0] = value
+cdef inline void put_i32(ColumnData* c, int32_t value) noexcept nogil:
+    (<int32_t*>(c.data.data + c.data.size))[0] = value
     c.data.size += 4
-    return _note_validity(c, True)
+    _note_validity(c, True)
 
 
-cdef inline int null_i64(ColumnData* c) except -1 nogil:
-    (<int64_t*>reserve(&c.data, 8))[0] = 0
+cdef inline void null_i64(ColumnData* c) noexcept nogil:
+    (<int64_t*>(c.data.data + c.data.size))[0] = 0
     c.data.size += 8
-    return _note_validity(c, False)
+    _note_validity(c, False)
 
 
 # Appends the end of the value or list that has been appended last.
-cdef inline int put_end(ColumnData* c, int64_t end) except -1 nogil:
-    cdef int32_t* offsets = <int32_t*>reserve(&c.offsets, 8)
+cdef inline void put_end(ColumnData* c, int64_t end) noexcept nogil:
     if c.offsets.size == 0:
-        offsets[0] = 0
-        offsets += 1
+        (<int32_t*>c.offsets.data)[0] = 0
         c.offsets.size = 4
-    offsets[0] = <int32_t>end
+    (<int32_t*>(c.offsets.data + c.offsets.size))[0] = <int32_t>end
     c.offsets.size += 4
-    return 0
 
 
 # Appends a value of `size` bytes; -1 is null.
-cdef inline int put_octets(ColumnData* c, const uint8_t* p, int64_t size) except -1 nogil:
+cdef inline void put_octets(ColumnData* c, const uint8_t* p, int64_t size) noexcept nogil:
     if size > 0:
-        append(&c.data, p, size)
+        memcpy(c.data.data + c.data.size, p, size)
+        c.data.size += size
     put_end(c, c.data.size)
-    return _note_validity(c, size >= 0)
+    _note_validity(c, size >= 0)
 
 
-# Repeats a number, as the columns of a frame's own fields do.
-cdef inline int repeat_i64(ColumnData* c, int64_t value, int64_t count) except -1 nogil:
+# Repeats a value, as the columns of a frame's own fields do.
+cdef inline void repeat_i64(ColumnData* c, int64_t value, int64_t count) noexcept nogil:
     cdef int64_t i
     for i in range(count):
         put_i64(c, value)
-    return 0
 
 
-cdef inline int repeat_i32(ColumnData* c, int32_t value, int64_t count) except -1 nogil:
+cdef inline void repeat_i32(ColumnData* c, int32_t value, int64_t count) noexcept nogil:
     cdef int64_t i
     for i in range(count):
         put_i32(c, value)
-    return 0
 
 
 cdef inline int repeat_octets(
     ColumnData* c, const uint8_t* p, int64_t size, int64_t count
 ) except -1 nogil:
     cdef int64_t i
+    if size > 0:
+        reserve(&c.data, size * count)
     for i in range(count):
         put_octets(c, p, size)
     return 0

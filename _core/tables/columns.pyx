@@ -9,7 +9,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
-from _core.bytes.buffer cimport Buf, extend_zero, release
+from _core.bytes.buffer cimport Buf, release
 
 
 cdef class Memory:
@@ -37,20 +37,21 @@ cdef Memory _owned(Buf* buf):
     return memory
 
 
-cdef int _put_bit(ColumnData* c, bint is_set) except -1 nogil:
+cdef void _put_bit(ColumnData* c, bint is_set) noexcept nogil:
     """Append one bit of validity. The first null sets the bits of all values before it."""
     cdef int64_t i = c.length
     if c.null_count == 0:
-        memset(extend_zero(&c.validity, (i + 7) // 8), 0xFF, (i + 7) // 8)
+        memset(c.validity.data, 0xFF, (i + 7) // 8)
+        c.validity.size = (i + 7) // 8
         if i % 8:
             c.validity.data[i // 8] &= <uint8_t>((1 << (i % 8)) - 1)
     if i % 8 == 0:
-        extend_zero(&c.validity, 1)
+        c.validity.data[i // 8] = 0
+        c.validity.size += 1
     if is_set:
         c.validity.data[i // 8] |= <uint8_t>(1 << (i % 8))
     else:
         c.null_count += 1
-    return 0
 
 
 cdef tuple take_column(ColumnData* c):
@@ -62,6 +63,7 @@ cdef tuple take_column(ColumnData* c):
     validity = _owned(&c.validity) if c.null_count else None
     offsets = _owned(&c.offsets) if c.offsets.size else None
     taken = (c.length, c.null_count, validity, offsets, _owned(&c.data))
+    release_column(c)    # room that was not used
     c.length = c.null_count = 0
     return taken
 

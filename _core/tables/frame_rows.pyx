@@ -2,10 +2,9 @@
 
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t
 
-from _core.bytes.batch cimport Slice
 from _core.bytes.layout cimport *
 from _core.log.frames cimport FrameHeader, is_run
-from _core.tables.columns cimport null_i64, put_i64, repeat_i32, repeat_i64
+from _core.tables.columns cimport null_i64, put_i64, repeat_i32, repeat_i64, repeat_octets
 from _core.tables.row_scan cimport *
 
 
@@ -30,15 +29,16 @@ cdef class FrameRows(RowScan):
         return holds(&self.stored, h.store_time_ms)
 
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
-        cdef Slice kind
         cdef bytes name
+        self._make_room(1, 0)
         if is_wanted(self, COLUMN_KIND):
             name = self.kinds[h.kind] if h.kind < len(self.kinds) else str(h.kind).encode()
-            kind = Slice(<const uint8_t*><const char*>name, len(name))
-            self._put_text(COLUMN_KIND, &kind)
+            repeat_octets(
+                &self.columns[COLUMN_KIND], <const uint8_t*><const char*>name, len(name), 1
+            )
         self._put_place(h, 1)
         if is_wanted(self, COLUMN_STORE_TIMESTAMP):
-            self._put_instant(
+            put_instant(self, 
                 COLUMN_STORE_TIMESTAMP, INT64_MIN if h.kind == KIND_BLANK else h.store_time_ms
             )
         self._put_number(COLUMN_SIZE, h.size)
@@ -61,21 +61,23 @@ cdef class FrameRows(RowScan):
         if not is_wanted(self, column):
             return 0
         if number == INT64_MIN:
-            return null_i64(&self.columns[column])
-        return put_i64(&self.columns[column], number)
+            null_i64(&self.columns[column])
+        else:
+            put_i64(&self.columns[column], number)
+        return 0
 
     cdef int _put_bounds(self, const FrameHeader* h) except -1:
         cdef bint is_known = h.record_count > 0 and h.min_timestamp != INT64_MIN
         if is_wanted(self, COLUMN_MIN_TIMESTAMP):
-            self._put_instant(COLUMN_MIN_TIMESTAMP, h.min_timestamp if is_known else INT64_MIN)
+            put_instant(self, COLUMN_MIN_TIMESTAMP, h.min_timestamp if is_known else INT64_MIN)
         if is_wanted(self, COLUMN_MAX_TIMESTAMP):
-            self._put_instant(
+            put_instant(self, 
                 COLUMN_MAX_TIMESTAMP, h.max_timestamp if h.record_count else INT64_MIN
             )
         if is_wanted(self, COLUMN_MIN_DUE_AT):
-            self._put_instant(COLUMN_MIN_DUE_AT, h.min_due_ms if h.min_due_ms >= 0 else INT64_MIN)
+            put_instant(self, COLUMN_MIN_DUE_AT, h.min_due_ms if h.min_due_ms >= 0 else INT64_MIN)
         if is_wanted(self, COLUMN_MAX_DUE_AT):
-            self._put_instant(COLUMN_MAX_DUE_AT, h.max_due_ms if h.max_due_ms >= 0 else INT64_MIN)
+            put_instant(self, COLUMN_MAX_DUE_AT, h.max_due_ms if h.max_due_ms >= 0 else INT64_MIN)
         return 0
 
 
@@ -95,6 +97,7 @@ cdef class QueueRows(RowScan):
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef int64_t first = max(h.base_offset, self.start_offset), offset
         cdef int64_t count = h.base_offset + h.last_delta + 1 - first
+        self._make_room(count, 0)
         self._put_place(h, count)
         self._put_stored(h, count)
         if is_wanted(self, COLUMN_OFFSET):

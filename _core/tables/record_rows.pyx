@@ -12,10 +12,13 @@ from _core.bytes.layout cimport *
 from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u32
 from _core.log.frames cimport FrameHeader
 from _core.tables.columns cimport (
-    null_i64, put_i32, put_i64, put_octets, repeat_i32, repeat_octets,
+    make_room, null_i64, put_i32, put_i64, put_octets, repeat_i32, repeat_octets,
 )
 from _core.tables.row_scan cimport *
 from _core.tables.timer_outcomes cimport OUTCOME_DELIVERED, OUTCOME_PENDING, OUTCOME_SIZE
+
+cdef enum:
+    RECORD_SIZE_MIN = 7
 
 cdef Slice IMMEDIATE = Slice(<const uint8_t*>b"immediate", 9)
 cdef Slice[4] STATE_NAMES = [
@@ -30,6 +33,11 @@ cdef inline bint _wants_headers(RowScan scan) noexcept nogil:
         is_wanted(scan, COLUMN_HEADERS) or is_wanted(scan, COLUMN_DUE_AT)
         or is_wanted(scan, COLUMN_ACCEPTED_AT)
     )
+
+
+cdef inline int64_t _record_bound(const FrameHeader* h, const Cursor* c) noexcept nogil:
+    """How many records there can be, whatever the header says."""
+    return min(<int64_t>h.record_count, (c.end - c.p) // RECORD_SIZE_MIN + 1)
 
 
 cdef inline int64_t _or_null(int64_t epoch_ms) noexcept nogil:
@@ -48,11 +56,11 @@ cdef class RecordRows(RowScan):
     ) except -1 nogil:
         """Put the columns that come from a record itself."""
         if is_wanted(self, COLUMN_KEY):
-            self._put_text(COLUMN_KEY, &r.key)
+            put_text(self, COLUMN_KEY, &r.key)
         if is_wanted(self, COLUMN_VALUE):
-            self._put_text(COLUMN_VALUE, &r.value)
+            put_text(self, COLUMN_VALUE, &r.value)
         if is_wanted(self, COLUMN_TIMESTAMP):
-            self._put_instant(COLUMN_TIMESTAMP, _timestamp(b, r))
+            put_instant(self, COLUMN_TIMESTAMP, _timestamp(b, r))
         return self._put_headers(r, delay) if reads_headers else 0
 
 
@@ -98,6 +106,7 @@ cdef class MessageRows(RecordRows):
             return 0
         unpacked = self._section(h, batch, b.attributes & ATTRIBUTE_CODEC, &c)
         with nogil:
+            self._make_room(_record_bound(h, &c), c.end - c.p)
             self._add_records(h, &b, &c)
         return 0
 
@@ -119,9 +128,9 @@ cdef class MessageRows(RecordRows):
             if is_wanted(self, COLUMN_OFFSET):
                 put_i64(&self.columns[COLUMN_OFFSET], offset)
             if is_wanted(self, COLUMN_DUE_AT):
-                self._put_instant(COLUMN_DUE_AT, _or_null(delay.due_ms))
+                put_instant(self, COLUMN_DUE_AT, _or_null(delay.due_ms))
             if is_wanted(self, COLUMN_ACCEPTED_AT):
-                self._put_instant(COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
+                put_instant(self, COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
         return self._add_frame(h, b, count)
 
     cdef int _add_frame(
@@ -156,6 +165,7 @@ cdef class DeliveryRows(RecordRows):
         decode_batch(batch, &b)
         unpacked = self._section(h, batch, b.attributes & ATTRIBUTE_CODEC, &c)
         with nogil:
+            self._make_room(_record_bound(h, &c), c.end - c.p + h.tables_size)
             self._add_completed(h, p, &b, &c)
         return 0
 
@@ -188,15 +198,15 @@ cdef class DeliveryRows(RecordRows):
         if is_wanted(self, COLUMN_OFFSET):
             put_i64(&self.columns[COLUMN_OFFSET], h.base_offset + r.offset_delta)
         if is_wanted(self, COLUMN_KEY):
-            self._put_text(COLUMN_KEY, &r.key)
+            put_text(self, COLUMN_KEY, &r.key)
         if is_wanted(self, COLUMN_ID):
             put_octets(&self.columns[COLUMN_ID], name.data, name.size if name.size else -1)
         if is_wanted(self, COLUMN_DUE_AT):
-            self._put_instant(COLUMN_DUE_AT, _or_null(delay.due_ms))
+            put_instant(self, COLUMN_DUE_AT, _or_null(delay.due_ms))
         if is_wanted(self, COLUMN_ACCEPTED_AT):
-            self._put_instant(COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
+            put_instant(self, COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
         if is_wanted(self, COLUMN_DELIVERED_AT):
-            self._put_instant(COLUMN_DELIVERED_AT, h.store_time_ms)
+            put_instant(self, COLUMN_DELIVERED_AT, h.store_time_ms)
         if is_wanted(self, COLUMN_LATENESS_MS):
             if delay.due_ms < 0:
                 null_i64(&self.columns[COLUMN_LATENESS_MS])
@@ -249,6 +259,7 @@ cdef class TimerRows(RecordRows):
         if self.timers * OUTCOME_SIZE > self.outcomes.size:
             raise ValueError(f"{self.outcomes.size} bytes of outcomes for {self.timers} timers")
         with nogil:
+            self._make_room(h.timer_count, <int64_t>h.held_size + h.tables_size)
             self._add_timers(h, p, self.outcomes.p + first * OUTCOME_SIZE)
         return 0
 
@@ -286,10 +297,12 @@ cdef class TimerRows(RecordRows):
     ) except -1 nogil:
         cdef int64_t since
         cdef int size = entry[TIMER_AT_ID_SIZE]
+        cdef const Slice* state
         self._put_place(h, 1)
         if is_wanted(self, COLUMN_INDEX):
             put_i32(&self.columns[COLUMN_INDEX], load_i32(entry + TIMER_AT_INDEX))
         if is_wanted(self, COLUMN_ID):
+            make_room(&self.columns[COLUMN_ID], 1, size)
             put_octets(
                 &self.columns[COLUMN_ID], p + load_u32(entry + TIMER_AT_ID_POS),
                 size if size else -1,
@@ -297,14 +310,15 @@ cdef class TimerRows(RecordRows):
         if is_wanted(self, COLUMN_LEVEL):
             put_i32(&self.columns[COLUMN_LEVEL], entry[TIMER_AT_LEVEL])
         if is_wanted(self, COLUMN_DUE_AT):
-            self._put_instant(COLUMN_DUE_AT, load_i64(entry + TIMER_AT_DUE))
+            put_instant(self, COLUMN_DUE_AT, load_i64(entry + TIMER_AT_DUE))
         if is_wanted(self, COLUMN_ACCEPTED_AT):
-            self._put_instant(COLUMN_ACCEPTED_AT, h.store_time_ms)
+            put_instant(self, COLUMN_ACCEPTED_AT, h.store_time_ms)
         if is_wanted(self, COLUMN_DELAY_STATE):
-            self._put_text(COLUMN_DELAY_STATE, &STATE_NAMES[outcome[0] & 3])
+            state = &STATE_NAMES[outcome[0] & 3]
+            repeat_octets(&self.columns[COLUMN_DELAY_STATE], state.data, state.size, 1)
         if is_wanted(self, COLUMN_COMPLETED_AT):
             memcpy(&since, outcome + 1, 8)
-            self._put_instant(
+            put_instant(self, 
                 COLUMN_COMPLETED_AT, INT64_MIN if outcome[0] == OUTCOME_PENDING else since
             )
         self.rows += 1

@@ -1,10 +1,10 @@
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from _core.bytes.batch cimport Record, Slice
 from _core.bytes.octets cimport Cursor
 from _core.log.frames cimport FrameHeader
 from _core.log.window cimport LogWindow
-from _core.tables.columns cimport ColumnData
+from _core.tables.columns cimport ColumnData, null_i64, put_i64, put_octets
 
 # The columns of all tables; COLUMN_NAMES has their names in this order.
 cdef enum:
@@ -108,10 +108,21 @@ cdef class RowScan:
     cdef int _put_place(self, const FrameHeader* h, int64_t count) except -1 nogil
     cdef int _put_stored(self, const FrameHeader* h, int64_t count) except -1 nogil
     cdef int _put_headers(self, const Record* r, DelayHeaders* found) except -1 nogil
-    cdef int _put_instant(self, int column, int64_t epoch_ms) except -1 nogil
-    cdef int _put_text(self, int column, const Slice* text) except -1 nogil
+    cdef int _make_room(self, int64_t rows, int64_t octets) except -1 nogil
     cdef int64_t _size_held(self) noexcept nogil
 
 
 cdef inline bint is_wanted(RowScan scan, int column) noexcept nogil:
     return (scan.wanted >> column) & 1
+
+
+cdef inline void put_text(RowScan scan, int column, const Slice* text) noexcept nogil:
+    put_octets(&scan.columns[column], text.data, text.size)
+
+
+# Puts an instant; INT64_MIN is null.
+cdef inline void put_instant(RowScan scan, int column, int64_t epoch_ms) noexcept nogil:
+    if epoch_ms == INT64_MIN:
+        null_i64(&scan.columns[column])
+    else:
+        put_i64(&scan.columns[column], in_us(epoch_ms))

@@ -22,8 +22,8 @@ from _core.log.frames cimport (
 from _core.log import frames
 from _core.log.window cimport LogWindow
 from _core.tables.columns cimport (
-    ColumnData, null_i64, put_end, put_i64, put_octets, release_column, repeat_i32, repeat_i64,
-    repeat_octets, take_column,
+    make_room, put_end, put_octets, release_column, repeat_i32, repeat_i64, repeat_octets,
+    take_column,
 )
 
 COLUMN_NAMES = (
@@ -40,6 +40,11 @@ cdef enum:
     DIGITS_MAX = 15              # of an instant in a delay header
     HEAD_SPAN_BYTES = 1 << 16    # bytes of one read where bodies are skipped
     BODY_SPAN_BYTES = 1 << 20
+
+
+cdef uint64_t OCTETS_COLUMNS = (
+    <uint64_t>1 << COLUMN_KEY | <uint64_t>1 << COLUMN_VALUE | <uint64_t>1 << COLUMN_ID
+)
 
 
 cdef inline int64_t _decimal(const Slice* text) noexcept nogil:
@@ -240,6 +245,16 @@ cdef class RowScan:
 
     # Parts of a row
 
+    cdef int _make_room(self, int64_t rows, int64_t octets) except -1 nogil:
+        """Make room for rows whose octets of all columns have at most `octets` bytes."""
+        cdef int i
+        for i in range(COLUMN_COUNT):
+            if is_wanted(self, i):
+                make_room(
+                    &self.columns[i], rows, octets if (OCTETS_COLUMNS >> i) & 1 else 0
+                )
+        return 0
+
     cdef object _section(self, const FrameHeader* h, const uint8_t* batch, int codec, Cursor* c):
         """Point `c` at the records of a visible batch. The object returned keeps them in memory.
 
@@ -271,15 +286,6 @@ cdef class RowScan:
             repeat_i64(&self.columns[COLUMN_STORE_TIMESTAMP], in_us(h.store_time_ms), count)
         return 0
 
-    cdef int _put_text(self, int column, const Slice* text) except -1 nogil:
-        return put_octets(&self.columns[column], text.data, text.size)
-
-    cdef int _put_instant(self, int column, int64_t epoch_ms) except -1 nogil:
-        """Put an instant, which Arrow has in microseconds; INT64_MIN is null."""
-        if epoch_ms == INT64_MIN:
-            return null_i64(&self.columns[column])
-        return put_i64(&self.columns[column], in_us(epoch_ms))
-
     cdef int _put_headers(self, const Record* r, DelayHeaders* found) except -1 nogil:
         """Read the headers of a record; put them if they are wanted. Raises ValueError."""
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
@@ -298,6 +304,8 @@ cdef class RowScan:
             elif _is_named(&key, b"x-accepted-at", 13):
                 found.accepted_ms = _decimal(&value)
             if puts:
+                make_room(&self.columns[HEADER_KEY], 1, key.size)
+                make_room(&self.columns[HEADER_VALUE], 1, max(value.size, 0))
                 put_octets(&self.columns[HEADER_KEY], key.data, key.size)
                 put_octets(&self.columns[HEADER_VALUE], value.data, value.size)
         if puts:
