@@ -110,6 +110,7 @@ _app.later("timers", "appliance.commands.status", "timers_app")
 _app.later("check", "appliance.commands.check", "COMMAND")
 _app.later("dump", "appliance.commands.dump", "COMMAND")
 _app.later("rebuild", "appliance.commands.rebuild", "COMMAND")
+_app.later("pipeline", "appliance.commands.pipeline", "app")
 
 
 @_app.command("version")

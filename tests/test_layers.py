@@ -37,6 +37,8 @@ LAYERS: Final[dict[str, int]] = {
     "compat.tables": 4,
     "compat.tables.*": 4,
     # 5 as well: what a Spark process or a notebook loads
+    "compat.pipeline": 5,
+    "compat.pipeline.*": 5,
     "compat.spark": 5,
     "compat.spark.*": 5,
     # 3: sans-IO
@@ -104,7 +106,8 @@ LOOP_MODULES: Final = frozenset(
 )
 
 # The broker knows nothing of the protocols in front of it: the composition root joins them.
-FACADE_IMPORTERS: Final = frozenset({"appliance.main"})
+# The command of the pipeline joins it to nothing: it starts it, and no broker is there.
+FACADE_IMPORTERS: Final = frozenset({"appliance.main", "appliance.commands.pipeline"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "commands": 20,
     "disks": 50,
     "programs": 70,
+    "spark": 60,
     "system/clients/test_rebalances.py": 10,
     "system/clients/test_snippets.py": 12,
     "system/fuzz/test_fuzz.py": 50,
@@ -194,6 +195,8 @@ GROUPS: Final[Mapping[str, str]] = {
     "system/clients/test_suites.py": "programs",
     # Each fills, cuts off or spoils a disk of the kernel, which has few loop devices.
     "system/realdisk/": "disks",
+    # Spark takes all processors, and much memory.
+    "system/spark/": "spark",
     # They share one broker.
     "system/service/test_commands.py": "commands",
     "system/service/test_refused_start.py": "commands",
