@@ -136,22 +136,28 @@ class Target:
         self._fs.sync_dir(self._state)
 
     def _roll_forward(self) -> None:
-        """Do what the manifest says; what is done already is passed over."""
+        """Do what the manifest says; what is done already is passed over.
+
+        The stage exists until all of it is durable: the next commit no longer knows these moves.
+        """
         fs, manifest = self._fs, self.manifest
+        if not is_moving(fs, self.root, manifest):
+            return
         stage = self._state / STAGES / manifest.stage
-        changes = 0
+        self._make_directories({(self.root / new).parent for _, new in manifest.moves})
         for old, new in manifest.moves:
             if fs.exists(stage / old):
-                fs.make_dirs((self.root / new).parent, is_synced=False)
                 fs.rename(stage / old, self.root / new)
-                changes += 1
         for path in manifest.removes:
             if fs.exists(self.root / path):
                 fs.unlink(self.root / path)
-                changes += 1
-        # Before the next commit, which no longer knows these moves.
-        if changes:
-            fs.sync_tree(self.root)
+        fs.sync_tree(self.root)
+
+    def _make_directories(self, paths: set[Path]) -> None:
+        """Make directories, durable before a file is moved to one: or a crash may lose the file."""
+        for path in sorted(paths):
+            self._fs.make_dirs(path, is_synced=False)
+        self._fs.sync_tree(self.root)
 
 
 def is_moving(fs: FileSystem, root: Path, manifest: Manifest) -> bool:

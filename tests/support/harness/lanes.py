@@ -32,6 +32,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "unit/kafka/test_control_fuzz.py": 10,
     "unit/offsets/test_offset_crashes.py": 10,
     "unit/perf/test_clients.py": 18,
+    "unit/pipeline/test_target.py": 8,
     "unit/store/test_call_failures.py": 110,
     "unit/store/test_crash_mutants.py": 7,
     "unit/store/test_crash_states.py": 60,

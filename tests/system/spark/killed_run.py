@@ -1,21 +1,14 @@
-"""A run of the pipeline that ends itself by SIGKILL when it comes to a point.
-
-    python -m tests.system.spark.killed_run DATA_DIR OUT OPERATION PATTERN COUNT
-
-It ends just before the COUNTth call of OPERATION on a path that contains PATTERN; tasks of Spark
-end it as well.
-"""
+"""A run of the pipeline that ends itself by SIGKILL when it comes to a point."""
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 from appliance.system.files import File, OsFileSystem
 from compat.pipeline.job import Job, Limits
 from compat.pipeline.session import spark_session
 
-SMALL_LIMITS = Limits(slice_bytes=1 << 13, small_files=3)
+SMALL_LIMITS = Limits(slice_bytes=1 << 14, small_files=2)
 
 
 class KillingFileSystem(OsFileSystem):
@@ -54,21 +47,26 @@ class KillingFileSystem(OsFileSystem):
         super().sync_tree(path)
 
 
-def main() -> None:
-    data_dir, out, operation, pattern, count = sys.argv[1:]
-    fs = KillingFileSystem(operation, pattern, int(count))
+def run_until_killed(
+    address: dict[str, str], data_dir: Path, out: Path, point: tuple[str, str, int]
+) -> None:
+    """Run the pipeline in this process, which is to do nothing else.
+
+    Args:
+        address: environment that names a Java machine.
+        data_dir, out: the directories.
+        point: the process ends just before the nth call of an operation, on a path that contains
+            some text: operation, text, n. Tasks of Spark count for themselves, and end it as well.
+    """
+    os.environ.update(address)
     with spark_session("local[1]") as spark:
         job = Job(
             spark,
-            fs,
-            data_dir=Path(data_dir),
-            out=Path(out),
+            KillingFileSystem(*point),
+            data_dir=data_dir,
+            out=out,
             report=print,
             limits=SMALL_LIMITS,
         )
         job.open()
         job.run()
-
-
-if __name__ == "__main__":
-    main()
