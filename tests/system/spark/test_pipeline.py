@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -206,15 +207,22 @@ def test_a_machine_without_java_is_told_what_to_install(tmp_path: Path) -> None:
     assert "apt-get install openjdk-17-jre-headless" in ended.stderr
 
 
+@pytest.fixture(scope="module")
+def tables(spark: Any, days: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one run makes of the last day; not to be changed."""
+    out = tmp_path_factory.mktemp("tables")
+    run(spark, days[-1], out)
+    return out
+
+
 def test_tables_are_those_that_follow_from_the_log(
-    spark: Any, days: list[Path], tmp_path: Path
+    spark: Any, days: list[Path], tables: Path
 ) -> None:
-    tables = scenario.expected(days[-1])
-    assert all(tables.values()), "the scenario has something of everything"
-    lines = run(spark, days[-1], tmp_path)
-    scenario.assert_tables(tmp_path, tables)
-    assert lines[-1].startswith("up to date: log position ")
-    assert run(spark, days[-1], tmp_path) == lines[-1:], "there is nothing left to do"
+    rows = scenario.expected(days[-1])
+    assert all(rows.values()), "the scenario has something of everything"
+    scenario.assert_tables(tables, rows)
+    (line,) = run(spark, days[-1], tables)
+    assert line.startswith("up to date: log position "), "there was something left to do"
 
 
 def test_runs_in_small_steps_give_the_tables_of_one_run_and_correct_earlier_hours(
@@ -250,24 +258,23 @@ def test_small_files_are_merged_and_rows_stay(spark: Any, days: list[Path], tmp_
 
 
 def test_tables_are_read_by_spark_from_the_commit_and_from_the_directories(
-    spark: Any, days: list[Path], tmp_path: Path
+    spark: Any, tables: Path, tmp_path: Path
 ) -> None:
-    run(spark, days[0], tmp_path)
-    tables = scenario.expected(days[0])
-    for table, rows in tables.items():
+    for table, rows in scenario.written(tables).items():
         names = [*(FACTS[table].names if table in FACTS else columns_of(table)), "topic", "date"]
-        loaded = load(spark, tmp_path, table)
+        loaded = load(spark, tables, table)
         assert loaded.columns == names
         assert loaded.count() == len(rows)
         topics = {row.topic for row in loaded.select("topic").distinct().collect()}
         assert topics == {row[0] for row in rows}
-        directory = spark.read.parquet(str(tmp_path / table))
+        directory = spark.read.parquet(str(tables / table))
         assert directory.columns == names
         assert directory.count() == len(rows)
-    stage = tmp_path / STATE_DIR / STAGES / read_manifest(OsFileSystem(), tmp_path).stage
+    copy = shutil.copytree(tables, tmp_path / "copy")
+    stage = copy / STATE_DIR / STAGES / read_manifest(OsFileSystem(), copy).stage
     stage.mkdir(parents=True)
     with pytest.raises(ConfigError, match="moving files"):
-        load(spark, tmp_path, "hourly")
+        load(spark, copy, "hourly")
 
 
 def columns_of(table: str) -> list[str]:
@@ -275,21 +282,19 @@ def columns_of(table: str) -> list[str]:
 
 
 def test_tables_of_another_log_are_refused_and_stay(
-    spark: Any, days: list[Path], tmp_path: Path
+    spark: Any, days: list[Path], tables: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    run(spark, days[1], out)
-    before = scenario.written(out)
+    before = scenario.written(tables)
     (other,) = scenario.days(tmp_path / "other", 1, seed=2)
     with pytest.raises(ConfigError, match=r"of cluster .* give another --out"):
-        run(spark, other, out)
+        run(spark, other, tables)
     with pytest.raises(ConfigError, match="may be an older copy"):
-        run(spark, days[0], out)
+        run(spark, days[0], tables)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ConfigError, match="holds other files"):
         run(spark, days[0], tmp_path / "full")
-    assert scenario.written(out) == before
+    assert scenario.written(tables) == before
 
 
 def test_a_copy_that_went_another_way_is_refused(spark: Any, tmp_path: Path) -> None:
