@@ -107,7 +107,7 @@ LOOP_MODULES: Final = frozenset(
 
 # The broker knows nothing of the protocols in front of it: the composition root joins them.
 # The command of the pipeline joins it to nothing: it starts it, and no broker is there.
-FACADE_IMPORTERS: Final = frozenset({"appliance.main", "appliance.commands.pipeline"})
+FACADE_IMPORTERS: Final = ("appliance.main", "appliance.commands.pipeline")
 
 
 @dataclass(frozen=True, slots=True)
