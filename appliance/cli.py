@@ -113,6 +113,7 @@ _app.later("dump", "appliance.commands.dump", "COMMAND")
 _app.later("export", "appliance.commands.export", "COMMAND")
 _app.later("import", "appliance.commands.import_rows", "COMMAND")
 _app.later("rebuild", "appliance.commands.rebuild", "COMMAND")
+_app.later("pipeline", "appliance.commands.pipeline", "app")
 
 
 @_app.command("version")

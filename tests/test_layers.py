@@ -35,6 +35,8 @@ LAYERS: Final[dict[str, int]] = {
     "compat.tables": 4,
     "compat.tables.*": 4,
     # 5 as well: what a Spark process or a notebook loads
+    "compat.pipeline": 5,
+    "compat.pipeline.*": 5,
     "compat.spark": 5,
     "compat.spark.*": 5,
     # 3: sans-IO
@@ -105,8 +107,10 @@ LOOP_MODULES: Final = frozenset(
 
 # The broker knows nothing of the protocols in front of it: the composition root joins them.
 FACADE_IMPORTERS: Final = frozenset({"appliance.main"})
-# The tables are no protocol, and the command that exports them is a part of that root.
-TABLE_IMPORTERS: Final = frozenset({"appliance.commands.export", "appliance.commands.table_files"})
+# Tables and the pipeline are no protocols, and their commands are a part of that root.
+TABLE_IMPORTERS: Final = frozenset(
+    {"appliance.commands.export", "appliance.commands.pipeline", "appliance.commands.table_files"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,7 @@ def check_loop(imports: Iterable[Import]) -> Iterator[str]:
 def check_facade(imports: Iterable[Import]) -> Iterator[str]:
     for each in imports:
         is_broker = each.importer.split(".")[0] == "appliance"
-        is_table = each.imported.startswith("compat.tables")
+        is_table = each.imported.startswith(("compat.pipeline", "compat.spark", "compat.tables"))
         if is_table and each.importer in TABLE_IMPORTERS:
             continue
         if is_broker and each.top == "compat" and each.importer not in FACADE_IMPORTERS:

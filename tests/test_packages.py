@@ -155,7 +155,7 @@ def requirements(name: str) -> dict[str, str]:
     return {match[1].lower(): match[2] for match in found if match}
 
 
-OF_SPARK = ("compat/spark/", "compat/tables/")
+OF_SPARK = ("compat/pipeline/", "compat/spark/", "compat/tables/")
 """Packages that only `latermq[spark]` can use; no other one imports what it adds."""
 
 

@@ -38,7 +38,7 @@ cdef class FrameRows(RowScan):
             )
         self._put_place(h, 1)
         if is_wanted(self, COLUMN_STORE_TIMESTAMP):
-            put_instant(self, 
+            put_instant(self,
                 COLUMN_STORE_TIMESTAMP, INT64_MIN if h.kind == KIND_BLANK else h.store_time_ms
             )
         self._put_number(COLUMN_SIZE, h.size)
@@ -71,7 +71,7 @@ cdef class FrameRows(RowScan):
         if is_wanted(self, COLUMN_MIN_TIMESTAMP):
             put_instant(self, COLUMN_MIN_TIMESTAMP, h.min_timestamp if is_known else INT64_MIN)
         if is_wanted(self, COLUMN_MAX_TIMESTAMP):
-            put_instant(self, 
+            put_instant(self,
                 COLUMN_MAX_TIMESTAMP, h.max_timestamp if h.record_count else INT64_MIN
             )
         if is_wanted(self, COLUMN_MIN_DUE_AT):

@@ -318,7 +318,7 @@ cdef class TimerRows(RecordRows):
             repeat_octets(&self.columns[COLUMN_DELAY_STATE], state.data, state.size, 1)
         if is_wanted(self, COLUMN_COMPLETED_AT):
             memcpy(&since, outcome + 1, 8)
-            put_instant(self, 
+            put_instant(self,
                 COLUMN_COMPLETED_AT, INT64_MIN if outcome[0] == OUTCOME_PENDING else since
             )
         self.rows += 1

@@ -201,6 +201,7 @@ def _parameter(declared: inspect.Parameter) -> click.Parameter:
         return click.Option([declared.name, *flags], is_flag=True, **common)
     return click.Option(
         [declared.name, *flags],
+        required=declared.default is declared.empty,
         metavar=option.metavar,
         envvar=option.envvar,
         show_envvar=True,

@@ -15,7 +15,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "commands": 20,
     "disks": 50,
     "programs": 70,
-    "spark": 100,
+    "spark": 160,
     "system/clients/test_rebalances.py": 10,
     "system/clients/test_snippets.py": 12,
     "system/fuzz/test_fuzz.py": 50,
@@ -32,6 +32,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "unit/kafka/test_control_fuzz.py": 10,
     "unit/offsets/test_offset_crashes.py": 10,
     "unit/perf/test_clients.py": 18,
+    "unit/pipeline/test_target.py": 8,
     "unit/store/test_call_failures.py": 110,
     "unit/store/test_crash_mutants.py": 7,
     "unit/store/test_crash_states.py": 60,
@@ -203,12 +204,12 @@ GROUPS: Final[Mapping[str, str]] = {
     "system/clients/test_suites.py": "programs",
     # Each fills, cuts off or spoils a disk of the kernel, which has few loop devices.
     "system/realdisk/": "disks",
+    # Spark takes all processors, and much memory.
+    "system/spark/": "spark",
     # They share one broker.
     "system/service/test_commands.py": "commands",
     "system/service/test_refused_start.py": "commands",
     "system/service/test_terminals.py": "commands",
-    # They share one session of Spark, which is one Java process of a gigabyte.
-    "system/spark/": "spark",
 }
 """Path of a file or a directory -> the group that it is in, which has an entry in `SECONDS`."""
 

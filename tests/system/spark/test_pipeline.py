@@ -1,0 +1,403 @@
+"""The pipeline keeps exactly the tables that follow from the log, however it is run or killed."""
+
+import itertools
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
+pytest.importorskip("pyarrow", reason="PyArrow is not installed")
+
+from appliance.errors import ConfigError, LatermqError  # noqa: E402 (after the skip)
+from appliance.system.files import OsFileSystem  # noqa: E402
+from appliance.units import MS_PER_DAY, MS_PER_HOUR  # noqa: E402
+from compat.pipeline.job import DEFAULT_LIMITS, Job, Limits, PipelineError  # noqa: E402
+from compat.pipeline.layout import AGGREGATES, FACTS, STATE_DIR  # noqa: E402
+from compat.pipeline.reading import load  # noqa: E402
+from compat.pipeline.session import spark_session  # noqa: E402
+from compat.pipeline.target import STAGES, read_manifest  # noqa: E402
+from tests.support.docs.source_files import ROOT  # noqa: E402
+from tests.support.harness import pipeline_scenario as scenario  # noqa: E402
+from tests.support.harness.appliance_process import latermq_command  # noqa: E402
+from tests.support.harness.broker_harness import BrokerHarness  # noqa: E402
+from tests.support.harness.offline_scenario import export  # noqa: E402
+from tests.support.values.kafka_records import Record, delay  # noqa: E402
+from tests.system.spark.killed_run import SMALL_LIMITS, run_until_killed  # noqa: E402
+
+KILLS: Final = (
+    # (the day it runs on, what it is about to do, on which path, which time)
+    (0, "create", "/messages-", 1),  # a task, its first file
+    (0, "create", "/progress.json.new", 1),
+    (0, "rename", "/progress.json", 1),  # nothing is committed
+    (0, "rename", "/messages/", 2),  # one file of the commit is at its place
+    (1, "unlink", "/known-", 1),  # what the commit supersedes is still there
+    (1, "create", "/hourly-", 2),
+    (1, "rename", "/hourly/", 2),  # one corrected partition is at its place
+    (1, "rename", "/due/", 1),
+    (1, "rename", "/completed/", 1),  # within a compaction
+    (1, "unlink", "/messages/", 1),
+)
+
+SUBMIT: Final = " ".join(
+    [
+        # The tables are tiny: nothing that Java or Spark compiles would be used often.
+        '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"',
+        "--conf spark.sql.shuffle.partitions=1 --conf spark.sql.adaptive.enabled=false",
+        "--conf spark.sql.codegen.factoryMode=NO_CODEGEN",
+        "--conf spark.sql.codegen.wholeStage=false",
+        "pyspark-shell",
+    ]
+)
+
+
+class Machine:
+    """A Java machine for Spark that outlives the processes that drive it.
+
+    A test that kills them need not start Java each time.
+    """
+
+    def __init__(self) -> None:
+        from pyspark.java_gateway import launch_gateway
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_SUBMIT_ARGS", SUBMIT)
+            self.gateway: Any = launch_gateway()
+        parameters = self.gateway.gateway_parameters
+        self.address = {
+            "PYSPARK_GATEWAY_PORT": str(parameters.port),
+            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+        }
+
+    def stop_spark(self) -> None:
+        """End the session of a process that was killed."""
+        context = self.gateway.jvm.org.apache.spark.SparkContext
+        context.getOrCreate(self.gateway.jvm.org.apache.spark.SparkConf()).stop()
+
+    def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a program that uses Spark."""
+        environment = os.environ | self.address
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
+
+    def close(self) -> None:
+        self.gateway.shutdown()
+        self.gateway.proc.stdin.close()
+        self.gateway.proc.wait()
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A data directory after each of three days."""
+    return scenario.days(tmp_path_factory.mktemp("data"), 3)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        made = Machine()
+    except PySparkRuntimeError:
+        pytest.skip("Java is not installed")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def spark(machine: Machine) -> Iterator[Any]:
+    patch = pytest.MonkeyPatch()
+    for name, value in machine.address.items():
+        patch.setenv(name, value)
+    with spark_session("local[2]") as session:
+        yield session
+    patch.undo()
+
+
+def run(spark: Any, data_dir: Path, out: Path, limits: Limits = DEFAULT_LIMITS) -> list[str]:
+    """Run the pipeline once; return its lines of progress."""
+    lines: list[str] = []
+    job = Job(spark, OsFileSystem(), data_dir=data_dir, out=out, report=lines.append, limits=limits)
+    try:
+        job.open()
+        job.run()
+    finally:
+        job.close()
+    return lines
+
+
+# First what other processes do: there can be one session on a machine, and later tests share one.
+
+
+def test_a_run_that_is_killed_anywhere_and_restarted_gives_the_tables_of_one_run(
+    machine: Machine, days: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for day, kills in itertools.groupby(KILLS, lambda kill: kill[0]):
+        for _, *point in kills:
+            assert drive(machine, days[day], out, point) == -signal.SIGKILL, point
+            machine.stop_spark()
+        assert drive(machine, days[day], out, ["never", "", 1]) == 0
+        scenario.assert_tables(out, scenario.expected(days[day]))
+
+
+def drive(machine: Machine, data_dir: Path, out: Path, point: list[Any]) -> int | None:
+    """Run the pipeline in a process of its own; return how it ended."""
+    # It is forked off a process that has imported PySpark, which saves half of the time.
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([run_until_killed.__module__])
+    arguments = machine.address, data_dir, out, tuple(point)
+    process = processes.Process(target=run_until_killed, args=arguments)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def test_the_commands_do_it_and_say_what_is_wrong(
+    machine: Machine, days: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--data-dir", str(days[0]), "--out", str(out)]
+    ended = machine.run([latermq_command(), "pipeline", "run", *arguments])
+    assert ended.returncode == 0, ended.stderr
+    assert "latermq: up to date: log position " in ended.stderr
+    scenario.assert_tables(out, scenario.expected(days[0]))
+    arguments[1] = str(tmp_path)
+    ended = machine.run([sys.executable, "-m", "compat.pipeline", *arguments])
+    assert ended.returncode == 2
+    assert f"latermq: {tmp_path} is not a latermq data directory" in ended.stderr
+
+
+def test_arguments_are_checked_before_spark_is_started(tmp_path: Path) -> None:
+    arguments = ["--data-dir", str(tmp_path), "--out", str(tmp_path)]
+    for every, problem in (("5", "is not a duration"), ("10ms", "use 1s or more")):
+        command = [latermq_command(), "pipeline", "run", *arguments, "--every", every]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 2
+        assert problem in ended.stderr
+    command = [latermq_command(), "pipeline", "run", *arguments[:2]]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "Missing option '--out'" in ended.stderr
+
+
+def test_a_machine_without_java_is_told_what_to_install(tmp_path: Path) -> None:
+    command = [
+        latermq_command(),
+        "pipeline",
+        "run",
+        "--data-dir",
+        str(tmp_path),
+        "--out",
+        str(tmp_path),
+    ]
+    environment = os.environ | {"JAVA_HOME": str(tmp_path)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "apt-get install openjdk-17-jre-headless" in ended.stderr
+
+
+@pytest.fixture(scope="module")
+def tables(spark: Any, days: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one run makes of the last day; not to be changed."""
+    out = tmp_path_factory.mktemp("tables")
+    run(spark, days[-1], out)
+    return out
+
+
+def test_tables_are_those_that_follow_from_the_log(
+    spark: Any, days: list[Path], tables: Path
+) -> None:
+    rows = scenario.expected(days[-1])
+    assert all(rows.values()), "the scenario has something of everything"
+    scenario.assert_tables(tables, rows)
+    (line,) = run(spark, days[-1], tables)
+    assert line.startswith("up to date: log position "), "there was something left to do"
+
+
+def test_runs_in_small_steps_give_the_tables_of_one_run_and_correct_earlier_hours(
+    spark: Any, days: list[Path], tmp_path: Path
+) -> None:
+    before: scenario.Tables = {}
+    corrected = dict.fromkeys(("lateness", "outcomes"), 0)
+    for data_dir in days:
+        run(spark, data_dir, tmp_path, SMALL_LIMITS)
+        tables = scenario.expected(data_dir)
+        scenario.assert_tables(tmp_path, tables)
+        for table in corrected if before else ():
+            last_hour = max(row[2] for row in before["hourly"])
+            rows = set(tables[table]) - set(before[table])
+            corrected[table] += sum(row[2] < last_hour for row in rows)
+        before = tables
+    assert all(corrected.values()), f"no earlier hour was corrected: {corrected}"
+
+
+def test_small_files_are_merged_and_rows_stay(spark: Any, days: list[Path], tmp_path: Path) -> None:
+    run(spark, days[-1], tmp_path, Limits(slice_bytes=1 << 12, small_files=1000))
+    many = scenario.written(tmp_path)
+    count = len(scenario.visible_files(tmp_path))
+    lines = run(spark, days[-1], tmp_path, Limits(small_files=2))
+    assert scenario.written(tmp_path) == many
+    assert any(line.startswith("compaction: ") for line in lines)
+    manifest = read_manifest(OsFileSystem(), tmp_path)
+    for table in FACTS:
+        for partition in manifest.files[table]:
+            tiers = [file.size.bit_length() // 3 for file in manifest.files_of(table, [partition])]
+            assert len(set(tiers)) == len(tiers)
+    assert len(scenario.visible_files(tmp_path)) < count
+
+
+def test_tables_are_read_by_spark_from_the_commit_and_from_the_directories(
+    spark: Any, tables: Path, tmp_path: Path
+) -> None:
+    for table, rows in scenario.written(tables).items():
+        names = [*(FACTS[table].names if table in FACTS else columns_of(table)), "topic", "date"]
+        loaded = load(spark, tables, table)
+        assert loaded.columns == names
+        assert loaded.count() == len(rows)
+        topics = {row.topic for row in loaded.select("topic").distinct().collect()}
+        assert topics == {row[0] for row in rows}
+        directory = spark.read.parquet(str(tables / table))
+        assert directory.columns == names
+        assert directory.count() == len(rows)
+    copy = shutil.copytree(tables, tmp_path / "copy")
+    stage = copy / STATE_DIR / STAGES / read_manifest(OsFileSystem(), copy).stage
+    stage.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="moving files"):
+        load(spark, copy, "hourly")
+
+
+def columns_of(table: str) -> list[str]:
+    return [column.name for column in AGGREGATES[table]]
+
+
+def test_tables_of_another_log_are_refused_and_stay(
+    spark: Any, days: list[Path], tables: Path, tmp_path: Path
+) -> None:
+    before = scenario.written(tables)
+    (other,) = scenario.days(tmp_path / "other", 1, seed=2)
+    with pytest.raises(ConfigError, match=r"of cluster .* give another --out"):
+        run(spark, other, tables)
+    with pytest.raises(ConfigError, match="may be an older copy"):
+        run(spark, days[0], tables)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ConfigError, match="holds other files"):
+        run(spark, days[0], tmp_path / "full")
+    assert scenario.written(tables) == before
+
+
+def test_a_copy_that_went_another_way_is_refused(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    harness = scenario.live_a_day(scenario.begin(), rng)
+    copy = BrokerHarness(harness.disk.crashed("kept", rng), harness.clock, harness.config)
+    one = export(scenario.live_a_day(harness, rng).disk, tmp_path / "one")
+    copy.clock.advance_ms(MS_PER_DAY)
+    for _ in range(3):
+        copy = scenario.live_a_day(copy.restart(), rng)
+    two = export(copy.disk, tmp_path / "two")
+    run(spark, one, tmp_path / "out")
+    with pytest.raises(ConfigError, match="is another one"):
+        run(spark, two, tmp_path / "out")
+
+
+def test_rows_of_deleted_topics_and_records_stay(spark: Any, tmp_path: Path) -> None:
+    harness = BrokerHarness()
+    for topic in ("kept", "gone"):
+        harness.create_topic(topic)
+        harness.produce(topic, 0, [Record(b"now"), Record(b"later", headers=delay(MS_PER_DAY))])
+    harness = harness.restart()
+    first = export(harness.disk, tmp_path / "first")
+    run(spark, first, tmp_path / "out")
+    before = scenario.written(tmp_path / "out")
+    harness.delete_topic("gone")
+    harness.produce("kept", 0, [Record(b"more")])
+    harness.tick(MS_PER_HOUR)
+    harness.restart()
+    second = export(harness.disk, tmp_path / "second")
+    run(spark, second, tmp_path / "out")
+    after = scenario.written(tmp_path / "out")
+    for table in FACTS:
+        assert set(before[table]) <= set(after[table])
+    assert {row[0] for row in after["due"]} == {"kept"}
+    assert len(after["messages"]) == 3
+
+
+def test_damage_ends_a_run_unless_it_is_accepted(spark: Any, tmp_path: Path) -> None:
+    harness = scenario.live_a_day(scenario.begin(), random.Random(4))
+    data_dir = export(harness.disk, tmp_path / "data")
+    out = tmp_path / "out"
+    rows = scenario.expected(data_dir)["messages"]
+    position = rows[len(rows) // 2][-2]
+    segment = next((data_dir / "commitlog").glob("0*"))
+    with segment.open("r+b") as file:
+        file.seek(position + 20)
+        file.write(b"\xff\xff\xff\xff")
+    with pytest.raises(PipelineError, match=f"position {position}: .* --accept-data-loss"):
+        run(spark, data_dir, out)
+    lines: list[str] = []
+    job = Job(
+        spark, OsFileSystem(), data_dir=data_dir, out=out, report=lines.append, accepts_loss=True
+    )
+    job.open()
+    job.run()
+    job.close()
+    assert "1 damaged parts of the log are left out" in lines
+    left = scenario.written(out)["messages"]
+    assert left == [row for row in rows if row[-2] != position]
+
+
+def test_a_job_that_runs_again_adds_what_the_log_has_gained(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    harness = scenario.begin()
+    data_dir, out = tmp_path / "data", tmp_path / "out"
+    job = Job(spark, OsFileSystem(), data_dir=data_dir, out=out, report=lambda _: None)
+    job.open()
+    for _ in range(2):
+        harness = scenario.live_a_day(harness, rng)
+        export(harness.disk, data_dir)
+        job.run()
+        scenario.assert_tables(out, scenario.expected(data_dir))
+    job.close()
+
+
+def test_two_runs_at_once_are_refused(spark: Any, days: list[Path], tmp_path: Path) -> None:
+    job = Job(spark, OsFileSystem(), data_dir=days[0], out=tmp_path, report=lambda _: None)
+    job.open()
+    try:
+        with pytest.raises(ConfigError, match=r"another pipeline \(pid \d+\) is running"):
+            run(spark, days[0], tmp_path)
+    finally:
+        job.close()
+
+
+def test_an_empty_log_gives_no_tables_yet(spark: Any, tmp_path: Path) -> None:
+    harness = BrokerHarness().restart()
+    data_dir = export(harness.disk, tmp_path / "data")
+    run(spark, data_dir, tmp_path / "out")
+    assert not any(scenario.written(tmp_path / "out").values())
+    with pytest.raises(LatermqError, match="is not a latermq data directory"):
+        run(spark, tmp_path, tmp_path / "other")
+
+
+def test_the_document_has_every_column() -> None:
+    text = (ROOT / "docs" / "PIPELINE.md").read_text()
+    for table, columns in AGGREGATES.items():
+        rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", section(text, table), flags=re.MULTILINE)
+        assert rows == [(column.name, column.meaning) for column in columns]
+    for table in FACTS:
+        assert f"`{table}`" in text
+
+
+def section(text: str, table: str) -> str:
+    return text.partition(f"### {table}\n")[2].partition("\n### ")[0].partition("\n## ")[0]
