@@ -32,9 +32,11 @@ from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.cold_reads import ColdRead
 from appliance.store.damage import Damage
 from appliance.store.log.commit_log import FlushJob
+from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery.report import Progress, RecoveryReport
 from appliance.store.state.checkpointer import Checkpointer
+from appliance.store.state.flushed_mark import FlushedMark
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.topics import Topics
@@ -311,6 +313,16 @@ class Broker:
     def checkpoints(self) -> Checkpointer:
         """The checkpointer; the broker's owner drives it at the end of turns."""
         return self._store.checkpoints
+
+    @property
+    def flushed_mark(self) -> FlushedMark:
+        """What publishes the flushed position; the broker's owner drives it as well."""
+        return self._store.mark
+
+    @property
+    def snapshots(self) -> LogSnapshots:
+        """The snapshots of the log."""
+        return self._store.snapshots
 
     # Topics
 

@@ -107,8 +107,11 @@ _app.later("topics", "appliance.commands.topics", "app")
 _app.later("groups", "appliance.commands.groups", "app")
 _app.later("status", "appliance.commands.status", "COMMAND")
 _app.later("timers", "appliance.commands.status", "timers_app")
+_app.later("snapshot", "appliance.commands.snapshots", "app")
 _app.later("check", "appliance.commands.check", "COMMAND")
 _app.later("dump", "appliance.commands.dump", "COMMAND")
+_app.later("export", "appliance.commands.export", "COMMAND")
+_app.later("import", "appliance.commands.import_rows", "COMMAND")
 _app.later("rebuild", "appliance.commands.rebuild", "COMMAND")
 
 

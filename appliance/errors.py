@@ -1,10 +1,10 @@
 """Every error that latermq raises on purpose, by who must act.
 
 The operator acts on ConfigError, DataDirectoryLockedError and StorageError; the caller on
-RequestError; the author of the client on RemoteProtocolError; the owner of the disk on
-CorruptionError, FormatVersionError and LogRefusedError; the user of a command on UnreachableError.
-After NotReadyError the caller waits. Any other exception that leaves the broker is a bug. Layer 1;
-does no I/O.
+RequestError and SnapshotError; the author of the client on RemoteProtocolError; the owner of the
+disk on CorruptionError, FormatVersionError and LogRefusedError; the user of a command on
+UnreachableError. After NotReadyError the caller waits. Any other exception that leaves the broker
+is a bug. Layer 1; does no I/O.
 """
 
 import errno as errno_names
@@ -115,6 +115,19 @@ class OffsetsTooLargeError(RequestError):
     """The committed offsets take more than they may (INVALID_COMMIT_OFFSET_SIZE)."""
 
     default_code = 28
+
+
+class SnapshotError(LatermqError):
+    """A snapshot of the log cannot be made, found or removed as asked; nothing was changed.
+
+    Args:
+        reason: "name", "exists", "unknown", "full" or "unsupported".
+        message: a sentence for the caller.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class RemoteProtocolError(LatermqError):

@@ -43,6 +43,28 @@ class TopicSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotStatus:
+    """A snapshot of the log.
+
+    Attributes:
+        name: unique among the snapshots of a data directory.
+        path: its directory.
+        created_at: when it was made, epoch ms.
+        start, end: the log positions between which it has the log.
+        size_bytes: bytes of its segments, which it shares with the log and other snapshots.
+        kept_bytes: bytes of those segments that the log no longer has.
+    """
+
+    name: str
+    path: str
+    created_at: int
+    start: int
+    end: int
+    size_bytes: int
+    kept_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """One partition.
 

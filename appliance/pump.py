@@ -18,15 +18,16 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from _core.paths.session import ParkedFetch
 from appliance.broker import Broker
-from appliance.errors import NotReadyError
+from appliance.errors import NotReadyError, StorageError
 from appliance.model import ColdPlace
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log.segment import SpareJob
-from appliance.store.state.checkpointer import CheckpointJob, MarkJob
+from appliance.store.state.checkpointer import CheckpointJob
+from appliance.store.state.flushed_mark import MarkJob
 from appliance.system.clock import WakeTimer
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
@@ -46,6 +47,7 @@ DUE_BACKLOG_DIVISOR: Final = 4
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Progressed = Callable[[list[ParkedFetch]], None]
 
 
@@ -74,6 +76,9 @@ class Pump:
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
+        # A checkpoint may take minutes to write; readers wait a second for the flushed position.
+        self._marker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-mark")
+        self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-snap")
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -88,6 +93,7 @@ class Pump:
         self._housekeeping: asyncio.TimerHandle | None = None
         self._slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
+        self._awaited_flushes: list[asyncio.Future[None]] = []
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self.is_stopped = False
         self._is_closed = False
@@ -116,6 +122,8 @@ class Pump:
             self._readers,
             self._bodies,
             self._saver,
+            self._marker,
+            self._snapshots,
         ):
             await asyncio.to_thread(threads.shutdown)
         if self._flush_future is not None:
@@ -196,6 +204,39 @@ class Pump:
             self._awaited.append((pos, future))
             await future
 
+    async def flushed(self, pos: int) -> None:
+        """Wait until everything below a log position is on the disk, in either flush mode.
+
+        Raises:
+            NotReadyError: as `durable`.
+        """
+        self._guard(self.end_turn)
+        while self._broker.flushed_pos < pos:
+            if self._flush_timer is not None:
+                self._flush_timer.cancel()
+            self._guard(self._begin_flush)
+            if self.is_stopped:
+                raise NotReadyError("the broker is stopping")
+            future = self._loop.create_future()
+            self._awaited_flushes.append(future)
+            await future
+
+    async def snapshot(self, work: Callable[[], T]) -> T:
+        """Run work on the thread of the snapshots, and wait for its result.
+
+        Raises:
+            NotReadyError: the broker stops or has failed.
+            Exception: what the work raised; a failed sync also ends the process.
+        """
+        if self.is_stopped:
+            raise NotReadyError("the broker is stopping")
+        try:
+            return await self._loop.run_in_executor(self._snapshots, work)
+        except StorageError as error:
+            if error.is_fatal:
+                self.fail(error)
+            raise
+
     def _notify(self, woken: list[ParkedFetch]) -> None:
         """Notify all waiters of progress."""
         self._progressed(woken)
@@ -208,10 +249,11 @@ class Pump:
 
     def _fail_waiters(self) -> None:
         """End all waits: there will be no more progress."""
-        for _, future in self._awaited:
+        for future in (*(future for _, future in self._awaited), *self._awaited_flushes):
             if not future.done():
                 future.set_exception(NotReadyError("the broker is stopping"))
         self._awaited = []
+        self._awaited_flushes = []
 
     def _arm(self) -> None:
         wake_ms = self._broker.next_wake_ms()
@@ -270,6 +312,10 @@ class Pump:
                 took_ns // 1_000,
             )
         woken = broker.end_flush(job)
+        for future in self._awaited_flushes:
+            if not future.done():
+                future.set_result(None)
+        self._awaited_flushes = []
         is_behind = broker.flushed_pos < broker.committed_pos
         self._unflushed_since_ns = self._next_unflushed_since_ns if is_behind else None
         self._want_flush()
@@ -354,6 +400,7 @@ class Pump:
         if spare is not None:
             self._loop.run_in_executor(self._allocator, _make_spare, spare)
         self._checkpoint()
+        self._mark_flushed()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
 
     def _checkpoint(self) -> None:
@@ -372,11 +419,22 @@ class Pump:
         self.end_turn()
         self._checkpoint()
 
-    def _end_checkpoint(self, done: asyncio.Future[None], job: CheckpointJob | MarkJob) -> None:
+    def _end_checkpoint(self, done: asyncio.Future[None], job: CheckpointJob) -> None:
         done.result()  # a failed sync is raised here and ends the process
         self._broker.checkpoints.end(job)
         if job.error is not None:
             _log.warning("checkpoint failed, will be retried: %s", job.error)
+
+    def _mark_flushed(self) -> None:
+        """Publish the flushed position, if it is time; a thread writes it."""
+        job = self._broker.flushed_mark.step()
+        if job is not None:
+            future = self._loop.run_in_executor(self._marker, job.run)
+            future.add_done_callback(lambda done: self._guard(lambda: self._end_mark(done, job)))
+
+    def _end_mark(self, done: asyncio.Future[None], job: MarkJob) -> None:
+        done.result()  # a failed write or sync is raised here and ends the process
+        self._broker.flushed_mark.end(job)
 
 
 def _make_spare(spare: SpareJob) -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import StatusSource
-from appliance.errors import RequestError
+from appliance.errors import RequestError, SnapshotError
 from appliance.model import GroupSummary, TimerState, TopicSummary
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
@@ -24,6 +24,15 @@ USER_ID_SIZE_MAX_BYTES: Final = 255
 
 SLICE_WORK: Final = 256
 """List items plus the partitions summed up for them, per turn of the loop: a millisecond."""
+
+_SNAPSHOT_STATUS: Final = {
+    "name": 400,
+    "unknown": 404,
+    "exists": 409,
+    "unsupported": 501,
+    "full": 507,
+}
+"""HTTP status by the reason of a SnapshotError."""
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -39,6 +48,7 @@ class Api:
     def routes(self) -> list[web.RouteDef]:
         """Return every path below /api/v1 with its handler."""
         timer = "/api/v1/topics/{topic:[^/]*}/timers/{id:[^/]*}"
+        snapshot = "/api/v1/snapshots/{name:[^/]*}"
         return [
             web.get("/api/v1/openapi.json", self._get_description),
             web.get("/api/v1/status", self._when_ready(self._get_status)),
@@ -48,6 +58,10 @@ class Api:
             web.get("/api/v1/groups/{group:[^/]*}", self._when_ready(self._get_group)),
             web.get(timer, self._when_ready(self._get_timer)),
             web.delete(timer, self._when_ready(self._cancel_timer)),
+            web.get("/api/v1/snapshots", self._when_ready(self._get_snapshots)),
+            web.post("/api/v1/snapshots", self._when_ready(self._create_snapshot)),
+            web.get(snapshot, self._when_ready(self._get_snapshot)),
+            web.delete(snapshot, self._when_ready(self._delete_snapshot)),
         ]
 
     def _when_ready(self, handler: _Handler) -> _Handler:
@@ -105,6 +119,55 @@ class Api:
             return error_answer(404, f"there is no topic {topic!r}")
         return _cancelled(timer)
 
+    # Snapshots
+
+    async def _get_snapshots(self, _request: web.Request) -> web.Response:
+        return _answer({"snapshots": await self._status.snapshots()})
+
+    async def _get_snapshot(self, request: web.Request) -> web.Response:
+        name = _text(_raw_parts(request)[4])
+        for each in await self._status.snapshots():
+            if each.name == name:
+                return _answer(each)
+        return error_answer(404, f"there is no snapshot {name!r}")
+
+    async def _create_snapshot(self, request: web.Request) -> web.Response:
+        # A web page of another origin cannot send this type without a preflight.
+        if request.content_type != "application/json":
+            return error_answer(415, "send JSON, with Content-Type: application/json")
+        try:
+            name = _snapshot_name(await request.read())
+        except ValueError as error:
+            return error_answer(400, str(error))
+        try:
+            return _answer(await self._status.create_snapshot(name), status=201)
+        except SnapshotError as error:
+            return error_answer(_SNAPSHOT_STATUS[error.reason], error.message)
+
+    async def _delete_snapshot(self, request: web.Request) -> web.Response:
+        try:
+            return _answer(await self._status.delete_snapshot(_text(_raw_parts(request)[4])))
+        except SnapshotError as error:
+            return error_answer(_SNAPSHOT_STATUS[error.reason], error.message)
+
+
+def _snapshot_name(body: bytes) -> str | None:
+    """Return the name in the body of a request; None if it has none.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        fields = json.loads(body or b"{}")
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or not fields.keys() <= {"name"}:
+        raise ValueError('the body is not {"name": ...} or {}')
+    name = fields.get("name")
+    if name is not None and not isinstance(name, str):
+        raise ValueError("the name is not a string")
+    return name
+
 
 def _cancelled(timer: TimerState) -> web.Response:
     match timer.state:
@@ -141,8 +204,8 @@ def _encode(value: object) -> str:
     return json.dumps(value, default=_fields)
 
 
-def _answer(value: object) -> web.Response:
-    return web.json_response(value, dumps=_encode)
+def _answer(value: object, *, status: int = 200) -> web.Response:
+    return web.json_response(value, dumps=_encode, status=status)
 
 
 async def _list(name: str, items: Iterator[TopicSummary | GroupSummary]) -> web.Response:

@@ -20,11 +20,13 @@ from appliance.model import (
     GroupStatus,
     GroupSummary,
     PartitionStatus,
+    SnapshotStatus,
     TimerState,
     TopicStatus,
     TopicSummary,
 )
 from appliance.pump import Pump
+from appliance.store.log_snapshots import check_name
 from appliance.store.recovery.report import Progress
 from appliance.units import NS_PER_MS
 
@@ -229,6 +231,23 @@ class LiveStatus:
         # Report no state that a power cut could still undo.
         await pump.durable(self._broker.wrote_pos)
         return state
+
+    # Snapshots
+
+    async def snapshots(self) -> list[SnapshotStatus]:
+        return await self._serving.pump.snapshot(self._broker.snapshots.all)
+
+    async def create_snapshot(self, name: str | None) -> SnapshotStatus:
+        pump = self._serving.pump
+        if name is not None:
+            check_name(name)
+        await pump.flushed(self._broker.wrote_pos)
+        snapshots = self._broker.snapshots
+        return await pump.snapshot(functools.partial(snapshots.create, snapshots.freeze(), name))
+
+    async def delete_snapshot(self, name: str) -> SnapshotStatus:
+        delete = functools.partial(self._broker.snapshots.delete, name)
+        return await self._serving.pump.snapshot(delete)
 
 
 @functools.cache

@@ -59,6 +59,8 @@ _ID_PARAMETER: Final = _parameter(
     "id", "the record's x-deliver-id: 1 to 255 bytes of any kind, percent-encoded"
 )
 
+_NAME_PARAMETER: Final = _parameter("name", "name of a snapshot")
+
 _TIMER: Final = {
     "state": {"enum": _STATES},
     "due_at": _MAYBE_INSTANT,
@@ -156,6 +158,15 @@ _SCHEMAS: Final[dict[str, Any]] = {
             )
         ),
     ),
+    "Snapshot": _object(
+        name=_TEXT,
+        path={**_TEXT, "description": "its directory, on the machine of the broker"},
+        created_at=_INSTANT,
+        start=_POSITION,
+        end=_POSITION,
+        size_bytes={**_COUNT, "description": "bytes of its segments, which it shares"},
+        kept_bytes={**_COUNT, "description": "bytes of segments that the log no longer has"},
+    ),
     "Timer": _object(**_TIMER),
     "NotCancelled": _object(error=_TEXT, **_TIMER),
 }
@@ -190,6 +201,76 @@ _TIMER_PATH: Final[dict[str, Any]] = {
             "409": _json("too late: it was delivered", _ref("NotCancelled")),
             "503": _NOT_READY,
             "507": _error("the disk is full"),
+        },
+    },
+}
+
+_SNAPSHOTS_PATH: Final[dict[str, Any]] = {
+    "get": {
+        "operationId": "listSnapshots",
+        "summary": "all snapshots of the log",
+        "responses": {
+            "200": _json("oldest first", _object(snapshots=_list(_ref("Snapshot")))),
+            "503": _NOT_READY,
+        },
+    },
+    "post": {
+        "operationId": "createSnapshot",
+        "summary": "make a snapshot of the log",
+        "description": "It has everything that was accepted before the request, and stays as it "
+        "is. Its segments take disk space of their own only when the log no longer has them.",
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "name": {
+                                "type": ["string", "null"],
+                                "description": "1 to 64 letters, digits, dots, dashes and "
+                                "underscores; without it, the time",
+                            }
+                        },
+                        "additionalProperties": False,
+                        "required": [],
+                    }
+                }
+            },
+        },
+        "responses": {
+            "201": _json("it is durable", _ref("Snapshot")),
+            "400": _error("the name is not allowed, or the body is something else"),
+            "403": _error("the request comes from a web page of another origin"),
+            "409": _error("there is a snapshot of that name"),
+            "413": _error("the body is too large"),
+            "415": _error("the body is not of the type application/json"),
+            "501": _error("the file system has no hard links"),
+            "503": _NOT_READY,
+            "507": _error("the disk is full"),
+        },
+    },
+}
+
+_SNAPSHOT_PATH: Final[dict[str, Any]] = {
+    "parameters": [_NAME_PARAMETER],
+    "get": {
+        "operationId": "getSnapshot",
+        "summary": "a snapshot of the log",
+        "responses": {
+            "200": _json("the snapshot", _ref("Snapshot")),
+            "404": _error("there is no such snapshot"),
+            "503": _NOT_READY,
+        },
+    },
+    "delete": {
+        "operationId": "deleteSnapshot",
+        "summary": "remove a snapshot, and nothing else",
+        "responses": {
+            "200": _json("what it was", _ref("Snapshot")),
+            "403": _error("the request comes from a web page of another origin"),
+            "404": _error("there is no such snapshot"),
+            "503": _NOT_READY,
         },
     },
 }
@@ -245,6 +326,8 @@ _PATHS: Final[dict[str, Any]] = {
         _TOPIC_PARAMETER,
     ),
     "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
+    "/api/v1/snapshots": _SNAPSHOTS_PATH,
+    "/api/v1/snapshots/{name}": _SNAPSHOT_PATH,
     "/api/v1/groups": _get(
         "listGroups",
         "all consumer groups",

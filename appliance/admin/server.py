@@ -4,8 +4,9 @@ Everything but /metrics is JSON, errors too: `{"error": "a sentence"}`.
 
 A web page of another origin must not use the API through the user's browser. Against DNS rebinding,
 the Host header must name this server: a loopback name, the address it listens on, or one of its
-configured names. Against blind requests, only methods that need a CORS preflight change anything,
-preflights are refused, and an Origin header must name this server. Layer 5; runs on the event loop.
+configured names. Against blind requests, only those that need a CORS preflight, by their method or
+their content type, change anything, preflights are refused, and an Origin header must name this
+server. Layer 5; runs on the event loop.
 """
 
 import ipaddress
@@ -26,6 +27,8 @@ from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 # 1.5 KB.
 _LINE_SIZE_MAX_BYTES: Final = 4096
 _HEADERS_SIZE_MAX_BYTES: Final = 8192
+# The only body is that of a new snapshot: a name.
+_BODY_SIZE_MAX_BYTES: Final = 4096
 _KEEPALIVE_S: Final = 30.0
 _SHUTDOWN_S: Final = 1.0  # a handler waits for one flush at most, so requests end soon
 
@@ -65,7 +68,8 @@ class AdminServer:
         self._address = address
         self._host_names = {_plain_host(name) for name in (address[0], *host_names)}
         app = web.Application(
-            middlewares=[self._answer_errors_as_json, self._check_host, self._check_origin]
+            middlewares=[self._answer_errors_as_json, self._check_host, self._check_origin],
+            client_max_size=_BODY_SIZE_MAX_BYTES,
         )
         app.on_response_prepare.append(_add_common_headers)
         app.router.add_get("/healthz", self._get_health)
@@ -80,7 +84,7 @@ class AdminServer:
             logger=_silent_log,
             keepalive_timeout=_KEEPALIVE_S,
             shutdown_timeout=_SHUTDOWN_S,
-            lingering_time=0,  # no request has a body: do not wait for the rest of one
+            lingering_time=0,  # do not wait for the rest of a body that nobody reads
             max_line_size=_LINE_SIZE_MAX_BYTES,
             max_field_size=_LINE_SIZE_MAX_BYTES,
             max_headers=_HEADERS_SIZE_MAX_BYTES,

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from appliance.model import GroupStatus, GroupSummary, TimerState, TopicStatus, TopicSummary
+from appliance.model import (
+    GroupStatus,
+    GroupSummary,
+    SnapshotStatus,
+    TimerState,
+    TopicStatus,
+    TopicSummary,
+)
 from appliance.store.recovery.report import Progress
 
 
@@ -130,4 +137,27 @@ class StatusSource(Protocol):
 
         Raises:
             RequestError: the disk is full.
+        """
+
+    async def snapshots(self) -> list[SnapshotStatus]:
+        """Return all snapshots of the log, oldest first."""
+
+    async def create_snapshot(self, name: str | None) -> SnapshotStatus:
+        """Make a snapshot of everything that was accepted so far; return it once it is durable.
+
+        Args:
+            name: any text; None for a name made of the time.
+
+        Raises:
+            SnapshotError: it cannot be made; the error says why.
+        """
+
+    async def delete_snapshot(self, name: str) -> SnapshotStatus:
+        """Remove a snapshot, and return what it was.
+
+        Args:
+            name: any text.
+
+        Raises:
+            SnapshotError: there is no such snapshot.
         """

@@ -12,18 +12,33 @@ _UNKNOWN_SERVER_ERROR: Final = -1
 TIMEOUT_S: Final = 10.0
 """A cancel waits for one flush, which may take seconds on a failing disk."""
 
+SNAPSHOT_TIMEOUT_S: Final = 120.0
+"""A snapshot waits for a flush, for other snapshots and for some syncs of directories."""
 
-def get(address: str, *segments: str | bytes) -> Any:
+
+def get(address: str, *segments: str | bytes, timeout_s: float = TIMEOUT_S) -> Any:
     """Get the resource at `/api/v1/` and these path segments; see `_ask`."""
-    return _ask(address, "GET", segments)
+    return _ask(address, "GET", segments, timeout_s=timeout_s)
 
 
-def delete(address: str, *segments: str | bytes) -> Any:
+def delete(address: str, *segments: str | bytes, timeout_s: float = TIMEOUT_S) -> Any:
     """Delete the resource at `/api/v1/` and these path segments; see `_ask`."""
-    return _ask(address, "DELETE", segments)
+    return _ask(address, "DELETE", segments, timeout_s=timeout_s)
 
 
-def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
+def post(address: str, *segments: str | bytes, body: object, timeout_s: float = TIMEOUT_S) -> Any:
+    """Post a value to `/api/v1/` and these path segments; see `_ask`."""
+    return _ask(address, "POST", segments, body=json.dumps(body).encode(), timeout_s=timeout_s)
+
+
+def _ask(
+    address: str,
+    method: str,
+    segments: tuple[str | bytes, ...],
+    *,
+    body: bytes | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Any:
     """Send a request to the admin API of a broker.
 
     Returns:
@@ -41,11 +56,12 @@ def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
 
     path = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
     host, port = read_address("--admin", address)
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    headers = {} if body is None else {"Content-Type": "application/json"}
     try:
-        connection.request(method, path)
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
-        body = response.read()
+        received = response.read()
     except (OSError, http.client.HTTPException) as error:
         reason = (getattr(error, "strerror", None) or str(error) or repr(error)).lower()
         raise UnreachableError(
@@ -55,7 +71,7 @@ def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
     finally:
         connection.close()
     try:
-        answer = json.loads(body)
+        answer = json.loads(received)
     except ValueError:
         raise UnreachableError(
             f"the server at {address} is not latermq: give the broker's admin address with --admin"
@@ -64,7 +80,7 @@ def _ask(address: str, method: str, segments: tuple[str | bytes, ...]) -> Any:
 
 
 def _checked(status: int, answer: Any) -> Any:
-    if status == 200 or (isinstance(answer, dict) and "state" in answer):
+    if status in (200, 201) or (isinstance(answer, dict) and "state" in answer):
         return answer
     if status == 503:
         raise NotReadyError(

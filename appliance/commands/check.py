@@ -76,7 +76,8 @@ def _print_report(report: "CheckReport", *, json: bool) -> None:
         print_json({"type": "report", **asdict(report)})
         return
     stop = "is running" if report.is_live else "stopped cleanly" if report.is_clean else "crashed"
+    said = "this is a snapshot" if report.is_snapshot else f"the broker {stop}"
     verdict = f"{report.faults} faults" if report.faults else "whole"
     looked_at = f"{report.frames} frames from log position {report.start} to {report.end}"
     followed = f"{report.units} queue units, {report.states} saved states"
-    print_line(f"{verdict}: {looked_at}, {followed}, epoch {report.epoch}; the broker {stop}")
+    print_line(f"{verdict}: {looked_at}, {followed}, epoch {report.epoch}; {said}")

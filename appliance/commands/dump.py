@@ -105,7 +105,7 @@ def dump(  # noqa: PLR0917 (these are flags: click passes them by name)
         What,
         usage.Argument(
             help="frames of the log; visible records; timers; units of the ConsumeQueues; the "
-            "state after replay of the log; the checkpoint and the snapshots it names."
+            "state after replay of the log; the checkpoint and the state snapshots it names."
         ),
     ] = What.FRAMES,
     topic: Annotated[str | None, usage.Option(metavar="TOPIC", help="Only this topic.")] = None,

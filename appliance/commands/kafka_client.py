@@ -24,7 +24,7 @@ def admin_client(bootstrap: str) -> AbstractContextManager[Any]:
     return _client(bootstrap, "KafkaAdminClient", {}, request_timeout_ms=REQUEST_MS)
 
 
-def producer(bootstrap: str) -> AbstractContextManager[Any]:
+def producer(bootstrap: str, **settings: Any) -> AbstractContextManager[Any]:
     """Yield a KafkaProducer, closed at the end; `translated` lists the errors."""
     return _client(
         bootstrap,
@@ -34,6 +34,7 @@ def producer(bootstrap: str) -> AbstractContextManager[Any]:
         delivery_timeout_ms=2 * REQUEST_MS,
         max_block_ms=int(CONNECT_S * 1000),
         metrics_enabled=False,
+        **settings,
     )
 
 

@@ -171,10 +171,10 @@ def _acknowledged(producer: Any, records: Iterable[bytes], wish: Wish) -> Iterat
             future = producer.send(wish.topic, value, wish.key, wish.headers, wish.partition)
             waiting.append(future)
             while waiting and (waiting[0].is_done or len(waiting) > IN_FLIGHT_MAX):
-                yield _outcome(waiting.popleft())
+                yield outcome_of(waiting.popleft())
                 count += 1
         while waiting:
-            yield _outcome(waiting.popleft())
+            yield outcome_of(waiting.popleft())
             count += 1
     except LatermqError as error:
         error.message = f"record {count + 1} was refused: {error.message}"
@@ -183,7 +183,12 @@ def _acknowledged(producer: Any, records: Iterable[bytes], wish: Wish) -> Iterat
         raise
 
 
-def _outcome(future: Any) -> Any:
+def outcome_of(future: Any) -> Any:
+    """Wait for the acknowledgement of a record, and return its metadata.
+
+    Raises:
+        RequestError: the broker refused the record.
+    """
     from kafka import errors  # type: ignore[import-untyped]
 
     try:

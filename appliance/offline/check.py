@@ -36,6 +36,7 @@ class CheckReport:
         epoch: of the last frame.
         is_clean: the last broker stopped cleanly.
         is_live: a broker was running; what it wrote during the check was not checked.
+        is_snapshot: it is a snapshot of a log.
         faults: the number of faults.
     """
 
@@ -47,6 +48,7 @@ class CheckReport:
     epoch: int
     is_clean: bool
     is_live: bool
+    is_snapshot: bool
     faults: int
 
 
@@ -131,6 +133,7 @@ class Check:
             epoch=walk.epoch,
             is_clean=self._data.is_clean,
             is_live=self._data.is_live,
+            is_snapshot=self._data.is_snapshot,
             faults=self._findings.fault_count,
         )
 

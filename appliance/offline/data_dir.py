@@ -75,6 +75,7 @@ class DataDir:
         log: the segments.
         checkpoint: the content of the checkpoint file.
         is_live: a broker is running on it.
+        is_snapshot: it is a snapshot; the bytes after its flushed position do not belong to it.
         is_clean: the last broker stopped cleanly.
         cluster: the cluster of the log, if its first frame names it.
     """
@@ -85,6 +86,7 @@ class DataDir:
         self.log = LogFiles(fs, self.paths, findings)
         self.checkpoint = CheckpointCopies(self.paths.checkpoint)
         self.is_live = False
+        self.is_snapshot = False
         self.is_clean = False
         self.cluster: UUID | None = None
         self._lock: Lock | None = None
@@ -108,7 +110,8 @@ class DataDir:
             if not may_be_live:
                 raise
             self.is_live = True
-        self.is_clean = not self.fs.exists(self.paths.abort)
+        self.is_snapshot = self.fs.exists(self.paths.snapshot_mark)
+        self.is_clean = not self.is_snapshot and not self.fs.exists(self.paths.abort)
         # Before the log: whatever the checkpoint calls flushed is in the files opened next.
         self.read_checkpoint()
         self.log.open()
@@ -116,7 +119,9 @@ class DataDir:
         newest = self.checkpoint.newest
         if newest is not None and self.cluster is not None:
             self.checkpoint.is_own = newest.log.cluster in (NO_CLUSTER, self.cluster)
-        if self.is_live:
+        if self.is_snapshot and self.checkpoint.flushed >= 0:
+            self.log.end_at(self.checkpoint.flushed)
+        elif self.is_live:
             self.log.end_at(self._last_whole())
 
     def read_checkpoint(self) -> None:

@@ -22,6 +22,7 @@ from appliance.store.checkpoint import CheckpointFile, LogIdentity
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.log.commit_log import CommitLog
+from appliance.store.log_snapshots import LogSnapshots, remove_incomplete
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.queue.consume_queue import UNITS_SAVED_AT, ConsumeQueues
 from appliance.store.recovery import admission
@@ -36,6 +37,7 @@ from appliance.store.state import control_frames
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK
 from appliance.store.state.epoch_starts import next_epoch
+from appliance.store.state.flushed_mark import FlushedMark
 from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.snapshot import KnownDamage
 from appliance.store.state.state import State
@@ -52,13 +54,15 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, checkpoints, report: set by `recover`.
+        writer, cold, checkpoints, mark, snapshots, report: set by `recover`.
         damage: all known damage, found by recovery or later.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
 
     writer: LogWriter
     checkpoints: Checkpointer
+    mark: FlushedMark
+    snapshots: LogSnapshots
     report: RecoveryReport
     cold: ColdReader
 
@@ -175,6 +179,7 @@ class MessageStore:
         Raises:
             LogRefusedError: it may not.
         """
+        admission.check_is_no_snapshot(self._fs, self._paths)
         admission.check_exists(self._fs, self._paths, must_exist=self._config.must_exist)
         self._fs.make_dirs(self._paths.root)
         self._lock = self._fs.lock(self._paths.root)
@@ -198,6 +203,7 @@ class MessageStore:
             fs.open(paths.abort, create=True).close()
         fs.sync_dir(paths.root)
         self._checkpoint.ensure()
+        remove_incomplete(fs, paths)
 
     def _sync_parents(self) -> None:
         """Make the path to the data directory durable, as far as permissions allow."""
@@ -282,6 +288,14 @@ class MessageStore:
             interval_bytes=self._config.checkpoint_interval_bytes,
             kept=start.kept,
         )
+        self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
+        self.snapshots = LogSnapshots(
+            clock=self._clock,
+            fs=self._fs,
+            paths=self._paths,
+            log=self.log,
+            checkpoint=self._checkpoint,
+        )
 
     def _note_damage(self, start: Start, verdict: Verdict) -> None:
         self.state.damage = [*start.damage, *verdict.damage]
@@ -313,6 +327,7 @@ class MessageStore:
         """
         self.commit()
         self.flush()
+        self.mark.finish()
         self.stop_error = self.checkpoints.finish()
         self._checkpoint.end(self.log.pointers.flushed)
         self.abandon(is_clean=True)

@@ -7,6 +7,8 @@
     control/                                all other state as of a checkpoint
     checkpoint                              which of these belong together; the end of the log
     lost/POSITION-EPOCH                     bytes that a start cut off the log at that position
+    snapshots/NAME/                         a snapshot: `snapshot`, commitlog/ and checkpoint
+    snapshot                                says that the directory is a snapshot
     abort                                   exists while a broker runs
     lock                                    held while a broker runs
 
@@ -58,6 +60,8 @@ class DataPaths:
         self.abort = root / "abort"
         self.checkpoint = root / "checkpoint"
         self.lost = root / "lost"
+        self.snapshots = root / "snapshots"
+        self.snapshot_mark = root / "snapshot"
 
     def directories(self) -> tuple[Path, ...]:
         """All directories of a store, parents first."""
@@ -77,6 +81,10 @@ class DataPaths:
     def lost_file(self, pos: int, epoch: int) -> Path:
         """The file of the bytes that the start of an epoch cut off the log at a position."""
         return self.lost / f"{segment_name(pos)}-{epoch}"
+
+    def log_snapshot(self, name: str) -> Path:
+        """The directory of the snapshot of the log with that name."""
+        return self.snapshots / name
 
     def queue(self, topic: str, partition: int) -> Path:
         """The directory of one partition's ConsumeQueue."""

@@ -79,7 +79,7 @@ class File(Protocol):
         """Return the size in bytes."""
 
     def link_count(self) -> int:
-        """Return the number of its names; a backup may have made a hard link to it."""
+        """Return the number of its names; a snapshot or a backup may have a hard link to it."""
 
     def lock_hot(self, offset: int, size: int) -> memoryview | Literal[False] | None:
         """Map and lock a range of the file if all of it is in the page cache; None if it is not.
@@ -132,6 +132,9 @@ class FileSystem(Protocol):
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file or directory; replace a file that has the new path."""
+
+    def link(self, old: Path, new: Path) -> None:
+        """Give a file a second name, which must not exist."""
 
     def unlink(self, path: Path) -> None:
         """Remove the name of a file that exists."""
@@ -346,6 +349,10 @@ class OsFileSystem:
     def rename(self, old: Path, new: Path) -> None:
         with _reporting(old, "rename"):
             os.rename(old, new)
+
+    def link(self, old: Path, new: Path) -> None:
+        with _reporting(new, "link"):
+            os.link(old, new)
 
     def unlink(self, path: Path) -> None:
         with _reporting(path, "unlink"):

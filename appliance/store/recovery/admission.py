@@ -29,6 +29,22 @@ def check_exists(fs: FileSystem, paths: DataPaths, *, must_exist: bool) -> None:
         raise _missing(paths)
 
 
+def check_is_no_snapshot(fs: FileSystem, paths: DataPaths) -> None:
+    """Refuse to write to a snapshot: its last segment is the log's own file.
+
+    Raises:
+        LogRefusedError: it is one.
+    """
+    if fs.exists(paths.snapshot_mark):
+        raise LogRefusedError(
+            paths.root,
+            "this is a snapshot, which shares its files with the log",
+            "the data directory of a broker",
+            f"the file {paths.snapshot_mark.name}",
+            advice="Copy the directory (cp -r), remove that file in the copy, and use the copy",
+        )
+
+
 def check_holds_log(paths: DataPaths, log: CommitLog, known: Checkpoint | None) -> None:
     """Refuse a directory that has no log, where one must exist.
 

@@ -40,9 +40,6 @@ RETRY_NS: Final = 5 * MS_PER_SECOND * NS_PER_MS
 PARTITIONS_PER_SLICE: Final = 128
 """Partitions whose units are written in one slice: about a millisecond."""
 
-IDLE_NS: Final = 500 * NS_PER_MS
-"""When nothing was flushed for this long, the durable position is written to the checkpoint."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -103,27 +100,6 @@ class CheckpointJob:
             owner.remove_unnamed(self.control)
 
 
-@dataclass(slots=True, eq=False)
-class MarkJob:
-    """Writes the durable position of the log to the checkpoint, and nothing else."""
-
-    checkpoint: CheckpointFile
-    flushed: int
-    error: StorageError | None = None
-
-    def run(self) -> None:
-        """Write it; may run on any thread.
-
-        Raises:
-            StorageError: it failed; the process must stop.
-        """
-        try:
-            self.checkpoint.note_flushed(self.flushed)
-        except StorageError as error:
-            self.error = error
-            raise
-
-
 class Checkpointer:
     """Takes a checkpoint when one is due. All methods except `remove_unnamed` run on the loop.
 
@@ -175,11 +151,10 @@ class Checkpointer:
         if newest and newest[0].number in kept:
             self._size += sum(entry.size for entry in kept[newest[0].number].runs)
         self._capture: Capture | None = None
-        self._job: CheckpointJob | MarkJob | None = None
+        self._job: CheckpointJob | None = None
         self._failed_ns: int | None = None
         self._is_asked = False
         self.failure: StorageError | CorruptionError | None = None
-        self._seen = (-1, clock.monotonic_ns())
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self._began_ns = 0
 
@@ -207,7 +182,7 @@ class Checkpointer:
         grown = self._log.pointers.committed - self._applied
         return grown >= max(self._interval_bytes, GROWTH_FACTOR * self._size)
 
-    def step(self) -> CheckpointJob | MarkJob | None:
+    def step(self) -> CheckpointJob | None:
         """Continue a checkpoint, or begin one that is due; call it at the end of a turn.
 
         Returns:
@@ -217,10 +192,9 @@ class Checkpointer:
             return None
         if self._capture is None and self._is_due():
             self._begin()
-        if self._capture is None:
-            self._job = self._mark_when_idle()
-        elif self._go_on(self._capture) and self._is_flushed(self._capture):
-            self._job = self._hand_over(self._capture)
+        capture = self._capture
+        if capture is not None and self._go_on(capture) and self._is_flushed(capture):
+            self._job = self._hand_over(capture)
         return self._job
 
     def _go_on(self, capture: Capture) -> bool:
@@ -250,15 +224,6 @@ class Checkpointer:
 
     def _is_flushed(self, capture: Capture) -> bool:
         return self._log.pointers.flushed >= capture.control.applied
-
-    def _mark_when_idle(self) -> MarkJob | None:
-        flushed, now_ns = self._log.pointers.flushed, self._clock.monotonic_ns()
-        if flushed != self._seen[0]:
-            self._seen = flushed, now_ns
-        last = self.checkpoint.last
-        if last is not None and last.flushed >= flushed:
-            return None
-        return None if now_ns - self._seen[1] < IDLE_NS else MarkJob(self.checkpoint, flushed)
 
     # One checkpoint
 
@@ -297,12 +262,10 @@ class Checkpointer:
             self._log.pointers.flushed,
         )
 
-    def end(self, job: CheckpointJob | MarkJob) -> None:
+    def end(self, job: CheckpointJob) -> None:
         """Note that a job has run, successfully or not."""
         assert job is self._job
         self._job = None
-        if isinstance(job, MarkJob):
-            return
         if job.has_runs:
             self._runs.end(job.runs)
         else:

@@ -14,9 +14,11 @@ from yarl import URL
 from appliance.admin import AdminServer
 from appliance.admin.status import BrokerStatus, LogPositions
 from appliance.config.config import Address
+from appliance.errors import SnapshotError
 from appliance.model import (
     GroupStatus,
     GroupSummary,
+    SnapshotStatus,
     TimerState,
     TopicStatus,
     TopicSummary,
@@ -55,6 +57,7 @@ class Status:
         timers: by topic and id; `topics` and `groups` are what is listed and shown.
         failure: what every call raises, None for nothing.
         cancelled: the timers that requests cancelled.
+        known_snapshots: by name.
     """
 
     ready: bool = True
@@ -63,6 +66,7 @@ class Status:
     known_groups: dict[str, tuple[GroupSummary, GroupStatus]] = field(default_factory=dict)
     failure: Exception | None = None
     cancelled: list[tuple[str, bytes]] = field(default_factory=list)
+    known_snapshots: dict[str, SnapshotStatus] = field(default_factory=dict)
 
     def progress(self) -> Progress:
         return Progress(phase="scanning the log", recovered_bytes=3, total_bytes=7)
@@ -100,6 +104,26 @@ class Status:
             return self.timers[topic][user_id]
         return timer
 
+    async def snapshots(self) -> list[SnapshotStatus]:
+        return list(self.known_snapshots.values())
+
+    async def create_snapshot(self, name: str | None) -> SnapshotStatus:
+        if self.failure is not None:
+            raise self.failure
+        name = name or "made-of-the-time"
+        if name in self.known_snapshots:
+            raise SnapshotError("exists", f"there is a snapshot {name!r} already")
+        made = SnapshotStatus(
+            name=name, path=f"/{name}", created_at=1, start=0, end=2, size_bytes=3, kept_bytes=0
+        )
+        self.known_snapshots[name] = made
+        return made
+
+    async def delete_snapshot(self, name: str) -> SnapshotStatus:
+        if name not in self.known_snapshots:
+            raise SnapshotError("unknown", f"there is no snapshot {name!r}")
+        return self.known_snapshots.pop(name)
+
 
 @dataclass
 class Answer:
@@ -122,11 +146,15 @@ class Client:
         self.address = address
 
     async def ask(
-        self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
     ) -> Answer:
         """Send a request and read the answer."""
         url = URL(f"http://{self.address[0]}:{self.address[1]}{path}", encoded=True)
-        async with self._session.request(method, url, headers=headers) as response:
+        async with self._session.request(method, url, headers=headers, data=body) as response:
             return Answer(response.status, dict(response.headers), await response.read())
 
     async def send_raw(self, request: bytes) -> bytes:

@@ -6,7 +6,7 @@ from typing import Final
 
 from appliance.store.checkpoint import Checkpoint, CheckpointFile
 from appliance.store.paths import DataPaths
-from appliance.store.state.checkpointer import CheckpointJob, MarkJob
+from appliance.store.state.checkpointer import CheckpointJob
 from appliance.store.state.group_frames import (
     GROUP_SAVED,
     OFFSET_COMMITTED,
@@ -23,7 +23,7 @@ DERIVED: Final = (PATHS.consume_queue, PATHS.timer, PATHS.index, PATHS.control)
 USER_IDS: Final = tuple(b"id-%d" % number for number in range(8))
 
 
-def capture(harness: BrokerHarness) -> CheckpointJob | MarkJob:
+def capture(harness: BrokerHarness) -> CheckpointJob:
     """Begin a checkpoint and do the event loop's part of it; its job has yet to run."""
     harness.flush()
     harness.broker.checkpoints.ask()
@@ -37,7 +37,6 @@ def capture(harness: BrokerHarness) -> CheckpointJob | MarkJob:
 def take_checkpoint(harness: BrokerHarness) -> CheckpointJob:
     """Flush and take a checkpoint; `error` of the returned job is None if it was saved."""
     job = capture(harness)
-    assert isinstance(job, CheckpointJob)
     job.run()
     harness.broker.checkpoints.end(job)
     return job

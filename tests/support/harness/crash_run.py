@@ -262,13 +262,13 @@ class CrashRun:
 
     def idle(self) -> None:
         """Idle for a while: the checkpoint then says that all is durable."""
-        checkpoints = self.harness.broker.checkpoints
+        mark = self.harness.broker.flushed_mark
         self.flush()
         for _ in range(2):
-            job = checkpoints.step()
+            job = mark.step()
             if job is not None:
                 job.run()
-                checkpoints.end(job)
+                mark.end(job)
             self.clock.advance_ms(600)
 
     def consume(self) -> None:

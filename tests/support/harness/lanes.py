@@ -112,6 +112,10 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "unit/offline/test_check_states.py": {
         "test_whatever_a_broker_does_its_states_follow_from_its_log": 1.1,
     },
+    "unit/offline/test_export.py": {
+        "test_a_segment_that_goes_away_meanwhile_is_reported_by_a_process": 1.3,
+        "test_processes_share_the_work": 3,
+    },
     "unit/offline/test_offline_commands.py": {
         "test_a_killed_broker_leaves_what_is_whole": 8,
         "test_a_running_broker_is_looked_at_only_on_request": 5,
@@ -149,6 +153,10 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     },
     "unit/store/test_gone_log.py": {
         "test_a_log_that_lacks_something_is_refused_and_served_when_it_is_back": 0.8,
+    },
+    "unit/store/test_log_snapshots.py": {
+        "test_a_crash_at_any_step_leaves_a_whole_snapshot_or_none": 2.8,
+        "test_a_crash_at_any_step_of_a_deletion_leaves_the_whole_snapshot_or_nothing": 0.8,
     },
     "unit/store/test_runs.py": {
         "test_loading_runs_and_replaying_the_rest_is_a_full_replay": 3,

@@ -7,6 +7,8 @@ from typing import Final, Literal, get_args
 
 from appliance.config.config import Config
 from appliance.errors import StorageError
+from appliance.store.state.checkpointer import RETRY_NS
+from appliance.units import NS_PER_MS
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import small_config
 from tests.support.harness.crash_check import CrashChecker
@@ -21,8 +23,8 @@ MODES: Final[tuple[CrashMode, ...]] = get_args(CrashMode)
 How = Literal["once", "for good", "after half of it"]
 End = Literal["played", "refused", "fatal"]
 
-PAUSE_MS: Final = 300
-"""Time after which the broker tries a full disk again."""
+PAUSE_MS: Final = RETRY_NS // NS_PER_MS
+"""Longer than the pauses of the log and of the checkpointer after the disk was full."""
 
 
 @dataclass(frozen=True, slots=True)

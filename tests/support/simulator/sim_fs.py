@@ -10,7 +10,8 @@ may be lost in any combination, as on a disk that reorders writes.
     found = disk.crashed("torn", rng)    # what a restart may find
 
 Calls are counted, from 1, where they reach the disk: open, pwritev (once for 1,024 buffers),
-fdatasync, ftruncate, posix_fallocate, mkdir, rename, unlink, rmdir, fsync (of a directory), flock.
+fdatasync, ftruncate, posix_fallocate, mkdir, rename, link, unlink, rmdir, fsync (of a directory),
+flock.
 Reads are not counted: a crash before a read equals one before the next write.
 """
 
@@ -28,7 +29,15 @@ from appliance.system.files import IOV_COUNT_MAX, LOCK_NAME, Buffer, File, Lock
 from appliance.units import PAGE_SIZE_BYTES
 from tests.support.simulator.sim_file import CrashMode, Resize, SimNode, Write, pages
 from tests.support.simulator.sim_lock import SimLock
-from tests.support.simulator.sim_tree import Copies, Entry, Link, SimDir, durable_copy, set_entry
+from tests.support.simulator.sim_tree import (
+    Copies,
+    Entry,
+    Link,
+    SimDir,
+    count_links,
+    durable_copy,
+    set_entry,
+)
 
 __all__ = ["CrashMode", "Fault", "SimCrash", "SimFile", "SimFileSystem"]
 
@@ -250,6 +259,17 @@ class SimFileSystem:
             self._give_space(replaced)
             self._link((new_parent, new_name, entry), (old_parent, old_name, None))
 
+    def link(self, old: Path, new: Path) -> None:
+        entry = self._find(old)
+        parent, name = self._parent(new, "link")
+        self.record_call("link", new, f"of {old}")
+        if not isinstance(entry, SimNode):
+            _refuse(new, "link", errno.ENOENT if entry is None else errno.EPERM)
+        if name in parent.entries:
+            _refuse(new, "link", errno.EEXIST)
+        entry.link_count += 1
+        self._link((parent, name, entry))
+
     def unlink(self, path: Path) -> None:
         parent, name = self._parent(path, "unlink")
         self.record_call("unlink", path)
@@ -349,6 +369,7 @@ class SimFileSystem:
             disk._pending = [copies.of_link(link) for link in self._pending]
         else:
             disk._root = durable_copy(self._root, self._pending, mode, rng)
+        count_links(disk._root)
         return disk
 
     def digest(self, under: Path = Path("/")) -> int:
@@ -445,7 +466,9 @@ class SimFileSystem:
         self.free -= growth
 
     def _give_space(self, entry: SimNode | None) -> None:
-        self.free += 0 if entry is None else len(entry.content.data)
+        if entry is not None:
+            entry.link_count -= 1
+            self.free += 0 if entry.link_count else len(entry.content.data)
 
     def _link(self, *changes: tuple[SimDir, str, Entry | None]) -> None:
         self._pending.append(Link(changes))

@@ -79,6 +79,22 @@ def set_entry(entries: dict[str, Entry], name: str, entry: Entry | None) -> None
         entries[name] = entry
 
 
+def count_links(root: SimDir) -> None:
+    """Set the number of names of each file below a directory."""
+    counts: dict[SimNode, int] = {}
+
+    def walk(directory: SimDir) -> None:
+        for entry in directory.entries.values():
+            if isinstance(entry, SimDir):
+                walk(entry)
+            else:
+                counts[entry] = counts.get(entry, 0) + 1
+
+    walk(root)
+    for node, count in counts.items():
+        node.link_count = count
+
+
 def durable_copy(
     root: SimDir, pending: Sequence[Link], mode: CrashMode, rng: random.Random
 ) -> SimDir:
@@ -103,6 +119,14 @@ def durable_copy(
         for changed, name, entry in link.changes:
             set_entry(kept.setdefault(id(changed), dict(changed.durable)), name, entry)
 
+    files: dict[int, SimNode] = {}
+
+    def crash(node: SimNode) -> SimNode:
+        # A file with two names is crashed once.
+        if id(node) not in files:
+            files[id(node)] = node.crashed(mode, rng)
+        return files[id(node)]
+
     def copy(directory: SimDir) -> SimDir:
         entries = directory.entries
         if mode != "kept":
@@ -110,9 +134,7 @@ def durable_copy(
         found = SimDir()
         for name in sorted(entries):
             entry = entries[name]
-            found.entries[name] = (
-                copy(entry) if isinstance(entry, SimDir) else entry.crashed(mode, rng)
-            )
+            found.entries[name] = copy(entry) if isinstance(entry, SimDir) else crash(entry)
         found.durable = dict(found.entries)
         return found
 

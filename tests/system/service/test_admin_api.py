@@ -16,7 +16,7 @@ from appliance.admin import AdminServer
 from appliance.admin.api import SLICE_WORK
 from appliance.admin.openapi import DESCRIPTION
 from appliance.config.config import Address
-from appliance.errors import RequestError
+from appliance.errors import RequestError, SnapshotError
 from appliance.model import (
     AssignedPartition,
     CommittedOffset,
@@ -24,6 +24,7 @@ from appliance.model import (
     GroupSummary,
     MemberStatus,
     PartitionStatus,
+    SnapshotStatus,
     TimerState,
     TopicStatus,
     TopicSummary,
@@ -63,6 +64,17 @@ def full_status() -> Status:
             )
         },
         known_groups={NAME: (GroupSummary(NAME, "Stable", "consumer", 2), group)},
+        known_snapshots={
+            "old": SnapshotStatus(
+                name="old",
+                path="/data/snapshots/old",
+                created_at=1,
+                start=0,
+                end=9,
+                size_bytes=64,
+                kept_bytes=0,
+            )
+        },
     )
 
 
@@ -144,6 +156,7 @@ class Case:
     status: int
     prepare: Callable[[Status], object] = lambda _: None
     headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
 
 
 def starting(status: Status) -> None:
@@ -153,6 +166,17 @@ def starting(status: Status) -> None:
 def full_disk(status: Status) -> None:
     status.failure = RequestError("the disk is full", code=56)
 
+
+def refused(reason: str) -> Callable[[Status], object]:
+    def refuse(status: Status) -> None:
+        status.failure = SnapshotError(reason, "not now")
+
+    return refuse
+
+
+SNAPSHOTS: Final = "/api/v1/snapshots"
+JSON: Final = {"Content-Type": "application/json"}
+FOREIGN: Final = {"Origin": "http://evil.example"}
 
 CASES: Final = (
     Case("GET", "/healthz", 200),
@@ -186,6 +210,29 @@ CASES: Final = (
     Case("DELETE", TIMER + "d", 409),
     Case("DELETE", TIMER + "p", 503, starting),
     Case("DELETE", TIMER + "p", 507, full_disk),
+    Case("GET", SNAPSHOTS, 200),
+    Case("GET", SNAPSHOTS, 503, starting),
+    Case("GET", SNAPSHOTS + "/old", 200),
+    Case("GET", SNAPSHOTS + "/none", 404),
+    Case("GET", SNAPSHOTS + "/old", 503, starting),
+    Case("POST", SNAPSHOTS, 201, headers=JSON, body=b'{"name": "new"}'),
+    Case("POST", SNAPSHOTS, 201, headers=JSON, body=b"{}"),
+    Case("POST", SNAPSHOTS, 201, headers=JSON, body=b""),
+    Case("POST", SNAPSHOTS, 400, refused("name"), headers=JSON, body=b'{"name": ".."}'),
+    Case("POST", SNAPSHOTS, 400, headers=JSON, body=b'{"name": 1}'),
+    Case("POST", SNAPSHOTS, 400, headers=JSON, body=b'{"nam": "new"}'),
+    Case("POST", SNAPSHOTS, 400, headers=JSON, body=b"new"),
+    Case("POST", SNAPSHOTS, 403, headers=JSON | FOREIGN, body=b"{}"),
+    Case("POST", SNAPSHOTS, 409, headers=JSON, body=b'{"name": "old"}'),
+    Case("POST", SNAPSHOTS, 413, headers=JSON, body=b" " * 5_000),
+    Case("POST", SNAPSHOTS, 415, headers={"Content-Type": "text/plain"}, body=b"{}"),
+    Case("POST", SNAPSHOTS, 501, refused("unsupported"), headers=JSON, body=b"{}"),
+    Case("POST", SNAPSHOTS, 503, starting, headers=JSON, body=b"{}"),
+    Case("POST", SNAPSHOTS, 507, refused("full"), headers=JSON, body=b"{}"),
+    Case("DELETE", SNAPSHOTS + "/old", 200),
+    Case("DELETE", SNAPSHOTS + "/old", 403, headers=FOREIGN),
+    Case("DELETE", SNAPSHOTS + "/none", 404),
+    Case("DELETE", SNAPSHOTS + "/old", 503, starting),
 )
 
 
@@ -194,7 +241,7 @@ async def test_each_answer_is_as_described(case: Case) -> None:
     status = full_status()
     case.prepare(status)
     async with serving(status) as client:
-        answer = await client.ask(case.path, case.method, case.headers)
+        answer = await client.ask(case.path, case.method, case.headers, case.body)
         assert answer.status == case.status
         check_answer(case.method, case.path, answer)
         if case.status >= 400 and case.status != 503:
@@ -215,7 +262,7 @@ def test_every_answer_that_is_described_was_looked_at() -> None:
 
 def pieces() -> Iterator[st.SearchStrategy[str]]:
     yield st.sampled_from(
-        ("api", "v1", "topics", "groups", "timers", "status", "openapi.json", "metrics", ESCAPED)
+        ("api", "v1", "topics", "groups", "timers", "snapshots", "status", "metrics", ESCAPED)
     )
     yield st.sampled_from(
         ("", "p", "c", "d", "..", ".", "%00", "%2F", "%ff", "%", "%41", "a" * 300)
@@ -370,3 +417,6 @@ async def test_no_request_that_a_form_can_send_changes_anything() -> None:
             headers = {"X-HTTP-Method-Override": "DELETE"}
             await client.ask(TIMER + "p?_method=DELETE", method, headers)
         assert status.cancelled == []
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            await client.ask(SNAPSHOTS, "POST", {"Content-Type": kind}, b'{"name": "new"}')
+        assert list(status.known_snapshots) == ["old"]

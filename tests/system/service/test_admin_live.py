@@ -43,7 +43,9 @@ class Served:
     client: Client
 
     async def ask(self, path: str, method: str = "GET") -> Answer:
-        answer = await self.client.ask(path, method)
+        is_post = method == "POST"
+        headers = {"Content-Type": "application/json"} if is_post else None
+        answer = await self.client.ask(path, method, headers, b"{}" if is_post else None)
         check_answer(method, path, answer)
         return answer
 
@@ -178,6 +180,58 @@ async def test_what_wants_no_client_to_be_served_says_so(tmp_path: Path) -> None
         assert (await s.ask("/api/v1/status")).json()["insecure"]
         s.status.stops()
         assert (await s.ask("/api/v1/status")).status == 503
+
+
+# Snapshots
+
+SNAPSHOTS: Final = "/api/v1/snapshots"
+SLOW_FLUSH: Final = {"flush_interval_ms": 60_000, "flush_bound_ms": 60_000}
+"""With async flush, nothing is flushed unless somebody asks for it."""
+
+
+@pytest.mark.usefixtures("loop")
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_a_snapshot_has_what_was_acknowledged_before_it(tmp_path: Path, flush: str) -> None:
+    async with served(tmp_path, flush=flush, **SLOW_FLUSH) as s:
+        await s.send(Record(b"x"))
+        end = s.live.broker.wrote_pos
+        made = await s.ask(SNAPSHOTS, "POST")
+        assert made.status == 201
+        assert made.json()["end"] == end
+        assert (await s.ask(SNAPSHOTS)).json()["snapshots"] == [made.json()]
+        path = f"{SNAPSHOTS}/{made.json()['name']}"
+        assert (await s.ask(path)).json() == made.json()
+        assert (await s.ask(path, "DELETE")).json() == made.json()
+        assert (await s.ask(path, "DELETE")).status == 404
+        assert (await s.ask(path)).status == 404
+
+
+@pytest.mark.usefixtures("loop")
+async def test_a_slow_disk_holds_up_a_snapshot_and_nobody_else(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        s.live.disk.hold()
+        making = asyncio.create_task(s.ask(SNAPSHOTS, "POST"))
+        snapshots = s.live.broker.config.data_dir / "snapshots"
+        await until(snapshots.exists)
+        assert (await s.ask("/api/v1/status")).status == 200
+        assert not making.done()
+        s.live.disk.let_go()
+        assert (await making).status == 201
+
+
+async def test_a_sync_of_a_snapshot_that_fails_ends_the_broker(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        snapshots = s.live.broker.snapshots
+        error = StorageError(Path("snapshots"), "fsync", 5, "Input/output error")
+
+        def fail() -> None:
+            raise error
+
+        with pytest.raises(StorageError):
+            await s.live.server.pump.snapshot(fail)
+        assert s.live.server.pump.has_failed
+        assert snapshots.all() == []
+        assert (await s.ask(SNAPSHOTS)).status == 503
 
 
 # A broker in a process of its own

@@ -1,5 +1,6 @@
 """The pump takes checkpoints on a real disk while it serves."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.units import KIB
 from tests.support.harness.configs import small_config
-from tests.support.harness.live_broker import LiveBroker, until
+from tests.support.harness.live_broker import LIMIT_S, LiveBroker, until
 from tests.support.values.kafka_records import Record, delay
 
 
@@ -44,7 +45,6 @@ async def test_a_start_after_a_kill_replays_little(tmp_path: Path, flush: str) -
             await client.produce("t", count % 2, [Record(b"y" * 3_000), record])
             count += 1
         end = live.broker.wrote_pos
-        # With the last flush, and within a second when nothing follows.
         await until(lambda: newest_in(directory).flushed == end)
         copy = tmp_path / "copy"
         shutil.copytree(directory, copy)
@@ -54,6 +54,19 @@ async def test_a_start_after_a_kill_replays_little(tmp_path: Path, flush: str) -
     assert not report.is_clean
     assert report.checkpoint == newest.number
     assert report.replayed_bytes == end - newest.applied
+
+
+async def test_the_flushed_position_is_published_while_a_producer_never_pauses(
+    tmp_path: Path,
+) -> None:
+    async with LiveBroker(tmp_path) as live:
+        directory = live.broker.config.data_dir
+        client = await live.connect()
+        for _ in range(3):
+            before = live.broker.flushed_pos
+            async with asyncio.timeout(LIMIT_S):
+                while newest_in(directory).flushed <= before:
+                    await client.produce("t", 0, [Record(b"x")])
 
 
 async def test_a_stop_saves_a_state_of_the_end_of_the_log(tmp_path: Path) -> None:

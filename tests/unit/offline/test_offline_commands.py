@@ -103,6 +103,7 @@ def test_the_verdict(directory: Path, command: CommandLine) -> None:
         "epoch": scenario.EPOCH,
         "is_clean": True,
         "is_live": False,
+        "is_snapshot": False,
         "faults": 0,
     }
 

@@ -13,7 +13,8 @@ from appliance.errors import StorageError
 from appliance.main import KAFKA_FACADE
 from appliance.store.recovery.decisions import Fault as StateFault
 from appliance.store.runs.run_set import Runs, RunsJob
-from appliance.store.state.checkpointer import IDLE_NS, RETRY_NS, CheckpointJob, MarkJob
+from appliance.store.state.checkpointer import RETRY_NS, CheckpointJob
+from appliance.store.state.flushed_mark import MARK_NS, MarkJob
 from appliance.units import KIB, NS_PER_MS
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import (
@@ -265,27 +266,108 @@ def test_nothing_is_saved_that_is_not_flushed(harness: BrokerHarness) -> None:
     assert harness.broker.checkpoints.step() is not None
 
 
+# The published position
+
+MARK_MS = MARK_NS // NS_PER_MS
+
+
+def mark(harness: BrokerHarness) -> MarkJob | None:
+    """Publish the flushed position if it is time, as the pump does."""
+    job = harness.broker.flushed_mark.step()
+    if job is not None:
+        job.run()
+        harness.broker.flushed_mark.end(job)
+    return job
+
+
 def test_an_idle_broker_says_once_how_far_the_log_is_durable(harness: BrokerHarness) -> None:
     take_checkpoint(harness)
     harness.produce("t", 0, [Record(b"last")])
-    assert harness.broker.checkpoints.step() is None
-    harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
-    job = harness.broker.checkpoints.step()
-    assert isinstance(job, MarkJob)
     calls = harness.disk.calls
-    job.run()
+    assert mark(harness) is not None
     assert harness.disk.calls == calls + 2
-    harness.broker.checkpoints.end(job)
     assert newest_of(harness.disk).flushed == harness.broker.flushed_pos
     harness.clock.advance_ms(10_000)
+    assert mark(harness) is None
+
+
+def test_a_broker_that_is_written_to_without_pause_says_each_second_how_far_the_log_is_durable(
+    harness: BrokerHarness,
+) -> None:
+    take_checkpoint(harness)
+    turn_ms, begin_ms = 10, harness.clock.monotonic_ns() // NS_PER_MS
+    wrote_ms = []
+    missing_since_ms = None
+    for _ in range(5_000 // turn_ms):
+        harness.clock.advance_ms(turn_ms)
+        harness.produce("t", 0, [Record(b"x")])
+        now_ms = harness.clock.monotonic_ns() // NS_PER_MS - begin_ms
+        if mark(harness) is not None:
+            wrote_ms.append(now_ms)
+        is_missing = newest_of(harness.disk).flushed < harness.broker.flushed_pos
+        missing_since_ms = (missing_since_ms or now_ms) if is_missing else None
+        assert missing_since_ms is None or now_ms - missing_since_ms <= MARK_MS
+    assert wrote_ms == [turn_ms + each * MARK_MS for each in range(5)]
+
+
+def test_the_flushed_position_is_published_while_a_checkpoint_is_taken(
+    harness: BrokerHarness,
+) -> None:
+    harness.broker.checkpoints.ask()
     assert harness.broker.checkpoints.step() is None
+    assert harness.broker.checkpoints.is_capturing
+    for _ in range(2):
+        harness.produce("t", 0, [Record(b"x")])
+        assert mark(harness) is not None
+        assert newest_of(harness.disk).flushed == harness.broker.flushed_pos
+        harness.clock.advance_ms(MARK_MS)
+    job = capture(harness)
+    harness.produce("t", 0, [Record(b"x")])
+    assert mark(harness) is not None
+    marked = newest_of(harness.disk).flushed
+    job.run()
+    harness.broker.checkpoints.end(job)
+    assert newest_of(harness.disk).flushed == marked == harness.broker.flushed_pos
+    check_loads(harness, crashed(harness), newest_of(harness.disk).states[0].number)
 
 
-def idle_job(harness: BrokerHarness) -> CheckpointJob | MarkJob:
-    """The next job of a broker that is idle."""
-    while (job := harness.broker.checkpoints.step()) is None:
-        harness.clock.advance_ms(IDLE_NS // NS_PER_MS)
-    return job
+def test_what_is_not_flushed_is_not_published(harness: BrokerHarness) -> None:
+    mark(harness)
+    harness.clock.advance_ms(MARK_MS)
+    harness.send_produce("t", 0, [Record(b"not flushed")])
+    assert mark(harness) is None
+
+
+def test_one_mark_is_written_at_a_time(harness: BrokerHarness) -> None:
+    harness.flush()
+    job = harness.broker.flushed_mark.step()
+    assert job is not None
+    harness.produce("t", 0, [Record(b"x")])
+    harness.clock.advance_ms(MARK_MS)
+    assert harness.broker.flushed_mark.step() is None
+    job.run()
+    harness.broker.flushed_mark.end(job)
+    assert mark(harness) is not None
+
+
+def test_a_mark_that_failed_while_the_broker_stops_is_no_clean_stop(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.flush()
+    job = harness.broker.flushed_mark.step()
+    assert job is not None
+    error = StorageError(PATHS.checkpoint, "fdatasync", errno.EIO, "bad")
+
+    def refuse(_: int) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job.checkpoint, "note_flushed", refuse)
+        with pytest.raises(StorageError):
+            job.run()
+    with pytest.raises(StorageError) as caught:
+        harness.broker.close()
+    assert caught.value is error
 
 
 def test_the_mark_of_a_checkpoint_separates_damage_from_a_torn_tail(harness: BrokerHarness) -> None:
@@ -293,15 +375,13 @@ def test_the_mark_of_a_checkpoint_separates_damage_from_a_torn_tail(harness: Bro
     take_checkpoint(harness)
     before = harness.broker.wrote_pos
     harness.produce("t", 0, [Record(b"last")])
-    for mark in (False, True):
+    for is_marked in (False, True):
         disk = crashed(harness)
         disk.flip(PATHS.commit_log / f"{0:020d}", before + 200, 1)
         report = start(harness, disk).report
-        assert bool(report.damage) == mark
-        if not mark:
-            job = idle_job(harness)
-            job.run()
-            harness.broker.checkpoints.end(job)
+        assert bool(report.damage) == is_marked
+        if not is_marked:
+            assert mark(harness) is not None
 
 
 def test_a_log_that_lost_its_end_is_reported_once_and_is_clean_after_a_clean_stop(
@@ -311,7 +391,7 @@ def test_a_log_that_lost_its_end_is_reported_once_and_is_clean_after_a_clean_sto
     take_checkpoint(harness)
     last = harness.broker.wrote_pos
     harness.produce("t", 0, [Record(b"x" * 2_000)])
-    idle_job(harness).run()
+    assert mark(harness) is not None
     disk = crashed(harness)
     disk.flip(PATHS.commit_log / f"{0:020d}", last, 1)
     started = start(harness, disk)

@@ -172,6 +172,27 @@ def test_a_directory_is_not_a_file(place: Place) -> None:
         place.fs.unlink(place.root / "dir")
 
 
+def test_a_link_is_another_name_of_the_same_file(place: Place, file: File) -> None:
+    file.pwritev([b"one"], 0)
+    place.fs.make_dirs(place.root / "dir")
+    place.fs.link(place.root / "log", place.root / "dir" / "other")
+    assert file.link_count() == 2
+    file.pwritev([b"two"], 0)
+    place.fs.unlink(place.root / "log")
+    other = place.fs.open(place.root / "dir" / "other")
+    assert (other.pread(10, 0), other.link_count()) == (b"two", 1)
+
+
+def test_a_link_replaces_nothing_and_needs_a_file(place: Place, file: File) -> None:
+    place.fs.open(place.root / "other", create=True).pwritev([b"other"], 0)
+    with pytest.raises(StorageError, match="EEXIST"):
+        place.fs.link(place.root / "log", place.root / "other")
+    with pytest.raises(StorageError, match="ENOENT"):
+        place.fs.link(place.root / "none", place.root / "new")
+    assert place.fs.open(place.root / "other").pread(10, 0) == b"other"
+    assert file.link_count() == 1
+
+
 def test_make_dirs_makes_parents_and_may_be_repeated(place: Place) -> None:
     deep = place.root / "a" / "b" / "c"
     place.fs.make_dirs(deep)

@@ -1,0 +1,219 @@
+"""Writes the tasks of a table to files: Parquet, in several processes, or JSON lines. Layer 6.
+
+`write_part` runs in a process of its own, which gets nothing but its arguments. An error comes back
+as a value: errors of ours have facts that do not survive the way between processes.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from appliance.commands.output import json_line, octets_in_json
+from appliance.errors import LatermqError
+from appliance.units import MIB
+from compat.tables.batches import DataLossError, Task
+from compat.tables.log_reader import SegmentGoneError
+from compat.tables.schema import HEADERS
+
+ROW_GROUP_BYTES: Final = 32 * MIB
+"""Readers skip whole row groups; the memory of a process is a few of them."""
+
+US_PER_MS: Final = 1000
+
+Progress = Callable[[int], None]
+"""Called with the number of tasks that are done."""
+
+
+class ExportError(LatermqError):
+    """The rows cannot be written."""
+
+
+class LossError(LatermqError):
+    """Part of the log cannot be read, and the command was not told to go on without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file to write.
+
+    Attributes:
+        tasks: its rows.
+        path: the file, which does not exist.
+        schema: the schema of the rows.
+        compression: as pyarrow calls it.
+    """
+
+    tasks: tuple[Task, ...]
+    path: Path
+    schema: pa.Schema
+    compression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one file.
+
+    Attributes:
+        rows: how many it has.
+        loss, error: what ended it, if something did.
+    """
+
+    rows: int = 0
+    loss: str | None = None
+    error: str | None = None
+
+
+def as_loss(error: DataLossError | SegmentGoneError) -> LossError:
+    """Return what a user of the command is told about a part that cannot be read."""
+    if isinstance(error, SegmentGoneError):
+        return LossError(
+            f"{error.path} is gone: the broker freed it, or its disk is not mounted. Export a "
+            "snapshot (`latermq snapshot create`), or use --accept-data-loss to go on without it"
+        )
+    return LossError(
+        f"the log cannot be read at position {error.pos}: {error.fault}. `latermq check` shows "
+        "what is damaged; --accept-data-loss goes on without it"
+    )
+
+
+# Parquet
+
+
+def write_parts(parts: Sequence[Part], worker_count: int, progress: Progress) -> int:
+    """Write each part; return the number of rows.
+
+    Args:
+        parts: the files; they may be written in any order.
+        worker_count: processes; 1 for none but this one.
+        progress: called after each file.
+
+    Raises:
+        LossError: part of the log cannot be read.
+        ExportError: a file cannot be written.
+    """
+    rows = 0
+    for done, outcome in enumerate(_outcomes(parts, worker_count), start=1):
+        if outcome.loss is not None:
+            raise LossError(outcome.loss)
+        if outcome.error is not None:
+            raise ExportError(outcome.error)
+        rows += outcome.rows
+        progress(done)
+    return rows
+
+
+def _outcomes(parts: Sequence[Part], worker_count: int) -> Iterator[Outcome]:
+    if worker_count <= 1 or len(parts) <= 1:
+        yield from map(write_part, parts)
+        return
+    # A process that is forked from one with threads, as pyarrow has them, may hang.
+    context = multiprocessing.get_context("spawn")
+    count = min(worker_count, len(parts))
+    executor = ProcessPoolExecutor(count, context, initializer=_ignore_interrupts)
+    try:
+        for future in as_completed([executor.submit(write_part, part) for part in parts]):
+            yield future.result()
+    except BrokenProcessPool:
+        raise ExportError(
+            "a process that wrote files ended unexpectedly: is there enough memory? "
+            "--workers 1 takes the least"
+        ) from None
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def write_part(part: Part) -> Outcome:
+    """Write one part; may run in any process."""
+    try:
+        with _writer(part) as writer:
+            return Outcome(sum(_write(writer, task) for task in part.tasks))
+    except (DataLossError, SegmentGoneError) as error:
+        return Outcome(loss=as_loss(error).message)
+    except LatermqError as error:
+        return Outcome(error=error.message)
+    except OSError as error:
+        return Outcome(error=f"{part.path} cannot be written: {error.strerror or error}")
+
+
+def _writer(part: Part) -> Any:
+    # A dictionary pays for itself where values repeat, and costs a look-up each elsewhere.
+    texts = [field.name for field in part.schema if field.type == pa.string()]
+    return pq.ParquetWriter(
+        str(part.path), part.schema, compression=part.compression, use_dictionary=texts
+    )
+
+
+def _write(writer: Any, task: Task) -> int:
+    rows = size = 0
+    waiting: list[pa.RecordBatch] = []
+    for batch in task.batches():
+        rows += batch.num_rows
+        size += batch.nbytes
+        waiting.append(batch)
+        if size >= ROW_GROUP_BYTES:
+            writer.write_table(pa.Table.from_batches(waiting))
+            waiting, size = [], 0
+    if rows and waiting:
+        writer.write_table(pa.Table.from_batches(waiting))
+    return rows
+
+
+# JSON lines
+
+
+def json_lines(tasks: Sequence[Task], progress: Progress) -> Iterator[list[str]]:
+    """Yield the rows of all tasks in order as JSON objects, some lines at a time.
+
+    Instants are epoch ms, headers pairs, and bytes text if they are UTF-8, else `{"base64": ...}`.
+
+    Raises:
+        ExportError: a text of a row is not UTF-8.
+        LossError: part of the log cannot be read.
+    """
+    try:
+        for number, task in enumerate(tasks, start=1):
+            for batch in task.batches():
+                yield _lines(batch)
+            progress(number)
+    except UnicodeDecodeError:
+        raise ExportError(
+            "the name of a header is not UTF-8: use --format parquet, or leave the headers out "
+            "with --columns"
+        ) from None
+    except (DataLossError, SegmentGoneError) as error:
+        raise as_loss(error) from None
+
+
+def _lines(batch: pa.RecordBatch) -> list[str]:
+    names = batch.schema.names
+    columns = [_values(batch.column(at), field) for at, field in enumerate(batch.schema)]
+    return [
+        json_line(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)
+    ]
+
+
+def _values(column: pa.Array, field: pa.Field) -> list[Any]:
+    if pa.types.is_timestamp(field.type):
+        return list(pc.divide(column.cast(pa.int64()), US_PER_MS).to_pylist())
+    if field.type == HEADERS:
+        return [
+            [[each["key"], octets_in_json(each["value"])] for each in headers]
+            for headers in column.to_pylist()
+        ]
+    if pa.types.is_binary(field.type):
+        return [octets_in_json(value) for value in column.to_pylist()]
+    return list(column.to_pylist())

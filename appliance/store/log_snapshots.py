@@ -1,0 +1,284 @@
+"""Snapshots of the log: a second name for each segment, and a checkpoint that says where it ends.
+
+    snapshots/NAME/snapshot       when it was made; a start refuses a directory that has it
+    snapshots/NAME/commitlog/     hard links of the segments below the flushed position
+    snapshots/NAME/checkpoint     its flushed position is the end of the snapshot; written last
+
+A segment below the flushed position does not change, and a file with a second name is not used
+again, so a snapshot stays as it is whatever becomes of the log. The last segment grows behind its
+back; a reader ends at the flushed position. A directory without a checkpoint is what a crash left
+of a snapshot. Layer 2.
+"""
+
+import errno
+import json
+import logging
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from appliance.errors import SnapshotError, StorageError
+from appliance.model import SnapshotStatus
+from appliance.store.checkpoint import CheckpointFile, LogIdentity
+from appliance.store.log.commit_log import CommitLog
+from appliance.store.paths import DataPaths, parse_segment_name, segment_name
+from appliance.system.clock import Clock
+from appliance.system.files import FileSystem
+from appliance.units import MS_PER_SECOND
+
+NAME_SIZE_MAX: Final = 64
+MARK_SIZE_MAX_BYTES: Final = 4096
+TEMPORARY_SUFFIX: Final = ".new"
+
+_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_SIZE_MAX - 1}}}", re.ASCII)
+_NO_LINKS: Final = frozenset(
+    [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK]
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """The part of the log that a snapshot gets, as of one moment.
+
+    Attributes:
+        bases: base positions of its segments, ascending.
+        flushed: log position at which it ends.
+        watermark: no frame was written at or after it.
+        log: identity of the log.
+        created_at: epoch ms.
+    """
+
+    bases: tuple[int, ...]
+    flushed: int
+    watermark: int
+    log: LogIdentity
+    created_at: int
+
+
+def check_name(name: str) -> None:
+    """Raise SnapshotError if a snapshot cannot have that name."""
+    if _NAME.fullmatch(name) is None:
+        raise SnapshotError(
+            "name",
+            f"a snapshot cannot be named {name!r}: use 1 to {NAME_SIZE_MAX} letters, digits, "
+            "dots, dashes and underscores, and begin with a letter or digit",
+        )
+
+
+def remove_incomplete(fs: FileSystem, paths: DataPaths) -> None:
+    """Remove what a crash left of snapshots; one that cannot be removed is logged.
+
+    Raises:
+        StorageError: a sync failed; the process must stop.
+    """
+    for name in fs.list_dir(paths.snapshots) if fs.exists(paths.snapshots) else ():
+        path = paths.log_snapshot(name)
+        if fs.exists(DataPaths(path).checkpoint):
+            continue
+        try:
+            fs.remove_tree(path)
+            fs.sync_dir(paths.snapshots)
+        except StorageError as error:
+            if error.is_fatal:
+                raise
+            _log.warning("an incomplete snapshot cannot be removed: %s", error)
+
+
+class LogSnapshots:
+    """The snapshots of one data directory. `freeze` runs on the loop, the rest on one thread."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        fs: FileSystem,
+        paths: DataPaths,
+        log: CommitLog,
+        checkpoint: CheckpointFile,
+    ) -> None:
+        self._clock = clock
+        self._fs = fs
+        self._paths = paths
+        self._log = log
+        self._checkpoint = checkpoint
+
+    def freeze(self) -> LogPart:
+        """Return what a snapshot of this moment has: everything that is flushed."""
+        flushed = self._log.pointers.flushed
+        bases = tuple(base for base in self._log.files.bases if base < flushed)
+        last = self._checkpoint.last
+        # The last segment grows: its frames may be written up to its end.
+        watermark = max(self._log.files.end_of_files, 0 if last is None else last.watermark)
+        return LogPart(
+            bases=bases,
+            flushed=flushed,
+            watermark=watermark,
+            log=replace(self._checkpoint.log, start=bases[0] if bases else 0),
+            created_at=self._clock.wall_ms(),
+        )
+
+    # Create
+
+    def create(self, part: LogPart, name: str | None = None) -> SnapshotStatus:
+        """Make a snapshot, durable with its name.
+
+        Args:
+            part: from `freeze`.
+            name: its name; None for one made of the time.
+
+        Raises:
+            SnapshotError: the name is not allowed or exists, the disk is full, or the file system
+                has no hard links. Nothing is left of the snapshot.
+            StorageError: it failed for another reason.
+        """
+        name = _name_of(part.created_at) if name is None else name
+        check_name(name)
+        remove_incomplete(self._fs, self._paths)
+        path = self._paths.log_snapshot(name)
+        if self._fs.exists(path):
+            raise SnapshotError("exists", f"there is a snapshot {name!r} already")
+        try:
+            self._make(DataPaths(path), part)
+        except StorageError as error:
+            if error.is_fatal:
+                raise
+            with suppress(StorageError):
+                self._fs.remove_tree(path)
+            raise _as_snapshot_error(error) or error from None
+        return self._status(name)
+
+    def _make(self, target: DataPaths, part: LogPart) -> None:
+        fs = self._fs
+        fs.make_dirs(target.root)
+        mark = fs.open(target.snapshot_mark, create=True)
+        try:
+            mark.pwritev([json.dumps({"created_at": part.created_at}).encode()], 0)
+            mark.fdatasync()
+        finally:
+            mark.close()
+        fs.make_dirs(target.commit_log)
+        for base in part.bases:
+            segment = segment_name(base)
+            fs.link(self._paths.commit_log / segment, target.commit_log / segment)
+        fs.sync_dir(target.commit_log)
+        fs.sync_dir(target.root)
+        self._write_checkpoint(target, part)
+
+    def _write_checkpoint(self, target: DataPaths, part: LogPart) -> None:
+        """Make the snapshot complete, in one step: a checkpoint counts only if it is whole."""
+        new = target.checkpoint.with_name(target.checkpoint.name + TEMPORARY_SUFFIX)
+        checkpoint = CheckpointFile(self._fs, new)
+        checkpoint.log = part.log
+        try:
+            checkpoint.ensure()
+            for _ in checkpoint.copies:
+                checkpoint.write(part.flushed, part.watermark)
+        finally:
+            checkpoint.close()
+        self._fs.rename(new, target.checkpoint)
+        self._fs.sync_dir(target.root)
+
+    # List and delete
+
+    def all(self) -> list[SnapshotStatus]:
+        """Return all complete snapshots, oldest first.
+
+        Raises:
+            StorageError: a file cannot be read.
+        """
+        if not self._fs.exists(self._paths.snapshots):
+            return []
+        names = [
+            name for name in self._fs.list_dir(self._paths.snapshots) if self._is_complete(name)
+        ]
+        return sorted(map(self._status, names), key=lambda each: (each.created_at, each.name))
+
+    def delete(self, name: str) -> SnapshotStatus:
+        """Remove a snapshot, and nothing else.
+
+        Returns:
+            What it was.
+
+        Raises:
+            SnapshotError: there is no such snapshot.
+            StorageError: it cannot be removed.
+        """
+        if _NAME.fullmatch(name) is None or not self._is_complete(name):
+            raise SnapshotError("unknown", f"there is no snapshot {name!r}")
+        status = self._status(name)
+        path = self._paths.log_snapshot(name)
+        # First it becomes incomplete, durably: a crash from here on removes the rest.
+        self._fs.unlink(DataPaths(path).checkpoint)
+        self._fs.sync_dir(path)
+        self._fs.remove_tree(path)
+        self._fs.sync_dir(self._paths.snapshots)
+        return status
+
+    def _is_complete(self, name: str) -> bool:
+        return self._fs.exists(DataPaths(self._paths.log_snapshot(name)).checkpoint)
+
+    def _status(self, name: str) -> SnapshotStatus:
+        target = DataPaths(self._paths.log_snapshot(name))
+        checkpoint = CheckpointFile(self._fs, target.checkpoint)
+        checkpoint.open()
+        checkpoint.close()
+        in_log = frozenset(self._fs.list_dir(self._paths.commit_log))
+        size = kept = 0
+        bases = []
+        for segment in self._fs.list_dir(target.commit_log):
+            base = parse_segment_name(segment)
+            if base is None:
+                continue
+            file = self._fs.open(target.commit_log / segment, writable=False)
+            bases.append(base)
+            size += file.size()
+            kept += 0 if segment in in_log else file.size()
+            file.close()
+        last = checkpoint.last
+        return SnapshotStatus(
+            name=name,
+            path=str(target.root),
+            created_at=self._created_at(target.snapshot_mark),
+            start=min(bases, default=0),
+            end=0 if last is None else last.flushed,
+            size_bytes=size,
+            kept_bytes=kept,
+        )
+
+    def _created_at(self, mark: Path) -> int:
+        """Return when a snapshot was made; 0 if that is damaged."""
+        try:
+            file = self._fs.open(mark, writable=False)
+        except StorageError as error:
+            if error.is_missing:
+                return 0
+            raise
+        try:
+            return int(json.loads(file.pread(MARK_SIZE_MAX_BYTES, 0))["created_at"])
+        except (ValueError, KeyError, TypeError):
+            return 0
+        finally:
+            file.close()
+
+
+def _name_of(created_at: int) -> str:
+    """Return the name of a snapshot that was given none: the time, in UTC."""
+    instant = datetime.fromtimestamp(created_at / MS_PER_SECOND, tz=UTC)
+    return f"{instant:%Y%m%dT%H%M%S}.{created_at % MS_PER_SECOND:03d}Z"
+
+
+def _as_snapshot_error(error: StorageError) -> SnapshotError | None:
+    """Return what a caller can act on; None for a failure of the storage."""
+    if error.is_disk_full:
+        return SnapshotError("full", f"the disk is full: no snapshot was made ({error.message})")
+    if error.operation == "link" and error.errno in _NO_LINKS:
+        return SnapshotError(
+            "unsupported",
+            f"a snapshot needs hard links, which this file system does not make: {error.message}",
+        )
+    return None
