@@ -83,7 +83,6 @@ class Broker:
 
         self._store = MessageStore(clock, fs, config, configure, accepts_loss=accepts_loss)
         self._progress = Progress("starting", 0, 0)
-        self.is_ready = False
         self.log = self._store.log
 
     # Start and stop
@@ -130,7 +129,6 @@ class Broker:
         self._scheduler = Scheduler(
             store.state.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
-        self.is_ready = True
 
     def close(self) -> StorageError | CorruptionError | None:
         """Stop cleanly. Raises StorageError if not everything could be made durable.
@@ -138,13 +136,11 @@ class Broker:
         Returns:
             The error if no checkpoint could be written; the next start replays more of the log.
         """
-        self.is_ready = False
         self._store.close()
         return self._store.stop_error
 
     def abandon(self) -> None:
         """Close the files as they are; the next start recovers."""
-        self.is_ready = False
         self._store.abandon()
 
     def progress(self) -> Progress:

@@ -41,80 +41,49 @@ class ConfigError(LatermqError):
 class RequestError(LatermqError):
     """A request is refused and its caller can correct it; nothing of it was stored.
 
-    Args:
-        message: a sentence for the caller that says what is wrong; for a limit, it names the
-            setting.
-        code: the Kafka error code of the answer; required by the base only, subclasses have one.
+    The message is a sentence for the caller that says what is wrong; for a limit, it names the
+    setting. Each client protocol has its own codes for the subclasses.
     """
-
-    default_code: ClassVar[int | None] = None
-
-    def __init__(self, message: str, code: int | None = None) -> None:
-        super().__init__(message)
-        chosen = self.default_code if code is None else code
-        if chosen is None:
-            raise TypeError("RequestError itself has no Kafka error code: pass one")
-        self.code: int = chosen
 
 
 class UnknownTopicError(RequestError):
-    """The topic or partition does not exist (UNKNOWN_TOPIC_OR_PARTITION)."""
-
-    default_code = 3
+    """The topic or partition does not exist."""
 
 
 class InvalidTopicError(RequestError):
-    """The topic's name is not allowed (INVALID_TOPIC_EXCEPTION)."""
-
-    default_code = 17
+    """The topic's name is not allowed."""
 
 
 class TopicExistsError(RequestError):
-    """A topic of that name already exists (TOPIC_ALREADY_EXISTS)."""
-
-    default_code = 36
+    """A topic of that name already exists."""
 
 
 class InvalidPartitionsError(RequestError):
-    """The partition count is not allowed (INVALID_PARTITIONS)."""
-
-    default_code = 37
+    """The partition count is not allowed."""
 
 
 class InvalidSettingError(RequestError):
-    """A topic setting is unknown, not supported or has a bad value (INVALID_CONFIG)."""
-
-    default_code = 40
+    """A topic setting is unknown, not supported or has a bad value."""
 
 
 class InvalidRequestError(RequestError):
-    """The request contradicts itself or names what does not exist (INVALID_REQUEST)."""
-
-    default_code = 42
+    """The request contradicts itself or names what does not exist."""
 
 
 class PolicyError(RequestError):
-    """The request exceeds a limit of this broker (POLICY_VIOLATION)."""
-
-    default_code = 44
+    """The request exceeds a limit of this broker."""
 
 
 class DiskFullError(RequestError):
-    """The disk has no room for the change (KAFKA_STORAGE_ERROR); clients retry."""
-
-    default_code = 56
+    """The disk has no room for the change."""
 
 
 class TooLargeError(RequestError):
-    """What is to be stored is larger than a frame may be (MESSAGE_TOO_LARGE)."""
-
-    default_code = 10
+    """What is to be stored is larger than a frame may be."""
 
 
 class OffsetsTooLargeError(RequestError):
-    """The committed offsets take more than they may (INVALID_COMMIT_OFFSET_SIZE)."""
-
-    default_code = 28
+    """The committed offsets take more than they may."""
 
 
 class SnapshotError(LatermqError):

@@ -13,7 +13,8 @@ class Facade:
 
     Attributes:
         decompress: (codec, record section, size limit in bytes) -> plain bytes; raises
-            RequestError, whose `unpacked_size` is the number of bytes unpacked before it failed.
+            RequestError; its `unpacked_size` is the number of bytes unpacked before it failed, and
+            `is_too_large` whether there are more than the limit, or the data is damaged.
         configure_topic: applies a topic's settings to it under a configuration.
     """
 

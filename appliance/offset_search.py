@@ -3,7 +3,7 @@
 A frame's header holds the running maximum: the highest timestamp of its partition so far. It never
 falls, so a binary search finds the first frame that reaches a time. Deleted records count in it,
 though they cannot be the answer; where they hide it, a bounded number of frames is scanned.
-Layer 4; does no I/O of its own.
+Layer 3; does no I/O of its own.
 """
 
 from collections.abc import Callable

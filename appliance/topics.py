@@ -1,7 +1,7 @@
 """Topics: find them, and change them within the limits of the configuration.
 
 The facade checks names and settings. This module checks counts and whatever depends on the state of
-a topic. Layer 4; does no I/O of its own.
+a topic. Layer 3; does no I/O of its own.
 """
 
 import logging
@@ -126,9 +126,6 @@ class Topics:
         Args:
             topic: the topic.
             offsets: by partition, each at most the visible offset. Deleted records stay deleted.
-
-        Returns:
-            Whether any record is deleted by this call.
 
         Raises:
             RequestError: the disk is full.

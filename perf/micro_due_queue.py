@@ -111,9 +111,9 @@ def measure_ids(count: int) -> None:
     put, overwritten = Meter(), Meter()
     for meter in (put, overwritten):
         for first in range(0, count, CALL_COUNT):
-            meter.run(CALL_COUNT, partial(index.fill, 1, first, CALL_COUNT))
+            meter.run(CALL_COUNT, partial(calls.fill_ids, index, 1, first, CALL_COUNT))
     expired = Meter()
-    index.forget(1)
+    calls.forget_ids(index, 1)
     while index.count:
         expired.run(4096, lambda: index.expire_some(START_MS, 4096))
     print(f"{'ids':12} {put.text('put')}; {overwritten.text('overwrite')}; ", end="")

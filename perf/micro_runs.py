@@ -154,7 +154,7 @@ def load_all(
     loaded = projections.due.pending
     print(
         f"{load_name:24} {spent:6.2f} s, {rows / spent / 1e6:5.1f} M rows/s; {loaded} timers, "
-        f"{len(projections.ids)} ids, slowest step {slowest * 1e3:.1f} ms"
+        f"{projections.ids.count} ids, slowest step {slowest * 1e3:.1f} ms"
     )
 
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport int16_t, int32_t, int64_t, int8_t, uint8_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from _core.bytes.buffer cimport Buf
 from _core.bytes.octets cimport Cursor

@@ -3,7 +3,7 @@
 `reserve` may move the bytes: keep offsets across it, never pointers. Layer 0: no I/O.
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 

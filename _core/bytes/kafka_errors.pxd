@@ -1,5 +1,5 @@
-# Kafka's error codes that compiled code answers; compat.kafka.protocol.error_codes has them all,
-# and tests/unit/kafka/test_error_codes.py compares the two.
+# The error codes of Kafka that compiled code answers. The control plane has all of them from kio;
+# tests/unit/kafka/test_error_codes.py compares.
 
 cdef enum:
     NONE = 0

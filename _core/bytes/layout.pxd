@@ -1,6 +1,7 @@
 """On-disk format constants: every width, offset and number. All integers are big-endian.
 
-docs/FORMAT.md draws them; tests/unit/core/log/test_format.py checks that the two agree.
+docs/FORMAT.md draws them; tests/unit/core/log/test_format.py checks that the two agree. Python sees
+the enumerations that are `cpdef`.
 
 How to change the format. Logs of released versions stay readable for ever, so:
  1. Add, never move. Put a new field into reserved bytes, which older versions wrote as zero, and
@@ -96,6 +97,7 @@ cpdef enum:
 # One entry of the timer table of an accept or carry frame.
 cpdef enum:
     TIMER_ENTRY_SIZE = 64
+cdef enum:
     TIMER_AT_ACCEPT_POS = 0       # i64, position of its accept frame: first half of the timer id
     TIMER_AT_INDEX = 8            # i32, index of the record as received: second half
     TIMER_AT_LEVEL = 12           # u8, 0 = arbitrary
@@ -110,7 +112,7 @@ cpdef enum:
     TIMER_AT_TARGET_TOPIC = 48    # i32, topic it is delivered to, 0 = its own
     TIMER_AT_TARGET_PARTITION = 52  # i32, -1 = its own; eight zero bytes follow
 
-cpdef enum:
+cdef enum:
     DUE_RESOLVED = 0              # an instant
     DUE_AFTER_COMMIT = 1          # a delay in ms, counted from the commit of the transaction
     DUE_AT = 2                    # an instant, held until the commit
@@ -119,13 +121,14 @@ cpdef enum:
 # One entry of the cancel table of an accept frame.
 cpdef enum:
     CANCEL_ENTRY_SIZE = 24
+cdef enum:
     CANCEL_AT_INDEX = 0           # i32, index of the record as received
     CANCEL_AT_KIND = 4            # u8, CANCEL_BY_*
     CANCEL_AT_ID_SIZE = 5         # u8; two zero bytes follow
     CANCEL_AT_DUE = 8             # i64, due time of a record delivered at once, else 0
     CANCEL_AT_ID_POS = 16         # u32, from the start of the frame; four zero bytes follow
 
-cpdef enum:
+cdef enum:
     CANCEL_BY_HEADER = 1           # x-deliver-cancel
     CANCEL_BY_DELIVERY = 2        # a record with an id, due at once, cancels the pending one
 
@@ -133,6 +136,7 @@ cpdef enum:
 # its order.
 cpdef enum:
     COMPLETED_ENTRY_SIZE = 32
+cdef enum:
     COMPLETED_AT_ACCEPT_POS = 0     # i64
     COMPLETED_AT_INDEX = 8          # i32
     COMPLETED_AT_ID_SIZE = 12       # u8, 0 = unnamed
@@ -141,33 +145,35 @@ cpdef enum:
     COMPLETED_AT_ORIGIN_TOPIC = 20  # i32, topic of the timer and its id, 0 = the frame's
     COMPLETED_AT_NEXT_DUE = 24      # i64, due time of the next occurrence, 0 = none
 
-cpdef enum:
+cdef enum:
     COMPLETION_FINAL = 0          # the timer is no longer pending
     COMPLETION_SET_ANEW = 1           # its next occurrence is pending
 
 # ConsumeQueue units, in RocketMQ's layout.
 cpdef enum:
     UNIT_SIZE = 20
-    UNIT_AT_POSITION = 0          # i64, position of the frame
-    UNIT_AT_SIZE = 8              # i32, size of the frame
-    UNIT_AT_TAGS_CODE = 12        # i64, hash of the record's tag
     UNITS_PER_FILE = 300000
-    UNIT_LOST = -1                # size in a unit that refers to no frame
-    # A frame that spans at least this many more offsets than it has records is stored as one run.
-    RUN_OFFSETS_MIN = 1024
     # No encoder packs more records into a byte of a batch, compressed or not. This bounds how many
     # offsets lost bytes can have held.
     RECORDS_PER_BYTE_MAX = 64
+cdef enum:
+    UNIT_AT_POSITION = 0          # i64, position of the frame
+    UNIT_AT_SIZE = 8              # i32, size of the frame
+    UNIT_AT_TAGS_CODE = 12        # i64, hash of the record's tag
+    UNIT_LOST = -1                # size in a unit that refers to no frame
+    # A frame that spans at least this many more offsets than it has records is stored as one run.
+    RUN_OFFSETS_MIN = 1024
 
 # Kafka's RecordBatch, version 2 (magic 2).
 cpdef enum:
     BATCH_HEADER_SIZE = 61
     BATCH_CRC_START = 21          # where Kafka's CRC begins; the frame's CRC covers the start
+    BATCH_AT_CRC = 17             # u32
+cdef enum:
     BATCH_AT_BASE_OFFSET = 0      # i64
     BATCH_AT_LENGTH = 8           # i32, bytes after this field
     BATCH_AT_LEADER_EPOCH = 12    # i32
-    BATCH_AT_MAGIC = 16           # i8
-    BATCH_AT_CRC = 17             # u32
+    BATCH_AT_MAGIC = 16           # i8; the CRC follows
     BATCH_AT_ATTRIBUTES = 21      # i16
     BATCH_AT_LAST_DELTA = 23      # i32
     BATCH_AT_BASE_TIMESTAMP = 27  # i64
@@ -190,22 +196,24 @@ cpdef enum:
     RUN_ROW_PENDING = 1
     RUN_ROW_COMPLETED = 2
     RUN_TIMER_SIZE = 48
-    RUN_TIMER_AT_ACCEPT_POS = 0   # i64
-    RUN_TIMER_AT_INDEX = 8        # i32
+    RUN_COMPLETED_SIZE = 16
     RUN_TIMER_AT_KIND = 12        # u8, RUN_ROW_PENDING
+cdef enum:
+    RUN_TIMER_AT_ACCEPT_POS = 0   # i64
+    RUN_TIMER_AT_INDEX = 8        # i32; the kind follows
     RUN_TIMER_AT_LEVEL = 13       # u8, as in the accept frame; two zero bytes follow
     RUN_TIMER_AT_DUE = 16         # i64, epoch ms
     RUN_TIMER_AT_LEVEL_OFFSET = 24  # i64
     RUN_TIMER_AT_TOPIC_ID = 32    # i32
     RUN_TIMER_AT_PARTITION = 36   # i32
     RUN_TIMER_AT_BODY_POS = 40    # i64, position of the frame that holds the record now
-    RUN_COMPLETED_SIZE = 16
     RUN_COMPLETED_AT_ACCEPT_POS = 0  # i64
     RUN_COMPLETED_AT_INDEX = 8      # i32
     RUN_COMPLETED_AT_KIND = 12      # u8, RUN_ROW_COMPLETED; three zero bytes follow
 
 cpdef enum:
     RUN_ID_SIZE = 52
+cdef enum:
     RUN_ID_AT_HASH_HIGH = 0       # u64
     RUN_ID_AT_HASH_LOW = 8        # u32
     RUN_ID_AT_TOPIC_ID = 12       # i32

@@ -9,10 +9,10 @@ assert AT_CRC + 4 == FRAME_HEADER_SIZE
 assert TIMER_ENTRY_SIZE % FRAME_ALIGNMENT == 0
 assert CANCEL_ENTRY_SIZE % FRAME_ALIGNMENT == 0
 assert COMPLETED_ENTRY_SIZE % FRAME_ALIGNMENT == 0
-assert BATCH_CRC_START == BATCH_AT_ATTRIBUTES
-# A reader uses the fields that both kinds of row share to find out which kind a row is. Cast to
-# int, because the compiler warns about comparing two enumerations.
+# Cast to int, because the compiler warns about comparing two enumerations.
+assert <int>BATCH_CRC_START == <int>BATCH_AT_ATTRIBUTES
+# A reader uses the fields that both kinds of row share to find out which kind a row is.
 assert <int>RUN_COMPLETED_SIZE <= <int>RUN_TIMER_SIZE <= <int>RUN_BLOCK_SIZE_MAX
 assert RUN_COMPLETED_AT_ACCEPT_POS == RUN_TIMER_AT_ACCEPT_POS
 assert RUN_COMPLETED_AT_INDEX == RUN_TIMER_AT_INDEX
-assert RUN_COMPLETED_AT_KIND == RUN_TIMER_AT_KIND
+assert <int>RUN_COMPLETED_AT_KIND == <int>RUN_TIMER_AT_KIND

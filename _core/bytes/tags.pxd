@@ -7,7 +7,7 @@ Layer 0: no I/O. Header only: these functions are compiled into the modules that
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp
 
 from _core.bytes.batch cimport Slice, next_header
 from _core.bytes.layout cimport FRAME_FLAG_MIXED_TAGS

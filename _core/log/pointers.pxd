@@ -4,6 +4,5 @@ cdef class Pointers:
     cdef readonly int64_t wrote       # encoded
     cdef readonly int64_t committed   # pwritev returned
     cdef readonly int64_t flushed     # fdatasync returned
-    cdef readonly int64_t replicated  # acknowledged by a slave; equals flushed without slaves
     cdef readonly bint sync_flush
     cdef int64_t visible_pos(self) noexcept nogil

@@ -2,7 +2,6 @@ class Pointers:
     wrote: int
     committed: int
     flushed: int
-    replicated: int
     sync_flush: bool
     def __init__(self, start: int, *, sync_flush: bool) -> None: ...
     @property

@@ -24,7 +24,7 @@ cdef class Pointers:
             sync_flush: True if records become visible when flushed, False when committed.
         """
         assert start >= 0
-        self.wrote = self.committed = self.flushed = self.replicated = start
+        self.wrote = self.committed = self.flushed = start
         self.sync_flush = sync_flush
 
     cdef int64_t visible_pos(self) noexcept nogil:
@@ -51,4 +51,3 @@ cdef class Pointers:
         assert pos >= self.flushed  # I2
         assert pos <= self.committed  # I1
         self.flushed = pos
-        self.replicated = pos

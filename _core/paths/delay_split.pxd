@@ -3,7 +3,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.bytes.batch cimport Batch, Record, Slice
 from _core.bytes.buffer cimport Buf
 from _core.state.projections cimport LEVELS_MAX
-from _core.bytes.octets cimport Cursor
 from _core.bytes.tags cimport TagSum
 
 cdef enum SplitFault:

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from _core.bytes.batch cimport Batch
 from _core.bytes.buffer cimport Buf

@@ -28,7 +28,7 @@ from libc.string cimport memmove, memset
 from _core.bytes.batch cimport (
     ATTRIBUTE_LOG_APPEND_TIME, Batch, begin_batch, finish_batch, write_record,
 )
-from _core.bytes.buffer cimport Buf, append, extend_zero, release, shrink
+from _core.bytes.buffer cimport append, extend_zero, release, shrink
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.paths.due_records cimport (
     LOCATE_COLD, LOCATE_CONTRADICTED, LOCATED, Due, HeldRecords,

@@ -1,11 +1,10 @@
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.bytes.buffer cimport Buf
 from _core.queue.frame_finder cimport FrameFinder
-from _core.log.view cimport Block, LogView
+from _core.log.view cimport LogView
 from _core.bytes.octets cimport Cursor
 from _core.queue.partition cimport Partition, Topic
-from _core.log.pointers cimport Pointers
 from _core.state.projections cimport Projections
 
 # A batch to serve: its place in memory, and the index of its block in `blocks`.
@@ -45,7 +44,7 @@ cdef class FetchPath:
     cdef readonly int64_t work_bytes
     cdef readonly list cold
     cdef readonly list ahead
-    cdef readonly list watched
+    cdef list watched
     cdef readonly int64_t sent_bytes
     cdef readonly dict refused          # partitions by Kafka error code
     cdef public int64_t requests

@@ -10,7 +10,6 @@ class FetchPath:
     epoch: int
     cold: list[int | tuple[int, int]]
     ahead: list[tuple[Partition, int]]
-    watched: list[Partition]
     sent_bytes: int
     work_bytes: int
     refused: dict[int, int]

@@ -30,7 +30,7 @@ Layer 0: no I/O, no clock. Every batch is whole: see `LogView`.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 
 from _core.bytes.buffer cimport Buf, append, reserve

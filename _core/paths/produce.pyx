@@ -20,7 +20,7 @@ Layer 0: no I/O, no clock. Runs on the event loop, one request at a time.
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from _core.paths.answer cimport Mark
@@ -358,9 +358,10 @@ cdef class ProducePath:
                 self._count_unpacked(len(plain))
                 return plain
             except Exception as error:
-                if getattr(error, "code", None) is None:
+                if getattr(error, "unpacked_size", None) is None:
                     raise
-                o.error = error.code
+                if not error.is_too_large:
+                    o.error = CORRUPT_MESSAGE
                 self.message = str(error)
                 # Decompression before the error counts as work, too.
                 unpacked = error.unpacked_size

@@ -12,6 +12,15 @@ class _Trace(Protocol):
     def end(self, header: tuple[int, int, int, bytes | None], size: int, outcome: int) -> None: ...
     def leave(self, count: int) -> None: ...
 
+KEY_PRODUCE: int
+KEY_FETCH: int
+PRODUCE_MIN: int
+PRODUCE_MAX: int
+PRODUCE_FLEXIBLE: int
+FETCH_MIN: int
+FETCH_MAX: int
+FETCH_FLEXIBLE: int
+
 TRACE_ANSWERED: int
 TRACE_PARKED: int
 TRACE_SILENT: int

@@ -26,7 +26,7 @@ from collections import deque
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
 from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, time_out
@@ -37,7 +37,7 @@ from _core.paths.fetch cimport (
     FetchPath,
 )
 from _core.bytes.kafka_wire cimport put_i32, put_i8, skip_tags, take_string
-from _core.bytes.octets cimport Cursor, cursor_of, load_i16, load_i32, store_u32, take_i16, take_i32
+from _core.bytes.octets cimport Cursor, cursor_of, load_i32, store_u32, take_i16, take_i32
 from _core.queue.partition cimport Partition
 from _core.paths.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, ProducePath,
@@ -51,7 +51,8 @@ TRACE_SILENT = 2
 # Bytes of queued responses beyond which no more requests are processed.
 QUEUED_MAX_BYTES = 8 << 20
 
-cdef enum:
+# The APIs that are answered here; the control plane advertises these versions.
+cpdef enum:
     KEY_PRODUCE = 0
     KEY_FETCH = 1
     PRODUCE_MIN = 3
@@ -60,6 +61,8 @@ cdef enum:
     FETCH_MIN = 4
     FETCH_MAX = 17
     FETCH_FLEXIBLE = 12
+
+cdef enum:
     INPUT_MIN_BYTES = 16 << 10
     INPUT_KEEP_BYTES = 4 << 20
     KEEP_BYTES = 64 << 10

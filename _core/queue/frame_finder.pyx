@@ -262,33 +262,3 @@ cdef class UnitScan:
         """Return the units of the whole range. Offsets that no frame accounts for are lost."""
         self._fill(self.stop, 0, UNIT_LOST, 0)
         return PyBytes_FromStringAndSize(<const char*>self.units.data, self.units.size)
-
-
-def scan_units(units, int64_t first, tags_code=None):
-    """List the units that refer to existing records, in order.
-
-    Args:
-        units: whole, consecutive units.
-        first: queue offset of the first unit.
-        tags_code: list only units with this tags code; None for all. Records with another tag may
-            have the same code.
-
-    Returns:
-        A list of (queue offset, log position of the frame, frame size, tags code).
-    """
-    cdef Borrowed octets = Borrowed(units)
-    cdef int64_t wanted = 0 if tags_code is None else tags_code
-    cdef bint is_any = tags_code is None
-    cdef int64_t i, count = octets.size // UNIT_SIZE
-    cdef const uint8_t* p
-    found = []
-    for i in range(count):
-        p = octets.p + i * UNIT_SIZE
-        if load_i32(p + UNIT_AT_SIZE) <= 0:
-            continue
-        if is_any or load_i64(p + UNIT_AT_TAGS_CODE) == wanted:
-            found.append((
-                first + i, load_i64(p + UNIT_AT_POSITION), load_i32(p + UNIT_AT_SIZE),
-                load_i64(p + UNIT_AT_TAGS_CODE),
-            ))
-    return found

@@ -42,7 +42,7 @@ cdef enum UnitPlace:
 
 cdef class Topic:
     cdef readonly str name
-    cdef readonly bytes name_bytes
+    cdef bytes name_bytes
     cdef readonly object uuid
     cdef readonly int32_t topic_id
     cdef readonly list partitions

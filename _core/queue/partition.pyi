@@ -14,7 +14,6 @@ class ProducerState:
 
 class Topic:
     name: str
-    name_bytes: bytes
     uuid: UUID
     topic_id: int
     partitions: list[Partition]

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.timers.due_queue cimport DueQueue
 from _core.log.frames cimport FrameHeader
 from _core.timers.id_index cimport IdIndex
-from _core.queue.partition cimport Partition, Topic
+from _core.queue.partition cimport Partition
 from _core.timers.memtable cimport TimerMemtable
 from _core.queue.unit_blocks cimport UnitBlocks
 

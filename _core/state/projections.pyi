@@ -7,9 +7,6 @@ from _core.timers.due_queue import DueQueue
 from _core.timers.id_index import IdIndex
 from _core.timers.memtable import TimerMemtable
 
-STATES: dict[int, str]
-UNIT_BLOCKS_MAX_BYTES: int
-
 class Projections:
     blocks: UnitBlocks
     due: DueQueue

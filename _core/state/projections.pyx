@@ -25,12 +25,12 @@ from _core.bytes.octets cimport load_i32, load_i64, load_u32, store_u32, store_u
 from _core.queue.partition cimport Partition, Sequenced, Topic
 from _core.queue.unit_blocks cimport UnitBlocks
 
-UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
+_UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
 
 cdef enum:
     PARTITION_ROW_SIZE = 40
 
-STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
+_STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
 
 
 cdef class Projections:
@@ -69,7 +69,7 @@ cdef class Projections:
         self.partitions = []
         self.lost_ranges, self.dropped = [], set()
         self.producer_id_seen = -1
-        self.blocks = UnitBlocks(size_max=UNIT_BLOCKS_MAX_BYTES)
+        self.blocks = UnitBlocks(size_max=_UNIT_BLOCKS_MAX_BYTES)
 
     def __dealloc__(self):
         free(self.marks)
@@ -507,4 +507,4 @@ cdef class Projections:
         partition = <Partition>self.partitions[known.partition]
         if partition is None:
             return None
-        return STATES[known.state], known.due_ms, partition.index
+        return _STATES[known.state], known.due_ms, partition.index

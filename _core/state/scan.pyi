@@ -5,10 +5,6 @@ from _core.log.frames import FAULTS as FAULTS
 from _core.state.projections import Projections
 
 EPOCH_FELL: str
-JUDGED: str
-OFFSETS_REUSED: str
-OTHER_SALT: str
-MISPLACED_HEAD: str
 
 class LogScan:
     projections: Projections

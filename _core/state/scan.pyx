@@ -31,10 +31,10 @@ from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
 
 EPOCH_FELL = "frame of an earlier epoch"
-MISPLACED_HEAD = "a head that is not the first frame of its segment"
-OTHER_SALT = "frame of another log"
-OFFSETS_REUSED = "frame of offsets that were assigned before"
-JUDGED = "declared lost by an earlier start"
+_MISPLACED_HEAD = "a head that is not the first frame of its segment"
+_OTHER_SALT = "frame of another log"
+_OFFSETS_REUSED = "frame of offsets that were assigned before"
+_JUDGED = "declared lost by an earlier start"
 
 
 cdef enum:
@@ -201,9 +201,9 @@ cdef class LogScan:
             elif h.epoch < self.epoch:  # I5
                 self._at_fault(EPOCH_FELL)
             elif not self._is_own(&h):
-                self._at_fault(OTHER_SALT)
+                self._at_fault(_OTHER_SALT)
             elif h.kind == KIND_HEAD and self.pos != self.base:
-                self._at_fault(MISPLACED_HEAD)
+                self._at_fault(_MISPLACED_HEAD)
             else:
                 p = self.window.data + (self.pos - self.window.start)
                 self.epoch = h.epoch
@@ -223,7 +223,7 @@ cdef class LogScan:
         """Skip a range that was declared lost; it stays lost even if it can be read again."""
         if end <= self.pos:
             return 0
-        self._add_damage(max(start, self.pos), end, JUDGED)
+        self._add_damage(max(start, self.pos), end, _JUDGED)
         while end > self.base + self.size and self.segment + 1 < len(self.segments):
             self._enter(self.segment + 1)
         self.pos = end
@@ -427,7 +427,7 @@ cdef class LogScan:
             if h.visible_size and h.base_offset < topic.partitions[h.partition].next_offset:
                 # Either a later verdict frame declares it lost and its offsets were assigned again,
                 # or the reason is unknown. In both cases it must not be served.
-                self._add_damage(h.position, h.position + h.size, OFFSETS_REUSED)
+                self._add_damage(h.position, h.position + h.size, _OFFSETS_REUSED)
                 return 0
             return self.projections.apply(<Partition>topic.partitions[h.partition], h, p, False)
         payload = PyBytes_FromStringAndSize(<const char*>p + FRAME_HEADER_SIZE, h.tables_size)

@@ -40,6 +40,11 @@ cdef struct NameKey:
     uint32_t hash_low
     int32_t topic_id
 
+# SipHash-2-4-128 of Aumasson and Bernstein: the two 64-bit words of the output.
+cdef void siphash(
+    const uint64_t* key, const uint8_t* message, Py_ssize_t size, uint64_t* out
+) noexcept nogil
+
 cdef class IdIndex:
     cdef readonly int64_t count          # entries, including expired ones not dropped yet
     cdef int64_t allocated_bytes
@@ -68,8 +73,6 @@ cdef class IdIndex:
     ) except -1 nogil
     # Hides all ids of a topic for good: topic ids are not reused.
     cdef int forget_topic(self, int32_t topic_id) except -1 nogil
-    # Examines the next `budget` slots and drops expired entries. Returns the number dropped.
-    cdef Py_ssize_t expire(self, int64_t now_ms, Py_ssize_t budget) noexcept nogil
     cdef NameKey _key_of(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size
     ) noexcept nogil

@@ -8,7 +8,8 @@ each.
 The index is an open-addressing hash table with linear probing, 48 bytes a slot, at most 70 % full,
 without tombstones. It is split into 1024 shards by hash. Each shard grows by half on its own, so
 that the broker never stalls while millions of entries are moved. Expired entries and those of
-deleted topics are not found by lookups. They are dropped when their shard grows, or by `expire`.
+deleted topics are not found by lookups. They are dropped when their shard grows, or by
+`expire_some`.
 
 Layer 0: no I/O, no clock. Used by the event loop thread.
 """
@@ -79,7 +80,6 @@ cdef inline void sip_word(SipState* s, uint64_t word) noexcept nogil:
 cdef void siphash(
     const uint64_t* key, const uint8_t* message, Py_ssize_t size, uint64_t* out
 ) noexcept nogil:
-    """SipHash-2-4-128 of Aumasson and Bernstein: the two 64-bit words of the output."""
     cdef SipState s
     cdef Py_ssize_t pos = 0
     s.v0 = 0x736F6D6570736575ULL ^ key[0]
@@ -322,7 +322,8 @@ cdef class IdIndex:
         self.forgotten[topic_id >> 3] |= 1 << (topic_id & 7)
         return 0
 
-    cdef Py_ssize_t expire(self, int64_t now_ms, Py_ssize_t budget) noexcept nogil:
+    def expire_some(self, int64_t now_ms, Py_ssize_t budget):
+        """Examine the next `budget` slots, drop expired entries, and return their number."""
         cdef int64_t count_before = self.count
         cdef NameShard* shard
         cdef int shards_left = NAME_SHARDS
@@ -355,131 +356,7 @@ cdef class IdIndex:
         self.cursor_shard = (self.cursor_shard + 1) & (NAME_SHARDS - 1)
         self.cursor_slot = 0
 
-    # For the admin API, metrics and tests
-
-    def __len__(self):
-        return self.count
-
     @property
     def memory_bytes(self):
         """Memory of the table, bytes."""
         return self.allocated_bytes + NAME_SHARDS * <int64_t>sizeof(NameShard)
-
-    def lookup(self, int32_t topic_id, bytes name not None, int64_t now_ms):
-        """Look up the timer that an id names.
-
-        Args:
-            topic_id: topic of the id.
-            name: the id, 1 to 255 bytes. Ids of other lengths are unknown.
-            now_ms: epoch ms.
-
-        Returns:
-            (position, record_index, partition, due_ms, forget_at_ms, state), or None if unknown.
-        """
-        cdef NamedTimer timer
-        if not 1 <= len(name) <= NAME_BYTES_MAX:
-            return None
-        if not self.find(topic_id, name, len(name), now_ms, &timer):
-            return None
-        return (
-            timer.position,
-            timer.record_index,
-            timer.partition,
-            timer.due_ms,
-            timer.forget_at_ms,
-            timer.state,
-        )
-
-    def put_timer(
-        self,
-        int32_t topic_id,
-        bytes name not None,
-        *,
-        int64_t position,
-        int32_t record_index,
-        int32_t partition,
-        int64_t due_ms,
-        int64_t forget_at_ms=0,
-        int state=PENDING,
-    ):
-        """Set the timer that an id names, replacing any previous one.
-
-        Args:
-            topic_id: topic of the id, 0 or more.
-            name: the id, 1 to 255 bytes.
-            position: first half of the timer's id.
-            record_index: second half.
-            partition: partition handle.
-            due_ms: epoch ms.
-            forget_at_ms: epoch ms at which a completed id expires; 0 if pending.
-            state: PENDING, CANCELLED or DELIVERED.
-
-        Raises:
-            MemoryError: nothing has changed.
-        """
-        cdef NamedTimer timer = NamedTimer(
-            position, record_index, partition, due_ms, forget_at_ms, state
-        )
-        self.put(topic_id, name, len(name), &timer)
-
-    def complete_timer(
-        self,
-        int32_t topic_id,
-        bytes name not None,
-        *,
-        int64_t position,
-        int32_t record_index,
-        int state,
-        int64_t forget_at_ms,
-    ):
-        """Record that a timer was cancelled or delivered, if the id still names it.
-
-        Returns:
-            Whether the id still names it.
-        """
-        return self.complete(
-            topic_id, name, len(name), position, record_index, state, forget_at_ms
-        ) == 1
-
-    def forget(self, int32_t topic_id):
-        """Forget all ids of a topic."""
-        self.forget_topic(topic_id)
-
-    def expire_some(self, int64_t now_ms, Py_ssize_t budget):
-        """Examine the next `budget` slots, drop expired entries, and return their number."""
-        return self.expire(now_ms, budget)
-
-    def fill(self, int32_t topic_id, int64_t first, int64_t count):
-        """Put `count` pending timers, named by the integers from `first` on as 8 bytes each."""
-        cdef NamedTimer timer
-        cdef uint8_t name[8]
-        cdef int64_t i
-        with nogil:
-            for i in range(first, first + count):
-                timer = NamedTimer(i, 0, 0, i, 0, PENDING)
-                store_little_endian(name, i, 8)
-                self.put(topic_id, name, 8, &timer)
-
-
-def siphash_128(bytes key not None, bytes message not None):
-    """SipHash-2-4 with 16 bytes of output, in the byte order of the authors' reference code.
-
-    Args:
-        key: 16 bytes.
-        message: any bytes.
-
-    Raises:
-        ValueError: `key` does not have 16 bytes.
-    """
-    cdef const uint8_t* p = key
-    cdef uint64_t key_words[2]
-    cdef uint64_t words[2]
-    cdef uint8_t out[16]
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"the key has {len(key)} bytes, expected {KEY_BYTES}")
-    key_words[0] = load_little_endian(p, 8)
-    key_words[1] = load_little_endian(p + 8, 8)
-    siphash(key_words, message, len(message), words)
-    store_little_endian(out, words[0], 8)
-    store_little_endian(out + 8, words[1], 8)
-    return out[:16]

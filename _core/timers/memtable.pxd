@@ -39,7 +39,7 @@ cdef class TimerMemtable:
     cdef Rows pushed
     cdef Rows completed
     cdef Rows named        # NameSlot, with the partition's index instead of its handle
-    cdef readonly bint is_sorted
+    cdef bint is_sorted
     cdef SortedRows sorted_pushed
     cdef SortedRows sorted_completed
     cdef SortedRows sorted_named

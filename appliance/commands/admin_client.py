@@ -6,9 +6,6 @@ from typing import Any, Final
 from appliance.commands.arguments import read_address
 from appliance.errors import NotReadyError, RequestError, UnknownTopicError, UnreachableError
 
-_UNKNOWN_SERVER_ERROR: Final = -1
-"""The admin API answers in sentences, not in Kafka's codes."""
-
 TIMEOUT_S: Final = 10.0
 """A cancel waits for one flush, which may take seconds on a failing disk."""
 
@@ -90,4 +87,4 @@ def _checked(status: int, answer: Any) -> Any:
     message = str(answer.get("error", f"status {status}"))
     if status == 404:
         raise UnknownTopicError(message)
-    raise RequestError(message, code=_UNKNOWN_SERVER_ERROR)
+    raise RequestError(message)

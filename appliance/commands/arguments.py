@@ -1,25 +1,18 @@
 """Arguments that several commands share, and the handling of Ctrl-C. Layer 6."""
 
-import functools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Final, ParamSpec, TypeVar
+from typing import Annotated, Final
 
 from appliance.commands import usage
 from appliance.config.setting import Address, parse_address
 from appliance.errors import ConfigError
 from appliance.units import parse_duration_ms
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_ADMIN: Final = "127.0.0.1:9192"
-
-EXIT_INTERRUPTED: Final = 130
-"""The status that a shell reports for a process that SIGINT ended."""
 
 Bootstrap = Annotated[
     str,
@@ -47,19 +40,6 @@ AcceptLoss = Annotated[
 ]
 Json = Annotated[bool, usage.Option("--json", help="Print JSON, for programs.")]
 TopicName = Annotated[str, usage.Argument(metavar="TOPIC", help="Name of the topic.")]
-
-
-def ends_quietly(command: Callable[P, R]) -> Callable[P, R]:
-    """Make Ctrl-C end a command without a message."""
-
-    @functools.wraps(command)
-    def run(*arguments: P.args, **options: P.kwargs) -> R:
-        try:
-            return command(*arguments, **options)
-        except KeyboardInterrupt:
-            raise usage.Exit(EXIT_INTERRUPTED) from None
-
-    return run
 
 
 class Interrupts:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.commands import usage
-from appliance.commands.arguments import Json, ends_quietly
+from appliance.commands.arguments import Json
 from appliance.commands.offline import (
     EXIT_FAULTS,
     DirArgument,
@@ -34,7 +34,6 @@ Exit status: 0 no faults, 1 faults were found, 2 the directory could not be chec
 """
 
 
-@ends_quietly
 @reports_failure
 def check(directory: DirArgument, live: Live = False, json: Json = False) -> None:
     """Verify every frame of the log, and every file that is derived from it.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from appliance.commands import usage
-from appliance.commands.arguments import Json, ends_quietly, format_instant, to_bytes
+from appliance.commands.arguments import Json, format_instant, to_bytes
 from appliance.commands.offline import (
     EXIT_FAULTS,
     DirArgument,
@@ -18,6 +18,7 @@ from appliance.commands.offline import (
 from appliance.commands.output import complain, json_line, octets_in_json, print_lines, printable
 from appliance.errors import ConfigError
 from appliance.offline.findings import Fault, Findings, Note
+from appliance.store.log.frame_kinds import KIND_NAMES
 
 if TYPE_CHECKING:
     from appliance.offline.dump import Dump
@@ -38,6 +39,8 @@ Examples:
 
 Exit status: 0 done, 1 part of the data is damaged (it prints where), 2 nothing could be shown.
 """
+
+_KINDS: Final = {name.replace(" ", "-"): number for number, name in KIND_NAMES.items()}
 
 _LINES_AT_ONCE: Final = 512
 
@@ -73,31 +76,6 @@ class What(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
-class Kind(StrEnum):
-    """Kinds of frames, by the names in docs/FORMAT.md."""
-
-    ACCEPT = "accept"
-    DELIVER = "deliver"
-    CANCEL = "cancel"
-    CARRY = "carry"
-    TOPIC = "topic"
-    OFFSET = "offset"
-    PRODUCER = "producer"
-    GROUP = "group"
-    TXN = "txn"
-    EPOCH = "epoch"
-    BLANK = "blank"
-    HEAD = "head"
-    VERDICT = "verdict"
-    ACCESS_CONTROL = "access-control"
-    CREDENTIALS = "credentials"
-    QUOTAS = "quotas"
-    SHARED_GROUP = "shared-group"
-    GROUP_DELTA = "group-delta"
-    CARRIED_RECORDS = "carried-records"
-
-
-@ends_quietly
 @reports_failure
 def dump(  # noqa: PLR0917 (these are flags: click passes them by name)
     directory: DirArgument,
@@ -113,7 +91,8 @@ def dump(  # noqa: PLR0917 (these are flags: click passes them by name)
         int | None, usage.Option(min=0, metavar="N", help="Only this partition.")
     ] = None,
     kind: Annotated[
-        list[Kind] | None, usage.Option(help="Only frames of this kind; may be repeated.")
+        list[str] | None,
+        usage.Option(choices=_KINDS, help="Only frames of this kind; may be repeated."),
     ] = None,
     from_: Annotated[
         int, usage.Option("--from", min=0, metavar="POS", help="Start at this log position.")
@@ -148,7 +127,7 @@ def dump(  # noqa: PLR0917 (these are flags: click passes them by name)
     filters = Filters(
         topic=topic,
         partition=partition,
-        kinds=_kind_numbers(kind),
+        kinds=frozenset(_KINDS[each] for each in kind) if kind else None,
         first_pos=from_,
         end_pos=to,
         first_offset=first_offset,
@@ -186,13 +165,6 @@ def _items(source: "Dump", what: What, *, with_contents: bool) -> "Iterator[Item
             return source.state()
         case What.CHECKPOINT:
             return source.checkpoint()
-
-
-def _kind_numbers(kinds: list[Kind] | None) -> frozenset[int] | None:
-    from appliance.store.log.frame_kinds import KIND_NAMES
-
-    numbers = {name.replace(" ", "-"): number for number, name in KIND_NAMES.items()}
-    return frozenset(numbers[each.value] for each in kinds) if kinds else None
 
 
 def _read_offsets(text: str | None) -> tuple[int | None, int | None]:

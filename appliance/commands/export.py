@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from appliance.commands import usage
-from appliance.commands.arguments import ends_quietly, read_past, to_bytes
+from appliance.commands.arguments import read_past, to_bytes
 from appliance.commands.offline import EXIT_FAULTS, DirArgument, Meter, reports_failure
 from appliance.commands.output import complain, print_lines, printable
 from appliance.errors import ConfigError, StorageError
@@ -111,7 +111,6 @@ AcceptDataLoss = Annotated[
 ]
 
 
-@ends_quietly
 @reports_failure
 def export(  # noqa: PLR0917 (these are flags: click passes them by name)
     directory: DirArgument,

@@ -9,7 +9,6 @@ from appliance.commands.arguments import (
     Bootstrap,
     Json,
     check_group,
-    ends_quietly,
     read_past,
     read_place,
 )
@@ -34,10 +33,6 @@ Examples:
   latermq groups reset-offsets billing --topic orders --since 2h --dry-run
 """
 
-UNKNOWN_MEMBER_ID: Final = 25
-REBALANCE_IN_PROGRESS: Final = 27
-"""The broker refuses an outside commit to a group with members with one of these codes."""
-
 app = usage.Group(
     help="List and describe consumer groups, and set their offsets.",
     epilog=EXAMPLES,
@@ -47,7 +42,6 @@ GroupName = Annotated[str, usage.Argument(metavar="GROUP", help="Name of the gro
 
 
 @app.command("list")
-@ends_quietly
 def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
     """List all consumer groups."""
     with kafka_client.admin_client(bootstrap) as client:
@@ -72,7 +66,6 @@ def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) ->
 
 
 @app.command("describe")
-@ends_quietly
 def describe_group(
     group: GroupName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False
 ) -> None:
@@ -170,7 +163,6 @@ def _print_offsets(offsets: list[dict[str, Any]], members: list[dict[str, Any]])
 
 
 @app.command("reset-offsets")
-@ends_quietly
 def reset_offsets(  # noqa: PLR0917 (these are flags: click passes them by name)
     group: GroupName,
     to: Annotated[
@@ -279,14 +271,14 @@ def _targets(
 
 
 def _commit(client: Any, group: str, targets: Mapping[Any, int]) -> None:
-    from kafka import OffsetAndMetadata
+    from kafka import OffsetAndMetadata, errors
 
+    has_members = (errors.UnknownMemberIdError, errors.RebalanceInProgressError)
     offsets = {each: OffsetAndMetadata(offset, "", None) for each, offset in targets.items()}
     for error in client.alter_group_offsets(group, offsets).values():
-        if error.errno in (UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS):
+        if error in has_members:
             raise RequestError(
                 f"group {printable(group)} has members, which would ignore new offsets: stop them "
-                "first",
-                code=error.errno,
+                "first"
             )
         kafka_client.check_code(error.errno, None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from appliance.commands import kafka_client, usage
-from appliance.commands.arguments import DEFAULT_BOOTSTRAP, Bootstrap, Json, ends_quietly
+from appliance.commands.arguments import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from appliance.commands.output import complain, print_json, printable
 from appliance.commands.send import IN_FLIGHT_MAX, outcome_of
 from appliance.commands.table_rows import STDIN, Row, Rows, octets
@@ -135,7 +135,6 @@ DryRun = Annotated[
 Rate = Annotated[int | None, usage.Option(min=1, metavar="N", help="Send at most N rows a second.")]
 
 
-@ends_quietly
 def import_rows(  # noqa: PLR0917 (these are flags: click passes them by name)
     files: Files,
     topic_prefix: Prefix = "",
@@ -408,7 +407,7 @@ def _check_accepted(waiting: Sequence[tuple[Row, Outgoing, Any]]) -> None:
             is_refused_with_others = True
         if not is_refused_with_others:
             return
-    raise RequestError(f"{printable(waiting[0][0].place)} was refused with its batch", code=-1)
+    raise RequestError(f"{printable(waiting[0][0].place)} was refused with its batch")
 
 
 def _check_place(row: Row, record: Outgoing, known: Mapping[str, int]) -> None:

@@ -16,7 +16,6 @@ REQUEST_MS: Final = 15_000
 """A broker that has not answered by then will not answer."""
 
 _CLIENT_ID: Final = "latermq-cli"
-_UNKNOWN_SERVER_ERROR: Final = -1
 
 
 def admin_client(bootstrap: str) -> AbstractContextManager[Any]:
@@ -148,12 +147,13 @@ def refusal(error: Any) -> RequestError:
     Args:
         error: kafka.errors.BrokerResponseError.
     """
+    from kafka import errors
+
     said = " ".join(str(each) for each in error.args if each)
     sentence = said or f"{error.description or error.message or type(error).__name__}"
-    if error.errno == UnknownTopicError.default_code:
+    if isinstance(error, errors.UnknownTopicOrPartitionError):
         return UnknownTopicError(said or "there is no such topic")
-    code = _UNKNOWN_SERVER_ERROR if error.errno is None else error.errno
-    return RequestError(sentence, code=code)
+    return RequestError(sentence)
 
 
 def check_code(code: int, message: str | None) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from appliance.commands import usage
-from appliance.commands.arguments import AcceptLoss, Json, ends_quietly
+from appliance.commands.arguments import AcceptLoss, Json
 from appliance.commands.offline import EXIT_FAULTS, DirArgument, Meter, reports_failure
 from appliance.commands.output import print_json, print_line, printable
 from appliance.config.config_file import load_config
@@ -24,7 +24,6 @@ files. Exit status: 0 done, 1 done but the log is damaged (it prints where), 2 n
 """
 
 
-@ends_quietly
 @reports_failure
 def rebuild(
     directory: DirArgument,

@@ -12,7 +12,6 @@ from appliance.commands.arguments import (
     Bootstrap,
     Json,
     TopicName,
-    ends_quietly,
     read_pairs,
     to_bytes,
 )
@@ -55,7 +54,6 @@ class Wish:
     words: str
 
 
-@ends_quietly
 def send(  # noqa: PLR0917 (these are flags: click passes them by name)
     topic: TopicName,
     values: Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from appliance.commands import admin_client, usage
 from appliance.commands.admin_client import SNAPSHOT_TIMEOUT_S
-from appliance.commands.arguments import DEFAULT_ADMIN, Admin, Json, ends_quietly, format_instant
+from appliance.commands.arguments import DEFAULT_ADMIN, Admin, Json, format_instant
 from appliance.commands.output import print_json, print_line, print_table, printable
 
 EXAMPLES: Final = """\
@@ -29,7 +29,6 @@ Name = Annotated[str, usage.Argument(metavar="NAME", help="Name of the snapshot.
 
 
 @app.command("create")
-@ends_quietly
 def create_snapshot(
     name: Annotated[
         str | None,
@@ -50,7 +49,6 @@ def create_snapshot(
 
 
 @app.command("list")
-@ends_quietly
 def list_snapshots(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
     """List all snapshots; KEPT is what of their BYTES the log no longer has."""
     found = admin_client.get(admin, "snapshots", timeout_s=SNAPSHOT_TIMEOUT_S)["snapshots"]
@@ -73,7 +71,6 @@ def list_snapshots(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
 
 
 @app.command("delete")
-@ends_quietly
 def delete_snapshot(name: Name, admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
     """Delete a snapshot, and nothing else."""
     found = admin_client.delete(admin, "snapshots", name, timeout_s=SNAPSHOT_TIMEOUT_S)

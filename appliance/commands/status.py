@@ -8,7 +8,6 @@ from appliance.commands.arguments import (
     Admin,
     Json,
     TopicName,
-    ends_quietly,
     format_instant,
     to_bytes,
 )
@@ -52,7 +51,6 @@ timers_app = usage.Group(
 TimerId = Annotated[str, usage.Argument(metavar="ID", help="The --id that it was sent with.")]
 
 
-@ends_quietly
 def status(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
     """Show the state of a running broker."""
     found = admin_client.get(admin, "status")
@@ -112,7 +110,6 @@ def _duration(duration_ms: int) -> str:
 
 
 @timers_app.command("show")
-@ends_quietly
 def show_timer(
     topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
 ) -> None:
@@ -125,7 +122,6 @@ def show_timer(
 
 
 @timers_app.command("cancel")
-@ends_quietly
 def cancel_timer(
     topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
 ) -> None:

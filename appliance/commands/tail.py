@@ -11,7 +11,6 @@ from appliance.commands.arguments import (
     Json,
     TopicName,
     check_group,
-    ends_quietly,
     format_instant,
     read_past,
     read_place,
@@ -51,7 +50,6 @@ says when the record was due, and how late it arrived if it arrived during this 
 """
 
 
-@ends_quietly
 def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
     topic: TopicName,
     from_: Annotated[

@@ -11,7 +11,6 @@ from appliance.commands.arguments import (
     Bootstrap,
     Json,
     TopicName,
-    ends_quietly,
     read_pairs,
 )
 from appliance.commands.output import (
@@ -42,7 +41,6 @@ app = usage.Group(
 
 
 @app.command("list")
-@ends_quietly
 def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
     """List all topics, with the number of records that can be read."""
     with kafka_client.admin_client(bootstrap) as client:
@@ -91,7 +89,6 @@ def _offsets(client: Any, topics: list[Any]) -> dict[Any, tuple[int, int]]:
 
 
 @app.command("create")
-@ends_quietly
 def create_topic(
     topic: TopicName,
     partitions: Annotated[
@@ -122,7 +119,6 @@ def create_topic(
 
 
 @app.command("describe")
-@ends_quietly
 def describe_topic(
     topic: TopicName,
     all_: Annotated[
@@ -169,7 +165,6 @@ def _settings(client: Any, topic: str, *, with_defaults: bool) -> dict[str, str]
 
 
 @app.command("delete")
-@ends_quietly
 def delete_topic(
     topic: TopicName,
     yes: Annotated[bool, usage.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,

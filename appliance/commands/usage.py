@@ -10,7 +10,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, NoReturn, TypeVar
 
@@ -20,6 +20,9 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 Exit: Final = click.exceptions.Exit
 """Raised by a command to end with a status."""
+
+EXIT_INTERRUPTED: Final = 130
+"""The status that a shell reports for a process that SIGINT ended."""
 
 _TYPES: Final[dict[type, click.ParamType[Any]]] = {
     str: click.STRING,
@@ -49,6 +52,7 @@ class Option:
         help: what it does, as a sentence.
         envvar: an environment variable that has the value if the option is not given.
         min: the least number that is allowed.
+        choices: the texts that are allowed; any if left.
     """
 
     def __init__(
@@ -58,12 +62,14 @@ class Option:
         help: str,  # noqa: A002 (as click)
         envvar: str | None = None,
         min: int | None = None,  # noqa: A002 (as click)
+        choices: Iterable[str] = (),
     ) -> None:
         self.flags = flags
         self.metavar = metavar
         self.help = help
         self.envvar = envvar
         self.min = min
+        self.choices = tuple(choices)
 
 
 class Command(NamedTuple):
@@ -146,11 +152,23 @@ def _make(made: Command | Group) -> click.Command:
     declared = inspect.signature(made.function).parameters.values()
     return click.Command(
         None,
-        callback=made.function,
+        callback=_ends_quietly(made.function),
         params=[_parameter(each) for each in declared],
         help=inspect.getdoc(made.function),
         epilog=made.epilog,
     )
+
+
+def _ends_quietly(function: Callable[..., object]) -> Callable[..., object]:
+    """Make Ctrl-C end a command without a message."""
+
+    def run(**values: Any) -> object:
+        try:
+            return function(**values)
+        except KeyboardInterrupt:
+            raise Exit(EXIT_INTERRUPTED) from None
+
+    return run
 
 
 def _parameter(declared: inspect.Parameter) -> click.Parameter:
@@ -188,7 +206,7 @@ def _parameter(declared: inspect.Parameter) -> click.Parameter:
         show_envvar=True,
         show_default=True,
         multiple=is_list,
-        type=_type(kind, option.min),
+        type=click.Choice(option.choices) if option.choices else _type(kind, option.min),
         **common,
     )
 

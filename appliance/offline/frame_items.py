@@ -226,7 +226,7 @@ class Frame:
 
 def _refuse(codec: int, section: memoryview, size_max: int) -> bytes:
     del section, size_max
-    raise RequestError(f"held records are never compressed, codec {codec}", code=2)
+    raise RequestError(f"held records are never compressed, codec {codec}")
 
 
 def _records(batch: memoryview, decompress: Decompress, unpacked_max: int) -> list[Item]:

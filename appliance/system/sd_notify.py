@@ -36,11 +36,6 @@ class Notifier:
         )
         """How often to call `watchdog`, in ms, half of systemd's timeout; None without one."""
 
-    @property
-    def is_active(self) -> bool:
-        """A service manager expects reports."""
-        return self._address is not None
-
     def ready(self, status: str) -> None:
         """Report that clients are served, with a one-line status."""
         self._send("READY=1", _status_line(status))

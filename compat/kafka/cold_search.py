@@ -57,7 +57,7 @@ class ColdSearch(Generic[Item]):
                     self._read(error.place)
                     return
                 # The cache is too small for the frames, or the disk is too slow.
-                found = {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+                found = {"error_code": ErrorCode.kafka_storage_error}
             self._answers.append(found)
         self.deferred.complete(self._respond(self._answers))
 

@@ -211,7 +211,7 @@ class Plan:
         for topic_id, topic in self._state.projections.topics_by_id.items():
             if selection.topics is None or topic.name in selection.topics:
                 starts = [partition.start_offset for partition in topic.partitions]
-                found[topic_id] = (topic.name_bytes, starts)
+                found[topic_id] = (topic.name.encode("ascii"), starts)
         return found
 
     def outcomes(self, start: int, end: int) -> bytes:

@@ -7,9 +7,7 @@ import pytest
 from appliance.errors import (
     CorruptionError,
     LatermqError,
-    RequestError,
     StorageError,
-    TooLargeError,
 )
 from appliance.units import format_duration_ms, parse_duration_ms
 
@@ -17,15 +15,6 @@ from appliance.units import format_duration_ms, parse_duration_ms
 def test_the_base_error_is_never_raised_itself() -> None:
     with pytest.raises(TypeError):
         LatermqError("who must act?")
-
-
-def test_a_refusal_has_the_code_of_its_class_and_a_plain_one_needs_a_code() -> None:
-    """Which code a class has: tests/unit/kafka/test_error_codes.py."""
-    error = TooLargeError("why")
-    assert (error.code, error.message, str(error)) == (10, "why", "why")
-    assert RequestError("why", 87).code == 87
-    with pytest.raises(TypeError):
-        RequestError("why")
 
 
 def test_corruption_says_where_and_what() -> None:

@@ -15,25 +15,10 @@ WHOLE: Final = "whole"
 """The result of `_core.log.frames.check` for an intact frame."""
 
 KIND_NAMES: Final = {
-    layout.KIND_ACCEPT: "accept",
-    layout.KIND_DELIVER: "deliver",
-    layout.KIND_CANCEL: "cancel",
-    layout.KIND_CARRY: "carry",
-    layout.KIND_TOPIC: "topic",
-    layout.KIND_OFFSET: "offset",
-    layout.KIND_PRODUCER: "producer",
-    layout.KIND_GROUP: "group",
-    layout.KIND_TXN: "txn",
-    layout.KIND_EPOCH: "epoch",
-    layout.KIND_BLANK: "blank",
-    layout.KIND_HEAD: "head",
-    layout.KIND_VERDICT: "verdict",
-    layout.KIND_ACCESS_CONTROL: "access control",
-    layout.KIND_CREDENTIALS: "credentials",
-    layout.KIND_QUOTAS: "quotas",
-    layout.KIND_SHARED_GROUP: "shared group",
-    layout.KIND_GROUP_DELTA: "group delta",
-    layout.KIND_CARRIED_RECORDS: "carried records",
+    number: name.removeprefix("KIND_").lower().replace("_", " ")
+    for number, name in sorted(
+        (number, name) for name, number in vars(layout).items() if name.startswith("KIND_")
+    )
 }
 """As in docs/FORMAT.md, including those that this version does not read."""
 

@@ -46,7 +46,6 @@ class LogKnowledge:
         self.verdicts: Ranges = ()
         self._topics: dict[int, bytes | None] = {}
         self._late: dict[int, bytes] = {}
-        self._scanned: LogScan | None = None
 
     @property
     def recovered(self) -> list[int]:

@@ -66,7 +66,6 @@ class Verdict:
             flushed: log position below which everything was durable, -1 for unknown.
         """
         self._state = state
-        self._end = scan.pos
         self.judged: Ranges = tuple(subtract(scan.lost_ranges, state.verdicts))
         self.missing_bytes = max(0, flushed - scan.pos)
         self.damage = [KnownDamage(begin, end - begin, why) for begin, end, why in scan.damage]

@@ -124,13 +124,8 @@ class GroupFrame:
     members: tuple[GroupMember, ...] = ()
 
 
-def encode_offsets(entries: Sequence[OffsetEntry]) -> bytes:
-    """Encode the payload of an offset frame; later entries override earlier ones."""
-    return join_offsets([encode_offset(entry) for entry in entries])
-
-
 def join_offsets(encoded: Sequence[bytes]) -> bytes:
-    """Join entries from `encode_offset` into the payload of an offset frame."""
+    """Join entries from `encode_offset` into a payload; later entries override earlier ones."""
     return COUNT.pack(len(encoded)) + b"".join(encoded)
 
 

@@ -10,6 +10,7 @@ Versions: 3 transactional id; 5 log start offset; 7 zstd; 8 record errors and me
 Layer 4; does no I/O.
 """
 
+from _core.paths.session import KEY_PRODUCE, PRODUCE_FLEXIBLE, PRODUCE_MAX, PRODUCE_MIN
 from compat.kafka.protocol.registry import Api
 
-produce = Api(key=0, name="Produce", versions=(0, 11), flexible_from=9, served_from=3)
+produce = Api(KEY_PRODUCE, "Produce", (0, PRODUCE_MAX), PRODUCE_FLEXIBLE, served_from=PRODUCE_MIN)

@@ -8,6 +8,7 @@ Versions: 12 flexible; 13 topics by the ids from Metadata; the others: `_core.pa
 Layer 4; does no I/O.
 """
 
+from _core.paths.session import FETCH_FLEXIBLE, FETCH_MAX, FETCH_MIN, KEY_FETCH
 from compat.kafka.protocol.registry import Api
 
-fetch = Api(key=1, name="Fetch", versions=(4, 17), flexible_from=12, served_from=4)
+fetch = Api(KEY_FETCH, "Fetch", (FETCH_MIN, FETCH_MAX), FETCH_FLEXIBLE, served_from=FETCH_MIN)

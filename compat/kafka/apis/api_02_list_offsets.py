@@ -23,8 +23,9 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from _core.queue.partition import Topic
 from compat.kafka.cold_search import ColdSearch
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
@@ -47,7 +48,7 @@ _FIRST_VERSION: Final = {
 _NO_EPOCH: Final = -1
 
 _NOTHING: Final[Fields] = {
-    "error_code": ErrorCode.NONE,
+    "error_code": ErrorCode.none,
     "timestamp": -1,
     "offset": -1,
     "leader_epoch": _NO_EPOCH,
@@ -77,27 +78,27 @@ def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[
     return ColdSearch(node, asked, lambda item: _answer(node, version, *item), respond).deferred
 
 
-def _answer(node: Node, version: int, topic: TopicView | None, asked: Fields) -> Fields:
+def _answer(node: Node, version: int, topic: Topic | None, asked: Fields) -> Fields:
     """Return the fields that differ from "nothing found"."""
     index: int = asked["partition_index"]
     if topic is None or not 0 <= index < len(topic.partitions):
-        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        return {"error_code": ErrorCode.unknown_topic_or_partition}
     epoch = node.broker.epoch
     client_epoch: int = asked.get("current_leader_epoch", _NO_EPOCH)
     if client_epoch != _NO_EPOCH and client_epoch < epoch:
-        return {"error_code": ErrorCode.FENCED_LEADER_EPOCH}
+        return {"error_code": ErrorCode.fenced_leader_epoch}
     if client_epoch > epoch:
-        return {"error_code": ErrorCode.UNKNOWN_LEADER_EPOCH}
+        return {"error_code": ErrorCode.unknown_leader_epoch}
     timestamp: int = asked["timestamp"]
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
-        return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
+        return {"error_code": ErrorCode.unsupported_version}
     found = _find(node, topic, index, timestamp)
     if found is None:
         return {}
     return {"offset": found[0], "timestamp": found[1], "leader_epoch": epoch}
 
 
-def _find(node: Node, topic: TopicView, index: int, timestamp: int) -> tuple[int, int] | None:
+def _find(node: Node, topic: Topic, index: int, timestamp: int) -> tuple[int, int] | None:
     """Return offset and timestamp; the timestamp is -1 for earliest and latest."""
     partition = topic.partitions[index]
     if timestamp >= 0:

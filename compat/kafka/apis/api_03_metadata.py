@@ -25,11 +25,12 @@ import struct
 from typing import Final
 from uuid import UUID
 
+from _core.queue.partition import Topic
 from appliance.errors import RemoteProtocolError, RequestError
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_name
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol import messages
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
 _KEY: Final = 3
@@ -75,7 +76,7 @@ def _read_wanted(item: Fields, version: int) -> str | UUID:
 def _answer_by_id(node: Node, version: int, topic_id: UUID) -> Fields | bytes:
     topic = node.broker.topics.find_by_uuid(topic_id)
     if topic is None:
-        return _refuse(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+        return _refuse(ErrorCode.unknown_topic_id, None, topic_id)
     return _describe(node, version, topic)
 
 
@@ -86,10 +87,10 @@ def _answer_by_name(node: Node, version: int, name: str, may_create: bool) -> Fi
         try:
             check_topic_name(name)
             if not may_create:
-                return _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, None)
+                return _refuse(ErrorCode.unknown_topic_or_partition, name, None)
             topic = broker.topics.create(name, broker.config.default_partition_count, {})
         except RequestError as error:
-            return _refuse(error.code, name, None)
+            return _refuse(code_of(error), name, None)
     return _describe(node, version, topic)
 
 
@@ -97,7 +98,7 @@ def _refuse(error_code: int, name: str | None, topic_id: UUID | None) -> Fields:
     return {"error_code": error_code, "name": name, "topic_id": topic_id, "partitions": ()}
 
 
-def _describe(node: Node, version: int, topic: TopicView) -> bytes:
+def _describe(node: Node, version: int, topic: Topic) -> bytes:
     broker = node.broker
     first = _encode_partition(version, broker.node_id, broker.epoch)
     # Partitions differ only in their index, which follows the int16 error code in every version.
@@ -111,7 +112,7 @@ def _describe(node: Node, version: int, topic: TopicView) -> bytes:
         version,
         "topics",
         {
-            "error_code": ErrorCode.NONE,
+            "error_code": ErrorCode.none,
             "name": topic.name,
             "topic_id": topic.uuid,
             "is_internal": topic.name in RESERVED_TOPIC_NAMES,
@@ -128,7 +129,7 @@ def _encode_partition(version: int, node_id: int, epoch: int) -> bytes:
         version,
         "topics.partitions",
         {
-            "error_code": ErrorCode.NONE,
+            "error_code": ErrorCode.none,
             "partition_index": 0,
             "leader_id": node_id,
             "leader_epoch": epoch,

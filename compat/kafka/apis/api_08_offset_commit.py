@@ -27,10 +27,11 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from _core.queue.partition import Topic
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
-from compat.kafka.groups.offset_rules import code_of
-from compat.kafka.node import Node, TopicView
+from compat.kafka.groups.offset_rules import commit_code_of
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -53,14 +54,14 @@ def offset_commit(node: Node, version: int, request: Fields) -> Fields:
             if topic is not None and 0 <= index < len(topic.partitions):
                 found.append((topic, partition, answer))
             else:
-                answer["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                answer["error_code"] = ErrorCode.unknown_topic_or_partition
         topics.append({"name": asked["name"], "partitions": answers})
     if found:
         _commit(node, request, found)
     return {"topics": topics}
 
 
-def _commit(node: Node, request: Fields, found: list[tuple[TopicView, Fields, Fields]]) -> None:
+def _commit(node: Node, request: Fields, found: list[tuple[Topic, Fields, Fields]]) -> None:
     """Commit the offsets of existing partitions, and complete their answers."""
     error: int = node.groups.check_commit(
         request["group_id"],
@@ -73,21 +74,21 @@ def _commit(node: Node, request: Fields, found: list[tuple[TopicView, Fields, Fi
     for topic, partition, answer in found:
         entry = _entry(node, request, topic, partition)
         answer["error_code"] = error
-        if error == ErrorCode.NONE and entry is None:
-            answer["error_code"] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        if error == ErrorCode.none and entry is None:
+            answer["error_code"] = ErrorCode.offset_metadata_too_large
         if entry is not None:
             entries.append(entry)
-    if error != ErrorCode.NONE or not entries:
+    if error != ErrorCode.none or not entries:
         return
     try:
         node.broker.groups.commit_offsets(entries)
     except RequestError as refusal:
         for _, _, answer in found:
-            if answer["error_code"] == ErrorCode.NONE:
-                answer["error_code"] = code_of(refusal)
+            if answer["error_code"] == ErrorCode.none:
+                answer["error_code"] = commit_code_of(refusal)
 
 
-def _entry(node: Node, request: Fields, topic: TopicView, partition: Fields) -> OffsetEntry | None:
+def _entry(node: Node, request: Fields, topic: Topic, partition: Fields) -> OffsetEntry | None:
     """Return the entry to store, None if its metadata is too large."""
     metadata: str = partition["committed_metadata"] or ""
     if len(metadata.encode()) > node.broker.config.offset_metadata_size_max_bytes:

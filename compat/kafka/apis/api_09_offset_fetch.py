@@ -64,7 +64,7 @@ def _answer(
         }
         for name, partitions in wanted.items()
     ]
-    return {"topics": answers, "error_code": ErrorCode.NONE}
+    return {"topics": answers, "error_code": ErrorCode.none}
 
 
 def _listed(node: Node, committed: _Offsets, topics: list[Fields]) -> _Wanted:
@@ -92,5 +92,5 @@ def _describe(index: int, entry: OffsetEntry | None) -> Fields:
         "committed_offset": -1 if entry is None else entry.offset,
         "committed_leader_epoch": -1 if entry is None else entry.leader_epoch,
         "metadata": "" if entry is None else entry.metadata,
-        "error_code": ErrorCode.NONE,
+        "error_code": ErrorCode.none,
     }

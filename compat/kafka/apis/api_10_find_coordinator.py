@@ -38,17 +38,17 @@ def find_coordinator(node: Node, version: int, request: Fields) -> Fields:
 def _answer(node: Node, key_type: int) -> Fields:
     if key_type == _GROUP:
         return {
-            "error_code": ErrorCode.NONE,
+            "error_code": ErrorCode.none,
             "error_message": None,
             "node_id": node.broker.node_id,
             "host": node.host,
             "port": node.port,
         }
     if key_type == _TRANSACTION:
-        error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        error_code = ErrorCode.transactional_id_authorization_failed
         error_message = "transactions are not supported yet: leave out transactional.id"
     else:
-        error_code = ErrorCode.INVALID_REQUEST
+        error_code = ErrorCode.invalid_request
         error_message = f"key type {key_type} is not supported: use {_GROUP} for groups"
     return {
         "error_code": error_code,

@@ -23,14 +23,14 @@ def leave_group(node: Node, version: int, request: Fields) -> Fields:
     """Remove members from a group."""
     group_id: str = request["group_id"]
     if not group_id:
-        return {"error_code": ErrorCode.INVALID_GROUP_ID, "members": ()}
+        return {"error_code": ErrorCode.invalid_group_id, "members": ()}
     if version < _FIRST_VERSION_WITH_MANY:
         leaving = [(request["member_id"], None)]
         return {"error_code": node.groups.leave(group_id, leaving, node.now_ms())[0]}
     leaving = [(each["member_id"], each["group_instance_id"]) for each in request["members"]]
     errors = node.groups.leave(group_id, leaving, node.now_ms())
     return {
-        "error_code": ErrorCode.NONE,
+        "error_code": ErrorCode.none,
         "members": [
             {"member_id": member_id, "group_instance_id": instance_id, "error_code": error}
             for (member_id, instance_id), error in zip(leaving, errors, strict=True)

@@ -38,7 +38,7 @@ def _describe(node: Node, version: int, group_id: str) -> Fields:
     if group is None:
         is_saved = version >= _FIRST_VERSION_WITH_NOT_FOUND
         return {
-            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_saved else ErrorCode.NONE,
+            "error_code": ErrorCode.group_id_not_found if is_saved else ErrorCode.none,
             "error_message": f"there is no group {shown(group_id)}" if is_saved else None,
             "group_id": group_id,
             "group_state": GroupState.DEAD.value,
@@ -48,7 +48,7 @@ def _describe(node: Node, version: int, group_id: str) -> Fields:
         }
     is_stable = group.state is GroupState.STABLE
     return {
-        "error_code": ErrorCode.NONE,
+        "error_code": ErrorCode.none,
         "group_id": group_id,
         "group_state": group.state.value,
         "protocol_type": group.protocol_type or "",

@@ -32,4 +32,4 @@ def list_groups(node: Node, version: int, request: Fields) -> Fields:
         for group in node.groups.groups()
         if (not states or group.state.value.lower() in states) and (not types or _TYPE in types)
     ]
-    return {"error_code": ErrorCode.NONE, "groups": chosen}
+    return {"error_code": ErrorCode.none, "groups": chosen}

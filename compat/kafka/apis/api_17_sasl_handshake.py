@@ -29,4 +29,4 @@ _NEVER_FLEXIBLE: Final = 2
 @handles(key=17, name="SaslHandshake", versions=(0, 1), flexible_from=_NEVER_FLEXIBLE)
 def sasl_handshake(node: Node, version: int, request: Fields) -> Fields:
     """Refuse the mechanism."""
-    return {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": ()}
+    return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ()}

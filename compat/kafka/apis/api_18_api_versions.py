@@ -41,19 +41,19 @@ def make_api(others: Iterable[Api]) -> Api:
             request.get("client_software_version", "unknown"),
         )
         if not all(_SOFTWARE.fullmatch(text) for text in software):
-            return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": ()}
+            return {"error_code": ErrorCode.invalid_request, "api_keys": ()}
         return encode_table(version)
 
     @functools.cache
     def encode_table(version: int) -> bytes:
-        return _encode(version, ErrorCode.NONE, (*others, api_versions))
+        return _encode(version, ErrorCode.none, (*others, api_versions))
 
     return api_versions
 
 
 def encode_unsupported(apis: Iterable[Api]) -> bytes:
     """Encode the response body for a version that is not served."""
-    return _encode(0, ErrorCode.UNSUPPORTED_VERSION, apis)
+    return _encode(0, ErrorCode.unsupported_version, apis)
 
 
 def _encode(version: int, error_code: ErrorCode, apis: Iterable[Api]) -> bytes:

@@ -24,13 +24,15 @@ return quota errors; 7 topic ids.
 Layer 4; does no I/O.
 """
 
+from functools import partial
 from typing import Final
 
-from appliance.errors import InvalidRequestError, RequestError
+from appliance.errors import InvalidRequestError
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.configs.topic_settings import check_topic_settings, list_topic_settings
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.error_codes import CodedError, ErrorCode
+from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.registry import Fields, handles
 
 _DEFAULT: Final = -1
@@ -39,24 +41,12 @@ _DEFAULT: Final = -1
 @handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5)
 def create_topics(node: Node, version: int, request: Fields) -> Fields:
     """Create topics, each independently."""
-    by_name: dict[str, list[Fields]] = {}
-    for topic in request["topics"]:
-        by_name.setdefault(topic["name"], []).append(topic)
-    results = []
-    for name, topics in by_name.items():
-        try:
-            if len(topics) > 1:
-                raise InvalidRequestError(
-                    "the request names this topic more than once: name it once"
-                )
-            result = _create_topic(node, topics[0], request["validate_only"])
-        except RequestError as error:
-            result = _refuse(error)
-        results.append({"name": name, **result})
-    return {"topics": results}
+    create = partial(_create_topic, node, is_only_checked=request["validate_only"])
+    refused = {"topic_id": None, "configs": ()}
+    return {"topics": answer_each(request["topics"], ("name",), "topic", create, refused=refused)}
 
 
-def _create_topic(node: Node, asked: Fields, is_only_checked: bool) -> Fields:
+def _create_topic(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields:
     """Create or check one topic. Raises RequestError."""
     broker = node.broker
     name: str = asked["name"]
@@ -72,8 +62,6 @@ def _create_topic(node: Node, asked: Fields, is_only_checked: bool) -> Fields:
         topic_id = broker.topics.create(name, partition_count, settings).uuid
     return {
         "topic_id": topic_id,
-        "error_code": ErrorCode.NONE,
-        "error_message": None,
         "num_partitions": partition_count,
         "replication_factor": 1,
         "configs": [setting.fields() for setting in list_topic_settings(settings, broker.config)],
@@ -90,9 +78,9 @@ def _read_partition_count(node: Node, asked: Fields) -> int:
             )
         return _check_assignments(node.broker.node_id, asked["assignments"])
     if replica_count not in (_DEFAULT, 1):
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replication_factor,
             f"replication factor {replica_count} is invalid: use 1, there is one broker",
-            ErrorCode.INVALID_REPLICATION_FACTOR,
         )
     if partition_count == _DEFAULT:
         return node.broker.config.default_partition_count
@@ -103,22 +91,13 @@ def _check_assignments(node_id: int, assignments: list[Fields]) -> int:
     """Return the number of partitions."""
     assigned = {item["partition_index"]: item["broker_ids"] for item in assignments}
     if len(assigned) < len(assignments) or set(assigned) != set(range(len(assigned))):
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
             "the assigned partitions are not numbered consecutively from 0",
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     if any(broker_ids != [node_id] for broker_ids in assigned.values()):
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
             f"assign each partition to [{node_id}] only: it is the only broker",
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     return len(assigned)
-
-
-def _refuse(error: RequestError) -> Fields:
-    return {
-        "topic_id": None,
-        "error_code": error.code,
-        "error_message": error.message,
-        "configs": (),
-    }

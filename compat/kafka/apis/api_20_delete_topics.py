@@ -18,10 +18,11 @@ from collections import Counter
 from typing import Final
 from uuid import UUID
 
+from _core.queue.partition import Topic
 from appliance.errors import InvalidRequestError, InvalidTopicError, RequestError, UnknownTopicError
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES
-from compat.kafka.node import Node, TopicView
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
 _FIRST_VERSION_BY_ID: Final = 6
@@ -40,30 +41,30 @@ def delete_topics(node: Node, version: int, request: Fields) -> Fields:
     for name, topic_id, topic in found:
         result: Fields = {"name": name, "topic_id": topic_id, "error_message": None}
         try:
-            result["error_code"] = ErrorCode.NONE
+            result["error_code"] = ErrorCode.none
             deleted = _check(name, topic_id, topic, counts)
             node.broker.topics.delete(deleted.name)
             result["name"], result["topic_id"] = deleted.name, deleted.uuid
         except RequestError as error:
-            result["error_code"], result["error_message"] = error.code, error.message
+            result["error_code"], result["error_message"] = code_of(error), error.message
         responses.append(result)
     return {"responses": responses}
 
 
-def _find(node: Node, name: str | None, topic_id: UUID | None) -> TopicView | None:
+def _find(node: Node, name: str | None, topic_id: UUID | None) -> Topic | None:
     if name is not None:
         return node.broker.topics.find(name)
     return None if topic_id is None else node.broker.topics.find_by_uuid(topic_id)
 
 
 def _check(
-    name: str | None, topic_id: UUID | None, topic: TopicView | None, counts: Counter[str]
-) -> TopicView:
+    name: str | None, topic_id: UUID | None, topic: Topic | None, counts: Counter[str]
+) -> Topic:
     if (name is None) == (topic_id is None):
         raise InvalidRequestError("a topic needs either a name or an id, not both")
     if topic is None:
         if name is None:
-            raise RequestError("there is no topic with this id", ErrorCode.UNKNOWN_TOPIC_ID)
+            raise CodedError(ErrorCode.unknown_topic_id, "there is no topic with this id")
         raise UnknownTopicError("there is no topic with this name")
     if counts[topic.name] > 1:
         raise InvalidRequestError("the request names this topic more than once: name it once")

@@ -18,9 +18,10 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from appliance.errors import RequestError
-from compat.kafka.node import Node, TopicView
-from compat.kafka.protocol.error_codes import ErrorCode
+from _core.queue.partition import Topic
+from appliance.errors import RequestError, UnknownTopicError
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
 _HIGH_WATERMARK: Final = -1
@@ -44,7 +45,7 @@ def delete_records(node: Node, version: int, request: Fields) -> Fields:
     }
 
 
-def _delete(node: Node, topic: TopicView | None, asked: dict[int, list[int]]) -> list[Fields]:
+def _delete(node: Node, topic: Topic | None, asked: dict[int, list[int]]) -> list[Fields]:
     """Delete records of one topic; return the answers for its partitions."""
     errors: dict[int, int] = {}
     offsets: dict[int, int] = {}
@@ -52,31 +53,31 @@ def _delete(node: Node, topic: TopicView | None, asked: dict[int, list[int]]) ->
         try:
             offsets[index] = max(_read_offset(topic, index, offset) for offset in wanted)
         except RequestError as error:
-            errors[index] = error.code
+            errors[index] = code_of(error)
     if topic is not None and offsets:
         try:
             node.broker.topics.delete_records(topic, offsets)
         except RequestError as error:
-            errors |= dict.fromkeys(offsets, error.code)
+            errors |= dict.fromkeys(offsets, code_of(error))
     return [
         {
             "partition_index": index,
             "low_watermark": _NO_WATERMARK
             if topic is None or index in errors
             else topic.partitions[index].start_offset,
-            "error_code": errors.get(index, ErrorCode.NONE),
+            "error_code": errors.get(index, ErrorCode.none),
         }
         for index in asked
     ]
 
 
-def _read_offset(topic: TopicView | None, index: int, offset: int) -> int:
+def _read_offset(topic: Topic | None, index: int, offset: int) -> int:
     """Return the offset below which to delete records. Raises RequestError."""
     if topic is None or not 0 <= index < len(topic.partitions):
-        raise RequestError("there is no such partition", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise UnknownTopicError("there is no such partition")
     visible_offset = topic.partitions[index].visible_offset
     if offset == _HIGH_WATERMARK:
         return visible_offset
     if not 0 <= offset <= visible_offset:
-        raise RequestError("there is no such offset", ErrorCode.OFFSET_OUT_OF_RANGE)
+        raise CodedError(ErrorCode.offset_out_of_range, "there is no such offset")
     return offset

@@ -17,7 +17,7 @@ Layer 4; does no I/O.
 
 from appliance.errors import RequestError
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
 
 
@@ -25,12 +25,12 @@ from compat.kafka.protocol.registry import Fields, handles
 def init_producer_id(node: Node, version: int, request: Fields) -> Fields:
     """Return a producer id that was never used before."""
     if request["transactional_id"] is not None:
-        return _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _refuse(ErrorCode.transactional_id_authorization_failed)
     try:
         producer_id = node.broker.allocate_producer_id()
     except RequestError as error:
-        return _refuse(error.code)
-    return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
+        return _refuse(code_of(error))
+    return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}
 
 
 def _refuse(error_code: int) -> Fields:

@@ -22,8 +22,9 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from _core.queue.partition import Topic
 from compat.kafka.cold_search import ColdSearch
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
@@ -45,7 +46,7 @@ def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> Deferr
         topics = []
         for topic in request["topics"]:
             partitions = [
-                {"error_code": ErrorCode.NONE, "partition": each["partition"], **next(rest)}
+                {"error_code": ErrorCode.none, "partition": each["partition"], **next(rest)}
                 for each in topic["partitions"]
             ]
             topics.append({"topic": topic["topic"], "partitions": partitions})
@@ -54,16 +55,16 @@ def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> Deferr
     return ColdSearch(node, asked, lambda item: _answer(node, *item), respond).deferred
 
 
-def _answer(node: Node, topic: TopicView | None, asked: Fields) -> Fields:
+def _answer(node: Node, topic: Topic | None, asked: Fields) -> Fields:
     """Return the fields that differ from "unknown"."""
     index: int = asked["partition"]
     if topic is None or not 0 <= index < len(topic.partitions):
-        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        return {"error_code": ErrorCode.unknown_topic_or_partition}
     client_epoch: int = asked["current_leader_epoch"]
     if client_epoch != _NO_EPOCH and client_epoch < node.broker.epoch:
-        return {"error_code": ErrorCode.FENCED_LEADER_EPOCH}
+        return {"error_code": ErrorCode.fenced_leader_epoch}
     if client_epoch > node.broker.epoch:
-        return {"error_code": ErrorCode.UNKNOWN_LEADER_EPOCH}
+        return {"error_code": ErrorCode.unknown_leader_epoch}
     epoch: int = asked["leader_epoch"]
     found = (
         node.broker.search.find_end_of_epoch(topic.partitions[index], epoch) if epoch >= 0 else None

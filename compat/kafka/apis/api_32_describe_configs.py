@@ -23,29 +23,28 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.configs.broker_settings import list_broker_settings
 from compat.kafka.configs.entries import ConfigEntry, ResourceType
-from compat.kafka.configs.resources import DUPLICATE, check_broker, find_topic
+from compat.kafka.configs.resources import NAME_FIELDS, check_broker, find_topic
 from compat.kafka.configs.topic_settings import list_topic_settings
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.registry import Fields, handles
 
 _KEY: Final = 32
+_NO_CONFIGS: Final = {"configs": ()}
 
 
 @handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4)
 def describe_configs(node: Node, version: int, request: Fields) -> Fields:
     """Describe resources, each independently."""
     describer = _Describer(node, version, request)
-    named: dict[tuple[int, str], list[Fields]] = {}
-    for resource in request["resources"]:
-        named.setdefault((resource["resource_type"], resource["resource_name"]), []).append(
-            resource
+    return {
+        "results": answer_each(
+            request["resources"], NAME_FIELDS, "resource", describer.describe, refused=_NO_CONFIGS
         )
-    return {"results": [describer.describe(resources) for resources in named.values()]}
+    }
 
 
 class _Describer:
@@ -62,26 +61,11 @@ class _Describer:
         self._entries: dict[ConfigEntry, bytes] = {}
         self._topics: dict[tuple[frozenset[tuple[str, str]], frozenset[str]], list[bytes]] = {}
 
-    def describe(self, resources: list[Fields]) -> Fields:
-        """Describe a resource; `resources` has one item for each time the request names it."""
-        resource = resources[0]
-        result = {
-            "error_code": ErrorCode.NONE,
-            "error_message": None,
-            "resource_type": resource["resource_type"],
-            "resource_name": resource["resource_name"],
-            "configs": (),
-        }
-        try:
-            if len(resources) > 1:
-                raise InvalidRequestError(DUPLICATE)
-            result["configs"] = self._encode_configs(resource)
-        except RequestError as error:
-            result["error_code"], result["error_message"] = error.code, error.message
-        return result
+    def describe(self, resource: Fields) -> Fields:
+        """Describe a resource. Raises RequestError."""
+        return {"configs": self._encode_configs(resource)}
 
     def _encode_configs(self, resource: Fields) -> list[bytes]:
-        """Encode the settings of a resource. Raises RequestError."""
         kind, name = resource["resource_type"], resource["resource_name"]
         keys = frozenset(resource["configuration_keys"] or ())
         if kind != ResourceType.TOPIC:

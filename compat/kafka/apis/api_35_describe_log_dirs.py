@@ -18,8 +18,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from _core.queue.partition import Partition, Topic
 from appliance.errors import StorageError
-from compat.kafka.node import Node, PartitionView, TopicView
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -35,24 +36,22 @@ _NO_TAGS: Final = b"\x00"
 @handles(key=_KEY, name="DescribeLogDirs", versions=(1, 4), flexible_from=_FLEXIBLE_FROM)
 def describe_log_dirs(node: Node, version: int, request: Fields) -> Fields:
     """Return the sizes of the partitions in the data directory."""
-    result = {"error_code": ErrorCode.NONE, "log_dir": str(node.broker.config.data_dir)}
+    result = {"error_code": ErrorCode.none, "log_dir": str(node.broker.config.data_dir)}
     try:
         total, usable = node.broker.space()
     except StorageError:
-        result |= {"error_code": ErrorCode.KAFKA_STORAGE_ERROR, "topics": ()}
-        return {"error_code": ErrorCode.NONE, "results": (result,)}
+        result |= {"error_code": ErrorCode.kafka_storage_error, "topics": ()}
+        return {"error_code": ErrorCode.none, "results": (result,)}
     end = _NO_TAGS if version >= _FLEXIBLE_FROM else b""
     topics = [
         {"name": topic.name, "partitions": [_encode(each) + end for each in partitions]}
         for topic, partitions in _find(node, request["topics"])
     ]
     result |= {"topics": topics, "total_bytes": total, "usable_bytes": usable}
-    return {"error_code": ErrorCode.NONE, "results": (result,)}
+    return {"error_code": ErrorCode.none, "results": (result,)}
 
 
-def _find(
-    node: Node, asked: list[Fields] | None
-) -> Iterator[tuple[TopicView, Iterable[PartitionView]]]:
+def _find(node: Node, asked: list[Fields] | None) -> Iterator[tuple[Topic, Iterable[Partition]]]:
     if asked is None:
         yield from ((topic, topic.partitions) for topic in node.broker.topics.all())
         return
@@ -66,5 +65,5 @@ def _find(
             yield topic, [topic.partitions[index] for index in indexes if index in present]
 
 
-def _encode(partition: PartitionView) -> bytes:
+def _encode(partition: Partition) -> bytes:
     return _PARTITION.pack(partition.index, partition.log_bytes, 0, False)

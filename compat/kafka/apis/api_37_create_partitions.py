@@ -17,35 +17,23 @@ Versions: 1 as 0; 2 flexible; 3 may return quota errors.
 Layer 4; does no I/O.
 """
 
-from appliance.errors import InvalidRequestError, RequestError
+from functools import partial
+
 from compat.kafka.configs.resources import find_topic
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.error_codes import CodedError, ErrorCode
+from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.registry import Fields, handles
 
 
 @handles(key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2)
 def create_partitions(node: Node, version: int, request: Fields) -> Fields:
     """Add partitions to topics, each independently."""
-    by_name: dict[str, list[Fields]] = {}
-    for topic in request["topics"]:
-        by_name.setdefault(topic["name"], []).append(topic)
-    results = []
-    for name, topics in by_name.items():
-        result = {"name": name, "error_code": ErrorCode.NONE, "error_message": None}
-        try:
-            if len(topics) > 1:
-                raise InvalidRequestError(
-                    "the request names this topic more than once: name it once"
-                )
-            _add_partitions(node, topics[0], is_only_checked=request["validate_only"])
-        except RequestError as error:
-            result["error_code"], result["error_message"] = error.code, error.message
-        results.append(result)
-    return {"results": results}
+    add = partial(_add_partitions, node, is_only_checked=request["validate_only"])
+    return {"results": answer_each(request["topics"], ("name",), "topic", add)}
 
 
-def _add_partitions(node: Node, asked: Fields, *, is_only_checked: bool) -> None:
+def _add_partitions(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields:
     """Add partitions to one topic, or only check the request. Raises RequestError."""
     topic = find_topic(node, asked["name"])
     count: int = asked["count"]
@@ -56,16 +44,17 @@ def _add_partitions(node: Node, asked: Fields, *, is_only_checked: bool) -> None
         )
     if not is_only_checked:
         node.broker.topics.add_partitions(topic, count)
+    return {}
 
 
 def _check_assignments(node_id: int, assignments: list[Fields], *, added: int) -> None:
     if len(assignments) != added:
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
             f"{len(assignments)} partitions are assigned: assign the {added} that are added",
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     if any(assignment["broker_ids"] != [node_id] for assignment in assignments):
-        raise RequestError(
+        raise CodedError(
+            ErrorCode.invalid_replica_assignment,
             f"assign each partition to [{node_id}] only: it is the only broker",
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )

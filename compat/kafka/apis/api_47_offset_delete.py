@@ -13,10 +13,11 @@ Deviations: none.
 Layer 4; does no I/O.
 """
 
+from _core.queue.partition import Topic
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import OFFSET_DELETED, OffsetEntry
-from compat.kafka.groups.offset_rules import check_delete, code_of
-from compat.kafka.node import Node, TopicView
+from compat.kafka.groups.offset_rules import check_delete, commit_code_of
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -26,33 +27,33 @@ def offset_delete(node: Node, version: int, request: Fields) -> Fields:
     """Delete committed offsets of one group."""
     group: str = request["group_id"]
     topics = []
-    found: list[tuple[TopicView, Fields]] = []
+    found: list[tuple[Topic, Fields]] = []
     for asked in request["topics"]:
         topic = node.broker.topics.find(asked["name"])
         answers: list[Fields] = []
         for partition in asked["partitions"]:
             index: int = partition["partition_index"]
-            answers.append({"partition_index": index, "error_code": ErrorCode.NONE})
+            answers.append({"partition_index": index, "error_code": ErrorCode.none})
             if topic is None or not 0 <= index < len(topic.partitions):
-                answers[-1]["error_code"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                answers[-1]["error_code"] = ErrorCode.unknown_topic_or_partition
             else:
                 found.append((topic, answers[-1]))
         topics.append({"name": asked["name"], "partitions": answers})
-    error = _delete(node, group, found) if found else ErrorCode.NONE
+    error = _delete(node, group, found) if found else ErrorCode.none
     return {"error_code": error, "topics": [] if error else topics}
 
 
-def _delete(node: Node, group: str, found: list[tuple[TopicView, Fields]]) -> int:
+def _delete(node: Node, group: str, found: list[tuple[Topic, Fields]]) -> int:
     """Delete the offsets of existing partitions; return the error of the whole request."""
     error = check_delete(node.groups, group)
-    if error != ErrorCode.NONE:
+    if error != ErrorCode.none:
         return error
     committed = node.broker.groups.offsets(group)
     entries = []
     for topic, answer in found:
         index: int = answer["partition_index"]
         if node.groups.is_subscribed(group, topic.name):
-            answer["error_code"] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            answer["error_code"] = ErrorCode.group_subscribed_to_topic
         elif (topic.topic_id, index) in committed:
             entries.append(
                 OffsetEntry(
@@ -62,5 +63,5 @@ def _delete(node: Node, group: str, found: list[tuple[TopicView, Fields]]) -> in
     try:
         node.broker.groups.commit_offsets(entries)
     except RequestError as refusal:
-        return code_of(refusal)
-    return ErrorCode.NONE
+        return commit_code_of(refusal)
+    return ErrorCode.none

@@ -34,7 +34,7 @@ def describe_cluster(node: Node, version: int, request: Fields) -> Fields:
         {"broker_id": broker.node_id, "host": node.host, "port": node.port, "is_fenced": False}
     ]
     return {
-        "error_code": ErrorCode.NONE,
+        "error_code": ErrorCode.none,
         "endpoint_type": _BROKERS,
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
@@ -44,10 +44,10 @@ def describe_cluster(node: Node, version: int, request: Fields) -> Fields:
 
 def _refuse(asked: int) -> Fields:
     if asked == _CONTROLLERS:
-        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        code = ErrorCode.mismatched_endpoint_type
         message = "this is a broker, not a controller: use bootstrap.servers"
     else:
-        code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        code = ErrorCode.unsupported_endpoint_type
         message = f"endpoint type {asked} is not supported: use {_BROKERS}"
     return {
         "error_code": code,

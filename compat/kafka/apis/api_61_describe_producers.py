@@ -16,7 +16,8 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from compat.kafka.node import Node, TopicView
+from _core.queue.partition import Topic
+from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
@@ -37,17 +38,17 @@ def describe_producers(node: Node, version: int, request: Fields) -> Fields:
     return {"topics": topics}
 
 
-def _describe(topic: TopicView | None, index: int) -> Fields:
+def _describe(topic: Topic | None, index: int) -> Fields:
     if topic is None or not 0 <= index < len(topic.partitions):
         return {
             "partition_index": index,
-            "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "error_code": ErrorCode.unknown_topic_or_partition,
             "error_message": "there is no such partition",
             "active_producers": (),
         }
     return {
         "partition_index": index,
-        "error_code": ErrorCode.NONE,
+        "error_code": ErrorCode.none,
         "error_message": None,
         "active_producers": [
             {

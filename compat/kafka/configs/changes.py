@@ -4,14 +4,15 @@ Layer 3; does no I/O.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
-from appliance.errors import InvalidRequestError, RequestError
+from appliance.errors import InvalidRequestError
 from compat.kafka.configs.broker_settings import HOW_TO_CHANGE
 from compat.kafka.configs.entries import ResourceType, shown
-from compat.kafka.configs.resources import DUPLICATE, check_broker, find_topic
+from compat.kafka.configs.resources import NAME_FIELDS, check_broker, find_topic
 from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.registry import Fields
 
 Compute: TypeAlias = Callable[[dict[str, str], list[Fields]], dict[str, str]]
@@ -28,35 +29,23 @@ def change_configs(node: Node, request: Fields, compute: Compute) -> Fields:
             with a `name` and a `value`.
         compute: computes the new settings.
     """
-    named: dict[tuple[int, str], list[Fields]] = {}
-    for resource in request["resources"]:
-        key = resource["resource_type"], resource["resource_name"]
-        named.setdefault(key, []).append(resource)
-    responses = []
-    for (kind, name), resources in named.items():
-        result: Fields = {"error_code": ErrorCode.NONE, "error_message": None}
-        try:
-            if len(resources) > 1:
-                raise InvalidRequestError(DUPLICATE)
-            _change(node, resources[0], compute, is_only_checked=request["validate_only"])
-        except RequestError as error:
-            result = {"error_code": error.code, "error_message": error.message}
-        responses.append({**result, "resource_type": kind, "resource_name": name})
-    return {"responses": responses}
+    change = partial(_change, node, compute, is_only_checked=request["validate_only"])
+    return {"responses": answer_each(request["resources"], NAME_FIELDS, "resource", change)}
 
 
-def _change(node: Node, resource: Fields, compute: Compute, *, is_only_checked: bool) -> None:
+def _change(node: Node, compute: Compute, resource: Fields, *, is_only_checked: bool) -> Fields:
     kind, name, configs = resource["resource_type"], resource["resource_name"], resource["configs"]
     if kind != ResourceType.TOPIC:
         check_broker(node, kind, name)
         if configs:
             raise InvalidRequestError(f"{shown(configs[0]['name'])}: {HOW_TO_CHANGE}")
-        return
+        return {}
     topic = find_topic(node, name)
     _check_names(configs)
     settings = compute(dict(topic.settings), configs)
     if not is_only_checked:
         node.broker.topics.replace_settings(topic, settings)
+    return {}
 
 
 def _check_names(configs: list[Fields]) -> None:

@@ -5,12 +5,14 @@ Layer 3; does no I/O.
 
 from typing import Final
 
+from _core.queue.partition import Topic
 from appliance.errors import InvalidRequestError, UnknownTopicError
 from compat.kafka.configs.entries import ResourceType, shown
 from compat.kafka.configs.topic_names import check_topic_name
-from compat.kafka.node import Node, TopicView
+from compat.kafka.node import Node
 
-DUPLICATE: Final = "the request names this resource more than once: name it once"
+NAME_FIELDS: Final = ("resource_type", "resource_name")
+"""The fields of a request that name a resource."""
 
 _KINDS: Final = {
     ResourceType.BROKER_LOGGER: "loggers; set process.log_level in the broker's configuration file",
@@ -20,7 +22,7 @@ _KINDS: Final = {
 """Kafka's other resource types, none of which exist here."""
 
 
-def find_topic(node: Node, name: str) -> TopicView:
+def find_topic(node: Node, name: str) -> Topic:
     """Return a topic.
 
     Raises:

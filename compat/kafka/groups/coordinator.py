@@ -16,10 +16,10 @@ from typing import Final
 from appliance.config.config import Config
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import GROUP_CLASSIC, GROUP_DELETED, GroupFrame
+from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from compat.kafka.groups.deadlines import Deadline, DeadlineQueue
 from compat.kafka.groups.group import STATES_OF_FRAMES, Group, GroupState, Usage
-from compat.kafka.groups.group_log import GroupLog
 from compat.kafka.groups.member import (
     JoinAnswer,
     JoinRequest,
@@ -37,19 +37,19 @@ class GroupCoordinator:
     """All groups and their members.
 
     Args:
-        log: stores the groups.
+        store: keeps the groups.
         config: the limits.
     """
 
-    def __init__(self, log: GroupLog, clock: Clock, config: Config) -> None:
-        self._log = log
+    def __init__(self, store: GroupStore, clock: Clock, config: Config) -> None:
+        self._store = store
         self._clock = clock
         self._config = config
         self._groups: dict[str, Group] = {}
         self._usage = Usage()
         self._deadlines = DeadlineQueue()
         self._rebalancer = Rebalancer(
-            log, clock, self._deadlines, initial_delay_ms=config.initial_rebalance_delay_ms
+            store, clock, self._deadlines, initial_delay_ms=config.initial_rebalance_delay_ms
         )
 
     # Time
@@ -61,11 +61,6 @@ class GroupCoordinator:
     def expire(self, now_ms: int) -> None:
         """Handle all deadlines that are due. O(log n) for each."""
         self._deadlines.expire(now_ms)
-
-    @property
-    def deadline_count(self) -> int:
-        """The number of stored deadlines, including cancelled and postponed ones."""
-        return len(self._deadlines)
 
     @property
     def size_bytes(self) -> int:
@@ -83,23 +78,23 @@ class GroupCoordinator:
         """
         error = self._check_join(request)
         group = self._groups.get(request.group_id)
-        if error is ErrorCode.NONE and group is None:
+        if error is ErrorCode.none and group is None:
             group = self._make_group(request.group_id)
             # There is nothing to record yet. If a commit arrives but no member ever joins, the
             # group stays and is checked like a simple group.
             group.is_saved = True
             self._rebalancer.save_again(group, now_ms)
-        if error is not ErrorCode.NONE or group is None:
+        if error is not ErrorCode.none or group is None:
             deferred.complete(JoinAnswer(error=error, member_id=request.member_id))
         elif not self._has_place(group, request):
-            deferred.complete(JoinAnswer(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
+            deferred.complete(JoinAnswer(error=ErrorCode.group_max_size_reached))
             member = self._find_member(group, request)
             if member is not None:
                 # The client gives up, so the others must not wait for it.
                 self._rebalancer.remove(group, (member,), now_ms, "a member does not fit")
             self._forget_unused(group)
         elif not group.supports(request.protocol_type, request.protocols):
-            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            error = ErrorCode.inconsistent_group_protocol
             deferred.complete(JoinAnswer(error=error, member_id=request.member_id))
             self._forget_unused(group)
         elif request.member_id:
@@ -111,15 +106,15 @@ class GroupCoordinator:
         config = self._config
         low, high = config.session_timeout_min_ms, config.session_timeout_max_ms
         if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.invalid_group_id
         if not low <= request.session_timeout_ms <= high:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
+            return ErrorCode.invalid_session_timeout
         if request.group_id not in self._groups:
             if request.member_id:
-                return ErrorCode.UNKNOWN_MEMBER_ID
+                return ErrorCode.unknown_member_id
             if not self._has_room_for_group():
-                return ErrorCode.GROUP_MAX_SIZE_REACHED
-        return ErrorCode.NONE
+                return ErrorCode.group_max_size_reached
+        return ErrorCode.none
 
     def _has_place(self, group: Group, request: JoinRequest) -> bool:
         """Return whether the limits allow this member as the request describes it."""
@@ -177,7 +172,7 @@ class GroupCoordinator:
             deadline.expired = partial(self._expire_pending, group, member_id)
             deadline.set(now_ms + request.session_timeout_ms)
             group.expect(member_id, deadline)
-            deferred.complete(JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+            deferred.complete(JoinAnswer(error=ErrorCode.member_id_required, member_id=member_id))
         else:
             self._rebalancer.add(group, request, member_id, deferred, now_ms=now_ms)
 
@@ -194,7 +189,7 @@ class GroupCoordinator:
             self._rebalancer.add(group, request, member_id, deferred, now_ms=now_ms)
             return
         error = group.check_member(member_id, request.instance_id)
-        if error is ErrorCode.NONE:
+        if error is ErrorCode.none:
             member = group.members[member_id]
             self._rebalancer.rejoin(group, member, request, deferred, now_ms=now_ms)
         else:
@@ -210,7 +205,7 @@ class GroupCoordinator:
         """Handle SyncGroup; `deferred` completes when the leader has sent the assignment."""
         group = self._groups.get(request.group_id)
         error = self._check_sync(group, request)
-        if error is not ErrorCode.NONE or group is None:
+        if error is not ErrorCode.none or group is None:
             deferred.complete(SyncAnswer(error=error))
             return
         member = group.members[request.member_id]
@@ -227,20 +222,20 @@ class GroupCoordinator:
     @staticmethod
     def _check_sync(group: Group | None, request: SyncRequest) -> ErrorCode:
         if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.invalid_group_id
         if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.unknown_member_id
         error = group.check_member(request.member_id, request.instance_id)
-        if error is not ErrorCode.NONE:
+        if error is not ErrorCode.none:
             return error
         if request.generation != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.illegal_generation
         is_same_type = request.protocol_type in (None, group.protocol_type)
         # A group without a completed rebalance has no protocol yet.
         is_same = group.protocol is None or request.protocol in (None, group.protocol)
         if not (is_same_type and is_same):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.REBALANCE_IN_PROGRESS if group.is_rebalancing else ErrorCode.NONE
+            return ErrorCode.inconsistent_group_protocol
+        return ErrorCode.rebalance_in_progress if group.is_rebalancing else ErrorCode.none
 
     def heartbeat(
         self,
@@ -252,17 +247,17 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Restart a member's session. REBALANCE_IN_PROGRESS asks the member to rejoin."""
         if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.invalid_group_id
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.unknown_member_id
         error = group.check_member(member_id, instance_id)
-        if error is not ErrorCode.NONE:
+        if error is not ErrorCode.none:
             return error
         if generation != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.illegal_generation
         self._rebalancer.restart_session(group.members[member_id], now_ms)
-        return ErrorCode.REBALANCE_IN_PROGRESS if group.is_rebalancing else ErrorCode.NONE
+        return ErrorCode.rebalance_in_progress if group.is_rebalancing else ErrorCode.none
 
     def leave(
         self, group_id: str, leaving: Iterable[tuple[str, str | None]], now_ms: int
@@ -279,7 +274,7 @@ class GroupCoordinator:
         """
         group = self._groups.get(group_id)
         if group is None:
-            error = ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+            error = ErrorCode.unknown_member_id if group_id else ErrorCode.invalid_group_id
             return [error for _ in leaving]
         errors: list[ErrorCode] = []
         gone: dict[str, Member] = {}
@@ -287,14 +282,14 @@ class GroupCoordinator:
         for named_id, instance_id in leaving:
             is_known_static = not named_id and instance_id in group.static_ids
             member_id = group.static_ids[instance_id or ""] if is_known_static else named_id
-            error = ErrorCode.NONE
+            error = ErrorCode.none
             if member_id in group.pending:
                 unwanted.add(member_id)
             else:
                 error = group.check_member(member_id, instance_id)
-                if error is ErrorCode.NONE and member_id in gone:
-                    error = ErrorCode.UNKNOWN_MEMBER_ID
-                elif error is ErrorCode.NONE:
+                if error is ErrorCode.none and member_id in gone:
+                    error = ErrorCode.unknown_member_id
+                elif error is ErrorCode.none:
                     gone[member_id] = group.members[member_id]
             errors.append(error)
         for member_id in unwanted:
@@ -326,26 +321,26 @@ class GroupCoordinator:
             return self._begin_simple(group_id, now_ms) if generation < 0 else _ILLEGAL
         if is_simple:
             is_empty = group.state is GroupState.EMPTY
-            return ErrorCode.NONE if is_empty else ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.none if is_empty else ErrorCode.unknown_member_id
         if generation < 0 and group.state is GroupState.EMPTY:
-            return ErrorCode.NONE
+            return ErrorCode.none
         error = group.check_member(member_id, instance_id)
-        if error is not ErrorCode.NONE:
+        if error is not ErrorCode.none:
             return error
         if generation != group.generation:
             return _ILLEGAL
         self._rebalancer.restart_session(group.members[member_id], now_ms)
         if group.state is GroupState.COMPLETING_REBALANCE:
             # The member has already lost its previous assignment.
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
 
     def _begin_simple(self, group_id: str, now_ms: int) -> ErrorCode:
         """Create a group with offsets and without members."""
         if not self._has_room_for_group():
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
+            return ErrorCode.group_max_size_reached
         self._rebalancer.save_again(self._make_simple_group(group_id), now_ms)
-        return ErrorCode.NONE
+        return ErrorCode.none
 
     def _make_simple_group(self, group_id: str) -> Group:
         group = self._make_group(group_id)
@@ -373,18 +368,18 @@ class GroupCoordinator:
     def delete(self, group_id: str) -> ErrorCode:
         """Delete a group without members, and its offsets."""
         if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.invalid_group_id
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            return ErrorCode.group_id_not_found
         if group.state is not GroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
+            return ErrorCode.non_empty_group
         try:
-            self._log.save_group(GroupFrame(op=GROUP_DELETED, group=group_id))
+            self._store.save_group(GroupFrame(op=GROUP_DELETED, group=group_id))
         except RequestError:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.coordinator_not_available
         self._drop(group, "it is deleted")
-        return ErrorCode.NONE
+        return ErrorCode.none
 
     def _has_room_for_group(self) -> bool:
         config = self._config
@@ -402,7 +397,7 @@ class GroupCoordinator:
             usage=self._usage,
             state_ms=self._clock.wall_ms(),
         )
-        group.generation = self._log.generation_floor
+        group.generation = self._store.generation_floor
         group.join_deadline.expired = partial(self._rebalancer.expire_join, group)
         group.sync_deadline.expired = partial(self._rebalancer.expire_sync, group)
         group.upkeep.expired = partial(self._keep_up, group)
@@ -424,8 +419,8 @@ class GroupCoordinator:
         """Drop a group that never had a generation and has no offsets."""
         is_unused = group.state is GroupState.EMPTY and not group.pending
         # A group that had a generation is kept for a while, so that its generations keep rising.
-        has_begun = group.generation > self._log.generation_floor
-        is_kept = has_begun or bool(self._log.offsets(group.group_id))
+        has_begun = group.generation > self._store.generation_floor
+        is_kept = has_begun or bool(self._store.offsets(group.group_id))
         if is_unused and not is_kept:
             self._drop(group, "nobody got into it")
 
@@ -434,12 +429,12 @@ class GroupCoordinator:
         if group.is_rebalancing:
             return  # The end of the rebalance records it.
         is_used = group.state is not GroupState.EMPTY or bool(group.pending)
-        has_offsets = bool(self._log.offsets(group.group_id))
+        has_offsets = bool(self._store.offsets(group.group_id))
         if is_used or has_offsets or not group.is_saved:
             self._rebalancer.save_again(group, now_ms)
-        elif group.group_id not in self._log.groups:
+        elif group.group_id not in self._store.groups:
             self._drop(group, "it has neither members nor offsets")
-        elif self.delete(group.group_id) is not ErrorCode.NONE:
+        elif self.delete(group.group_id) is not ErrorCode.none:
             group.upkeep.set(now_ms + SAVE_RETRY_MS)
 
     # After a start
@@ -449,8 +444,8 @@ class GroupCoordinator:
 
         Sessions and sync time-outs restart. Call it once, before any request.
         """
-        saved = self._log.groups
-        for name in self._log.names:
+        saved = self._store.groups
+        for name in self._store.names:
             frame = saved.get(name)
             if frame is None:
                 self._rebalancer.save_again(self._make_simple_group(name), now_ms)
@@ -487,4 +482,4 @@ class GroupCoordinator:
             self._rebalancer.save_again(group, now_ms)
 
 
-_ILLEGAL: Final = ErrorCode.ILLEGAL_GENERATION
+_ILLEGAL: Final = ErrorCode.illegal_generation

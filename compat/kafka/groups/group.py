@@ -168,12 +168,12 @@ class Group:
         if instance_id is not None:
             current = self.static_ids.get(instance_id)
             if current is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
+                return ErrorCode.unknown_member_id
             if current != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
+                return ErrorCode.fenced_instance_id
         elif member_id not in self.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE
+            return ErrorCode.unknown_member_id
+        return ErrorCode.none
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Return whether a member with these protocols can be in the group. O(protocols)."""
@@ -260,7 +260,7 @@ class Group:
     def await_join(self, member: Member, deferred: DeferredResponse[JoinAnswer]) -> None:
         """Note that a member has joined; `deferred` completes with the next generation."""
         # If it already waits, it has reconnected, or two clients use the same id.
-        self.answer_join(member, JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID))
+        self.answer_join(member, JoinAnswer(error=ErrorCode.unknown_member_id))
         member.awaiting_join = deferred
         self.awaiting_join_count += 1
 

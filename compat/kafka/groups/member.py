@@ -43,7 +43,7 @@ class JoinRequest:
 class JoinAnswer:
     """The answer to JoinGroup."""
 
-    error: ErrorCode = ErrorCode.NONE
+    error: ErrorCode = ErrorCode.none
     member_id: str = ""
     generation: int = -1
     protocol_type: str | None = None
@@ -71,7 +71,7 @@ class SyncRequest:
 class SyncAnswer:
     """The answer to SyncGroup."""
 
-    error: ErrorCode = ErrorCode.NONE
+    error: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""

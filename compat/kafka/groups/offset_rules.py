@@ -2,33 +2,30 @@
 
 from typing import Final
 
-from appliance.errors import RequestError
+from appliance.errors import DiskFullError, RequestError, TooLargeError
 from compat.kafka.groups.coordinator import GroupCoordinator
-from compat.kafka.groups.group import GroupState
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.groups.group import CONSUMER_PROTOCOL_TYPE, GroupState
+from compat.kafka.protocol.error_codes import CODES, ErrorCode
 
-CONSUMERS: Final = "consumer"
-"""The protocol type of consumers; only their metadata names the topics that they read."""
-
-_TOLD: Final = {
-    # KAFKA_STORAGE_ERROR in response to a commit would stop a Java client.
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+_COMMIT_CODES: Final = CODES | {
+    # Clients retry for ever. KAFKA_STORAGE_ERROR in response to a commit would stop a Java client.
+    DiskFullError: ErrorCode.coordinator_not_available,
+    TooLargeError: ErrorCode.invalid_commit_offset_size,
 }
 
 
-def code_of(refusal: RequestError) -> int:
+def commit_code_of(refusal: RequestError) -> ErrorCode:
     """Return the error code for a consumer whose offsets are not stored."""
-    return _TOLD.get(ErrorCode(refusal.code), refusal.code)
+    return _COMMIT_CODES[type(refusal)]
 
 
 def check_delete(groups: GroupCoordinator, group_id: str) -> ErrorCode:
     """Return whether offsets of a group may be deleted, regardless of its subscriptions."""
     if not group_id:
-        return ErrorCode.INVALID_GROUP_ID
+        return ErrorCode.invalid_group_id
     group = groups.find(group_id)
     if group is None:
-        return ErrorCode.GROUP_ID_NOT_FOUND
-    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMERS:
-        return ErrorCode.NON_EMPTY_GROUP
-    return ErrorCode.NONE
+        return ErrorCode.group_id_not_found
+    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return ErrorCode.non_empty_group
+    return ErrorCode.none

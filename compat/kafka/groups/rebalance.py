@@ -21,11 +21,11 @@ from typing import Final
 
 from appliance.errors import RequestError
 from appliance.log_text import quoted
+from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_MINUTE
 from compat.kafka.groups.deadlines import Deadline, DeadlineQueue
 from compat.kafka.groups.group import GENERATION_MAX, Group, GroupState
-from compat.kafka.groups.group_log import GroupLog
 from compat.kafka.groups.member import (
     JoinAnswer,
     JoinRequest,
@@ -53,15 +53,15 @@ class Rebalancer:
     """Moves groups from state to state.
 
     Args:
-        log: records the groups.
+        store: keeps the groups.
         deadlines: the queue for all time-outs.
         initial_delay_ms: how long an empty group waits for further members.
     """
 
     def __init__(
-        self, log: GroupLog, clock: Clock, deadlines: DeadlineQueue, *, initial_delay_ms: int
+        self, store: GroupStore, clock: Clock, deadlines: DeadlineQueue, *, initial_delay_ms: int
     ) -> None:
-        self._log = log
+        self._store = store
         self._clock = clock
         self._deadlines = deadlines
         self._initial_delay_ms = initial_delay_ms
@@ -140,7 +140,7 @@ class Rebalancer:
         """
         known_leader_id = group.leader_id or ""
         # A client that still waits under the old id has the same instance id.
-        group.fail(member, ErrorCode.FENCED_INSTANCE_ID)
+        group.fail(member, ErrorCode.fenced_instance_id)
         group.rename(member, member_id, request.client_id, request.client_host)
         self._update(group, member, request)
         if member.is_new:
@@ -247,7 +247,7 @@ class Rebalancer:
     ) -> None:
         """Start a rebalance: all members must rejoin."""
         assert not group.is_rebalancing
-        self._forget_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+        self._forget_assignments(group, ErrorCode.rebalance_in_progress, now_ms)
         group.unsynced.clear()
         group.sync_deadline.cancel()
         group.upkeep.cancel()
@@ -278,7 +278,7 @@ class Rebalancer:
         group.join_deadline.cancel()
         for member in list(group.members.values()):
             if _has_gone(member):
-                group.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+                group.remove(member, ErrorCode.unknown_member_id)
         if group.members and not self._elect(group):
             # Only static members are left, and none has rejoined. Wait until one does or their
             # sessions expire.
@@ -319,7 +319,7 @@ class Rebalancer:
     def expire_sync(self, group: Group, now_ms: int) -> None:
         """Remove the members that have joined but sent no SyncGroup, and rebalance."""
         for member_id in group.unsynced.copy():
-            group.remove(group.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
+            group.remove(group.members[member_id], ErrorCode.unknown_member_id)
         self._prepare(group, now_ms, "the time to ask for the assignment is over")
 
     # The assignment
@@ -344,14 +344,14 @@ class Rebalancer:
             has_room: the assignment is within the limits.
             now_ms: monotonic.
         """
-        member.answer_sync(SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
+        member.answer_sync(SyncAnswer(error=ErrorCode.rebalance_in_progress))
         member.awaiting_sync = deferred
         self.note_synced(group, member)
         if group.leader_id != member.member_id:
             return
         if not has_room:
             # Kafka's answer if the group is too large for its log.
-            self._forget_assignments(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
+            self._forget_assignments(group, ErrorCode.unknown_server_error, now_ms)
             self._prepare(group, now_ms, "the assignment is too large", member)
             return
         self._assign(group, request.assignments)
@@ -393,7 +393,7 @@ class Rebalancer:
         """Remove members, and rebalance the others."""
         last = None
         for member in members:
-            group.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+            group.remove(member, ErrorCode.unknown_member_id)
             last = member
         self._prepare_or_complete(group, now_ms, reason, last)
 
@@ -418,7 +418,7 @@ class Rebalancer:
     def tell(self, group: Group, now_ms: int) -> None:
         """Record the state of a group in the log; if there is no room, retry later."""
         try:
-            self._log.save_group(group.to_frame())
+            self._store.save_group(group.to_frame())
             group.is_saved = True
         except RequestError:
             group.is_saved = False

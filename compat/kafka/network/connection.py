@@ -175,9 +175,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._server.guard(partial(self._received, nbytes))
 
-    def eof_received(self) -> bool:
-        return False
-
     def pause_writing(self) -> None:
         self._is_write_paused = True
         self.adjust_reading()

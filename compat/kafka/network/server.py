@@ -82,8 +82,7 @@ class KafkaServer:
         self._to_sweep: deque[KafkaConnection] = deque()
         self.node: Node
         self._completed: list[KafkaConnection] = []
-        self._connections: set[KafkaConnection] = set()
-        self._by_session: dict[Session, KafkaConnection] = {}
+        self._connections: dict[Session, KafkaConnection] = {}
         self._awaiting_flush: set[KafkaConnection] = set()
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
 
@@ -129,7 +128,7 @@ class KafkaServer:
                 timer.cancel()
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in list(self._connections.values()):
             connection.abort()
         await self.pump.stop()
 
@@ -145,11 +144,6 @@ class KafkaServer:
     @property
     def held_bytes(self) -> int:
         return self.budget.total_bytes
-
-    @property
-    def sessions(self) -> list[Session]:
-        """The sessions of the open connections, oldest first."""
-        return list(self._by_session)
 
     def guard(self, step: Callable[[], None]) -> None:
         """Run a step of a connection; an error in it ends the process.
@@ -176,8 +170,7 @@ class KafkaServer:
             if self._is_debug:
                 _log.debug("connection refused peer=%s limit=%s", connection.peer, reason)
             return False
-        self._connections.add(connection)
-        self._by_session[connection.session] = connection
+        self._connections[connection.session] = connection
         if self._is_debug:
             count = len(self._connections)
             _log.debug("connection opened peer=%s connections=%d", connection.peer, count)
@@ -208,14 +201,12 @@ class KafkaServer:
 
     def forget(self, connection: KafkaConnection) -> None:
         """Remove a connection that was closed or refused."""
-        if connection not in self._connections:
+        if self._connections.pop(connection.session, None) is None:
             return
-        self._connections.discard(connection)
         if self._is_debug:
             self._log_end(connection)
         self._admission.forget(connection.address)
         self._awaiting_flush.discard(connection)
-        self._by_session.pop(connection.session, None)
         self._let_go_on(self.budget.forget(connection))
 
     def _log_end(self, connection: KafkaConnection) -> None:
@@ -297,7 +288,7 @@ class KafkaServer:
     def _sweep(self) -> None:
         """Check some of the connections, in rotation."""
         if not self._to_sweep:
-            self._to_sweep.extend(self._connections)
+            self._to_sweep.extend(self._connections.values())
         count = max(SWEEP_CONNECTIONS, len(self._connections) // SWEEP_PART)
         now_ms = self.node.now_ms()
         for _ in range(min(count, len(self._to_sweep))):
@@ -328,7 +319,7 @@ class KafkaServer:
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
         for parked in woken:
-            connection = self._by_session.get(parked.session)
+            connection = self._connections.get(parked.session)
             if connection is not None:
                 connection.look_again(parked)
         if self._awaiting_flush:

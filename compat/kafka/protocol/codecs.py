@@ -70,7 +70,7 @@ _IGZIP_ERROR: Final[type[Exception]] = igzip_lib.IsalError  # type: ignore[assig
 
 
 class CodecError(RequestError):
-    """The compressed data is not valid for its codec (CORRUPT_MESSAGE).
+    """The compressed data is not valid for its codec.
 
     Args:
         codec_name: the codec's name.
@@ -78,7 +78,7 @@ class CodecError(RequestError):
         unpacked_size: an upper bound of the bytes that were unpacked before the error.
     """
 
-    default_code = 2
+    is_too_large: Final = False
 
     def __init__(self, codec_name: str, reason: str, unpacked_size: int = 0) -> None:
         super().__init__(f"the {codec_name} data of the batch is damaged: {reason}")
@@ -87,7 +87,7 @@ class CodecError(RequestError):
 
 
 class DecompressedTooLargeError(RequestError):
-    """The batch is larger than allowed once it is decompressed (MESSAGE_TOO_LARGE).
+    """The batch is larger than allowed once it is decompressed.
 
     Args:
         codec_name: the codec's name.
@@ -95,7 +95,7 @@ class DecompressedTooLargeError(RequestError):
         unpacked_size: bytes that were unpacked before the error.
     """
 
-    default_code = 10
+    is_too_large: Final = True
 
     def __init__(self, codec_name: str, size_max: int, unpacked_size: int = 0) -> None:
         super().__init__(

@@ -1,62 +1,53 @@
-"""The Kafka error codes that this broker sends.
+"""Which of Kafka's error codes answers a refused request.
 
-Clients react to the code in their own ways. Where that decided which code is used, a remark says
-what the common clients do. Layer 3.
+The codes are kio's, made from Kafka's own definitions. Compiled code has those that it answers in
+`_core/bytes/kafka_errors.pxd`. Layer 3; does no I/O.
 """
 
-import enum
+from typing import Final
+
+from appliance.errors import (
+    DiskFullError,
+    InvalidPartitionsError,
+    InvalidRequestError,
+    InvalidSettingError,
+    InvalidTopicError,
+    OffsetsTooLargeError,
+    PolicyError,
+    RequestError,
+    TooLargeError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from appliance.system.process import without_modules
+
+with without_modules("hypothesis"):  # see compat.kafka.protocol.messages
+    from kio.schema.errors import ErrorCode
+
+__all__ = ["CODES", "CodedError", "ErrorCode", "code_of"]
+
+CODES: Final[dict[type[RequestError], ErrorCode]] = {
+    DiskFullError: ErrorCode.kafka_storage_error,  # clients retry
+    InvalidPartitionsError: ErrorCode.invalid_partitions,
+    InvalidRequestError: ErrorCode.invalid_request,
+    InvalidSettingError: ErrorCode.invalid_config,
+    InvalidTopicError: ErrorCode.invalid_topic_exception,
+    OffsetsTooLargeError: ErrorCode.invalid_commit_offset_size,
+    PolicyError: ErrorCode.policy_violation,
+    TooLargeError: ErrorCode.message_too_large,
+    TopicExistsError: ErrorCode.topic_already_exists,
+    UnknownTopicError: ErrorCode.unknown_topic_or_partition,
+}
 
 
-class ErrorCode(enum.IntEnum):
-    """Kafka's error numbers, with Kafka's names."""
+class CodedError(RequestError):
+    """A request is refused with an error code that only Kafka's protocol distinguishes."""
 
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    MESSAGE_TOO_LARGE = 10
-    OFFSET_METADATA_TOO_LARGE = 12
-    COORDINATOR_NOT_AVAILABLE = 15
-    """Clients retry for ever."""
-    INVALID_TOPIC_EXCEPTION = 17
-    INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_SASL_MECHANISM = 33
-    UNSUPPORTED_VERSION = 35
-    TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
-    INVALID_REPLICA_ASSIGNMENT = 39
-    INVALID_CONFIG = 40
-    INVALID_REQUEST = 42
-    POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    INVALID_PRODUCER_EPOCH = 47
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    """Ends a transactional producer at once, in every client."""
-    KAFKA_STORAGE_ERROR = 56
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    MEMBER_ID_REQUIRED = 79
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
-    INVALID_RECORD = 87
-    UNKNOWN_TOPIC_ID = 100
-    MISMATCHED_ENDPOINT_TYPE = 114
-    UNSUPPORTED_ENDPOINT_TYPE = 115
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def code_of(error: RequestError) -> ErrorCode:
+    """Return the error code that answers a refused request."""
+    return error.code if isinstance(error, CodedError) else CODES[type(error)]

@@ -4,6 +4,7 @@ from typing_extensions import Buffer
 
 from _core.timers.cancelled_timers import CancelledTimers
 from _core.timers.due_queue import DueQueue
+from _core.timers.id_index import IdIndex
 from _core.timers.memtable import TimerMemtable
 
 def push(
@@ -44,3 +45,22 @@ def note_named(
     forget_at_ms: int = 0,
     state: int = 1,
 ) -> None: ...
+def find_id(
+    index: IdIndex, topic_id: int, name: bytes, now_ms: int
+) -> tuple[int, int, int, int, int, int] | None: ...
+def put_id(
+    index: IdIndex, topic_id: int, name: bytes, timer: tuple[int, int, int, int, int, int]
+) -> None: ...
+def complete_id(
+    index: IdIndex,
+    topic_id: int,
+    name: bytes,
+    *,
+    position: int,
+    record_index: int,
+    state: int,
+    forget_at_ms: int,
+) -> bool: ...
+def forget_ids(index: IdIndex, topic_id: int) -> None: ...
+def fill_ids(index: IdIndex, topic_id: int, first: int, count: int) -> None: ...
+def siphash_128(key: bytes, message: bytes) -> bytes: ...

@@ -4,13 +4,13 @@
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from _core.bytes.borrowed cimport Borrowed
 from _core.timers.cancelled_timers cimport CancelledTimers
 from _core.timers.due_queue cimport DueQueue
-from _core.timers.id_index cimport NameSlot
+from _core.timers.id_index cimport PENDING, IdIndex, NamedTimer, NameSlot, siphash
 from _core.timers.memtable cimport TimerMemtable
 from _core.timers.timer_list cimport Timer
 
@@ -177,3 +177,67 @@ def note_named(
         hash_high, hash_low, topic_id, position, due_ms, forget_at_ms, 0, state
     )
     memtable.name(&slot, partition)
+
+
+# IdIndex
+
+def find_id(IdIndex index not None, int32_t topic_id, bytes name not None, int64_t now_ms):
+    """Return what an id of 1 to 255 bytes names, None if nothing.
+
+    A timer is (position, record_index, partition, due_ms, forget_at_ms, state).
+    """
+    cdef NamedTimer timer
+    if not index.find(topic_id, name, len(name), now_ms, &timer):
+        return None
+    return (
+        timer.position, timer.record_index, timer.partition, timer.due_ms, timer.forget_at_ms,
+        timer.state,
+    )
+
+
+def put_id(IdIndex index not None, int32_t topic_id, bytes name not None, timer):
+    """Set the timer that an id names, given as `find_id` returns it.
+
+    Raises:
+        MemoryError: nothing has changed.
+    """
+    position, record_index, partition, due_ms, forget_at_ms, state = timer
+    cdef NamedTimer named = NamedTimer(
+        position, record_index, partition, due_ms, forget_at_ms, state
+    )
+    index.put(topic_id, name, len(name), &named)
+
+
+def complete_id(
+    IdIndex index not None, int32_t topic_id, bytes name not None, *, int64_t position,
+    int32_t record_index, int state, int64_t forget_at_ms
+):
+    """Record that a timer was cancelled or delivered; return whether the id still names it."""
+    return index.complete(
+        topic_id, name, len(name), position, record_index, state, forget_at_ms
+    ) == 1
+
+
+def forget_ids(IdIndex index not None, int32_t topic_id):
+    """Forget all ids of a topic."""
+    index.forget_topic(topic_id)
+
+
+def fill_ids(IdIndex index not None, int32_t topic_id, int64_t first, int64_t count):
+    """Put `count` pending timers, named by the integers from `first` on as 8 bytes each."""
+    cdef NamedTimer timer
+    cdef int64_t i
+    with nogil:
+        for i in range(first, first + count):
+            timer = NamedTimer(i, 0, 0, i, 0, PENDING)
+            index.put(topic_id, <const uint8_t*>&i, 8, &timer)
+
+
+def siphash_128(bytes key not None, bytes message not None):
+    """SipHash-2-4 with 16 bytes of key and output, in the byte order of the authors' code."""
+    cdef uint64_t key_words[2]
+    cdef uint64_t words[2]
+    for i in range(2):
+        key_words[i] = int.from_bytes(key[8 * i : 8 * i + 8], "little")
+    siphash(key_words, message, len(message), words)
+    return b"".join([int(word).to_bytes(8, "little") for word in words])

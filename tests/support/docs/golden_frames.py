@@ -5,7 +5,7 @@ only as docs/FORMAT.md says under "Changing the format".
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -52,6 +52,11 @@ def last_frame(log: bytes) -> bytes:
         if at + size == len(log):
             return log[at:]
         at += size
+
+
+def encode_offsets(entries: Sequence[group.OffsetEntry]) -> bytes:
+    """Encode the payload of an offset frame."""
+    return group.join_offsets([group.encode_offset(entry) for entry in entries])
 
 
 def now_and_later() -> model.Batch:
@@ -355,7 +360,7 @@ IDS: Final = (
 )
 CARRIED: Final = (
     carry.CarriedValue(model.TOPIC, TOPIC_ID, control.encode_topic(TOPIC_FRAME)),
-    carry.CarriedValue(model.OFFSET, 0, group.encode_offsets(OFFSETS)),
+    carry.CarriedValue(model.OFFSET, 0, encode_offsets(OFFSETS)),
     carry.CarriedValue(model.PRODUCER, 0, control.encode_producer(NEXT_PRODUCER_ID)),
     carry.CarriedValue(model.GROUP, 0, group.encode_group(GROUP_FRAME)),
     carry.CarriedValue(model.TXN, 0, txn.encode_txn(TXN_OPEN)),
@@ -400,7 +405,7 @@ FRAMES: Final[dict[str, Golden]] = {
             topic_id=TOPIC_ID,
         ),
     ),
-    "offset": Golden(0, _control(model.OFFSET, group.encode_offsets(OFFSETS))),
+    "offset": Golden(0, _control(model.OFFSET, encode_offsets(OFFSETS))),
     "producer": Golden(0, _control(model.PRODUCER, control.encode_producer(NEXT_PRODUCER_ID))),
     "group": Golden(0, _control(model.GROUP, group.encode_group(GROUP_FRAME))),
     "group_deleted": Golden(0, _control(model.GROUP, group.encode_group(GROUP_DELETED))),

@@ -1,5 +1,6 @@
 """The files that the tests of style, layers and types check."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,3 +62,11 @@ def package_files(suffixes: tuple[str, ...]) -> list[SourceFile]:
         for file in project_files()
         if file.path.split("/")[0] in PACKAGES and file.suffix in suffixes
     ]
+
+
+def enum_numbers(path: str) -> dict[str, int]:
+    """Return the constants of the enumerations in a Cython file, given from the project's top."""
+    found = re.findall(
+        r"^    ([A-Z][A-Z0-9_]*) = (-?(?:0x)?[0-9A-F]+)\b", (ROOT / path).read_text(), re.MULTILINE
+    )
+    return {name: int(value, 0) for name, value in found}

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from appliance.config.config import Config
 from appliance.errors import (
+    DiskFullError,
     InvalidPartitionsError,
     PolicyError,
-    RequestError,
     StorageError,
     TopicExistsError,
 )
@@ -20,8 +20,7 @@ from appliance.store.state.group_frames import (
     OffsetEntry,
 )
 from compat.kafka.groups.coordinator import GroupCoordinator
-from compat.kafka.node import Node
-from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.node import ControlBroker, Node
 from tests.support.simulator.virtual_clock import VirtualClock
 
 
@@ -194,7 +193,7 @@ class MemorySearch:
 
 
 class MemoryBroker:
-    """Satisfies compat.kafka.node.ControlBroker."""
+    """What handlers need of compat.kafka.node.ControlBroker."""
 
     cluster_id = "memory-cluster"
     node_id = 1
@@ -217,7 +216,7 @@ class MemoryBroker:
     def change(self) -> None:
         """Count a change, or refuse it when the disk is full."""
         if self.is_full:
-            raise RequestError("there is no room left", ErrorCode.KAFKA_STORAGE_ERROR)
+            raise DiskFullError("there is no room left")
         self.change_count += 1
 
     def space(self) -> tuple[int, int]:
@@ -233,11 +232,11 @@ class MemoryBroker:
 
 def memory_node(broker: MemoryBroker) -> Node:
     """Return a node whose clients reach the broker at 127.0.0.1:9092."""
-    groups = GroupCoordinator(broker.groups, broker.clock, broker.config)
+    control = cast(ControlBroker, broker)
     return Node(
-        broker=broker,
+        broker=control,
         host="127.0.0.1",
         port=9092,
-        groups=groups,
+        groups=GroupCoordinator(control.groups, broker.clock, broker.config),
         read_cold=lambda _positions, then: then(),
     )

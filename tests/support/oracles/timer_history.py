@@ -272,7 +272,7 @@ def state_of(projections: Projections, now_ms: int) -> dict[str, object]:
     ids = {}
     for topic_id in projections.topics_by_id:
         for user_id in IDS:
-            known = projections.ids.lookup(topic_id, user_id, now_ms)
+            known = calls.find_id(projections.ids, topic_id, user_id, now_ms)
             if known is not None:
                 ids[topic_id, user_id] = (*known[:2], places[known[2]], *known[3:])
     due = projections.due

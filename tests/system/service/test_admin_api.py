@@ -16,7 +16,7 @@ from appliance.admin import AdminServer
 from appliance.admin.api import SLICE_WORK
 from appliance.admin.openapi import DESCRIPTION
 from appliance.config.config import Address
-from appliance.errors import RequestError, SnapshotError
+from appliance.errors import DiskFullError, SnapshotError
 from appliance.model import (
     AssignedPartition,
     CommittedOffset,
@@ -164,7 +164,7 @@ def starting(status: Status) -> None:
 
 
 def full_disk(status: Status) -> None:
-    status.failure = RequestError("the disk is full", code=56)
+    status.failure = DiskFullError("the disk is full")
 
 
 def refused(reason: str) -> Callable[[Status], object]:

@@ -99,7 +99,7 @@ async def test_a_connection_with_answers_on_their_way_is_closed_once(
         client = await live.connect()
         for _ in range(50):
             await client.produce("t", 0, [Record(bytes(7 * KIB))])
-        (connection,) = live.server._connections
+        (connection,) = live.server._connections.values()
         its_socket = connection._transport.get_extra_info("socket")
         its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
         for _ in range(count):
@@ -151,7 +151,7 @@ async def test_nothing_is_handled_after_the_stop_has_begun(tmp_path: Path) -> No
     async with LiveBroker(tmp_path) as live:
         client = await live.connect()
         assert (await client.produce("t", 0, [Record(b"a")])).error == 0
-        (connection,) = live.server._connections
+        (connection,) = live.server._connections.values()
         request = framed(produce_request([("t", [(0, make_batch([Raw(b"b")]))])]), 8, 1)
         connection.get_buffer(-1)[: len(request)] = request
         stopping = asyncio.ensure_future(live.server.stop())

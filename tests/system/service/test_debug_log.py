@@ -116,7 +116,7 @@ async def test_nothing_is_said_or_traced_at_level_info(
         client = await live.connect()
         await client.produce("t", 0, [Record(b"a")])
         await client.fetch("t", 0, 0)
-        (session,) = live.server.sessions
+        (session,) = live.server._connections
         assert session.trace is None
         await client.close()
         await until(lambda: live.server.connection_count == 0)

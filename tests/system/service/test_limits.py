@@ -95,7 +95,7 @@ async def test_connections_are_watched_by_the_kernel_too(tmp_path: Path) -> None
     """What is set on the socket that listens holds for those it accepts."""
     async with LiveBroker(tmp_path) as live:
         assert await is_served(await live.connect())
-        (connection,) = live.server._connections
+        (connection,) = live.server._connections.values()
         peer = connection._transport.get_extra_info("socket")
         assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60

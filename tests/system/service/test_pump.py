@@ -264,7 +264,7 @@ async def test_a_client_that_does_not_read_is_not_read_either(tmp_path: Path) ->
             client.send_fetch("t", 0, 0)
         assert (await other.produce("t", 0, [Record(b"y")])).error == 0
         await asyncio.sleep(0.3)
-        session = next(iter(live.server.sessions))
+        session = next(iter(live.server._connections))
         assert session.requests < 20_000
         for _ in range(20_000):
             assert len(await client.read_fetched()) >= 1

@@ -166,7 +166,7 @@ class Consumer:
 
     def _joined(self, answer: JoinAnswer) -> None:
         match answer.error:
-            case ErrorCode.NONE:
+            case ErrorCode.none:
                 self._world.check_joined(self, answer)
                 self.member_id, self.generation = answer.member_id, answer.generation
                 assignments = {}
@@ -176,7 +176,7 @@ class Consumer:
                     self.after(HEARTBEAT_MS, self._send_heartbeat)
                 else:
                     self.after(self._time_to_assign(), lambda: self._sync(assignments))
-            case ErrorCode.MEMBER_ID_REQUIRED:
+            case ErrorCode.member_id_required:
                 assert self._is_modern
                 assert not self.member_id
                 self.member_id = answer.member_id
@@ -204,7 +204,7 @@ class Consumer:
         self._world.groups.sync(request, reply, self._world.now_ms)
 
     def _synced(self, answer: SyncAnswer) -> None:
-        if answer.error is not ErrorCode.NONE:
+        if answer.error is not ErrorCode.none:
             self._recover(answer.error)
             return
         peers = self._world.check_assigned(self, answer)
@@ -223,9 +223,9 @@ class Consumer:
         )
         if self.assignment is None and not self.is_mute:
             self.soon(self.join)
-        elif error is ErrorCode.NONE:
+        elif error is ErrorCode.none:
             self.after(HEARTBEAT_MS, self._send_heartbeat)
-        elif error is ErrorCode.REBALANCE_IN_PROGRESS:
+        elif error is ErrorCode.rebalance_in_progress:
             # Now and then it takes longer to end what is under way than the group waits.
             slow = not self._world.is_over and self._world.rng.random() < 0.1
             self.after(self._world.rng.randrange(REBALANCE_MS if slow else 200), self.join)
@@ -235,15 +235,15 @@ class Consumer:
     def _recover(self, error: ErrorCode) -> None:
         """Go on after an error as clients do."""
         match error:
-            case ErrorCode.FENCED_INSTANCE_ID:
+            case ErrorCode.fenced_instance_id:
                 self._world.check_fenced(self)
                 self.is_alive = False
                 return
-            case ErrorCode.UNKNOWN_MEMBER_ID:
+            case ErrorCode.unknown_member_id:
                 self.member_id, self.generation = "", -1
-            case ErrorCode.ILLEGAL_GENERATION:
+            case ErrorCode.illegal_generation:
                 self.generation = -1
-            case ErrorCode.REBALANCE_IN_PROGRESS:
+            case ErrorCode.rebalance_in_progress:
                 pass
             case _:
                 raise AssertionError(f"a consumer got {error!r}")

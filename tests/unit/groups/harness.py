@@ -11,7 +11,7 @@ Frames are kept as bytes, as in the log, so that `restart` finds what a broker w
 from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from appliance.errors import RequestError
+from appliance.errors import DiskFullError
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
     OFFSET_COMMITTED,
@@ -101,7 +101,7 @@ class HarnessLog:
 
     def save_group(self, frame: GroupFrame) -> None:
         if self.is_full:
-            raise RequestError("there is no room left", ErrorCode.KAFKA_STORAGE_ERROR)
+            raise DiskFullError("there is no room left")
         self.saved_count += 1
         if frame.op == GROUP_DELETED:
             self._frames.pop(frame.group, None)

@@ -221,11 +221,11 @@ class ScheduleHarness:
             self.groups.heartbeat("g", "", "stray", generation, now_ms),
             *self.groups.leave("g", [("stray", None), ("", "stray"), ("", None)], now_ms),
         ]
-        assert set(errors) == {ErrorCode.UNKNOWN_MEMBER_ID}
+        assert set(errors) == {ErrorCode.unknown_member_id}
         if group is not None:
             for member_id in group.members:
                 error = self.groups.heartbeat("g", member_id, None, group.generation + 1, now_ms)
-                assert error is ErrorCode.ILLEGAL_GENERATION
+                assert error is ErrorCode.illegal_generation
         after = self.groups.find("g")
         assert before == (None if after is None else after.to_frame())
 

@@ -41,17 +41,17 @@ def test_a_stable_group_keeps_its_assignment(harness: GroupHarness) -> None:
 
 def test_wrong_names_and_generations_are_refused(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
-    assert harness.sync("x", 1).answer.error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert harness.sync(leader.member_id, 1, group="").answer.error is ErrorCode.INVALID_GROUP_ID
-    assert harness.sync(leader.member_id, 1, group="h").answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.sync("x", 1).answer.error is ErrorCode.unknown_member_id
+    assert harness.sync(leader.member_id, 1, group="").answer.error is ErrorCode.invalid_group_id
+    assert harness.sync(leader.member_id, 1, group="h").answer.error is ErrorCode.unknown_member_id
     for generation in (0, 2, -1):
         error = harness.sync(leader.member_id, generation).answer.error
-        assert error is ErrorCode.ILLEGAL_GENERATION
+        assert error is ErrorCode.illegal_generation
     for protocol_type, protocol in (("consumer", "other"), ("connect", "range")):
         refused = harness.sync(
             leader.member_id, 1, protocol=protocol, protocol_type=protocol_type
         ).answer
-        assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert refused.error is ErrorCode.inconsistent_group_protocol
     fine = harness.sync(follower.member_id, 1, protocol="range", protocol_type="consumer")
     assert not fine.is_answered
 
@@ -60,15 +60,15 @@ def test_a_join_before_the_assignment_sends_all_back(harness: GroupHarness) -> N
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1)
     harness.join()
-    assert waiting.answer.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert waiting.answer.error is ErrorCode.rebalance_in_progress
     late = harness.sync(leader.member_id, 1, {})
-    assert late.answer.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert late.answer.error is ErrorCode.rebalance_in_progress
 
 
 def test_a_second_sync_of_a_member_answers_the_first_one(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     first, second = (harness.sync(follower.member_id, 1) for _ in range(2))
-    assert first.answer.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert first.answer.error is ErrorCode.rebalance_in_progress
     harness.sync(leader.member_id, 1, {follower.member_id: b"y"})
     assert second.answer.assignment == b"y"
 
@@ -77,11 +77,11 @@ def test_a_leader_that_never_assigns_is_removed(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1)
     for _ in range(REBALANCE_MS // 5_000):
-        assert harness.heartbeat(leader.member_id, 1) is ErrorCode.NONE
+        assert harness.heartbeat(leader.member_id, 1) is ErrorCode.none
         assert not waiting.is_answered
         harness.advance(5_000)
-    assert waiting.answer.error is ErrorCode.REBALANCE_IN_PROGRESS
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert waiting.answer.error is ErrorCode.rebalance_in_progress
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.unknown_member_id
     again = harness.join("g", follower.member_id).answer
     assert (again.generation, again.leader_id) == (2, follower.member_id)
 
@@ -90,19 +90,19 @@ def test_a_follower_that_never_asks_is_removed(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     harness.sync(leader.member_id, 1, {})
     for _ in range(REBALANCE_MS // 5_000):
-        assert harness.heartbeat(leader.member_id, 1) is ErrorCode.NONE
-        assert harness.heartbeat(follower.member_id, 1) is ErrorCode.NONE
+        assert harness.heartbeat(leader.member_id, 1) is ErrorCode.none
+        assert harness.heartbeat(follower.member_id, 1) is ErrorCode.none
         harness.advance(5_000)
-    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.unknown_member_id
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.rebalance_in_progress
 
 
 def test_assignments_beyond_the_limit_are_an_error_for_all(harness: GroupHarness) -> None:
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1)
     large = harness.sync(leader.member_id, 1, {follower.member_id: bytes(16 << 10)})
-    assert large.answer.error is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert waiting.answer.error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert large.answer.error is ErrorCode.unknown_server_error
+    assert waiting.answer.error is ErrorCode.unknown_server_error
     assert harness.group().state is GroupState.PREPARING_REBALANCE
 
 
@@ -111,7 +111,7 @@ def test_who_leaves_while_it_waits_is_answered(harness: GroupHarness, who: str) 
     leader, follower = two_joined(harness)
     waiting = harness.sync(follower.member_id, 1)
     harness.leave(leader.member_id if who == "leader" else follower.member_id)
-    expected = ErrorCode.REBALANCE_IN_PROGRESS if who == "leader" else ErrorCode.UNKNOWN_MEMBER_ID
+    expected = ErrorCode.rebalance_in_progress if who == "leader" else ErrorCode.unknown_member_id
     assert waiting.answer.error is expected
 
 

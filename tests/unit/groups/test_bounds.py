@@ -15,10 +15,10 @@ from tests.unit.groups.harness import DELAY_MS, SESSION_MS, GroupHarness
 def test_a_group_takes_so_many_members_and_no_more() -> None:
     harness = GroupHarness(group_member_count_max=2)
     leader, follower = harness.stable({}, {"instance_id": "i"})
-    assert harness.join_error() is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert harness.join_error(is_member_id_required=True) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert harness.join_error(instance_id="j") is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.NONE
+    assert harness.join_error() is ErrorCode.group_max_size_reached
+    assert harness.join_error(is_member_id_required=True) is ErrorCode.group_max_size_reached
+    assert harness.join_error(instance_id="j") is ErrorCode.group_max_size_reached
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.none
     assert harness.join("g", instance_id="i").answer.generation == 1
     harness.leave(leader.member_id)
     assert not harness.join().is_answered
@@ -28,7 +28,7 @@ def test_a_group_takes_so_many_members_and_no_more() -> None:
 def test_ids_that_were_given_take_places() -> None:
     harness = GroupHarness(group_member_count_max=1)
     given = harness.join(is_member_id_required=True).answer.member_id
-    assert harness.join_error(is_member_id_required=True) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.join_error(is_member_id_required=True) is ErrorCode.group_max_size_reached
     assert not harness.join("g", given).is_answered
 
 
@@ -37,17 +37,17 @@ def test_after_the_limit_was_lowered_the_last_ones_to_join_go(harness: GroupHarn
     harness.config = GroupHarness(group_member_count_max=2).config
     harness.restart()
     waiting = [harness.join("g", each.member_id) for each in answers]
-    assert waiting[2].answer.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert waiting[2].answer.error is ErrorCode.group_max_size_reached
     assert {each.answer.generation for each in waiting[:2]} == {2}
 
 
 def test_there_are_so_many_groups_and_no_more() -> None:
     harness = GroupHarness(group_count_max=2)
     harness.stable({}, group="a")
-    assert harness.groups.check_commit("b", "", None, -1, 0) is ErrorCode.NONE
-    assert harness.join_error("c") is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.groups.check_commit("b", "", None, -1, 0) is ErrorCode.none
+    assert harness.join_error("c") is ErrorCode.group_max_size_reached
     refused = harness.groups.check_commit("c", "", None, -1, 0)
-    assert refused is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert refused is ErrorCode.group_max_size_reached
     assert not harness.join("b").is_answered
 
 
@@ -66,9 +66,9 @@ def test_a_member_that_is_too_large_is_refused(
     harness: GroupHarness, given: dict[str, Any]
 ) -> None:
     harness.stable({})
-    assert harness.join_error(**given) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.join_error(**given) is ErrorCode.group_max_size_reached
     assert harness.group().state is GroupState.STABLE
-    assert harness.join_error("new", **given) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.join_error("new", **given) is ErrorCode.group_max_size_reached
     assert harness.groups.find("new") is None
 
 
@@ -76,7 +76,7 @@ def test_a_member_that_grows_too_large_leaves(harness: GroupHarness) -> None:
     leader, follower = harness.stable({}, {})
     large = {"range": bytes(16 << 10)}
     error = harness.join_error("g", follower.member_id, protocols=large)
-    assert error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert error is ErrorCode.group_max_size_reached
     assert set(harness.group().members) == {leader.member_id}
 
 
@@ -85,7 +85,7 @@ def test_all_groups_together_are_bounded() -> None:
     protocols = {"range": bytes(10 << 10)}
     for name in "abc":
         assert not harness.join(name, protocols=protocols).is_answered
-    assert harness.join_error("d", protocols=protocols) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.join_error("d", protocols=protocols) is ErrorCode.group_max_size_reached
     harness.advance(DELAY_MS)
     harness.leave(*harness.group("a").members, group="a")
     assert not harness.join("d", protocols=protocols).is_answered
@@ -97,7 +97,7 @@ def test_what_is_given_back_can_be_used_again(harness: GroupHarness) -> None:
         harness.leave(member.member_id)
         pending = harness.join(is_member_id_required=True).answer.member_id
         harness.leave(pending)
-    assert harness.groups.delete("g") is ErrorCode.NONE
+    assert harness.groups.delete("g") is ErrorCode.none
     assert harness.groups.size_bytes == 0
 
 
@@ -116,7 +116,7 @@ def test_a_static_member_that_comes_back_as_another_client_is_counted_as_that_on
 
 def test_a_group_that_was_only_announced_goes_when_its_offsets_do(harness: GroupHarness) -> None:
     harness.join("g", is_member_id_required=True)
-    assert harness.groups.check_commit("g", "", None, -1, harness.now_ms) is ErrorCode.NONE
+    assert harness.groups.check_commit("g", "", None, -1, harness.now_ms) is ErrorCode.none
     harness.log.commit("g")
     harness.advance(MS_PER_HOUR)
     assert harness.group().state is GroupState.EMPTY
@@ -131,7 +131,7 @@ def test_leaving_clients_leave_no_deadlines_behind(harness: GroupHarness) -> Non
     for _ in range(1000):
         pending = harness.join(is_member_id_required=True).answer.member_id
         harness.leave(pending)
-    assert harness.groups.deadline_count < 100
+    assert len(harness.groups._deadlines) < 100
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -206,8 +206,8 @@ def test_a_group_of_many_members_costs_a_heartbeat_what_one_of_few_costs() -> No
     harness = GroupHarness(group_size_max_bytes=16 << 10)
     harness.stable(*({} for _ in range(20)))
     harness.advance(SESSION_MS // 2)
-    first_due_ms, count = harness.groups.next_deadline_ms(), harness.groups.deadline_count
+    first_due_ms, count = harness.groups.next_deadline_ms(), len(harness.groups._deadlines)
     for member_id in harness.group().members:
         harness.heartbeat(member_id, 1)
     assert harness.groups.next_deadline_ms() == first_due_ms
-    assert harness.groups.deadline_count == count
+    assert len(harness.groups._deadlines) == count

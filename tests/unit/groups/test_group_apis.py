@@ -88,7 +88,7 @@ def join_alone(node: Node, version: int, group: str = "g", **given: Any) -> Any:
     member_id = ""
     if version >= 4 and "instance_id" not in given:
         asked = call_join(node, version, group, **given).answer
-        assert asked.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        assert asked.error_code == ErrorCode.member_id_required
         member_id = asked.member_id
     joined = call_join(node, version, group, member_id, **given)
     assert not joined.is_answered
@@ -118,7 +118,7 @@ def test_a_member_joins_and_leads(node: Node, version: int) -> None:
 @pytest.mark.parametrize("version", range(10))
 def test_a_join_that_is_refused_says_so(node: Node, version: int) -> None:
     answer = call_join(node, version, member_id="x").answer
-    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert answer.error_code == ErrorCode.unknown_member_id
     assert (answer.generation_id, answer.member_id, answer.leader) == (-1, "x", "")
     assert answer.protocol_name == ("" if version < 7 else None)
     assert answer.members == []
@@ -169,20 +169,20 @@ def test_members_get_what_the_leader_assigns(node: Node, version: int) -> None:
     if version >= 5:
         assert (own.answer.protocol_type, own.answer.protocol_name) == ("consumer", "range")
         wrong = call_sync(node, version, "g", leader, 1, protocol="other").answer
-        assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert wrong.error_code == ErrorCode.inconsistent_group_protocol
     refused = call_sync(node, version, "g", "x", 1).answer
-    assert (refused.error_code, refused.assignment) == (ErrorCode.UNKNOWN_MEMBER_ID, b"")
+    assert (refused.error_code, refused.assignment) == (ErrorCode.unknown_member_id, b"")
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_heartbeats_are_answered(node: Node, version: int) -> None:
     member_id = join_alone(node, 5, instance_id="i").member_id
-    assert heartbeat(node, version, "g", member_id, 1) == ErrorCode.NONE
-    assert heartbeat(node, version, "g", member_id, 2) == ErrorCode.ILLEGAL_GENERATION
-    assert heartbeat(node, version, "g", "x", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert heartbeat(node, version, "", "x", 1) == ErrorCode.INVALID_GROUP_ID
+    assert heartbeat(node, version, "g", member_id, 1) == ErrorCode.none
+    assert heartbeat(node, version, "g", member_id, 2) == ErrorCode.illegal_generation
+    assert heartbeat(node, version, "g", "x", 1) == ErrorCode.unknown_member_id
+    assert heartbeat(node, version, "", "x", 1) == ErrorCode.invalid_group_id
     fenced = heartbeat(node, version, "g", "x", 1, "i")
-    expected = ErrorCode.FENCED_INSTANCE_ID if version >= 3 else ErrorCode.UNKNOWN_MEMBER_ID
+    expected = ErrorCode.fenced_instance_id if version >= 3 else ErrorCode.unknown_member_id
     assert fenced == expected
 
 
@@ -201,13 +201,13 @@ def test_members_leave(node: Node, version: int) -> None:
             ("", "i"),
             ("x", None),
         ]
-        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        unknown = ErrorCode.unknown_member_id
         assert [each.error_code for each in left.members] == [0, unknown, unknown]
     again = leave(node, version, (member_id, None))
     error = again.error_code if version < 3 else again.members[0].error_code
-    assert error == ErrorCode.UNKNOWN_MEMBER_ID
+    assert error == ErrorCode.unknown_member_id
     unnamed = leave(node, version, (member_id, None), group="")
-    assert unnamed.error_code == ErrorCode.INVALID_GROUP_ID
+    assert unnamed.error_code == ErrorCode.invalid_group_id
 
 
 def describe(node: Node, version: int, *groups: str) -> Any:
@@ -237,7 +237,7 @@ def test_a_group_is_described(node: Node, version: int) -> None:
         assert member.group_instance_id == "i"
     if version >= 6:
         assert group.error_message is None
-        assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert missing.error_code == ErrorCode.group_id_not_found
         assert missing.error_message == "there is no group 'nowhere'"
     else:
         assert missing.error_code == 0
@@ -287,10 +287,10 @@ def test_groups_are_deleted(node: Node, version: int) -> None:
     request = gr.DeleteGroupsRequest(groups_names=["joined", "simple", "simple", "nowhere", ""])
     answer = ask(node, request, version, gr.DeleteGroupsResponse)
     assert {each.group_id: each.error_code for each in answer.results} == {
-        "joined": ErrorCode.NON_EMPTY_GROUP,
-        "simple": ErrorCode.NONE,
-        "nowhere": ErrorCode.GROUP_ID_NOT_FOUND,
-        "": ErrorCode.INVALID_GROUP_ID,
+        "joined": ErrorCode.non_empty_group,
+        "simple": ErrorCode.none,
+        "nowhere": ErrorCode.group_id_not_found,
+        "": ErrorCode.invalid_group_id,
     }
     assert set(list_groups(node, 0)) == {"joined"}
 

@@ -64,7 +64,7 @@ def test_member_ids_begin_with_the_clients_name_and_are_never_the_same(
 def test_an_id_that_is_not_used_in_time_is_worth_nothing(harness: GroupHarness) -> None:
     member_id = harness.join(is_member_id_required=True).answer.member_id
     harness.advance(SESSION_MS)
-    assert harness.join_error("g", member_id) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.join_error("g", member_id) is ErrorCode.unknown_member_id
     assert harness.groups.find("g") is None
 
 
@@ -113,9 +113,9 @@ def test_of_equal_protocols_the_first_one_voted_for_wins(harness: GroupHarness) 
 )
 def test_who_has_nothing_in_common_is_refused(harness: GroupHarness, given: dict[str, Any]) -> None:
     (member,) = harness.stable(A)
-    assert harness.join_error(**given) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert harness.join_error(**given) is ErrorCode.inconsistent_group_protocol
     assert (
-        harness.join_error("g", member.member_id, **given) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        harness.join_error("g", member.member_id, **given) is ErrorCode.inconsistent_group_protocol
     )
     assert harness.group().state is GroupState.STABLE
 
@@ -123,23 +123,23 @@ def test_who_has_nothing_in_common_is_refused(harness: GroupHarness, given: dict
 def test_an_empty_group_takes_any_kind_of_members_but_not_none(harness: GroupHarness) -> None:
     (member,) = harness.stable(A)
     harness.leave(member.member_id)
-    assert harness.join_error(protocols={}) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert harness.join_error(protocols={}) is ErrorCode.inconsistent_group_protocol
     (other,) = harness.stable({"protocol_type": "connect", "protocols": {"x": b""}})
     assert (other.generation, other.protocol_type) == (3, "connect")
-    assert harness.join_error("new", protocols={}) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert harness.join_error("new", protocols={}) is ErrorCode.inconsistent_group_protocol
     assert harness.groups.find("new") is None
 
 
 def test_bad_names_and_timeouts_are_refused(harness: GroupHarness) -> None:
-    assert harness.join_error("") is ErrorCode.INVALID_GROUP_ID
+    assert harness.join_error("") is ErrorCode.invalid_group_id
     for timeout_ms in (5_999, 1_800_001, -1):
         error = harness.join_error(session_timeout_ms=timeout_ms)
-        assert error is ErrorCode.INVALID_SESSION_TIMEOUT
-    assert harness.join_error("g", "nobody") is ErrorCode.UNKNOWN_MEMBER_ID
+        assert error is ErrorCode.invalid_session_timeout
+    assert harness.join_error("g", "nobody") is ErrorCode.unknown_member_id
     assert harness.groups.find("g") is None
     harness.stable(A)
-    assert harness.join_error("g", "nobody") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert harness.join_error("g", "nobody", instance_id="i") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.join_error("g", "nobody") is ErrorCode.unknown_member_id
+    assert harness.join_error("g", "nobody", instance_id="i") is ErrorCode.unknown_member_id
 
 
 def test_a_follower_that_has_not_changed_gets_the_present_generation_back(
@@ -156,7 +156,7 @@ def test_a_follower_that_has_not_changed_gets_the_present_generation_back(
 def test_a_member_that_has_changed_makes_all_join_again(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A, B)
     again = harness.join("g", follower.member_id, protocols={"range": b"n"})
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.rebalance_in_progress
     members = harness.join("g", leader.member_id).answer.members
     assert again.answer.generation == 2
     assert [metadata for _, _, metadata in members] == [b"m", b"n"]
@@ -186,7 +186,7 @@ def test_a_second_join_of_a_member_answers_the_first_one(harness: GroupHarness) 
     leader, follower = harness.stable(A, B)
     first = harness.join("g", leader.member_id)
     second = harness.join("g", leader.member_id)
-    assert first.answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert first.answer.error is ErrorCode.unknown_member_id
     assert not second.is_answered
     harness.join("g", follower.member_id)
     assert second.answer.generation == 2
@@ -199,7 +199,7 @@ def test_who_does_not_join_in_time_is_left_behind(harness: GroupHarness) -> None
     assert not again.is_answered
     harness.advance(1)
     assert (again.answer.generation, again.answer.leader_id) == (2, follower.member_id)
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.unknown_member_id
 
 
 def test_the_slowest_member_says_how_long_to_wait(harness: GroupHarness) -> None:
@@ -217,7 +217,7 @@ def test_a_new_member_whose_connection_is_gone_is_not_waited_for(harness: GroupH
     gone.is_abandoned = True
     harness.advance(2 * DELAY_MS)
     assert [each for each, _, _ in here.answer.members] == [here.answer.member_id]
-    assert gone.answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert gone.answer.error is ErrorCode.unknown_member_id
 
 
 def test_generations_begin_again_at_the_end_of_numbers(harness: GroupHarness) -> None:

@@ -27,7 +27,7 @@ def test_members_of_a_stable_group_go_on_without_a_rebalance(harness: GroupHarne
     harness.restart()
     assert essence(harness.group()) == before
     harness.advance(SESSION_MS - 1)
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.NONE
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.none
     reply = harness.sync(follower.member_id, 1, instance_id="i")
     assert reply.answer.assignment == follower.member_id.encode()
     assert harness.join("g", follower.member_id, instance_id="i").answer.generation == 1
@@ -55,7 +55,7 @@ def test_a_generation_that_nobody_comes_back_to_does_not_stay(harness: GroupHarn
     member_id = waiting[1].answer.member_id
     waiting_again = harness.sync(member_id, 1)
     harness.advance(SESSION_MS)
-    assert waiting_again.answer.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert waiting_again.answer.error is ErrorCode.rebalance_in_progress
     assert harness.join("g", member_id).answer.generation == 2
 
 
@@ -63,7 +63,7 @@ def test_a_rebalance_that_is_cut_off_begins_again(harness: GroupHarness) -> None
     leader, follower = harness.stable(A, B)
     harness.join("g", leader.member_id)
     harness.restart()
-    assert harness.heartbeat(follower.member_id, 1, "i") is ErrorCode.NONE
+    assert harness.heartbeat(follower.member_id, 1, "i") is ErrorCode.none
     waiting = harness.join("g", leader.member_id)
     harness.join("g", follower.member_id, instance_id="i")
     assert waiting.answer.generation == 2
@@ -93,7 +93,7 @@ def test_a_group_that_damage_took_begins_above_all_generations_that_were_given(
 def test_above_a_floor_too_a_group_that_nobody_got_into_is_let_go(harness: GroupHarness) -> None:
     harness.log.generation_floor = 7
     refused = harness.join("g", protocols={})
-    assert refused.answer.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert refused.answer.error is ErrorCode.inconsistent_group_protocol
     assert harness.groups.find("g") is None
 
 
@@ -123,13 +123,13 @@ def test_a_static_member_comes_back_to_a_broker_that_came_back(harness: GroupHar
 
 
 def test_a_group_of_offsets_alone_is_there_again(harness: GroupHarness) -> None:
-    assert harness.groups.check_commit("g", "", None, -1, 0) is ErrorCode.NONE
+    assert harness.groups.check_commit("g", "", None, -1, 0) is ErrorCode.none
     harness.log.commit("g")
     harness.restart()
     assert harness.group().state is GroupState.EMPTY
     assert harness.group().state_ms == 0
     assert harness.log.saved_count == 0
-    assert harness.groups.delete("g") is ErrorCode.NONE
+    assert harness.groups.delete("g") is ErrorCode.none
     assert harness.log.names == []
 
 
@@ -165,7 +165,7 @@ def test_an_id_that_was_given_keeps_the_group_until_it_is_over(harness: GroupHar
     harness.advance(1)
     waiting = harness.join("g", pending)
     harness.advance(DELAY_MS)
-    assert waiting.answer.error is ErrorCode.NONE
+    assert waiting.answer.error is ErrorCode.none
 
 
 def test_a_simple_group_without_offsets_is_forgotten_without_a_trace(harness: GroupHarness) -> None:
@@ -187,14 +187,14 @@ def test_without_room_in_the_log_a_group_goes_on_and_is_recorded_later(
     harness.advance(1)
     assert harness.log.groups["g"] == harness.group().to_frame()
     harness.restart()
-    assert harness.heartbeat(member.member_id, 1) is ErrorCode.NONE
+    assert harness.heartbeat(member.member_id, 1) is ErrorCode.none
 
 
 def test_without_room_in_the_log_nothing_is_deleted(harness: GroupHarness) -> None:
     (member,) = harness.stable(A)
     harness.leave(member.member_id)
     harness.log.is_full = True
-    assert harness.groups.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert harness.groups.delete("g") is ErrorCode.coordinator_not_available
     harness.advance(EMPTY_CHECK_MS)
     assert harness.groups.find("g") is not None
     harness.log.is_full = False
@@ -226,5 +226,5 @@ def test_a_group_survives_the_end_of_a_real_broker(mode: CrashMode) -> None:
     members.log, members.clock = harness.broker.groups, harness.clock  # type: ignore[assignment]
     members.restart()
     assert essence(members.group()) == before
-    assert members.heartbeat(leader.member_id, 1) is ErrorCode.NONE
+    assert members.heartbeat(leader.member_id, 1) is ErrorCode.none
     members.advance(REBALANCE_MS)

@@ -14,28 +14,28 @@ A, B, C = {"client_id": "a"}, {"client_id": "b"}, {"client_id": "c"}
 
 def test_a_heartbeat_is_answered_by_what_the_group_does(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A, B)
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.NONE
-    assert harness.heartbeat(leader.member_id, 0) is ErrorCode.ILLEGAL_GENERATION
-    assert harness.heartbeat(leader.member_id, 2) is ErrorCode.ILLEGAL_GENERATION
-    assert harness.heartbeat("x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert harness.heartbeat(leader.member_id, 1, group="h") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert harness.heartbeat(leader.member_id, 1, group="") is ErrorCode.INVALID_GROUP_ID
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.none
+    assert harness.heartbeat(leader.member_id, 0) is ErrorCode.illegal_generation
+    assert harness.heartbeat(leader.member_id, 2) is ErrorCode.illegal_generation
+    assert harness.heartbeat("x", 1) is ErrorCode.unknown_member_id
+    assert harness.heartbeat(leader.member_id, 1, group="h") is ErrorCode.unknown_member_id
+    assert harness.heartbeat(leader.member_id, 1, group="") is ErrorCode.invalid_group_id
     harness.join()
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.rebalance_in_progress
     for each in (leader, follower):
         harness.join("g", each.member_id)
     assert harness.group().state is GroupState.COMPLETING_REBALANCE
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.ILLEGAL_GENERATION
-    assert harness.heartbeat(leader.member_id, 2) is ErrorCode.NONE
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.illegal_generation
+    assert harness.heartbeat(leader.member_id, 2) is ErrorCode.none
 
 
 def test_a_silent_member_is_removed_after_its_session(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A, B)
     harness.advance(SESSION_MS - 1)
-    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.NONE
+    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.none
     harness.advance(1)
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.unknown_member_id
+    assert harness.heartbeat(follower.member_id, 1) is ErrorCode.rebalance_in_progress
 
 
 def test_a_member_that_only_commits_is_alive(harness: GroupHarness) -> None:
@@ -44,7 +44,7 @@ def test_a_member_that_only_commits_is_alive(harness: GroupHarness) -> None:
     for _ in range(REBALANCE_MS // SESSION_MS + 1):
         harness.advance(SESSION_MS - 1)
         error = harness.groups.check_commit("g", member.member_id, None, 1, harness.now_ms)
-        assert error is ErrorCode.NONE
+        assert error is ErrorCode.none
     assert harness.group().state is GroupState.STABLE
 
 
@@ -57,8 +57,8 @@ def test_a_member_that_waits_for_the_others_stays(harness: GroupHarness) -> None
     harness.advance(1)
     assert waiting.answer.generation == 2
     harness.advance(SESSION_MS - 1)
-    assert harness.heartbeat(leader.member_id, 2) is ErrorCode.NONE
-    assert harness.heartbeat(follower.member_id, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat(leader.member_id, 2) is ErrorCode.none
+    assert harness.heartbeat(follower.member_id, 2) is ErrorCode.unknown_member_id
 
 
 def test_a_new_member_waits_five_minutes_at_most(harness: GroupHarness) -> None:
@@ -69,7 +69,7 @@ def test_a_new_member_waits_five_minutes_at_most(harness: GroupHarness) -> None:
     harness.stable(A, B, **long)
     waiting = harness.join()
     harness.advance(NEW_MEMBER_TIMEOUT_MS)
-    assert waiting.answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert waiting.answer.error is ErrorCode.unknown_member_id
 
 
 def test_a_shorter_session_counts_at_once(harness: GroupHarness) -> None:
@@ -90,14 +90,14 @@ def test_the_last_one_that_goes_leaves_an_empty_group(harness: GroupHarness) -> 
     again = harness.join("g")
     harness.advance(DELAY_MS)
     assert again.answer.generation == 3
-    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat(leader.member_id, 1) is ErrorCode.unknown_member_id
 
 
 def test_a_group_that_is_left_while_it_waits_for_more_is_empty_again(harness: GroupHarness) -> None:
     waiting = harness.join(client_id="a")
     (member_id,) = harness.group().members
-    assert harness.leave(member_id) == [ErrorCode.NONE]
-    assert waiting.answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.leave(member_id) == [ErrorCode.none]
+    assert waiting.answer.error is ErrorCode.unknown_member_id
     harness.advance(DELAY_MS)
     assert harness.group().state is GroupState.EMPTY
 
@@ -109,20 +109,20 @@ def test_many_leave_at_once_and_each_is_answered(harness: GroupHarness) -> None:
         a.member_id, "x", ("", "i"), ("", "nobody"), (a.member_id, "j"), pending, a.member_id, ""
     )
     assert errors == [
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.none,
+        ErrorCode.unknown_member_id,
+        ErrorCode.none,
+        ErrorCode.unknown_member_id,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.none,
+        ErrorCode.unknown_member_id,
+        ErrorCode.unknown_member_id,
     ]
     group = harness.group()
     assert set(group.members) == {c.member_id}
     assert not group.pending
-    assert harness.leave(b.member_id, group="h") == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert harness.leave(b.member_id, group="") == [ErrorCode.INVALID_GROUP_ID]
+    assert harness.leave(b.member_id, group="h") == [ErrorCode.unknown_member_id]
+    assert harness.leave(b.member_id, group="") == [ErrorCode.invalid_group_id]
 
 
 def test_a_generation_begins_when_those_that_are_missing_leave(harness: GroupHarness) -> None:
@@ -146,23 +146,23 @@ def test_a_commit_is_checked(harness: GroupHarness, is_pending_first: bool) -> N
     if is_pending_first:
         harness.join(is_member_id_required=True)
     assert check("m", 1) is (
-        ErrorCode.UNKNOWN_MEMBER_ID if is_pending_first else ErrorCode.ILLEGAL_GENERATION
+        ErrorCode.unknown_member_id if is_pending_first else ErrorCode.illegal_generation
     )
-    assert check() is ErrorCode.NONE
-    assert check("m") is ErrorCode.NONE
-    assert check(group="") is ErrorCode.NONE
+    assert check() is ErrorCode.none
+    assert check("m") is ErrorCode.none
+    assert check(group="") is ErrorCode.none
     harness.advance(SESSION_MS)
     static, other = harness.stable(A | {"instance_id": "i"}, B)
-    assert check() is ErrorCode.UNKNOWN_MEMBER_ID
-    assert check("m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert check(other.member_id) is ErrorCode.ILLEGAL_GENERATION
-    assert check(other.member_id, 2) is ErrorCode.ILLEGAL_GENERATION
-    assert check(other.member_id, 1) is ErrorCode.NONE
-    assert check(other.member_id, 1, "i") is ErrorCode.FENCED_INSTANCE_ID
-    assert check(static.member_id, 1, "i") is ErrorCode.NONE
-    assert check("", 1, "i") is ErrorCode.FENCED_INSTANCE_ID
+    assert check() is ErrorCode.unknown_member_id
+    assert check("m", 1) is ErrorCode.unknown_member_id
+    assert check(other.member_id) is ErrorCode.illegal_generation
+    assert check(other.member_id, 2) is ErrorCode.illegal_generation
+    assert check(other.member_id, 1) is ErrorCode.none
+    assert check(other.member_id, 1, "i") is ErrorCode.fenced_instance_id
+    assert check(static.member_id, 1, "i") is ErrorCode.none
+    assert check("", 1, "i") is ErrorCode.fenced_instance_id
     harness.join("g", static.member_id, instance_id="i")
-    assert check(other.member_id, 1) is ErrorCode.NONE
+    assert check(other.member_id, 1) is ErrorCode.none
     harness.join("g", other.member_id)
-    assert check(other.member_id, 1) is ErrorCode.ILLEGAL_GENERATION
-    assert check(other.member_id, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert check(other.member_id, 1) is ErrorCode.illegal_generation
+    assert check(other.member_id, 2) is ErrorCode.rebalance_in_progress

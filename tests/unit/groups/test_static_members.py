@@ -14,11 +14,11 @@ def test_a_follower_that_comes_back_gets_its_assignment_and_nobody_notices(
 ) -> None:
     leader, follower = harness.stable(A, B)
     back = harness.join("g", **B).answer
-    assert (back.error, back.generation) == (ErrorCode.NONE, 1)
+    assert (back.error, back.generation) == (ErrorCode.none, 1)
     assert back.member_id != follower.member_id
     assert (back.leader_id, back.skip_assignment, back.members) == (leader.member_id, False, ())
     assert harness.group().state is GroupState.STABLE
-    assert harness.heartbeat(leader.member_id, 1, "a") is ErrorCode.NONE
+    assert harness.heartbeat(leader.member_id, 1, "a") is ErrorCode.none
     reply = harness.sync(back.member_id, 1, instance_id="b")
     assert reply.answer.assignment == follower.member_id.encode()
 
@@ -45,16 +45,16 @@ def test_the_old_id_of_a_static_member_is_fenced(harness: GroupHarness) -> None:
     _, follower = harness.stable(A, B)
     harness.join("g", **B)
     old = follower.member_id
-    assert harness.heartbeat(old, 1, "b") is ErrorCode.FENCED_INSTANCE_ID
-    assert harness.sync(old, 1, instance_id="b").answer.error is ErrorCode.FENCED_INSTANCE_ID
-    assert harness.join_error("g", old, instance_id="b") is ErrorCode.FENCED_INSTANCE_ID
-    assert harness.leave((old, "b")) == [ErrorCode.FENCED_INSTANCE_ID]
-    assert harness.heartbeat(old, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat(old, 1, "b") is ErrorCode.fenced_instance_id
+    assert harness.sync(old, 1, instance_id="b").answer.error is ErrorCode.fenced_instance_id
+    assert harness.join_error("g", old, instance_id="b") is ErrorCode.fenced_instance_id
+    assert harness.leave((old, "b")) == [ErrorCode.fenced_instance_id]
+    assert harness.heartbeat(old, 1) is ErrorCode.unknown_member_id
 
 
 def test_two_with_one_instance_id_cannot_both_be_in(harness: GroupHarness) -> None:
     first, second = harness.join(**A), harness.join(**A)
-    assert first.answer.error is ErrorCode.FENCED_INSTANCE_ID
+    assert first.answer.error is ErrorCode.fenced_instance_id
     harness.advance(2 * DELAY_MS)
     assert len(second.answer.members) == 1
 
@@ -65,7 +65,7 @@ def test_a_waiting_sync_of_the_old_id_is_fenced(harness: GroupHarness) -> None:
     leader, follower = (each.answer for each in waiting)
     old = harness.sync(follower.member_id, 1, instance_id="b")
     back = harness.join("g", **B)
-    assert old.answer.error is ErrorCode.FENCED_INSTANCE_ID
+    assert old.answer.error is ErrorCode.fenced_instance_id
     # The leader knows the old id, so it would assign nothing to the new one.
     assert not back.is_answered
     harness.join("g", leader.member_id, instance_id="a")
@@ -119,7 +119,7 @@ def test_a_rebalance_of_members_that_are_all_away_waits_for_their_sessions(
 def test_a_static_member_does_not_get_its_id_first(harness: GroupHarness) -> None:
     waiting = harness.join(**A, is_member_id_required=True)
     harness.advance(DELAY_MS)
-    assert waiting.answer.error is ErrorCode.NONE
+    assert waiting.answer.error is ErrorCode.none
     assert waiting.answer.member_id.startswith("a-")
 
 
@@ -133,4 +133,4 @@ def test_a_name_that_is_not_in_the_group_is_unknown(
     assert harness.group().state is state
     for instance_id in ("x", ""):
         error = harness.heartbeat(member.member_id, 1, instance_id)
-        assert error is ErrorCode.UNKNOWN_MEMBER_ID
+        assert error is ErrorCode.unknown_member_id

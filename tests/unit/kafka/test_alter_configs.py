@@ -110,24 +110,24 @@ def test_lists_take_items_and_give_them_back(
     [
         (
             ("cleanup.policy", APPEND, "compact"),
-            ErrorCode.INVALID_CONFIG,
+            ErrorCode.invalid_config,
             "cleanup.policy='delete,compact' is not supported yet: use cleanup.policy=delete",
         ),
         (
             ("cleanup.policy", SUBTRACT, "delete"),
-            ErrorCode.INVALID_CONFIG,
+            ErrorCode.invalid_config,
             "cleanup.policy='' is not supported yet",
         ),
-        (("delay.headers", APPEND, "on"), ErrorCode.INVALID_CONFIG, "delay.headers is not a list"),
-        (("delay.header", APPEND, "on"), ErrorCode.INVALID_CONFIG, "did you mean delay.headers?"),
-        (("delay.header", SET, "on"), ErrorCode.INVALID_CONFIG, "did you mean delay.headers?"),
-        (("delay.headers", SET, "maybe"), ErrorCode.INVALID_CONFIG, "use on or off"),
-        (("max.message.bytes", SET, "1048589"), ErrorCode.INVALID_CONFIG, "above limits.batch"),
-        (("delay.headers", SET, None), ErrorCode.INVALID_REQUEST, "'delay.headers' has no value"),
-        (("cleanup.policy", APPEND, None), ErrorCode.INVALID_REQUEST, "has no value"),
-        (("delay.headers", 4, "on"), ErrorCode.INVALID_REQUEST, "operation 4 is unknown"),
-        (("delay.headers", -1, "on"), ErrorCode.INVALID_REQUEST, "operation -1 is unknown"),
-        (("delay.timestamp", SET, "due"), ErrorCode.INVALID_REQUEST, "more than once"),
+        (("delay.headers", APPEND, "on"), ErrorCode.invalid_config, "delay.headers is not a list"),
+        (("delay.header", APPEND, "on"), ErrorCode.invalid_config, "did you mean delay.headers?"),
+        (("delay.header", SET, "on"), ErrorCode.invalid_config, "did you mean delay.headers?"),
+        (("delay.headers", SET, "maybe"), ErrorCode.invalid_config, "use on or off"),
+        (("max.message.bytes", SET, "1048589"), ErrorCode.invalid_config, "above limits.batch"),
+        (("delay.headers", SET, None), ErrorCode.invalid_request, "'delay.headers' has no value"),
+        (("cleanup.policy", APPEND, None), ErrorCode.invalid_request, "has no value"),
+        (("delay.headers", 4, "on"), ErrorCode.invalid_request, "operation 4 is unknown"),
+        (("delay.headers", -1, "on"), ErrorCode.invalid_request, "operation -1 is unknown"),
+        (("delay.timestamp", SET, "due"), ErrorCode.invalid_request, "more than once"),
     ],
 )
 def test_a_refused_step_leaves_the_topic_as_it_is(
@@ -148,9 +148,9 @@ def test_a_refused_step_leaves_the_topic_as_it_is(
 @pytest.mark.parametrize(
     ("asked", "error_code", "words"),
     [
-        ([("cleanup.policy", "compact")], ErrorCode.INVALID_CONFIG, "not supported yet"),
-        ([("delay.headers", None)], ErrorCode.INVALID_REQUEST, "'delay.headers' has no value"),
-        (2 * [("delay.headers", "on")], ErrorCode.INVALID_REQUEST, "more than once"),
+        ([("cleanup.policy", "compact")], ErrorCode.invalid_config, "not supported yet"),
+        ([("delay.headers", None)], ErrorCode.invalid_request, "'delay.headers' has no value"),
+        (2 * [("delay.headers", "on")], ErrorCode.invalid_request, "more than once"),
     ],
 )
 def test_a_refused_replacement_leaves_the_topic_as_it_is(
@@ -165,19 +165,19 @@ def test_a_refused_replacement_leaves_the_topic_as_it_is(
 @pytest.mark.parametrize(
     ("kind", "name", "error_code", "words"),
     [
-        (TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic none"),
-        (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION, "'a b'"),
-        (BROKER, "1", ErrorCode.INVALID_REQUEST, "--config FILE"),
+        (TOPIC, "none", ErrorCode.unknown_topic_or_partition, "there is no topic none"),
+        (TOPIC, "a b", ErrorCode.invalid_topic_exception, "'a b'"),
+        (BROKER, "1", ErrorCode.invalid_request, "--config FILE"),
         (
             BROKER,
             "",
-            ErrorCode.INVALID_REQUEST,
+            ErrorCode.invalid_request,
             "'delay.headers': clients cannot change broker settings",
         ),
-        (BROKER, "2", ErrorCode.INVALID_REQUEST, "there is no broker '2'"),
-        (LOGGER, "1", ErrorCode.INVALID_REQUEST, "loggers"),
-        (GROUP, "g", ErrorCode.INVALID_REQUEST, "groups"),
-        (0, "", ErrorCode.INVALID_REQUEST, "type 0"),
+        (BROKER, "2", ErrorCode.invalid_request, "there is no broker '2'"),
+        (LOGGER, "1", ErrorCode.invalid_request, "loggers"),
+        (GROUP, "g", ErrorCode.invalid_request, "groups"),
+        (0, "", ErrorCode.invalid_request, "type 0"),
     ],
 )
 def test_only_topics_that_are_there_can_be_changed(
@@ -197,7 +197,7 @@ def test_only_topics_that_are_there_can_be_changed(
 def test_a_resource_that_is_named_twice_is_refused_once(broker: MemoryBroker) -> None:
     twice = 2 * [(TOPIC, "t", [("delay.headers", "on")])]
     refused, done = replace(broker, *twice, (TOPIC, "u", [("delay.headers", "on")]))
-    assert (refused.error_code, refused.resource_name) == (ErrorCode.INVALID_REQUEST, "t")
+    assert (refused.error_code, refused.resource_name) == (ErrorCode.invalid_request, "t")
     assert "more than once" in refused.error_message
     assert done.error_code == 0
     assert settings(broker) == GIVEN
@@ -206,7 +206,7 @@ def test_a_resource_that_is_named_twice_is_refused_once(broker: MemoryBroker) ->
 def test_validate_only_checks_everything_and_changes_nothing(broker: MemoryBroker) -> None:
     good, bad = (TOPIC, "t", [("delay.headers", "on")]), (TOPIC, "u", [("delay.headers", "x")])
     fine, refused = replace(broker, good, bad, validate_only=True)
-    assert (fine.error_code, refused.error_code) == (0, ErrorCode.INVALID_CONFIG)
+    assert (fine.error_code, refused.error_code) == (0, ErrorCode.invalid_config)
     (fine,) = change(broker, (TOPIC, "t", [("delay.headers", SET, "on")]), validate_only=True)
     assert fine.error_code == 0
     assert broker.change_count == 0
@@ -215,7 +215,7 @@ def test_validate_only_checks_everything_and_changes_nothing(broker: MemoryBroke
 def test_a_full_disk_is_reported(broker: MemoryBroker) -> None:
     broker.is_full = True
     (answer,) = replace(broker, (TOPIC, "t", []))
-    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert answer.error_code == ErrorCode.kafka_storage_error
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -49,7 +49,7 @@ def test_unknown_version_is_answered_in_v0_without_reading_the_body(version: int
     payload = answer_now(NODE, frame)
     response = decode_response(ApiVersionsResponse, 0, payload)
     assert response.header.correlation_id == 42
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert response.error_code == ErrorCode.unsupported_version
     assert table(response) == TABLE
 
 
@@ -62,7 +62,7 @@ def test_software_with_a_malformed_name_is_refused(
     version: int, name: str, software_version: str
 ) -> None:
     payload = answer_now(NODE, encode_request(request(name, software_version), version))
-    assert payload[4:6] == ErrorCode.INVALID_REQUEST.to_bytes(2)
+    assert payload[4:6] == ErrorCode.invalid_request.to_bytes(2)
 
 
 @pytest.mark.parametrize("name", ["a", "A9", "apache-kafka-java", "librdkafka", "x.y-z.0"])

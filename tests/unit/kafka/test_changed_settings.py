@@ -37,7 +37,7 @@ def test_the_largest_batch_changes_at_once(client: WireClient) -> None:
     large = Raw(b"x" * 1000)
     assert send(client, large) == (0, 0)
     assert change_settings(client, "t", ("max.message.bytes", SET, "500")) == 0
-    assert send(client, large) == (ErrorCode.MESSAGE_TOO_LARGE, -1)
+    assert send(client, large) == (ErrorCode.message_too_large, -1)
     assert change_settings(client, "t", ("max.message.bytes", DELETE, None)) == 0
     assert send(client, large) == (0, 1)
 
@@ -65,7 +65,7 @@ def test_delay_headers_are_read_and_not_read_as_they_are_switched(client: WireCl
 def test_the_longest_delay_changes_at_once_and_pending_records_stay(client: WireClient) -> None:
     assert send(client, later(5000)) == (0, -1)
     assert change_settings(client, "t", ("delay.max.ms", SET, "4999")) == 0
-    assert send(client, later(5000)) == (ErrorCode.INVALID_RECORD, -1)
+    assert send(client, later(5000)) == (ErrorCode.invalid_record, -1)
     assert send(client, later(4999)) == (0, -1)
     client.harness.tick(5000)
     assert len(stored(client)) == 2
@@ -91,7 +91,7 @@ def test_a_changed_setting_survives(mode: Stop) -> None:
         assert send(client, Raw(b"x" * 3500))[0] == 0
     client = WireClient(client.harness.reborn(mode))
     assert settings_of(client, "t") == given
-    assert send(client, Raw(b"x" * 4000)) == (ErrorCode.MESSAGE_TOO_LARGE, -1)
+    assert send(client, Raw(b"x" * 4000)) == (ErrorCode.message_too_large, -1)
     assert send(client, Raw(b"x" * 3500)) == (0, 60)
 
 
@@ -113,7 +113,7 @@ def test_settings_on_a_full_disk_stay_as_they_are(client: WireClient) -> None:
         while send(client, Raw(b"x" * size))[0] == 0:
             pass
     assert (
-        change_settings(client, "t", ("delay.headers", SET, "off")) == ErrorCode.KAFKA_STORAGE_ERROR
+        change_settings(client, "t", ("delay.headers", SET, "off")) == ErrorCode.kafka_storage_error
     )
     assert settings_of(client, "t") == {}
     assert settings_of(WireClient(client.harness.restart()), "t") == {}

@@ -118,7 +118,6 @@ def test_one_byte_more_than_the_limit_is_refused(form: str) -> None:
     for size in (2, 16 * KIB, 3 * MIB):
         with pytest.raises(DecompressedTooLargeError, match=f"to more than {size - 1} bytes") as it:
             decompress(codec, pack(text_of(size)), size - 1)
-        assert it.value.code == 10
         assert "limits.decompressed_size_max_bytes" in str(it.value)
 
 
@@ -349,7 +348,7 @@ def unpack_or_refuse(codec: int, data: Buffer, size_max: int) -> bytes | Request
 def is_bounded(found: bytes | RequestError, size_max: int) -> bool:
     """Whether there are bytes, which are checked to be no more than allowed; else the refusal."""
     if isinstance(found, RequestError):
-        assert found.code in (2, 10)
+        assert isinstance(found, CodecError | DecompressedTooLargeError)
         return False
     assert len(found) <= size_max
     return True
@@ -364,7 +363,7 @@ def test_cut_short_at_any_byte_is_refused(form: str) -> None:
     for size in range(len(packed)):
         found = unpack_or_refuse(codec, packed[:size], MIB)
         if isinstance(found, RequestError):
-            assert found.code == 2
+            assert isinstance(found, CodecError)
         else:
             # Blocks of the xerial form have no end mark: the batch's record count ends them.
             assert form == "snappy xerial, small blocks"

@@ -17,10 +17,10 @@ from tests.support.oracles.kafka_oracle import (
 GROUP, TRANSACTION, SHARE_GROUP = 0, 1, 2
 REFUSALS = {
     TRANSACTION: (
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.transactional_id_authorization_failed,
         "transactions are not supported yet",
     ),
-    SHARE_GROUP: (ErrorCode.INVALID_REQUEST, "key type 2"),
+    SHARE_GROUP: (ErrorCode.invalid_request, "key type 2"),
 }
 
 
@@ -32,7 +32,7 @@ def test_this_broker_coordinates_every_group(version: int) -> None:
     if version >= 4:
         assert [answer.key for answer in answers] == ["k", ""]
     for answer in answers:
-        assert answer.error_code == ErrorCode.NONE
+        assert answer.error_code == ErrorCode.none
         assert (answer.node_id, answer.host, answer.port) == (1, "127.0.0.1", 9092)
         if version >= 1:
             assert answer.error_message is None
@@ -79,12 +79,12 @@ def test_a_broker_that_cannot_store_the_next_id_says_so() -> None:
     broker = MemoryBroker()
     broker.is_full = True
     answer = init(broker, 5, transactional_id=None)
-    assert (answer.error_code, answer.producer_id) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert (answer.error_code, answer.producer_id) == (ErrorCode.kafka_storage_error, -1)
 
 
 @pytest.mark.parametrize("transactional_id", ["", "t"])
 @pytest.mark.parametrize("version", range(6))
 def test_a_transactional_id_is_refused(version: int, transactional_id: str) -> None:
     answer = init(MemoryBroker(), version, transactional_id=transactional_id)
-    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert answer.error_code == ErrorCode.transactional_id_authorization_failed
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)

@@ -63,7 +63,7 @@ def broker() -> MemoryBroker:
 def test_each_topic_grows_or_is_refused_by_itself(broker: MemoryBroker, version: int) -> None:
     good, bad = grow(broker, topic("t", 5), topic("u", 1), version=version)
     assert (good.name, good.error_code, good.error_message) == ("t", 0, None)
-    assert (bad.name, bad.error_code) == ("u", ErrorCode.INVALID_PARTITIONS)
+    assert (bad.name, bad.error_code) == ("u", ErrorCode.invalid_partitions)
     assert (count_of(broker), count_of(broker, "u")) == (5, 1)
 
 
@@ -77,16 +77,16 @@ def test_an_assignment_may_name_this_broker_only(broker: MemoryBroker, version: 
 @pytest.mark.parametrize(
     ("asked", "error_code", "words"),
     [
-        (topic("none", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic none"),
-        (topic("a b", 3), ErrorCode.INVALID_TOPIC_EXCEPTION, "'a b'"),
-        (topic("t", 4, [[2], [1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "to [1] only"),
-        (topic("t", 4, [[1, 1], [1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "to [1] only"),
-        (topic("t", 4, [[], [1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "to [1] only"),
-        (topic("t", 4, [[1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assign the 2 that are added"),
-        (topic("t", 4, []), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "0 partitions are assigned"),
-        (topic("t", 2, []), ErrorCode.INVALID_PARTITIONS, ""),
-        (topic("t", 2**31 - 1), ErrorCode.INVALID_PARTITIONS, ""),
-        (topic("t", -1), ErrorCode.INVALID_PARTITIONS, ""),
+        (topic("none", 3), ErrorCode.unknown_topic_or_partition, "there is no topic none"),
+        (topic("a b", 3), ErrorCode.invalid_topic_exception, "'a b'"),
+        (topic("t", 4, [[2], [1]]), ErrorCode.invalid_replica_assignment, "to [1] only"),
+        (topic("t", 4, [[1, 1], [1]]), ErrorCode.invalid_replica_assignment, "to [1] only"),
+        (topic("t", 4, [[], [1]]), ErrorCode.invalid_replica_assignment, "to [1] only"),
+        (topic("t", 4, [[1]]), ErrorCode.invalid_replica_assignment, "assign the 2 that are added"),
+        (topic("t", 4, []), ErrorCode.invalid_replica_assignment, "0 partitions are assigned"),
+        (topic("t", 2, []), ErrorCode.invalid_partitions, ""),
+        (topic("t", 2**31 - 1), ErrorCode.invalid_partitions, ""),
+        (topic("t", -1), ErrorCode.invalid_partitions, ""),
     ],
 )
 def test_refusals(broker: MemoryBroker, asked: Topic, error_code: ErrorCode, words: str) -> None:
@@ -100,7 +100,7 @@ def test_refusals(broker: MemoryBroker, asked: Topic, error_code: ErrorCode, wor
 
 def test_a_topic_that_is_named_twice_stays_as_it_is(broker: MemoryBroker) -> None:
     refused, good = grow(broker, topic("t", 3), topic("u", 2), topic("t", 3))
-    assert (refused.error_code, refused.name) == (ErrorCode.INVALID_REQUEST, "t")
+    assert (refused.error_code, refused.name) == (ErrorCode.invalid_request, "t")
     assert good.error_code == 0
     assert (count_of(broker), count_of(broker, "u")) == (2, 2)
 
@@ -118,17 +118,17 @@ def test_limits_are_the_brokers() -> None:
     client = WireClient(harness)
     harness.create_topic("t", 3)
     harness.create_topic("u", 3)
-    assert create_partitions(client, "t", 3) == ErrorCode.INVALID_PARTITIONS
-    assert create_partitions(client, "t", 2) == ErrorCode.INVALID_PARTITIONS
-    assert create_partitions(client, "t", 6) == ErrorCode.INVALID_PARTITIONS
+    assert create_partitions(client, "t", 3) == ErrorCode.invalid_partitions
+    assert create_partitions(client, "t", 2) == ErrorCode.invalid_partitions
+    assert create_partitions(client, "t", 6) == ErrorCode.invalid_partitions
     assert create_partitions(client, "t", 5) == 0
-    assert create_partitions(client, "u", 4) == ErrorCode.POLICY_VIOLATION
+    assert create_partitions(client, "u", 4) == ErrorCode.policy_violation
     harness.delete_topic("t")
     assert create_partitions(client, "u", 5) == 0
     # A restart counts the same.
     client = WireClient(harness.restart())
     client.harness.create_topic("v", 3)
-    assert create_partitions(client, "v", 4) == ErrorCode.POLICY_VIOLATION
+    assert create_partitions(client, "v", 4) == ErrorCode.policy_violation
 
 
 def test_new_partitions_are_used_at_once(client: WireClient) -> None:
@@ -168,4 +168,4 @@ def test_new_partitions_survive_with_their_records_and_timers(mode: Stop, filled
     assert len(client.harness.values(partition=0)) == 1 + 2 * filled
     assert [list_offset(client, "t", index, EARLIEST)[1] for index in range(3)] == [0, 0, 0]
     assert settings_of(client, "t") == {"delay.timestamp": "due"}
-    assert create_partitions(client, "t", 3) == ErrorCode.INVALID_PARTITIONS
+    assert create_partitions(client, "t", 3) == ErrorCode.invalid_partitions

@@ -92,8 +92,8 @@ def test_validate_only_checks_everything_and_makes_nothing(version: int) -> None
         validate_only=True,
     )
     assert good.error_code == 0
-    assert old.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert bad.error_code == ErrorCode.INVALID_PARTITIONS
+    assert old.error_code == ErrorCode.topic_already_exists
+    assert bad.error_code == ErrorCode.invalid_partitions
     assert broker.change_count == 1
     if version >= 7:
         assert good.topic_id is None
@@ -102,26 +102,26 @@ def test_validate_only_checks_everything_and_makes_nothing(version: int) -> None
 @pytest.mark.parametrize(
     ("asked", "error_code"),
     [
-        (topic(partitions=0), ErrorCode.INVALID_PARTITIONS),
-        (topic(partitions=-2), ErrorCode.INVALID_PARTITIONS),
-        (topic(partitions=1_001), ErrorCode.INVALID_PARTITIONS),
-        (topic(replicas=2), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (topic(replicas=0), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (topic(""), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (topic(".."), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (topic("a b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (topic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (topic("__transaction_state"), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (topic("SCHEDULE_TOPIC_XXXX"), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (topic(settings={"cleanup.policy": "compact"}), ErrorCode.INVALID_CONFIG),
-        (topic(settings={"delay.headers": None}), ErrorCode.INVALID_CONFIG),
-        (topic(assigned={0: [2]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (topic(assigned={0: [1, 2]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (topic(assigned={0: []}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (topic(assigned={0: [1], 2: [1]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (topic(assigned={-1: [1]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (topic(assigned={0: [1]}, partitions=1), ErrorCode.INVALID_REQUEST),
-        (topic(assigned={0: [1]}, replicas=1), ErrorCode.INVALID_REQUEST),
+        (topic(partitions=0), ErrorCode.invalid_partitions),
+        (topic(partitions=-2), ErrorCode.invalid_partitions),
+        (topic(partitions=1_001), ErrorCode.invalid_partitions),
+        (topic(replicas=2), ErrorCode.invalid_replication_factor),
+        (topic(replicas=0), ErrorCode.invalid_replication_factor),
+        (topic(""), ErrorCode.invalid_topic_exception),
+        (topic(".."), ErrorCode.invalid_topic_exception),
+        (topic("a b"), ErrorCode.invalid_topic_exception),
+        (topic("x" * 250), ErrorCode.invalid_topic_exception),
+        (topic("__transaction_state"), ErrorCode.invalid_topic_exception),
+        (topic("SCHEDULE_TOPIC_XXXX"), ErrorCode.invalid_topic_exception),
+        (topic(settings={"cleanup.policy": "compact"}), ErrorCode.invalid_config),
+        (topic(settings={"delay.headers": None}), ErrorCode.invalid_config),
+        (topic(assigned={0: [2]}), ErrorCode.invalid_replica_assignment),
+        (topic(assigned={0: [1, 2]}), ErrorCode.invalid_replica_assignment),
+        (topic(assigned={0: []}), ErrorCode.invalid_replica_assignment),
+        (topic(assigned={0: [1], 2: [1]}), ErrorCode.invalid_replica_assignment),
+        (topic(assigned={-1: [1]}), ErrorCode.invalid_replica_assignment),
+        (topic(assigned={0: [1]}, partitions=1), ErrorCode.invalid_request),
+        (topic(assigned={0: [1]}, replicas=1), ErrorCode.invalid_request),
     ],
 )
 def test_refusals(asked: Topic, error_code: ErrorCode) -> None:
@@ -146,14 +146,14 @@ def test_a_partition_that_is_assigned_twice_is_refused() -> None:
     twice = topic(assigned={0: [1]})
     twice.assignments *= 2
     (result,) = create(MemoryBroker(), twice)
-    assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert result.error_code == ErrorCode.invalid_replica_assignment
 
 
 def test_a_name_that_occurs_twice_is_refused_once_and_the_others_are_made() -> None:
     broker = MemoryBroker()
     results = create(broker, topic("a"), topic("b"), topic("a", partitions=2))
     assert [(result.name, result.error_code) for result in results] == [
-        ("a", ErrorCode.INVALID_REQUEST),
+        ("a", ErrorCode.invalid_request),
         ("b", 0),
     ]
     assert [made.name for made in broker.topics.all()] == ["b"]
@@ -180,5 +180,5 @@ def test_every_setting_that_is_not_supported_is_refused_by_its_name() -> None:
     for setting in TOPIC_SETTINGS:
         if not setting.is_supported:
             (result,) = create(MemoryBroker(), topic(settings={setting.name: "12345"}))
-            assert result.error_code == ErrorCode.INVALID_CONFIG
+            assert result.error_code == ErrorCode.invalid_config
             assert f"{setting.name}='12345' is not supported yet" in result.error_message

@@ -156,7 +156,7 @@ class Run:
         if wrong_index is None:
             assert part.error_code == 0
         else:
-            assert part.error_code == ErrorCode.INVALID_RECORD
+            assert part.error_code == ErrorCode.invalid_record
             assert [error.batch_index for error in part.record_errors] == [wrong_index]
 
     def compare(self) -> None:

@@ -86,7 +86,7 @@ def test_wrong_headers_refuse_the_whole_batch(
     good = Raw(b"good", headers=[(b"x-delay", b"5"), ONE_ID])
     batch = make_batch([Raw(b"now"), good, Raw(b"bad", headers=headers), good], codec=codec)
     part = client.produce("t", 0, batch)
-    assert (part.error_code, part.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+    assert (part.error_code, part.base_offset) == (ErrorCode.invalid_record, -1)
     (error,) = part.record_errors
     assert error.batch_index == 2
     assert sentence in error.batch_index_error_message
@@ -113,7 +113,7 @@ def test_topic_lowers_the_longest_delay(client: WireClient) -> None:
         [(b"x-delay-level", b"2")],
     ):
         part = client.produce("s", 0, make_batch([Raw(headers=headers)]))
-        assert part.error_code == ErrorCode.INVALID_RECORD
+        assert part.error_code == ErrorCode.invalid_record
         assert "due more than delay.max.ms = 1000 ms after receipt" in part.error_message
 
 
@@ -314,6 +314,6 @@ def test_malformed_records_are_refused_where_headers_are_off(
     client.harness.create_topic("off", 1, {"delay.headers": "off"})
     wrong = make_batch([Raw(headers=[(b"x-delay", b"1")]), Raw(offset_delta=7)], codec=codec)
     part = client.produce("off", 0, wrong)
-    assert part.error_code == ErrorCode.INVALID_RECORD
+    assert part.error_code == ErrorCode.invalid_record
     assert [error.batch_index for error in part.record_errors] == [1]
     assert client.produce("off", 0, make_batch([Raw()], codec=codec)).base_offset == 0

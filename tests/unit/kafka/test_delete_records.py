@@ -23,8 +23,8 @@ from tests.support.values.topic_requests import (
 )
 
 ALL = -1
-OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
-UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+OUT_OF_RANGE = int(ErrorCode.offset_out_of_range)
+UNKNOWN = int(ErrorCode.unknown_topic_or_partition)
 
 
 def fill(client: WireClient, counts: list[int], partition: int = 0) -> None:
@@ -187,7 +187,7 @@ def test_a_full_disk_deletes_nothing(client: WireClient) -> None:
     for size in (3000, 1):
         while client.produce("t", 1, make_batch([Raw(b"0" * size)])).error_code == 0:
             pass
-    code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    code = int(ErrorCode.kafka_storage_error)
     assert delete_records(client, "t", (0, 2), (2, 0)) == {0: (code, -1), 2: (UNKNOWN, -1)}
     assert values(client, 0, 0) == [0, 1, 2]
 

@@ -37,7 +37,7 @@ def test_topics_are_deleted_by_name_each_for_itself(version: int) -> None:
     results = delete(broker, version, ("c", None), ("missing", None), ("a", None))
     assert [(result.name, result.error_code) for result in results] == [
         ("c", 0),
-        ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("missing", ErrorCode.unknown_topic_or_partition),
         ("a", 0),
     ]
     assert [topic.name for topic in broker.topics.all()] == ["b"]
@@ -52,7 +52,7 @@ def test_topics_are_deleted_by_id() -> None:
     found, missing = delete(broker, BY_ID, (None, UUID(int=2)), (None, UUID(int=9)))
     assert (found.name, found.topic_id, found.error_code) == ("b", UUID(int=2), 0)
     assert (missing.name, missing.topic_id) == (None, UUID(int=9))
-    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert missing.error_code == ErrorCode.unknown_topic_id
     assert [topic.name for topic in broker.topics.all()] == ["a"]
 
 
@@ -62,7 +62,7 @@ def test_name_and_id_together_or_neither_delete_nothing(
 ) -> None:
     broker = broker_with("a")
     (result,) = delete(broker, BY_ID, topic)
-    assert result.error_code == ErrorCode.INVALID_REQUEST
+    assert result.error_code == ErrorCode.invalid_request
     assert broker.topics.find("a")
 
 
@@ -70,14 +70,14 @@ def test_name_and_id_together_or_neither_delete_nothing(
 def test_a_topic_that_is_named_twice_stays(version: int) -> None:
     broker = broker_with("a")
     results = delete(broker, version, ("a", None), ("a", None))
-    assert [result.error_code for result in results] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [result.error_code for result in results] == [ErrorCode.invalid_request] * 2
     assert broker.topics.find("a")
 
 
 def test_a_topic_that_is_named_by_name_and_by_id_stays() -> None:
     broker = broker_with("a")
     results = delete(broker, BY_ID, ("a", None), (None, UUID(int=1)))
-    assert [result.error_code for result in results] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [result.error_code for result in results] == [ErrorCode.invalid_request] * 2
     assert broker.topics.find("a")
 
 
@@ -85,5 +85,5 @@ def test_a_topic_that_is_named_by_name_and_by_id_stays() -> None:
 def test_the_brokers_own_topic_stays(version: int) -> None:
     broker = broker_with("SCHEDULE_TOPIC_XXXX")
     (result,) = delete(broker, version, ("SCHEDULE_TOPIC_XXXX", None))
-    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert result.error_code == ErrorCode.invalid_topic_exception
     assert broker.topics.find("SCHEDULE_TOPIC_XXXX")

@@ -35,9 +35,9 @@ def test_the_one_broker_is_reported(version: int) -> None:
 @pytest.mark.parametrize(
     ("endpoint_type", "error_code", "words"),
     [
-        (CONTROLLERS, ErrorCode.MISMATCHED_ENDPOINT_TYPE, "not a controller"),
-        (0, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "type 0"),
-        (-1, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "type -1"),
+        (CONTROLLERS, ErrorCode.mismatched_endpoint_type, "not a controller"),
+        (0, ErrorCode.unsupported_endpoint_type, "type 0"),
+        (-1, ErrorCode.unsupported_endpoint_type, "type -1"),
     ],
 )
 def test_other_kinds_of_endpoints_are_refused(
@@ -59,6 +59,6 @@ def test_no_way_to_authenticate_is_offered_and_the_connection_goes_on(
     request = SaslHandshakeRequest(mechanism=mechanism)
     for _ in range(2):
         answer = client.ask(request, version, SaslHandshakeResponse)
-        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert answer.error_code == ErrorCode.unsupported_sasl_mechanism
         assert answer.mechanisms == []
     assert client.fetch("t", 0).error_code == 0

@@ -153,17 +153,17 @@ def test_the_broker_reports_its_own_names_and_those_of_kafka(
 @pytest.mark.parametrize(
     ("kind", "name", "error_code", "words"),
     [
-        (TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic none"),
-        (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION, "'a b'"),
-        (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION, "empty"),
-        (BROKER, "2", ErrorCode.INVALID_REQUEST, "there is no broker '2'"),
-        (BROKER, "one", ErrorCode.INVALID_REQUEST, "there is no broker 'one'"),
-        (BROKER, "x" * 32_767, ErrorCode.INVALID_REQUEST, "there is no broker 'xx"),
-        (LOGGER, "1", ErrorCode.INVALID_REQUEST, "loggers"),
-        (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST, "client metrics"),
-        (GROUP, "g", ErrorCode.INVALID_REQUEST, "groups"),
-        (0, "", ErrorCode.INVALID_REQUEST, "type 0"),
-        (-128, "t", ErrorCode.INVALID_REQUEST, "type -128"),
+        (TOPIC, "none", ErrorCode.unknown_topic_or_partition, "there is no topic none"),
+        (TOPIC, "a b", ErrorCode.invalid_topic_exception, "'a b'"),
+        (TOPIC, "", ErrorCode.invalid_topic_exception, "empty"),
+        (BROKER, "2", ErrorCode.invalid_request, "there is no broker '2'"),
+        (BROKER, "one", ErrorCode.invalid_request, "there is no broker 'one'"),
+        (BROKER, "x" * 32_767, ErrorCode.invalid_request, "there is no broker 'xx"),
+        (LOGGER, "1", ErrorCode.invalid_request, "loggers"),
+        (CLIENT_METRICS, "m", ErrorCode.invalid_request, "client metrics"),
+        (GROUP, "g", ErrorCode.invalid_request, "groups"),
+        (0, "", ErrorCode.invalid_request, "type 0"),
+        (-128, "t", ErrorCode.invalid_request, "type -128"),
     ],
 )
 def test_what_is_not_there_is_refused_and_the_rest_is_answered(
@@ -183,6 +183,6 @@ def test_a_resource_that_is_named_twice_is_answered_once(broker: MemoryBroker) -
     """Else a small request could ask for gigabytes."""
     asked = [resource(TOPIC, "t"), resource(BROKER, "1")] + 1000 * [resource(TOPIC, "t")]
     twice, once = describe(broker, *asked)
-    assert (twice.error_code, twice.resource_name) == (ErrorCode.INVALID_REQUEST, "t")
+    assert (twice.error_code, twice.resource_name) == (ErrorCode.invalid_request, "t")
     assert "more than once" in twice.error_message
     assert by_name(once)

@@ -21,7 +21,7 @@ from tests.support.values.raw_batch import Raw, make_batch
 from tests.support.values.topic_requests import delete_records
 
 VERSIONS = range(1, 5)
-UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+UNKNOWN = ErrorCode.unknown_topic_or_partition
 
 
 def log_dirs_request(topics: dict[str, list[int]] | None) -> Any:
@@ -91,7 +91,7 @@ def test_a_directory_that_cannot_be_read_is_reported(broker: MemoryBroker, versi
     broker.is_full = True
     answer = ask(memory_node(broker), log_dirs_request(None), version, DescribeLogDirsResponse)
     (result,) = answer.results
-    assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
+    assert (result.error_code, result.topics) == (ErrorCode.kafka_storage_error, [])
 
 
 def test_a_partitions_size_is_what_its_frames_take(client: WireClient) -> None:

@@ -70,12 +70,12 @@ def test_every_version_answers_all_of_its_fields(client: WireClient, version: in
         for p in topic.partitions
     ]
     is_by_id = version >= FETCH_BY_ID_FROM
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown = ErrorCode.unknown_topic_id if is_by_id else ErrorCode.unknown_topic_or_partition
     assert reported == [
         ("t", 1, 0, 9, [3, 6]),
         ("t", 0, 0, 0, []),
         ("t", 1, 0, 9, [0, 3, 6]),
-        ("t", 7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, []),
+        ("t", 7, ErrorCode.unknown_topic_or_partition, -1, []),
         ("no-such-topic", 0, unknown, -1, []),
         ("u", 2, 0, 0, []),
     ]
@@ -135,7 +135,7 @@ def test_offset_out_of_range_is_reported_with_the_range(client: WireClient, vers
     fill(client, count=1)
     for offset in (-1, -2, -(2**63), 4, 2**63 - 1):
         part = client.fetch("t", 0, offset, version=version)
-        assert part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert part.error_code == ErrorCode.offset_out_of_range
         assert (part.high_watermark, bytes(part.records)) == (3, b"")
         if version >= WITH_START_OFFSET:
             assert part.log_start_offset == 0
@@ -150,9 +150,9 @@ def test_leader_epoch_is_checked(client: WireClient, version: int) -> None:
     client = WireClient(client.harness.crash("kept", random.Random(0)))
     for epoch, code in (
         (-1, 0),
-        (FIRST_EPOCH, ErrorCode.FENCED_LEADER_EPOCH),
+        (FIRST_EPOCH, ErrorCode.fenced_leader_epoch),
         (FIRST_EPOCH + 1, 0),
-        (FIRST_EPOCH + 2, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (FIRST_EPOCH + 2, ErrorCode.unknown_leader_epoch),
     ):
         part = client.fetch("t", 0, version=version, leader_epoch=epoch)
         assert part.error_code == code
@@ -355,4 +355,4 @@ def test_topic_deleted_under_a_waiting_fetch_is_reported(client: WireClient) -> 
     client.harness.delete_topic("t")
     client.end_waits()
     (answer,) = client.answers(FetchResponse, LAST)
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.unknown_topic_id

@@ -46,14 +46,14 @@ def test_id_of_a_deleted_topic_is_unknown(client: WireClient, version: int) -> N
     """Also if there is a new topic of the same name, which has its own id."""
     request = fetch_request([("t", [fetch_part(0, 0), fetch_part(5, 0)])])
     answer = client.ask(request, version, FetchResponse)
-    assert errors(answer) == [(0, 0), (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert errors(answer) == [(0, 0), (5, ErrorCode.unknown_topic_or_partition)]
     old = request.topics[0].topic_id
     client.harness.delete_topic("t")
     client.harness.create_topic("t", 3)
     assert client.topic_id("t") != old
     answer = client.ask(request, version, FetchResponse)
     assert answer.responses[0].topic_id == old
-    assert errors(answer) == [(0, ErrorCode.UNKNOWN_TOPIC_ID), (5, ErrorCode.UNKNOWN_TOPIC_ID)]
+    assert errors(answer) == [(0, ErrorCode.unknown_topic_id), (5, ErrorCode.unknown_topic_id)]
     assert client.fetch("t", 0, version=version).error_code == 0
 
 
@@ -64,7 +64,7 @@ def test_nil_id_is_unknown(client: WireClient, version: int) -> None:
     request.topics[0].topic_id = UUID(int=0)
     answer = client.ask(request, version, FetchResponse)
     assert answer.responses[0].topic_id in (None, UUID(int=0))
-    assert errors(answer) == [(0, ErrorCode.UNKNOWN_TOPIC_ID)]
+    assert errors(answer) == [(0, ErrorCode.unknown_topic_id)]
 
 
 def test_topics_keep_their_ids_over_a_restart(client: WireClient) -> None:
@@ -122,10 +122,10 @@ def test_fetch_that_continues_a_session_is_refused(
         topics, session_id=session_id, session_epoch=session_epoch, wait_ms=60_000
     )
     answer = client.ask(request, version, FetchResponse)
-    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert answer.error_code == ErrorCode.fetch_session_id_not_found
     assert (answer.session_id, answer.responses) == (0, [])
     assert client.harness.broker.collect_metrics().request_errors == {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND: 1
+        ErrorCode.fetch_session_id_not_found: 1
     }
 
 
@@ -168,7 +168,7 @@ def test_request_names_no_more_than_there_can_be(version: int) -> None:
         else:
             request = fetch_request(beyond, wait_ms=60_000)
             answer = client.ask(request, version, FetchResponse)
-            assert (answer.error_code, answer.responses) == (ErrorCode.INVALID_REQUEST, [])
+            assert (answer.error_code, answer.responses) == (ErrorCode.invalid_request, [])
 
 
 def test_answer_copies_a_bounded_number_of_bytes() -> None:

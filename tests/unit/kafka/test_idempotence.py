@@ -58,7 +58,7 @@ def stored(client: WireClient, partition: int = 0) -> list[int]:
 def test_gap_is_out_of_order_and_named(client: WireClient) -> None:
     send(client, 0)
     part = client.produce("t", 0, batch_of(2))
-    assert part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert part.error_code == ErrorCode.out_of_order_sequence_number
     assert part.error_message == f"sequence 2 of producer {ID} is out of order"
     assert part.record_errors == []
     assert send(client, 1) == (0, 1)
@@ -76,9 +76,9 @@ def test_producers_and_partitions_count_by_themselves(client: WireClient) -> Non
 def test_older_epoch_is_refused(client: WireClient) -> None:
     send(client, 0, epoch=5)
     part = client.produce("t", 0, batch_of(1, epoch=4))
-    assert part.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert part.error_code == ErrorCode.invalid_producer_epoch
     assert part.error_message == f"producer {ID} has a newer epoch than 4"
-    assert send(client, 0, epoch=4) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
+    assert send(client, 0, epoch=4) == (ErrorCode.invalid_producer_epoch, -1)
     assert stored(client) == [0]
 
 
@@ -88,7 +88,7 @@ def test_sequence_wraps(client: WireClient, count: int) -> None:
     first = SEQUENCE_MAX - 1
     assert send(client, first, count) == (0, 0)
     following = (first + count) % 2**31
-    assert send(client, (following + 1) % 2**31) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert send(client, (following + 1) % 2**31) == (ErrorCode.out_of_order_sequence_number, -1)
     assert send(client, following, 2) == (0, count)
     assert send(client, first, count) == (0, 0)
     again = WireClient(client.harness.restart())
@@ -103,7 +103,7 @@ def test_sequence_wraps(client: WireClient, count: int) -> None:
 def test_producer_id_needs_epoch_and_sequence(client: WireClient, fields: dict[str, int]) -> None:
     numbers = {"producer_id": ID, "producer_epoch": 0, "base_sequence": 0} | fields
     part = client.produce("t", 0, make_batch([Raw()], **numbers))
-    assert part.error_code == ErrorCode.INVALID_RECORD
+    assert part.error_code == ErrorCode.invalid_record
     assert part.error_message == (
         "an idempotent batch needs a producer epoch and a sequence number"
     )
@@ -121,7 +121,7 @@ def test_refused_batch_uses_up_no_sequence(client: WireClient) -> None:
     ]
     for batch in wrong:
         assert client.produce("t", 0, batch).error_code != 0
-        assert send(client, 2) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+        assert send(client, 2) == (ErrorCode.out_of_order_sequence_number, -1)
     assert send(client, 1) == (0, 1)
     assert stored(client) == [0, 1]
 
@@ -155,11 +155,11 @@ def test_sequences_survive_a_stop(client: WireClient, stop: Stop) -> None:
     for sequence in range(REMEMBERED + 2):
         send(client, sequence, epoch=3)
     client = WireClient(client.harness.reborn(stop))
-    assert send(client, 1, epoch=3) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert send(client, 1, epoch=3) == (ErrorCode.out_of_order_sequence_number, -1)
     for sequence in range(2, REMEMBERED + 2):
         assert send(client, sequence, epoch=3) == (0, sequence)
-    assert send(client, 8, epoch=3) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-    assert send(client, 7, epoch=2) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
+    assert send(client, 8, epoch=3) == (ErrorCode.out_of_order_sequence_number, -1)
+    assert send(client, 7, epoch=2) == (ErrorCode.invalid_producer_epoch, -1)
     assert send(client, 7, epoch=3) == (0, 7)
     assert stored(client) == list(range(8))
 
@@ -211,16 +211,16 @@ class Oracle:
 
     def send(self, epoch: int, first: int, count: int) -> tuple[int, int]:
         if epoch < self.epoch:
-            return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+            return ErrorCode.invalid_producer_epoch, -1
         last = (first + count - 1) % 2**31
         if epoch == self.epoch:
             for known_first, known_last, answer in self.known:
                 if (known_first, known_last) == (first, last):
                     return 0, answer
             if first != (self.known[-1][1] + 1) % 2**31:
-                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+                return ErrorCode.out_of_order_sequence_number, -1
         elif self.epoch >= 0 and first != 0:
-            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+            return ErrorCode.out_of_order_sequence_number, -1
         else:
             self.known = []
         self.epoch = epoch

@@ -9,8 +9,8 @@ from tests.support.harness.memory_broker import MemoryBroker, memory_node
 from tests.support.oracles.kafka_oracle import ListOffsetsRequest, ListOffsetsResponse, ask
 
 VERSIONS = range(1, 10)
-FOUND = ErrorCode.NONE
-NOTHING = (ErrorCode.NONE, -1, -1)
+FOUND = ErrorCode.none
+NOTHING = (ErrorCode.none, -1, -1)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_special_times_work_from_the_version_on_that_brought_them(
     expected: tuple[int, int, int],
 ) -> None:
     if version < first_version:
-        expected = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+        expected = (ErrorCode.unsupported_version, -1, -1)
     assert outcome(list_offset(broker, version, timestamp)) == expected
 
 
@@ -105,7 +105,7 @@ def test_other_negative_times_are_refused(
     broker: MemoryBroker, version: int, timestamp: int
 ) -> None:
     answer = list_offset(broker, version, timestamp)
-    assert outcome(answer) == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+    assert outcome(answer) == (ErrorCode.unsupported_version, -1, -1)
 
 
 def test_an_empty_partition_has_ends_and_no_times(broker: MemoryBroker) -> None:
@@ -119,24 +119,24 @@ def test_an_empty_partition_has_ends_and_no_times(broker: MemoryBroker) -> None:
 @pytest.mark.parametrize(("topic", "partition"), [("t", 2), ("t", -1), ("missing", 0)])
 def test_unknown_partitions(broker: MemoryBroker, version: int, topic: str, partition: int) -> None:
     answer = list_offset(broker, version, -1, topic=topic, partition=partition)
-    assert outcome(answer) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    assert outcome(answer) == (ErrorCode.unknown_topic_or_partition, -1, -1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("epoch", "error_code"),
     [
-        (-1, ErrorCode.NONE),
-        (4, ErrorCode.FENCED_LEADER_EPOCH),
-        (5, ErrorCode.NONE),
-        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (-1, ErrorCode.none),
+        (4, ErrorCode.fenced_leader_epoch),
+        (5, ErrorCode.none),
+        (6, ErrorCode.unknown_leader_epoch),
     ],
 )
 def test_a_client_with_another_epoch_gets_an_error(
     broker: MemoryBroker, version: int, epoch: int, error_code: ErrorCode
 ) -> None:
     answer = list_offset(broker, version, -1, epoch=epoch)
-    assert answer.error_code == (error_code if version >= 4 else ErrorCode.NONE)
+    assert answer.error_code == (error_code if version >= 4 else ErrorCode.none)
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])

@@ -102,7 +102,7 @@ def test_a_topic_that_is_asked_for_is_made_once(version: int) -> None:
 def test_a_request_may_forbid_to_make_topics_from_v4_on(version: int) -> None:
     broker = MemoryBroker()
     (topic,) = ask_metadata(broker, version, ["new"], may_create=False).topics
-    expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version >= 4 else ErrorCode.NONE
+    expected = ErrorCode.unknown_topic_or_partition if version >= 4 else ErrorCode.none
     assert topic.error_code == expected
     assert broker.change_count == (0 if version >= 4 else 1)
 
@@ -111,7 +111,7 @@ def test_a_request_may_forbid_to_make_topics_from_v4_on(version: int) -> None:
 def test_the_broker_may_forbid_to_make_topics(version: int) -> None:
     broker = MemoryBroker(small_config(auto_create_topics=False))
     (topic,) = ask_metadata(broker, version, ["new"]).topics
-    assert (topic.name, topic.error_code) == ("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert (topic.name, topic.error_code) == ("new", ErrorCode.unknown_topic_or_partition)
     assert topic.partitions == []
     assert broker.change_count == 0
 
@@ -121,7 +121,7 @@ def test_the_broker_may_forbid_to_make_topics(version: int) -> None:
 def test_a_name_that_no_topic_may_have_is_called_invalid(name: str, may_create: bool) -> None:
     broker = MemoryBroker()
     (topic,) = ask_metadata(broker, 12, [name], may_create=may_create).topics
-    assert (topic.name, topic.error_code) == (name, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    assert (topic.name, topic.error_code) == (name, ErrorCode.invalid_topic_exception)
     assert broker.change_count == 0
 
 
@@ -135,7 +135,7 @@ def test_the_brokers_own_topic_is_shown_as_internal() -> None:
 def test_a_broker_that_is_full_says_so_and_answers_the_other_topics() -> None:
     broker = MemoryBroker(small_config(topic_count_max=1, default_partition_count=1))
     first, second = ask_metadata(broker, 9, ["a", "b"]).topics
-    assert (first.error_code, second.error_code) == (0, ErrorCode.POLICY_VIOLATION)
+    assert (first.error_code, second.error_code) == (0, ErrorCode.policy_violation)
 
 
 def test_topics_are_found_by_id() -> None:
@@ -143,7 +143,7 @@ def test_topics_are_found_by_id() -> None:
     response = ask_metadata(broker, BY_ID, [], ids=(UUID(int=2), UUID(int=7)), may_create=True)
     found, missing = response.topics
     assert (found.name, found.topic_id, found.error_code) == ("b", UUID(int=2), 0)
-    assert (missing.topic_id, missing.error_code) == (UUID(int=7), ErrorCode.UNKNOWN_TOPIC_ID)
+    assert (missing.topic_id, missing.error_code) == (UUID(int=7), ErrorCode.unknown_topic_id)
     assert missing.name is None
     assert broker.change_count == 2
 

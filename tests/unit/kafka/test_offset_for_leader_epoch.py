@@ -158,15 +158,15 @@ def test_many_batches_and_files_of_units_are_searched(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_client_of_another_epoch_gets_an_error(epochs: WireClient, version: int) -> None:
-    fenced = (int(ErrorCode.FENCED_LEADER_EPOCH), -1, -1)
-    unknown = (int(ErrorCode.UNKNOWN_LEADER_EPOCH), -1, -1)
+    fenced = (int(ErrorCode.fenced_leader_epoch), -1, -1)
+    unknown = (int(ErrorCode.unknown_leader_epoch), -1, -1)
     assert end_of(epochs, E1, version=version, client_epoch=E2) == fenced
     assert end_of(epochs, E1, version=version, client_epoch=E4) == unknown
     assert end_of(epochs, E1, version=version, client_epoch=E3) == (0, E1, 7)
 
 
 def test_what_does_not_exist_is_refused(epochs: WireClient) -> None:
-    unknown = (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1)
+    unknown = (int(ErrorCode.unknown_topic_or_partition), -1, -1)
     assert ask_ends(epochs, "none", [(0, 0)]) == [unknown]
     assert ask_ends(epochs, "t", [(2, 0), (-1, 0), (0, -1)]) == [unknown, unknown, NOTHING]
 

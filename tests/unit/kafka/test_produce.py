@@ -59,7 +59,7 @@ def test_every_version_says_why_a_record_is_refused(client: WireClient, version:
     """From version 8 on with the record's index and a sentence, before with the code."""
     wrong = make_batch([Raw(), Raw(), Raw(headers=[(b"x-delay", b"soon")])])
     part = client.produce("t", 0, wrong, version=version)
-    assert part.error_code == ErrorCode.INVALID_RECORD
+    assert part.error_code == ErrorCode.invalid_record
     assert part.base_offset == -1
     if version >= WITH_ERRORS:
         (error,) = part.record_errors
@@ -83,7 +83,7 @@ def test_parts_of_a_request_are_accepted_each_by_itself(client: WireClient, vers
     )
     answer = client.ask(request, version, ProduceResponse)
     assert answer.throttle_time_ms == 0
-    twice = (ErrorCode.INVALID_REQUEST, -1)
+    twice = (ErrorCode.invalid_request, -1)
     assert [
         (topic.name, [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses])
         for topic in answer.responses
@@ -92,12 +92,12 @@ def test_parts_of_a_request_are_accepted_each_by_itself(client: WireClient, vers
             "t",
             [
                 (0, 0, 0),
-                (1, ErrorCode.CORRUPT_MESSAGE, -1),
-                (2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
-                (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+                (1, ErrorCode.corrupt_message, -1),
+                (2, ErrorCode.unknown_topic_or_partition, -1),
+                (-1, ErrorCode.unknown_topic_or_partition, -1),
             ],
         ),
-        ("no-such-topic", [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 2),
+        ("no-such-topic", [(0, ErrorCode.unknown_topic_or_partition, -1)] * 2),
         ("u", [(2, *twice), (2, *twice), (0, 0, 0), (1, *twice)]),
         ("u", [(1, *twice)]),
     ]
@@ -156,7 +156,7 @@ def test_refusal_with_acks_0_closes_the_connection(client: WireClient) -> None:
 @pytest.mark.parametrize("acks", [2, -2, 32767, -32768])
 def test_other_acks_are_refused(client: WireClient, acks: int) -> None:
     part = client.produce("t", 0, PAIR, acks=acks)
-    assert part.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert part.error_code == ErrorCode.invalid_required_acks
     assert part.error_message == f"acks must be 0, 1 or all, not {acks}"
     assert next_offset(client) == 0
 
@@ -167,10 +167,10 @@ def test_other_acks_are_refused(client: WireClient, acks: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_transactional_id_is_refused(client: WireClient, version: int) -> None:
     part = client.produce("t", 0, PAIR, version=version, transactional_id="tx")
-    assert part.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert part.error_code == ErrorCode.transactional_id_authorization_failed
     assert next_offset(client) == 0
     empty = client.produce("t", 0, PAIR, version=version, transactional_id="")
-    assert empty.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert empty.error_code == ErrorCode.transactional_id_authorization_failed
 
 
 # Stored as it came

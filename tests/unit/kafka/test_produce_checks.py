@@ -28,8 +28,8 @@ from tests.support.values.record_requests import produce_request
 
 # What is wrong with a batch
 
-INVALID, CORRUPT = ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
-UNSUPPORTED = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+INVALID, CORRUPT = ErrorCode.invalid_record, ErrorCode.corrupt_message
+UNSUPPORTED = ErrorCode.unsupported_compression_type
 
 NO_BATCH = "a record batch has at least 61 bytes, got"
 NOT_ONE = "exactly one record batch is expected per partition"
@@ -65,7 +65,7 @@ WRONG_BATCHES: list[tuple[str, bytes | None, int, str]] = [
     ("negative count", make_batch(TWO, count=-1, last_delta=-2), INVALID, MISFIT),
     ("control batch", make_batch(TWO, attributes=32), INVALID, "control batches"),
     ("transaction", make_batch(TWO, attributes=16), INVALID, "transactions are not supported yet"),
-    ("LogAppendTime", make_batch(TWO, attributes=8), ErrorCode.INVALID_TIMESTAMP, "LogAppendTime"),
+    ("LogAppendTime", make_batch(TWO, attributes=8), ErrorCode.invalid_timestamp, "LogAppendTime"),
     ("codec 5", make_batch(TWO, attributes=5), UNSUPPORTED, "compression type 5"),
     ("codec 7", make_batch(TWO, attributes=7), UNSUPPORTED, "compression type 7"),
 ]
@@ -129,7 +129,7 @@ def test_wrong_record_is_refused_with_its_index(
     section = records if isinstance(records, bytes) else records_of(records)
     batch = make_batch(compress(codec, section), count=count, attributes=codec)
     part = client.produce("t", 0, batch)
-    assert part.error_code == ErrorCode.INVALID_RECORD
+    assert part.error_code == ErrorCode.invalid_record
     (error,) = part.record_errors
     assert error.batch_index == index
     assert sentence in error.batch_index_error_message
@@ -139,7 +139,7 @@ def test_wrong_record_is_refused_with_its_index(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_zstd_needs_version_7(client: WireClient, version: int) -> None:
     part = client.produce("t", 0, make_batch(TWO, codec=ZSTD), version=version)
-    assert part.error_code == (0 if version >= 7 else ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    assert part.error_code == (0 if version >= 7 else ErrorCode.unsupported_compression_type)
     assert next_offset(client) == (2 if version >= 7 else 0)
 
 
@@ -147,7 +147,7 @@ def test_zstd_needs_version_7(client: WireClient, version: int) -> None:
 def test_damaged_compression_is_refused(client: WireClient, codec: int) -> None:
     batch = make_batch(compress(codec, records_of(TWO))[:-3], count=2, attributes=codec)
     part = client.produce("t", 0, batch)
-    assert part.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert part.error_code == ErrorCode.corrupt_message
     assert "damaged" in part.error_message
     assert next_offset(client) == 0
 
@@ -177,7 +177,7 @@ def test_batch_limit_is_named(client: WireClient) -> None:
     largest = make_batch([Raw(bytes(limit - overhead))])
     assert len(largest) == limit
     part = client.produce("t", 0, make_batch([Raw(bytes(limit - overhead + 1))]))
-    assert part.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert part.error_code == ErrorCode.message_too_large
     assert part.error_message == f"the batch has {limit + 1} bytes; max.message.bytes is {limit}"
     assert client.produce("t", 0, largest).error_code == 0
 
@@ -186,7 +186,7 @@ def test_topic_lowers_the_batch_limit(client: WireClient) -> None:
     client.harness.create_topic("small", 1, {"max.message.bytes": str(len(PAIR))})
     assert client.produce("small", 0, PAIR).error_code == 0
     part = client.produce("small", 0, make_batch([*TWO, Raw(b"")]))
-    assert part.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert part.error_code == ErrorCode.message_too_large
     assert part.error_message.endswith(f"max.message.bytes is {len(PAIR)}")
 
 
@@ -208,7 +208,7 @@ def test_header_and_record_limits_are_named(codec: int) -> None:
     assert client.produce("t", 0, make_batch(fits, codec=codec)).error_code == 0
     for record, sentence in too_much:
         part = client.produce("t", 0, make_batch([*fits, record], codec=codec))
-        assert part.error_code == ErrorCode.INVALID_RECORD
+        assert part.error_code == ErrorCode.invalid_record
         assert part.error_message == sentence
         assert [error.batch_index for error in part.record_errors] == [3]
     assert next_offset(client) == 3
@@ -226,7 +226,7 @@ def test_decompression_bomb_is_refused_in_little_memory(client: WireClient, code
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert part.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert part.error_code == ErrorCode.message_too_large
     assert f"to more than {limit} bytes" in part.error_message
     assert "limits.decompressed_size_max_bytes" in part.error_message
     assert peak < 500_000
@@ -243,7 +243,7 @@ def test_full_disk_is_reported_and_nothing_is_half_stored(client: WireClient) ->
         if part.error_code:
             break
         stored += 1
-    assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert part.error_code == ErrorCode.kafka_storage_error
     assert part.error_message == "the disk is full"
     assert 0 < stored == next_offset(client)
     assert client.harness.broker.is_disk_full

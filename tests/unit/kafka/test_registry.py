@@ -5,7 +5,6 @@ from kio.index import load_request_schema, load_response_schema
 
 from appliance.errors import RemoteProtocolError
 from compat.kafka import dispatch
-from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Api, Registry, handles
 from tests.support.harness.memory_broker import MemoryBroker, memory_node
 
@@ -58,14 +57,6 @@ def test_flexible_versions_agree_with_kafkas_definitions(api: Api) -> None:
     for version in range(api.served_from, api.versions[1] + 1):
         for schema in (load_request_schema, load_response_schema):
             assert schema(api.key, version).__flexible__ == api.is_flexible(version)
-
-
-def test_error_codes_agree_with_kafkas() -> None:
-    from kio.schema.errors import ErrorCode as KafkaErrorCode
-
-    assert {code.name.lower(): code.value for code in ErrorCode}.items() <= {
-        code.name: int(code) for code in KafkaErrorCode
-    }.items()
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_batch_that_waits_too_long_is_answered_and_stays(client: WireClient, ver
     assert wait(client, 1) == 1
     ((topic,),) = (answer.responses for answer in client.answers(ProduceResponse, version))
     (part,) = topic.partition_responses
-    assert (part.index, part.error_code, part.base_offset) == (0, ErrorCode.REQUEST_TIMED_OUT, -1)
+    assert (part.index, part.error_code, part.base_offset) == (0, ErrorCode.request_timed_out, -1)
     assert part.log_append_time_ms == -1
     if version >= WITH_START_OFFSET:
         assert part.log_start_offset == 0
@@ -87,7 +87,7 @@ def test_time_counts_for_each_answer_from_when_it_was_first_seen(client: WireCli
     send(client, PAIR)
     wait(client, 0)
     assert wait(client, BOUND_MS // 2) == 1
-    assert answers(client) == [[(ErrorCode.REQUEST_TIMED_OUT, -1)]]
+    assert answers(client) == [[(ErrorCode.request_timed_out, -1)]]
     client.harness.flush()
     assert answers(client) == [[(0, 2)]]
 
@@ -106,9 +106,9 @@ def test_only_what_is_not_durable_is_given_up_on(client: WireClient) -> None:
     assert wait(client, BOUND_MS) == 1
     ((again, refused, given_up),) = answers(client)
     assert again == (0, 0)
-    assert refused[0] not in (0, ErrorCode.REQUEST_TIMED_OUT)
-    assert given_up == (ErrorCode.REQUEST_TIMED_OUT, -1)
-    assert broker.collect_metrics().request_errors[ErrorCode.REQUEST_TIMED_OUT] == 1
+    assert refused[0] not in (0, ErrorCode.request_timed_out)
+    assert given_up == (ErrorCode.request_timed_out, -1)
+    assert broker.collect_metrics().request_errors[ErrorCode.request_timed_out] == 1
 
 
 def test_idempotent_retry_gets_the_first_answer_once_that_is_durable(client: WireClient) -> None:
@@ -126,8 +126,8 @@ def test_idempotent_retry_gets_the_first_answer_once_that_is_durable(client: Wir
         wait(client, 0)
         assert wait(client, BOUND_MS) == 2
         assert answers(client) == [
-            [(ErrorCode.REQUEST_TIMED_OUT, -1)],
-            [(ErrorCode.REQUEST_TIMED_OUT, -1)],
+            [(ErrorCode.request_timed_out, -1)],
+            [(ErrorCode.request_timed_out, -1)],
         ]
     send(client, batch)
     send(client, other)

@@ -108,7 +108,6 @@ def test_refused_settings_are_named(name: str, value: str | None, message: str) 
     with pytest.raises(InvalidSettingError) as refusal:
         check_topic_settings({name: value}, CONFIG)
     assert message in refusal.value.message
-    assert refusal.value.code == 40
 
 
 def test_leading_zeros_of_numbers_are_dropped() -> None:
@@ -200,6 +199,5 @@ def test_topic_names_that_kafka_allows_are_allowed(name: str) -> None:
     ],
 )
 def test_other_topic_names_are_refused(name: str) -> None:
-    with pytest.raises(InvalidTopicError) as refusal:
+    with pytest.raises(InvalidTopicError):
         check_topic_name(name)
-    assert refusal.value.code == 17

@@ -112,7 +112,7 @@ def test_whole_blocks_in_front_of_a_damaged_one_count_as_work() -> None:
     sized = len(block).to_bytes(4, "big") + block
     packed = head + 2 * sized + b"\0\0\0\2\x09\x01"
     part = client.produce("t", 0, make_batch(packed, count=1, attributes=SNAPPY))
-    assert part.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert part.error_code == ErrorCode.corrupt_message
     assert client.session.produce.work_bytes == 8_009
 
 
@@ -146,7 +146,7 @@ def test_batch_of_tiny_blocks_is_refused(codec: int, head: bytes, block: bytes) 
     client = make_client()
     packed = head + 1_000 * block
     part = client.produce("t", 0, make_batch(packed, count=1, attributes=codec))
-    assert part.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert part.error_code == ErrorCode.corrupt_message
     assert "it has 17 blocks for" in part.error_message
     assert client.session.produce.work_bytes == 0
 
@@ -179,7 +179,7 @@ def test_batches_of_a_request_unpack_to_so_much_together(codec: int) -> None:
     for _ in range(2):
         answer = client.ask(request, 8, ProduceResponse)
         parts = answer.responses[0].partition_responses
-        assert [part.error_code for part in parts] == [0, 0, 0, *[ErrorCode.MESSAGE_TOO_LARGE] * 2]
+        assert [part.error_code for part in parts] == [0, 0, 0, *[ErrorCode.message_too_large] * 2]
         assert parts[4].error_message == (
             f"the batches of the request decompress to more than {limit} bytes, the limit set "
             "by limits.request_decompressed_size_max_bytes"
@@ -217,9 +217,9 @@ def test_forty_bombs_in_a_request_take_the_work_of_a_few(codec: int) -> None:
         answer = decode_response(ProduceResponse, 8, payload)
         parts = answer.responses[0].partition_responses
         assert {part.error_code for part in parts} <= {
-            ErrorCode.CORRUPT_MESSAGE,
-            ErrorCode.MESSAGE_TOO_LARGE,
-            ErrorCode.INVALID_RECORD,
+            ErrorCode.corrupt_message,
+            ErrorCode.message_too_large,
+            ErrorCode.invalid_record,
         }
         # The last one may be begun with a single byte left; a step counts that was cut short.
         assert path.work_bytes - before <= 2 * limit + (1 << 20)

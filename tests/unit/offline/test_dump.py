@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from appliance.commands.dump import Kind
-from appliance.store.log.frame_kinds import KIND_NAMES
 from tests.support.docs import golden_dump
 from tests.support.harness import offline_scenario as scenario
 from tests.support.harness.command_line import CommandLine
@@ -127,7 +125,3 @@ def test_a_batch_that_cannot_be_unpacked_is_reported(directory: Path, command: C
     assert frame["batch"] == {"codec": "zstd"}
     (record,) = frame["records"]
     assert "zstd" in record["problem"].lower() or "frame" in record["problem"]
-
-
-def test_every_kind_of_frame_can_be_asked_for() -> None:
-    assert {kind.value for kind in Kind} == {name.replace(" ", "-") for name in KIND_NAMES.values()}

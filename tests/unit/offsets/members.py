@@ -52,7 +52,7 @@ class RawMember:
 
     def take(self, waiting: Waiting[JoinAnswer]) -> None:
         """Read the answer to JoinGroup."""
-        assert waiting.answer.error is ErrorCode.NONE
+        assert waiting.answer.error is ErrorCode.none
         self.member_id, self.generation = waiting.answer.member_id, waiting.answer.generation
 
     def sync(self) -> None:
@@ -60,12 +60,12 @@ class RawMember:
         sent = self._groups.sync(
             self.member_id, self.generation, group=self._group, instance_id=self.instance_id
         )
-        assert sent.answer.error is ErrorCode.NONE
+        assert sent.answer.error is ErrorCode.none
 
     def leave(self) -> None:
         """Send LeaveGroup."""
         leaving = (self.member_id, self.instance_id)
-        assert self._groups.leave(leaving, group=self._group) == [ErrorCode.NONE]
+        assert self._groups.leave(leaving, group=self._group) == [ErrorCode.none]
 
 
 def join(

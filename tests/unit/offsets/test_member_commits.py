@@ -23,14 +23,14 @@ def commit(offsets: OffsetsClient, offset: int, version: int = 7, **identity: An
 def test_a_member_commits_in_its_generation_alone(offsets: OffsetsClient, version: int) -> None:
     member = join(offsets.harness, "g", ["t"])
     me = member.identity
-    assert commit(offsets, 1, version, **me) == ErrorCode.NONE
+    assert commit(offsets, 1, version, **me) == ErrorCode.none
     wrong: list[tuple[dict[str, Any], ErrorCode]] = [
-        ({"generation": member.generation + 1}, ErrorCode.ILLEGAL_GENERATION),
-        ({"generation": member.generation - 1}, ErrorCode.ILLEGAL_GENERATION),
-        ({"generation": -1}, ErrorCode.ILLEGAL_GENERATION),
-        ({"member_id": "somebody"}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"member_id": ""}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"member_id": "", "generation": -1}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"generation": member.generation + 1}, ErrorCode.illegal_generation),
+        ({"generation": member.generation - 1}, ErrorCode.illegal_generation),
+        ({"generation": -1}, ErrorCode.illegal_generation),
+        ({"member_id": "somebody"}, ErrorCode.unknown_member_id),
+        ({"member_id": ""}, ErrorCode.unknown_member_id),
+        ({"member_id": "", "generation": -1}, ErrorCode.unknown_member_id),
     ]
     for change, error in wrong:
         assert commit(offsets, 2, version, **me | change) == error, change
@@ -39,25 +39,25 @@ def test_a_member_commits_in_its_generation_alone(offsets: OffsetsClient, versio
 
 def test_when_the_last_member_has_left_tools_may_commit_again(offsets: OffsetsClient) -> None:
     member = join(offsets.harness, "g", ["t"])
-    assert commit(offsets, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(offsets, 1) == ErrorCode.unknown_member_id
     member.leave()
-    assert commit(offsets, 2) == ErrorCode.NONE
-    assert commit(offsets, 3, **member.identity) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(offsets, 2) == ErrorCode.none
+    assert commit(offsets, 3, **member.identity) == ErrorCode.unknown_member_id
     assert offsets.fetch("g") == {PLACE: Committed(2)}
 
 
 @pytest.mark.parametrize("version", VERSIONS_WITH_INSTANCE_IDS)
 def test_a_static_member_that_was_replaced_is_fenced(offsets: OffsetsClient, version: int) -> None:
     old = join(offsets.harness, "g", ["t"], instance_id="i")
-    assert commit(offsets, 1, version, **old.identity) == ErrorCode.NONE
+    assert commit(offsets, 1, version, **old.identity) == ErrorCode.none
     before = old.identity
     old.member_id = ""
     old.take(old.ask_to_join())
     assert old.member_id != before["member_id"]
-    assert commit(offsets, 2, version, **before) == ErrorCode.FENCED_INSTANCE_ID
+    assert commit(offsets, 2, version, **before) == ErrorCode.fenced_instance_id
     unknown = before | {"instance_id": "j"}
-    assert commit(offsets, 2, version, **unknown) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert commit(offsets, 3, version, **old.identity) == ErrorCode.NONE
+    assert commit(offsets, 2, version, **unknown) == ErrorCode.unknown_member_id
+    assert commit(offsets, 3, version, **old.identity) == ErrorCode.none
 
 
 def test_during_a_rebalance_members_commit_until_they_have_joined_again(
@@ -66,17 +66,17 @@ def test_during_a_rebalance_members_commit_until_they_have_joined_again(
     """Kafka's rule: a member may commit until its partition is taken away."""
     first = join(offsets.harness, "g", ["t"])
     second = RawMember(offsets.harness, "g", ["t"], "consumer")
-    assert commit(offsets, 1, **first.identity) == ErrorCode.NONE
+    assert commit(offsets, 1, **first.identity) == ErrorCode.none
     second_waits = second.ask_to_join()
-    assert commit(offsets, 2, **first.identity) == ErrorCode.NONE
+    assert commit(offsets, 2, **first.identity) == ErrorCode.none
     first_waits = first.ask_to_join()
     first.take(first_waits)
     second.take(second_waits)
     for member in (first, second):
-        assert commit(offsets, 3, **member.identity) == ErrorCode.REBALANCE_IN_PROGRESS
+        assert commit(offsets, 3, **member.identity) == ErrorCode.rebalance_in_progress
     first.sync()
     for number, member in enumerate((first, second)):
-        assert commit(offsets, 4 + number, **member.identity) == ErrorCode.NONE
+        assert commit(offsets, 4 + number, **member.identity) == ErrorCode.none
     assert offsets.fetch("g") == {PLACE: Committed(5)}
 
 
@@ -84,6 +84,6 @@ def test_a_member_goes_on_committing_after_a_restart(offsets: OffsetsClient) -> 
     member = join(offsets.harness, "g", ["t"])
     commit(offsets, 1, **member.identity)
     offsets = offsets.reborn("crash")
-    assert commit(offsets, 2, **member.identity) == ErrorCode.NONE
-    assert commit(offsets, 3) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(offsets, 2, **member.identity) == ErrorCode.none
+    assert commit(offsets, 3) == ErrorCode.unknown_member_id
     assert offsets.fetch("g") == {PLACE: Committed(2)}

@@ -94,11 +94,11 @@ def test_each_partition_is_answered_by_itself(offsets: OffsetsClient, version: i
     }
     assert offsets.commit("g", commits, version=version) == {
         ("t", 0): 0,
-        ("t", 3): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ("t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ("t", 3): ErrorCode.unknown_topic_or_partition,
+        ("t", -1): ErrorCode.unknown_topic_or_partition,
+        ("t", 1): ErrorCode.offset_metadata_too_large,
         ("t", 2): 0,
-        ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("missing", 0): ErrorCode.unknown_topic_or_partition,
         ("u", 0): 0,
     }
     assert sorted(offsets.fetch("g")) == [("t", 0), ("t", 2), ("u", 0)]
@@ -109,7 +109,7 @@ def test_the_size_of_metadata_counts_in_bytes(offsets: OffsetsClient) -> None:
     largest = offsets.harness.config.offset_metadata_size_max_bytes
     commits = {("t", 0): Commit(1, "ö" * (largest // 2)), ("t", 1): Commit(1, "ö" * largest)}
     errors = offsets.commit("g", commits)
-    assert errors == {("t", 0): 0, ("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert errors == {("t", 0): 0, ("t", 1): ErrorCode.offset_metadata_too_large}
 
 
 def test_nothing_to_commit_is_no_error(offsets: OffsetsClient) -> None:
@@ -138,8 +138,8 @@ def test_who_claims_to_be_a_member_must_be_one(offsets: OffsetsClient, version: 
     commits = {("t", 0): Commit(1), ("missing", 0): Commit(1)}
     errors = offsets.commit("g", commits, version=version, member_id="m", generation=4)
     assert errors == {
-        ("t", 0): ErrorCode.ILLEGAL_GENERATION,
-        ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("t", 0): ErrorCode.illegal_generation,
+        ("missing", 0): ErrorCode.unknown_topic_or_partition,
     }
     assert offsets.fetch("g") == {}
 

@@ -4,7 +4,7 @@ from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.offsets_client import Commit, Committed, OffsetsClient
 from tests.unit.offsets.members import join
 
-NONE = ErrorCode.NONE
+NONE = ErrorCode.none
 
 
 def test_offsets_are_deleted_one_by_one(offsets: OffsetsClient) -> None:
@@ -17,8 +17,8 @@ def test_offsets_are_deleted_one_by_one(offsets: OffsetsClient) -> None:
         {
             ("t", 1): NONE,
             ("t", 2): NONE,
-            ("t", 3): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ("t", 3): ErrorCode.unknown_topic_or_partition,
+            ("missing", 0): ErrorCode.unknown_topic_or_partition,
             ("u", 0): NONE,
         },
     )
@@ -28,13 +28,13 @@ def test_offsets_are_deleted_one_by_one(offsets: OffsetsClient) -> None:
 
 
 def test_a_group_that_does_not_exist_has_no_offsets(offsets: OffsetsClient) -> None:
-    assert offsets.delete("g", [("t", 0)]) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
-    assert offsets.delete("", [("t", 0)]) == (ErrorCode.INVALID_GROUP_ID, {})
+    assert offsets.delete("g", [("t", 0)]) == (ErrorCode.group_id_not_found, {})
+    assert offsets.delete("", [("t", 0)]) == (ErrorCode.invalid_group_id, {})
 
 
 def test_nothing_to_delete_needs_no_group(offsets: OffsetsClient) -> None:
     """As in Kafka: without a partition that exists the group is not looked at."""
-    unknown = {("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    unknown = {("t", 9): ErrorCode.unknown_topic_or_partition}
     assert offsets.delete("g", [("t", 9)]) == (NONE, unknown)
     assert offsets.delete("g", []) == (NONE, {})
 
@@ -44,7 +44,7 @@ def test_a_topic_that_is_subscribed_to_keeps_its_offsets(offsets: OffsetsClient)
     member = join(offsets.harness, "g", ["t"])
     assert offsets.delete("g", [("t", 0), ("u", 0)]) == (
         NONE,
-        {("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): NONE},
+        {("t", 0): ErrorCode.group_subscribed_to_topic, ("u", 0): NONE},
     )
     assert offsets.fetch("g") == {("t", 0): Committed(1)}
     member.leave()
@@ -58,6 +58,6 @@ def test_a_group_with_members_that_are_no_consumers_keeps_its_offsets(
     """Nobody can say which topics its members read."""
     offsets.commit("g", {("t", 0): Commit(1)})
     member = join(offsets.harness, "g", ["u"], protocol_type="connect")
-    assert offsets.delete("g", [("t", 0)]) == (ErrorCode.NON_EMPTY_GROUP, {})
+    assert offsets.delete("g", [("t", 0)]) == (ErrorCode.non_empty_group, {})
     member.leave()
     assert offsets.delete("g", [("t", 0)]) == (NONE, {("t", 0): NONE})

@@ -154,7 +154,7 @@ def test_all_offsets_together_are_bounded() -> None:
         number += 1
     assert 20 < number < 40
     both = {("t", 0): Commit(2, "y" * 100), ("t", 1): Commit(2, "x" * 100)}
-    too_large = dict.fromkeys(both, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    too_large = dict.fromkeys(both, ErrorCode.invalid_commit_offset_size)
     assert offsets.commit("g0", both) == too_large
     assert offsets.fetch("g0") == {("t", 0): Committed(1, "x" * 100)}
     assert offsets.commit("g0", {("t", 0): Commit(2, "y" * 100)}) == {("t", 0): 0}
@@ -162,7 +162,7 @@ def test_all_offsets_together_are_bounded() -> None:
     assert offsets.commit("g0", {("t", 1): Commit(2, "x" * 100)}) == {("t", 1): 0}
     again = offsets.reborn("crash").harness.broker._store.state.groups
     assert store.offsets_size == again.offsets_size == exact_size(offsets.harness)
-    assert offsets.harness.groups.delete("g0") == ErrorCode.NONE
+    assert offsets.harness.groups.delete("g0") == ErrorCode.none
     assert store.offsets_size == exact_size(offsets.harness) > 0
     offsets.harness.delete_topic("t")
     assert store.offsets_size == 0
@@ -214,10 +214,10 @@ def test_a_full_disk_refuses_commits_and_keeps_what_was_committed() -> None:
     offsets.commit("g", kept)
     fill(offsets)
     new = {("t", index): Commit(2, "lost" * 100) for index in range(64)}
-    refused = dict.fromkeys(new, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    refused = dict.fromkeys(new, ErrorCode.coordinator_not_available)
     for _ in range(3):
         assert offsets.commit("g", new) == refused
-    assert offsets.delete("g", list(kept)) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, {})
+    assert offsets.delete("g", list(kept)) == (ErrorCode.coordinator_not_available, {})
     assert offsets.fetch("g") == committed(kept)
     assert offsets.reborn("crash").fetch("g") == committed(kept)
 
@@ -226,7 +226,7 @@ def test_commits_go_on_once_there_is_room_again() -> None:
     offsets = client_of(t=64)
     fill(offsets)
     large = {("t", index): Commit(1, "x" * 100) for index in range(64)}
-    assert set(offsets.commit("g", large).values()) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert set(offsets.commit("g", large).values()) == {ErrorCode.coordinator_not_available}
     offsets.harness.disk.free = 1 << 30
     offsets.harness.clock.advance_ms(1_000)
     assert offsets.commit("g", {("t", 0): Commit(2)}) == {("t", 0): 0}
@@ -251,7 +251,7 @@ def test_a_commit_taken_at_the_last_moment_has_its_place_in_the_reserve(size: in
         for commits, payload in zip(wanted, take(client), strict=False):
             answer = OffsetCommitResponse.decode(payload, version=7, header=True)
             (error,) = commit_errors(answer).values()
-            assert error in (0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            assert error in (0, ErrorCode.coordinator_not_available)
             refused_count += error != 0
             acknowledged |= {} if error else committed(commits)
     assert refused_count > 0
@@ -263,7 +263,7 @@ def test_a_member_that_commits_on_a_full_disk_stays_a_member() -> None:
     offsets = client_of(t=64)
     member = join(offsets.harness, "g", ["t"])
     fill(offsets)
-    refused = {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    refused = {("t", 0): ErrorCode.coordinator_not_available}
     large = {("t", 0): Commit(1, "x" * 2_000)}  # more than what `fill` may leave free
     assert offsets.commit("g", large, **member.identity) == refused
     offsets.harness.disk.free = 1 << 30

@@ -371,7 +371,7 @@ def assert_refused(play: Play, entries: Sequence[RunEntry], path: Path) -> None:
     with pytest.raises(CorruptionError) as caught:
         drain(runs.check(entries))
     assert caught.value.path == path
-    assert projections.due.pending == len(projections.ids) == 0
+    assert projections.due.pending == projections.ids.count == 0
 
 
 @pytest.mark.parametrize("which", range(4))

@@ -10,7 +10,7 @@ from _core.bytes.borrowed import Borrowed
 from _core.bytes.crc32c import crc32c
 from _core.bytes.record_list import records
 from _core.log.frames import check, read_header
-from _core.queue.frame_finder import find_candidate, scan_units
+from _core.queue.frame_finder import find_candidate
 
 TAKERS: tuple[Callable[..., object], ...] = (
     Borrowed,
@@ -21,7 +21,6 @@ TAKERS: tuple[Callable[..., object], ...] = (
     lambda data: records(data, 1),
     lambda data: check(data, 0),
     lambda data: find_candidate(data, 0, 0),
-    lambda data: scan_units(data, 0),
 )
 
 

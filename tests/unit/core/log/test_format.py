@@ -25,6 +25,7 @@ from tests.support.docs.format_doc import (
     number_tables,
     struct_format,
 )
+from tests.support.docs.source_files import enum_numbers
 from tests.support.harness.configs import DATA_DIR
 from tests.support.harness.produce_harness import ProduceHarness
 from tests.support.oracles import frames_model as model
@@ -34,6 +35,7 @@ from tests.support.values import txn_payloads as txn
 PAGE = PATH.read_text()
 FIELDS = field_tables(PAGE)
 NUMBERS = number_tables(PAGE)
+LAYOUT = enum_numbers("_core/bytes/layout.pxd")
 
 FIXED_TABLES = [
     ("header", "AT_", layout.FRAME_HEADER_SIZE),
@@ -86,10 +88,10 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
 
 
 def layout_names(prefix: str) -> dict[str, int]:
-    """The constants of `_core.bytes.layout` that begin so, by the rest of their name."""
+    """The constants of `_core/bytes/layout.pxd` that begin so, by the rest of their name."""
     return {
-        name.removeprefix(prefix): int(value)
-        for name, value in vars(layout).items()
+        name.removeprefix(prefix): value
+        for name, value in LAYOUT.items()
         if name.startswith(prefix)
     }
 
@@ -129,7 +131,7 @@ def test_sizes_in_the_text_are_those_of_the_layout() -> None:
     file_size = f"{layout.UNITS_PER_FILE:,} units, {layout.UNITS_PER_FILE * layout.UNIT_SIZE:,} by"
     assert file_size in PAGE
     assert f"at most {layout.RUN_BLOCK_SIZE_MAX:,} |" in PAGE
-    assert f"at least {layout.RUN_OFFSETS_MIN:,} more" in PAGE
+    assert f"at least {LAYOUT['RUN_OFFSETS_MIN']:,} more" in PAGE
 
 
 @pytest.mark.parametrize("table", PAYLOAD_STRUCTS)
@@ -303,7 +305,7 @@ def test_model_makes_the_golden_deliver_frame() -> None:
 
 CONTROL_PAYLOADS = {
     "topic": (model.TOPIC, 1, control.encode_topic(golden.TOPIC_FRAME)),
-    "offset": (model.OFFSET, 0, group.encode_offsets(golden.OFFSETS)),
+    "offset": (model.OFFSET, 0, golden.encode_offsets(golden.OFFSETS)),
     "producer": (model.PRODUCER, 0, control.encode_producer(golden.NEXT_PRODUCER_ID)),
     "group": (model.GROUP, 0, group.encode_group(golden.GROUP_FRAME)),
     "txn": (model.TXN, 0, txn.encode_txn(golden.TXN_COMMIT)),

@@ -15,13 +15,13 @@ def pointers(request: pytest.FixtureRequest) -> Pointers:
     return found
 
 
-def state(pointers: Pointers) -> tuple[int, int, int, int]:
-    return pointers.wrote, pointers.committed, pointers.flushed, pointers.replicated
+def state(pointers: Pointers) -> tuple[int, int, int]:
+    return pointers.wrote, pointers.committed, pointers.flushed
 
 
 def test_everything_before_the_start_is_on_the_disk() -> None:
     pointers = Pointers(4_096, sync_flush=True)
-    assert state(pointers) == (4_096, 4_096, 4_096, 4_096)
+    assert state(pointers) == (4_096, 4_096, 4_096)
     assert pointers.visible == 4_096
 
 
@@ -35,7 +35,7 @@ def test_each_may_catch_up_with_the_one_before_it(pointers: Pointers) -> None:
     pointers.advance_committed(300)
     pointers.advance_flushed(300)
     pointers.advance_flushed(300)
-    assert state(pointers) == (300, 300, 300, 300)
+    assert state(pointers) == (300, 300, 300)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_log_does_not_begin_before_its_beginning() -> None:
         Pointers(-1, sync_flush=True)
 
 
-@pytest.mark.parametrize("name", ["wrote", "committed", "flushed", "replicated", "visible"])
+@pytest.mark.parametrize("name", ["wrote", "committed", "flushed", "visible"])
 def test_pointers_move_by_their_verbs_alone(pointers: Pointers, name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(pointers, name, 1_000)

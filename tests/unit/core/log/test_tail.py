@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from _core.log.frames import check, read_header
-from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
 from tests.support.docs.golden_frames import START_MS, log_tail
 from tests.support.oracles import frames_model as model
@@ -240,34 +239,3 @@ def test_the_log_is_whole_frames_from_end_to_end_whatever_is_appended(
             found.append((at, header["tables_size"]))
         at += header["size"]
     assert found == [(pos, size + -size % 8) for pos, size in payloads]
-
-
-# Pointers
-
-
-def test_pointers_never_move_back_or_pass_each_other() -> None:
-    pointers = Pointers(100, sync_flush=True)
-    pointers.advance_wrote(300)
-    pointers.advance_committed(200)
-    pointers.advance_flushed(150)
-    for move, pos in (
-        (pointers.advance_wrote, 299),
-        (pointers.advance_committed, 199),
-        (pointers.advance_committed, 301),
-        (pointers.advance_flushed, 149),
-        (pointers.advance_flushed, 201),
-    ):
-        with pytest.raises(AssertionError):
-            move(pos)
-    assert (pointers.wrote, pointers.committed, pointers.flushed) == (300, 200, 150)
-    with pytest.raises(AssertionError):
-        Pointers(-1, sync_flush=True)
-
-
-@pytest.mark.parametrize(("sync_flush", "visible"), [(True, 150), (False, 200)])
-def test_visible_is_what_the_flush_mode_promises(sync_flush: bool, visible: int) -> None:
-    pointers = Pointers(100, sync_flush=sync_flush)
-    pointers.advance_wrote(300)
-    pointers.advance_committed(200)
-    pointers.advance_flushed(150)
-    assert pointers.visible == visible

@@ -1,35 +1,15 @@
-"""Units looked through by tag hash, and units rebuilt from frames."""
+"""Units rebuilt from frames."""
 
 import random
 import struct
 
 import pytest
 
-from _core.queue.frame_finder import LOST, UnitScan, find_candidate, scan_units
+from _core.queue.frame_finder import LOST, UnitScan, find_candidate
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.values.kafka_records import Record, delay
 
 UNIT = struct.Struct(">qiq")
-
-
-def test_units_are_scanned_by_queue_offset() -> None:
-    units = b"".join(UNIT.pack(1000 * i, 200, i % 3) for i in range(10))
-    assert scan_units(units, 40) == [(40 + i, 1000 * i, 200, i % 3) for i in range(10)]
-    assert scan_units(b"", 40) == []
-
-
-def test_units_are_scanned_by_the_hash_of_a_tag() -> None:
-    codes = [0, -5, 7, -5, 1 << 62, 7, -5]
-    units = b"".join(UNIT.pack(8 * i, 100, code) for i, code in enumerate(codes))
-    for code in {*codes, 99}:
-        found = [offset for offset, _, _, _ in scan_units(units, 0, code)]
-        assert found == [i for i, each in enumerate(codes) if each == code]
-
-
-def test_a_scan_passes_over_records_that_are_lost() -> None:
-    """And over what was never written."""
-    units = UNIT.pack(8, 100, 0) + UNIT.pack(16, -100, 0) + UNIT.pack(0, LOST, 0) + bytes(20)
-    assert scan_units(units + UNIT.pack(24, 100, 0), 5) == [(5, 8, 100, 0), (9, 24, 100, 0)]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ CODECS: dict[str, Codec] = {
     "topic": (control.encode_topic, control.decode_topic),
     "producer": (control.encode_producer, control.decode_producer),
     "epoch": (control.encode_epoch, control.decode_epoch),
-    "offset": (group.encode_offsets, group.decode_offsets),
+    "offset": (golden.encode_offsets, group.decode_offsets),
     "group": (group.encode_group, group.decode_group),
     "sequences": (lambda value: carry.encode_sequences(*value), sequences.decode_sequences),
 }
