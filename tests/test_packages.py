@@ -157,6 +157,7 @@ def requirements(name: str) -> dict[str, str]:
 
 OF_SPARK = (
     "appliance/commands/export.py",
+    "appliance/commands/import_rows.py",
     "appliance/commands/table_files.py",
     "appliance/commands/table_rows.py",
     "compat/spark/",
