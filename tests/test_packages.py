@@ -155,8 +155,16 @@ def requirements(name: str) -> dict[str, str]:
     return {match[1].lower(): match[2] for match in found if match}
 
 
-OF_SPARK = ("compat/pipeline/", "compat/spark/", "compat/tables/")
-"""Packages that only `latermq[spark]` can use; no other one imports what it adds."""
+OF_SPARK = (
+    "appliance/commands/export.py",
+    "appliance/commands/import_rows.py",
+    "appliance/commands/table_files.py",
+    "appliance/commands/table_rows.py",
+    "compat/pipeline/",
+    "compat/spark/",
+    "compat/tables/",
+)
+"""What only `latermq[spark]` can use; nothing else imports what it adds."""
 
 
 def imported_by(files: Iterable[SourceFile]) -> set[str]:

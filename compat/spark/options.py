@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.errors import ConfigError
+from appliance.store.paths import DataPaths
 from compat.tables.schema import TABLE_NAMES
 from compat.tables.selection import ANY, Bounds, Selection
 from compat.tables.table import SPLIT_BYTES, Query, check_query
@@ -84,11 +85,14 @@ def _root(options: Mapping[str, str]) -> Path:
     """Return the directory to read: the snapshot if there is one."""
     if "paths" in options:
         raise ConfigError("give one data directory, not several")
-    found = options.get("snapshot") or options.get("path")
-    if not found:
+    snapshot, path = options.get("snapshot", ""), options.get("path", "")
+    is_name = snapshot != "" and "/" not in snapshot
+    if not path and (is_name or not snapshot):
         raise ConfigError('give the data directory: .option("path", DIR)')
+    root = Path((path if is_name or not snapshot else snapshot).removeprefix("file:"))
     # An executor may run in another directory.
-    return Path(found.removeprefix("file:")).absolute()
+    root = root.absolute()
+    return DataPaths(root).log_snapshot(snapshot) if is_name else root
 
 
 def _verifies(options: Mapping[str, str]) -> bool:
@@ -96,7 +100,7 @@ def _verifies(options: Mapping[str, str]) -> bool:
     if not verifies and not options.get("snapshot"):
         raise ConfigError(
             "verifyCrc is false: that is allowed for a snapshot alone, whose frames were checked; "
-            'give .option("snapshot", DIR), or leave verifyCrc out'
+            'give .option("snapshot", NAME), or leave verifyCrc out'
         )
     return verifies
 

@@ -89,7 +89,7 @@ class ScanTask:
         topics: the topics that are selected.
         selection: rows outside it may be left out.
         salt: salt of the frames.
-        outcomes: of the timers that the ranges accepted.
+        outcomes: of the timers that each range accepted; empty for other tables.
         verifies: check the CRCs of batches.
         fails_on_loss: raise an error where frames cannot be read; otherwise pass over them.
     """
@@ -102,7 +102,7 @@ class ScanTask:
     topics: Topics
     selection: Selection
     salt: int
-    outcomes: bytes
+    outcomes: tuple[bytes, ...]
     verifies: bool = True
     fails_on_loss: bool = True
 
@@ -111,14 +111,23 @@ class ScanTask:
 
         Raises:
             DataLossError: a frame of the plan is not whole any more.
-            SegmentGoneError: a segment is not there any more.
+            SegmentGoneError: a segment is not there any more. If losses are accepted, it is passed
+                over, unless it goes while the task reads more segments than are held open.
         """
         with closing(LogReader(fs or OsFileSystem(), self.root)) as reader:
             reader.segments = list(self.segments)
-            scan = self._scan(reader)
+            scan = self._scan(reader, self._ranges_left(reader))
             schema = schema_of(self.table, self.columns)
             while (columns := self._step(scan)) is not None:
                 yield record_batch(schema, columns)
+
+    def _ranges_left(self, reader: LogReader) -> list[int]:
+        """Return the places in `ranges` of those that are read."""
+        return [
+            place
+            for place, (start, _) in enumerate(self.ranges)
+            if self.fails_on_loss or reader.has(start)
+        ]
 
     def _step(self, scan: RowScan) -> dict[str, tuple[Any, ...]] | None:
         try:
@@ -134,11 +143,11 @@ class ScanTask:
             if self.fails_on_loss:
                 raise DataLossError(self.root, pos, fault)
 
-    def _scan(self, reader: LogReader) -> RowScan:
+    def _scan(self, reader: LogReader, places: list[int]) -> RowScan:
         selection = self.selection
         return _SCANS[self.table](
             read=reader.read_into,
-            ranges=[self._with_segment(start, end) for start, end in self.ranges],
+            ranges=[self._with_segment(*self.ranges[place]) for place in places],
             topics=self.topics,
             columns=self.columns,
             decompress=lambda codec, section: decompress(codec, section, UNPACKED_MAX_BYTES),
@@ -148,7 +157,7 @@ class ScanTask:
             stored=selection.stored,
             due=selection.due,
             partition=-1 if selection.partition is None else selection.partition,
-            outcomes=self.outcomes,
+            outcomes=b"".join(self.outcomes[place] for place in places if self.outcomes),
             kinds=_KINDS,
             takes_others=selection.topics is None,
         )

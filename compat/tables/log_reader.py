@@ -109,6 +109,14 @@ class LogReader:
         lost = read_around(self._file(base), memory, pos - base)
         return [(base + begin, base + end, why) for begin, end, why in lost]
 
+    def has(self, pos: int) -> bool:
+        """Return whether the segment of a log position is there; it is held open then."""
+        try:
+            self._file(self.segments[self._index_of(pos)][0])
+        except SegmentGoneError:
+            return False
+        return True
+
     def _index_of(self, pos: int) -> int:
         low, high = 0, len(self.segments)
         while high - low > 1:

@@ -111,9 +111,9 @@ def _scan(plan: Plan, query: Query, zones: list[Zone], start: int, end: int) -> 
     ranges = merged([(max(zone.start, start), min(zone.end, end)) for zone in zones], plan)
     used = frozenset().union(*(zone.topics for zone in zones))
     topics = {key: value for key, value in plan.topics(query.selection).items() if key in used}
-    outcomes = b""
+    outcomes: tuple[bytes, ...] = ()
     if query.table == "timers":
-        outcomes = b"".join(plan.outcomes(*each) for each in ranges)
+        outcomes = tuple(plan.outcomes(*each) for each in ranges)
     low, high = ranges[0][0], ranges[-1][1]
     segments = tuple(each for each in plan.reader.segments if each[0] < high and low < sum(each))
     return ScanTask(

@@ -11,6 +11,7 @@ from appliance.config.config import Config, settings
 from appliance.metrics import METRICS
 from appliance.store.recovery.decisions import DECISIONS, LOG_FAULTS, REASONS, TAILS, Unclean
 from appliance.units import format_duration_ms
+from tests.support.docs.table_columns import column_tables
 
 DOCS: Final = Path(__file__).parents[3] / "docs"
 BEGIN: Final = "<!-- table: written by tests/support/docs/doc_tables.py -->\n"
@@ -100,6 +101,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "CONFIGURATION.md": settings_table,
     "METRICS.md": metrics_table,
     "RECOVERY.md": recovery_tables,
+    "SPARK.md": column_tables,
 }
 
 

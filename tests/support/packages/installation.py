@@ -50,8 +50,10 @@ for name in sys.argv[1:]:
         try:
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
-            may_lack = module.name.startswith(("compat.tables.", "compat.spark."))
-            if not may_lack or error.name.partition(".")[0] not in of_extra:
+            is_of_extra = module.name.startswith(
+                ("appliance.commands.table_files", "compat.tables.", "compat.spark.")
+            )
+            if not is_of_extra or error.name.partition(".")[0] not in of_extra:
                 raise
 """
 

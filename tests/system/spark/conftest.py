@@ -45,16 +45,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         pytest.skip(missing)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     scratch = tmp_path_factory.mktemp("spark")
+    # A short life is faster without the second compiler of Java and without generated code.
     started = session(
         "latermq tests",
         {
             "spark.master": "local[2]",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.driver.memory": "700m",
             "spark.jars": ",".join(map(str, connector_jars())),
             "spark.local.dir": str(scratch / "local"),
             "spark.log.level": "OFF",
+            "spark.sql.codegen.wholeStage": "false",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.streaming.metricsEnabled": "false",

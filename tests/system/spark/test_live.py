@@ -1,5 +1,6 @@
 """The directory of a broker that runs, is written to and is killed, against its own answers."""
 
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.support.harness.appliance_process import ApplianceProcess
+from tests.support.harness.appliance_process import ApplianceProcess, latermq_command
 from tests.system.spark.reading import load, rows
 
 if TYPE_CHECKING:
@@ -112,6 +113,27 @@ def test_a_table_is_what_a_consumer_sees_of_the_same_broker(
     appliance.start()
     assert found == consume(appliance.kafka, visible + 25)
     appliance.stop()
+
+
+def test_a_snapshot_stays_when_the_head_of_the_log_goes(
+    spark: "SparkSession", appliance: ApplianceProcess
+) -> None:
+    root = appliance.data_dir
+    produce(appliance.kafka, "none", 30, "before")
+    wait_for(spark, root, 25)
+    command = [latermq_command(), "snapshot", "create", "pinned", "--admin", appliance.admin]
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+    produce(appliance.kafka, "none", 30, "after")
+    wait_for(spark, root, 50)
+    appliance.stop()
+    df = load(spark, root, snapshot="pinned", columns="value", verifyCrc="false")
+    before = rows(df)
+    assert len(before) == 25
+    for segment in (root / "commitlog").iterdir():
+        segment.unlink()
+    assert rows(df) == before
+    elsewhere = str(root / "snapshots" / "pinned")
+    assert rows(load(spark, root, snapshot=elsewhere, columns="value")) == before
 
 
 def test_lateness_and_groups_are_those_of_the_broker(

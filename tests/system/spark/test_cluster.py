@@ -1,0 +1,85 @@
+"""A cluster of processes that get latermq as an environment archive, and nothing else."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from compat.spark import needs
+from tests.support.docs.source_files import PACKAGES, ROOT
+
+PROGRAM = """\
+import sys
+from pyspark.sql import SparkSession
+
+archive, root = sys.argv[1:]
+sys.path.insert(0, archive.removesuffix(".tar.gz"))
+from compat.spark import register
+
+builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+for name, value in {
+    "spark.archives": archive + "#environment",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "700m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.memory": "512m",
+    "spark.executorEnv.PYTHONPATH": "environment",
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+}.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+register(spark)
+
+def counted(rows):
+    import compat.tables
+    return [(len(list(rows)), compat.tables.__file__)]
+
+df = spark.read.format("latermq").option("splitBytes", "1").load(root)
+found = df.rdd.mapPartitions(counted).collect()
+print(len(found), sum(count for count, _ in found))
+print(all("/environment/" in place for _, place in found))
+spark.stop()
+"""
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """What the wheel installs, as an archive; the libraries are those of this environment."""
+    tree = tmp_path / "environment"
+    for package in PACKAGES:
+        wanted = shutil.ignore_patterns("*.pyx", "*.pxd", "*.h", "__pycache__")
+        shutil.copytree(ROOT / package, tree / package, ignore=wanted)
+    packed = tmp_path / "environment.tar.gz"
+    with tarfile.open(packed, "w:gz", compresslevel=1) as file:
+        for path in tree.iterdir():
+            file.add(path, path.name)
+    return packed
+
+
+def test_executors_read_with_what_the_archive_has(
+    archive: Path, store: Path, tmp_path: Path
+) -> None:
+    if (missing := needs.find_missing()) is not None:
+        pytest.skip(missing)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program), str(archive), str(store)],
+        cwd=tmp_path,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, re.findall(".*Error.*", done.stderr)
+    lines = [line for line in done.stdout.splitlines() if line.split()]
+    assert lines == ["3 24", "True"], "one task for each segment"
