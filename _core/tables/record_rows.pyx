@@ -253,6 +253,10 @@ cdef class TimerRows(RecordRows):
             self.timers += h.timer_count
         return 0
 
+    cdef int _end_range(self) except -1:
+        self.ranges.clear()      # which outcomes belong to later frames is not known any more
+        return 0
+
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef int64_t first = self.timers
         self.timers += h.timer_count

@@ -96,7 +96,6 @@ cdef class RowScan:
     cdef int64_t start_offset         # of its partition
     cdef int64_t rows
     cdef readonly list faults         # (log position, fault), until they are taken
-    cdef readonly bint is_broken
     cdef ColumnData columns[COLUMN_ROOM]
     cdef bint _enters(self) except -1
     cdef bint _takes_place(self, const FrameHeader* h) except -1
@@ -104,6 +103,7 @@ cdef class RowScan:
     cdef bint _needs_bodies(self) noexcept nogil
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _skipped(self, const FrameHeader* h) except -1
+    cdef int _end_range(self) except -1
     cdef object _section(self, const FrameHeader* h, const uint8_t* batch, int codec, Cursor* c)
     cdef int _put_place(self, const FrameHeader* h, int64_t count) except -1 nogil
     cdef int _put_stored(self, const FrameHeader* h, int64_t count) except -1 nogil

@@ -8,7 +8,6 @@ COLUMN_NAMES: tuple[str, ...]
 class RowScan:
     pos: int
     faults: list[tuple[int, str]]
-    is_broken: bool
     def __new__(
         cls,
         *,

@@ -68,8 +68,8 @@ cdef class RowScan:
 
     Attributes:
         pos: log position reached.
-        faults: (log position, fault) of each frame that was skipped, until `take_faults`.
-        is_broken: the scan ended before its end, because no frame was where one should be.
+        faults: (log position, fault) of each frame that was skipped, until `take_faults`. If its
+            head is wrong, the rest of its range was skipped as well.
     """
 
     def __cinit__(
@@ -184,9 +184,8 @@ cdef class RowScan:
                 fault = check_head(p, window.end - self.pos, self.limit - self.pos, self.pos, &h)
         if fault != FRAME_OK or (self.salt and h.salt != self.salt):
             self.faults.append((self.pos, frames.FAULTS[fault] if fault != FRAME_OK else OTHER_LOG))
-            self.is_broken = True
-            self.ranges.clear()
             self.pos = self.end
+            self._end_range()
             return
         if not self._takes_place(&h) or not self._takes(&h):
             self._skipped(&h)
@@ -241,6 +240,10 @@ cdef class RowScan:
 
     cdef int _skipped(self, const FrameHeader* h) except -1:
         """Note that a frame has no rows."""
+        return 0
+
+    cdef int _end_range(self) except -1:
+        """Note that the rest of a range is skipped, because no frame is where one should be."""
         return 0
 
     # Parts of a row

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -148,11 +148,11 @@ def export(  # noqa: PLR0917 (these are flags: click passes them by name)
         if format_ is Format.PARQUET:
             if out is None or out == STDOUT:
                 raise ConfigError("--out is missing: give a directory, or a file.parquet")
-            job.write_parquet(Path(out), compression or Compression.ZSTD)
+            job.write_parquet(Path(out).resolve(), compression or Compression.ZSTD)
         elif compression is not None:
             raise ConfigError("--compression is for Parquet: pipe JSON lines through a compressor")
         else:
-            job.write_json(None if out in (None, STDOUT) else Path(str(out)))
+            job.write_json(None if out in (None, STDOUT) else Path(str(out)).resolve())
     except LossError as error:
         complain(error.message)
         raise usage.Exit(EXIT_FAULTS) from None
@@ -253,8 +253,13 @@ class _Job:
         split_bytes = self._query.split_bytes
         return lambda done: self._meter.show(done * split_bytes, task_count * split_bytes)
 
-    def _finish(self, rows: int, target: Path) -> None:
+    def _say_what_is_gone(self, gone: Iterable[str]) -> None:
+        for path in sorted(set(gone)):
+            complain(f"{printable(path)} is gone: rows of it and of what follows are left out")
+
+    def _finish(self, rows: int, target: Path, gone: Iterable[str]) -> None:
         self._meter.clear()
+        self._say_what_is_gone(gone)
         complain(f"{rows} rows of {self._query.table} written to {printable(str(target))}")
 
     def write_parquet(self, target: Path, compression: Compression) -> None:
@@ -272,31 +277,39 @@ class _Job:
                 each_alone = [[task] for task in found] or [[]]
                 shares = [(new / _part_name(at), each) for at, each in enumerate(each_alone)]
             schema = self._query.schema
-            parts = [Part(tuple(share), path, schema, compression) for path, share in shares]
+            accepts_loss = not self._query.fails_on_loss
+            parts = [
+                Part(tuple(share), path, schema, compression, accepts_loss)
+                for path, share in shares
+            ]
             with self._no_progress_left():
-                rows = write_parts(parts, self._worker_count, self._progress(len(parts)))
-        self._finish(rows, target)
+                progress = self._progress(len(parts))
+                rows, gone = write_parts(parts, self._worker_count, progress)
+        self._finish(rows, target, gone)
 
     def write_json(self, target: Path | None) -> None:
         """Write lines to a file, or to standard output."""
         from appliance.commands.table_files import json_lines
 
+        gone: list[str] = []
+        kept = None if self._query.fails_on_loss else gone
         if target is None:
             found = self._tasks()
             with self._no_progress_left():
-                for lines in json_lines(found, self._progress(len(found))):
+                for lines in json_lines(found, self._progress(len(found)), kept):
                     print_lines(lines)
+            self._say_what_is_gone(gone)
             return
         with self._replacing(target, is_file=True) as new:
             found = self._tasks()
             file = self._fs.open(new, create=True)
             rows = size = 0
             with self._no_progress_left():
-                for lines in json_lines(found, self._progress(len(found))):
+                for lines in json_lines(found, self._progress(len(found)), kept):
                     rows += len(lines)
                     size += file.pwritev(["".join(f"{each}\n" for each in lines).encode()], size)
             file.close()
-        self._finish(rows, target)
+        self._finish(rows, target, gone)
 
     @contextmanager
     def _no_progress_left(self) -> Iterator[None]:
@@ -316,13 +329,10 @@ class _Job:
         new = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
             yield new
-            if not is_file and self._fs.exists(target):
-                old = new.with_name(f"{new.name}.old")
-                self._fs.rename(target, old)
+            if is_file or not self._fs.exists(target):
                 self._fs.rename(new, target)
-                self._fs.remove_tree(old)
             else:
-                self._fs.rename(new, target)
+                self._swap(new, target)
         except BaseException:
             with suppress(StorageError):
                 if is_file and self._fs.exists(new):
@@ -330,6 +340,17 @@ class _Job:
                 elif not is_file:
                     self._fs.remove_tree(new)
             raise
+
+    def _swap(self, new: Path, target: Path) -> None:
+        """Replace a directory that has files."""
+        old = new.with_name(f"{new.name}.old")
+        self._fs.rename(target, old)
+        try:
+            self._fs.rename(new, target)
+        except StorageError:
+            self._fs.rename(old, target)
+            raise
+        self._fs.remove_tree(old)
 
     def _check_target(self, target: Path, *, is_file: bool) -> None:
         if not target.parent.is_dir():

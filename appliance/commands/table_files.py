@@ -50,12 +50,14 @@ class Part:
         path: the file, which does not exist.
         schema: the schema of the rows.
         compression: as pyarrow calls it.
+        accepts_loss: go on with the next task if a segment is gone.
     """
 
     tasks: tuple[Task, ...]
     path: Path
     schema: pa.Schema
     compression: str
+    accepts_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,12 @@ class Outcome:
 
     Attributes:
         rows: how many it has.
+        gone: the segments that were gone.
         loss, error: what ended it, if something did.
     """
 
     rows: int = 0
+    gone: tuple[str, ...] = ()
     loss: str | None = None
     error: str | None = None
 
@@ -88,8 +92,10 @@ def as_loss(error: DataLossError | SegmentGoneError) -> LossError:
 # Parquet
 
 
-def write_parts(parts: Sequence[Part], worker_count: int, progress: Progress) -> int:
-    """Write each part; return the number of rows.
+def write_parts(
+    parts: Sequence[Part], worker_count: int, progress: Progress
+) -> tuple[int, frozenset[str]]:
+    """Write each part; return the number of rows, and the segments that were gone.
 
     Args:
         parts: the files; they may be written in any order.
@@ -101,14 +107,16 @@ def write_parts(parts: Sequence[Part], worker_count: int, progress: Progress) ->
         ExportError: a file cannot be written.
     """
     rows = 0
+    gone: frozenset[str] = frozenset()
     for done, outcome in enumerate(_outcomes(parts, worker_count), start=1):
         if outcome.loss is not None:
             raise LossError(outcome.loss)
         if outcome.error is not None:
             raise ExportError(outcome.error)
         rows += outcome.rows
+        gone |= frozenset(outcome.gone)
         progress(done)
-    return rows
+    return rows, gone
 
 
 def _outcomes(parts: Sequence[Part], worker_count: int) -> Iterator[Outcome]:
@@ -140,7 +148,9 @@ def write_part(part: Part) -> Outcome:
     """Write one part; may run in any process."""
     try:
         with _writer(part) as writer:
-            return Outcome(sum(_write(writer, task) for task in part.tasks))
+            gone: list[str] | None = [] if part.accepts_loss else None
+            rows = sum(_write(writer, _batches(task, gone)) for task in part.tasks)
+            return Outcome(rows, tuple(gone or ()))
     except (DataLossError, SegmentGoneError) as error:
         return Outcome(loss=as_loss(error).message)
     except LatermqError as error:
@@ -157,10 +167,20 @@ def _writer(part: Part) -> Any:
     )
 
 
-def _write(writer: Any, task: Task) -> int:
+def _batches(task: Task, gone: list[str] | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task, up to a segment that is gone, an error if `gone` is None."""
+    try:
+        yield from task.batches()
+    except SegmentGoneError as error:
+        if gone is None:
+            raise
+        gone.append(str(error.path))
+
+
+def _write(writer: Any, batches: Iterator[pa.RecordBatch]) -> int:
     rows = size = 0
     waiting: list[pa.RecordBatch] = []
-    for batch in task.batches():
+    for batch in batches:
         rows += batch.num_rows
         size += batch.nbytes
         waiting.append(batch)
@@ -175,10 +195,17 @@ def _write(writer: Any, task: Task) -> int:
 # JSON lines
 
 
-def json_lines(tasks: Sequence[Task], progress: Progress) -> Iterator[list[str]]:
+def json_lines(
+    tasks: Sequence[Task], progress: Progress, gone: list[str] | None = None
+) -> Iterator[list[str]]:
     """Yield the rows of all tasks in order as JSON objects, some lines at a time.
 
     Instants are epoch ms, headers pairs, and bytes text if they are UTF-8, else `{"base64": ...}`.
+
+    Args:
+        tasks: the rows.
+        progress: called after each task.
+        gone: gets the segments that are gone; without it, one that is gone is an error.
 
     Raises:
         ExportError: a text of a row is not UTF-8.
@@ -186,7 +213,7 @@ def json_lines(tasks: Sequence[Task], progress: Progress) -> Iterator[list[str]]
     """
     try:
         for number, task in enumerate(tasks, start=1):
-            for batch in task.batches():
+            for batch in _batches(task, gone):
                 yield _lines(batch)
             progress(number)
     except UnicodeDecodeError:

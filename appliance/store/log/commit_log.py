@@ -187,7 +187,12 @@ class CommitLog:
             self._fs.unlink(path)
         while self._segments and self._segments[-1].base >= end:
             # It was allocated ahead and not needed yet, or is left over from before a cut.
-            put_aside(self._fs, self._segments.pop(), self._segment_size_bytes)
+            put_aside(
+                self._fs, self._segments.pop(), self._segment_size_bytes, may_reuse=not is_cut
+            )
+        spare = self._directory / SPARE_NAME
+        if is_cut and self._fs.exists(spare):
+            self._fs.unlink(spare)
         if is_cut and self._segments:
             self._cut(self._segments[-1], end, durable)
         if not self._segments or self._segments[-1].end == end:

@@ -5,7 +5,9 @@ segment, so that no other process can take its disk space. First, every byte eve
 overwritten with zeros. Frames of another log position could not be mistaken for new ones, since
 each frame holds its position. But frames of a segment with the same base could, and recovery leaves
 such a segment over when it cuts the log. Only a file with a single name is reused: a backup may be
-a hard link to it. Nothing may hold a slice of its map.
+a hard link to it. After an unclean stop no file is kept: a sync of it may have failed, and then
+ext4 can lose what is written there later although that sync succeeds. Nothing may hold a slice of
+the map of such a file.
 
 A sync of bytes that were written before is two to three times as fast as one that must also
 initialize new blocks. So, on request, the zeros of an allocated spare segment are also written, in
@@ -43,7 +45,7 @@ class Segment:
         return self.base + self.size
 
 
-def put_aside(fs: FileSystem, segment: Segment, size_bytes: int) -> None:
+def put_aside(fs: FileSystem, segment: Segment, size_bytes: int, *, may_reuse: bool = True) -> None:
     """Take a segment out of the log; keep its file as the spare, or remove it if it is unfit.
 
     The caller syncs the directory before the next append.
@@ -52,13 +54,14 @@ def put_aside(fs: FileSystem, segment: Segment, size_bytes: int) -> None:
         fs: file system of the segment.
         segment: the log ends before it, or begins after it; no slice of its map is in use.
         size_bytes: size of future segments.
+        may_reuse: False: remove the file in any case.
 
     Raises:
         StorageError: the directory could not be changed.
     """
     path = segment.file.path
     spare = path.with_name(SPARE_NAME)
-    is_fit = _is_fit(segment.file, size_bytes) and not fs.exists(spare)
+    is_fit = may_reuse and _is_fit(segment.file, size_bytes) and not fs.exists(spare)
     segment.file.close()
     if is_fit:
         fs.rename(path, spare)

@@ -22,6 +22,7 @@ from tests.system.realdisk.load import Fill, read_all
 
 DISK_BYTES = 200 * MIB
 BACKING_BYTES = 32 * MIB
+MORE_RECORDS = 40
 
 
 def sync_again(path: Path) -> None:
@@ -84,6 +85,13 @@ def test_a_failed_fsync_stops_the_process_and_a_restart_serves_nothing_phantom(
         appliance.start()
         served = read_all(appliance.kafka)
         check_served(served, fill)
+        # It may go on in a file whose pages the kernel could not write.
+        more = Fill(appliance.kafka)
+        for _ in range(MORE_RECORDS):
+            more.send()
+        more.finish()
+        assert len(more.acknowledged) == MORE_RECORDS
+        served = read_all(appliance.kafka)
 
         # What was served is on the disk: a power cut takes nothing of it.
         disk.cut_power()

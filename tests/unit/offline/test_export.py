@@ -289,11 +289,24 @@ def test_a_segment_that_goes_away_meanwhile_is_reported_by_a_process(
         (copy / "commitlog" / path.name).write_bytes(path.read_bytes())
     query = Query(split_bytes=1)
     found = tasks(open_plan(copy), query)
-    for path in (copy / "commitlog").iterdir():
-        path.unlink()
-    part = table_files.Part(tuple(found), tmp_path / "out.parquet", query.schema, "zstd")
+    first = copy / "commitlog" / ("0" * 20)
+    first.unlink()
+
+    def parts(*, accepts_loss: bool) -> list[table_files.Part]:
+        return [
+            table_files.Part((task,), tmp_path / f"{at}", query.schema, "zstd", accepts_loss)
+            for at, task in enumerate(found)
+        ]
+
     with pytest.raises(table_files.LossError, match="latermq snapshot create"):
-        table_files.write_parts([part, part], 2, lambda _: None)
+        table_files.write_parts(parts(accepts_loss=False) * 2, 2, lambda _: None)
+    _, gone = table_files.write_parts(parts(accepts_loss=True), 1, lambda _: None)
+    assert gone == {str(first)}
+    with pytest.raises(table_files.LossError, match="latermq snapshot create"):
+        list(table_files.json_lines(found, lambda _: None))
+    missed: list[str] = []
+    assert list(table_files.json_lines(found, lambda _: None, missed))
+    assert missed == [str(first)] * len(missed)
 
 
 @dataclass(frozen=True)
@@ -320,4 +333,4 @@ def test_a_header_name_that_is_not_text_is_an_error_in_json_only(tmp_path: Path)
     with pytest.raises(table_files.ExportError, match="the name of a header is not UTF-8"):
         list(table_files.json_lines([task], lambda _: None))
     part = table_files.Part((task,), tmp_path / "out.parquet", schema, "none")
-    assert table_files.write_parts([part], 1, lambda _: None) == 1
+    assert table_files.write_parts([part], 1, lambda _: None) == (1, frozenset())

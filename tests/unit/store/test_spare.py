@@ -114,8 +114,15 @@ def test_a_spare_is_left_over_at_most_once(stopped: BrokerHarness) -> None:
     assert sorted(harness.disk.list_dir(LOG)) == [segment_name(0), SPARE_NAME]
 
 
-def test_frames_that_a_cut_left_over_are_not_there_when_the_file_is_used_again() -> None:
-    """They would fit: the segment has the same base as before the cut."""
+def test_a_spare_that_a_crash_leaves_is_not_used_again(stopped: BrokerHarness) -> None:
+    harness = start(stopped)
+    assert harness.disk.exists(SPARE)
+    harness = harness.crash("kept", random.Random(0))
+    assert not harness.disk.exists(SPARE)
+
+
+def test_a_file_that_a_cut_left_over_is_not_used_again() -> None:
+    """Its frames would fit, for the next segment has the same base; and a sync may have failed."""
     harness = BrokerHarness(NotedDisk())
     harness.create_topic("t")
     fill(harness, 1)
@@ -131,12 +138,11 @@ def test_frames_that_a_cut_left_over_are_not_there_when_the_file_is_used_again()
     harness = BrokerHarness(disk, harness.clock)
     assert harness.report.cut_bytes > 0
     assert harness.fetch("t", 0) == kept
-    assert disk.open(SPARE).next_data(0) is not None, "it holds frames of before the cut"
+    assert not disk.exists(SPARE)
     values = [record.value for record in kept]
     while harness.broker.wrote_pos < SIZE + 8 * KIB:
         values.append(rng.randbytes(2_900))
         assert harness.produce("t", 0, [Record(values[-1])]).error == 0
-    assert not disk.exists(SPARE)
     rest = disk.open(LOG / segment_name(SIZE)).pread(SIZE, harness.broker.wrote_pos - SIZE)
     assert not any(rest), "something is left of before the cut"
     harness = harness.crash("kept", rng)
