@@ -145,7 +145,8 @@ def _only(outcomes: bytes, states: bytes, new: bytes) -> bytes:
 def _task(plan: Plan, query: Query, zone: Zone, outcomes: bytes) -> Iterator[ScanTask]:
     for task in tasks(plan, query, start=zone.start, end=zone.end):
         assert isinstance(task, ScanTask)
-        yield replace(task, outcomes=outcomes)
+        assert len(task.ranges) == 1
+        yield replace(task, outcomes=(outcomes,))
 
 
 def _joined(found: list[ScanTask]) -> Iterator[ScanTask]:
@@ -157,5 +158,5 @@ def _joined(found: list[ScanTask]) -> Iterator[ScanTask]:
             ranges=tuple(each for task in group for each in task.ranges),
             segments=tuple(sorted({each for task in group for each in task.segments})),
             topics={key: value for task in group for key, value in task.topics.items()},
-            outcomes=b"".join(task.outcomes for task in group),
+            outcomes=tuple(each for task in group for each in task.outcomes),
         )

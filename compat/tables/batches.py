@@ -21,7 +21,7 @@ from appliance.store.log.frame_kinds import kind_name
 from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MIB
 from compat.kafka.protocol.codecs import decompress
-from compat.tables.log_reader import LogReader
+from compat.tables.log_reader import LogReader, SegmentGoneError
 from compat.tables.plan import Topics
 from compat.tables.schema import HEADERS, schema_of
 from compat.tables.selection import Selection
@@ -135,6 +135,9 @@ class ScanTask:
         except (ValueError, RequestError) as error:
             # Only CRCs that are not checked let such records pass.
             raise DataLossError(self.root, scan.pos, str(error)) from error
+        except SegmentGoneError:
+            self._check(scan)  # what was wrong before it says more
+            raise
         self._check(scan)
         return columns
 
