@@ -43,6 +43,7 @@ build_meta.build_sdist(sys.argv[1])
 _IMPORT_ALL: Final = """\
 import importlib, pkgutil, sys
 of_extra = ("pyarrow", "pyspark")
+users = ("appliance.commands.table_files", "compat.pipeline.", "compat.spark.", "compat.tables.")
 for name in sys.argv[1:]:
     package = importlib.import_module(name)
     assert package.__file__.startswith(sys.prefix), package.__file__
@@ -50,10 +51,7 @@ for name in sys.argv[1:]:
         try:
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
-            is_of_extra = module.name.startswith(
-                ("appliance.commands.table_files", "compat.tables.", "compat.spark.")
-            )
-            if not is_of_extra or error.name.partition(".")[0] not in of_extra:
+            if not module.name.startswith(users) or error.name.partition(".")[0] not in of_extra:
                 raise
 """
 
