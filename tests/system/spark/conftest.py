@@ -28,6 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             for warning in QUIET:
                 item.add_marker(pytest.mark.filterwarnings(warning))
+    # The pipeline stops the session of its process, which the others share.
+    items.sort(key=lambda item: item.path == here / "test_pipeline.py")
 
 
 def connector_jars() -> list[Path]:
