@@ -11,7 +11,6 @@ that the project sets itself; exit status 1 if one is missed.
 
 import argparse
 import importlib.util
-import os
 import random
 import resource
 import sys
@@ -158,19 +157,11 @@ class Spark:
     """A session, and what is measured in it."""
 
     def __init__(self, data: Path, packed: Path, plain: Path, zstd: Path) -> None:
-        from pyspark.sql import SparkSession
+        from compat.spark import session
 
-        from compat.spark import register
-
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else python3 of the PATH
-        self.session = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.session.timeZone", "UTC")
-            .getOrCreate()
-        )
-        self.session.sparkContext.setLogLevel("ERROR")
-        register(self.session)
+        settings = {"spark.master": "local[2]", "spark.ui.enabled": "false"}
+        settings |= {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
+        self.session = session("bench-tables", settings)
         self._data, self._packed, self._plain, self._zstd = data, packed, plain, zstd
 
     def ours(self, data: Path, **options: Any) -> Any:

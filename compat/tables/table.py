@@ -15,7 +15,7 @@ from compat.tables.plan import Plan, Zone
 from compat.tables.schema import schema_of
 from compat.tables.selection import ANY, Selection
 
-SPLIT_BYTES: Final = 64 * MIB
+SPLIT_BYTES: Final = 128 * MIB
 """Bytes of the log in one task."""
 
 
