@@ -1,6 +1,7 @@
 """`latermq snapshot`, and what reads one, by a real broker that goes on meanwhile."""
 
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from tests.support.harness.appliance_process import ApplianceProcess, running_ap
 from tests.support.harness.command_line import CommandLine
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+LIMIT_S = 30.0
+"""How long the broker may take to publish what it has flushed."""
 
 
 @pytest.fixture
@@ -31,6 +35,13 @@ def rows_of(directory: Path, table: str) -> list[dict[str, Any]]:
 
     found = tasks(open_plan(directory), Query(table=table))
     return [row for task in found for batch in task.batches() for row in batch.to_pylist()]
+
+
+def wait_for_messages(directory: Path, count: int) -> None:
+    """Wait until the running broker has published that so many records are flushed."""
+    end_s = time.monotonic() + LIMIT_S
+    while len(rows_of(directory, "messages")) < count:
+        assert time.monotonic() < end_s, "the broker does not publish its flushed position"
 
 
 def write(latermq: CommandLine, numbers: range) -> None:
@@ -58,7 +69,7 @@ def test_a_snapshot_has_the_rows_of_its_time(
     latermq.ok("timers cancel t id-0")
     for table, found in rows.items():
         assert rows_of(directory, table) == found
-    assert len(rows_of(appliance.data_dir, "messages")) >= 100
+    wait_for_messages(appliance.data_dir, 200)
     checked = latermq.ok(f"check {directory} --json").json_lines()[-1]
     assert (checked["faults"], checked["is_snapshot"]) == (0, True)
     dumped = latermq.ok(f"dump {directory} records --json").json_lines()
