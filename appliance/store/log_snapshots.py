@@ -6,7 +6,9 @@
 
 A segment below the flushed position does not change, and a file with a second name is not used
 again, so a snapshot stays as it is whatever becomes of the log. The last segment grows behind its
-back; a reader ends at the flushed position. A directory without a checkpoint is what a crash left
+back; a reader ends at the flushed position. A start that must end the log before that position, for
+example because the disk cannot read the rest, continues in a copy of the segment
+(`segment.make_private`, `shared_end`). A directory without a checkpoint is what a crash left
 of a snapshot. Layer 2.
 """
 
@@ -32,6 +34,7 @@ from appliance.units import MS_PER_SECOND
 NAME_SIZE_MAX: Final = 64
 MARK_SIZE_MAX_BYTES: Final = 4096
 TEMPORARY_SUFFIX: Final = ".new"
+SHARED_END_UNKNOWN: Final = 1 << 63
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_SIZE_MAX - 1}}}", re.ASCII)
 _NO_LINKS: Final = frozenset(
@@ -87,6 +90,32 @@ def remove_incomplete(fs: FileSystem, paths: DataPaths) -> None:
             if error.is_fatal:
                 raise
             _log.warning("an incomplete snapshot cannot be removed: %s", error)
+
+
+def shared_end(fs: FileSystem, paths: DataPaths, flushed: int) -> int:
+    """Return the log position up to which snapshots and backups of the log may be read.
+
+    Args:
+        fs, paths: the data directory.
+        flushed: log position in its checkpoint, which a backup has, -1 for unknown.
+
+    Returns:
+        SHARED_END_UNKNOWN, after every position, if one of them cannot be read.
+    """
+    end = flushed if flushed >= 0 else SHARED_END_UNKNOWN
+    try:
+        for name in fs.list_dir(paths.snapshots) if fs.exists(paths.snapshots) else ():
+            path = DataPaths(paths.log_snapshot(name)).checkpoint
+            if not fs.exists(path):
+                continue
+            checkpoint = CheckpointFile(fs, path)
+            checkpoint.open()
+            checkpoint.close()
+            last = checkpoint.last
+            end = max(end, SHARED_END_UNKNOWN if last is None else last.flushed)
+    except StorageError:
+        return SHARED_END_UNKNOWN
+    return end
 
 
 class LogSnapshots:

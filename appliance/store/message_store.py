@@ -22,7 +22,7 @@ from appliance.store.checkpoint import CheckpointFile, LogIdentity
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.log.commit_log import CommitLog
-from appliance.store.log_snapshots import LogSnapshots, remove_incomplete
+from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, shared_end
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.queue.consume_queue import UNITS_SAVED_AT, ConsumeQueues
 from appliance.store.recovery import admission
@@ -236,7 +236,8 @@ class MessageStore:
         self._checkpoint.lower_flushed(scan.pos)
         self.log.head = lambda: control_frames.encode_head(state.head())
         self.log.files.fill_gaps()
-        self.log.recover_to(scan.pos, durable=durable, is_cut=tail.is_cut)
+        shared = shared_end(self._fs, self._paths, start.flushed)
+        self.log.recover_to(scan.pos, durable=durable, is_cut=tail.is_cut, shared=shared)
         self.log.tail.last_pos, self.log.tail.last_crc = start.last_frame
         self.writer = LogWriter(
             self.log.tail,

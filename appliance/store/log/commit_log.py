@@ -26,7 +26,7 @@ from _core.log.view import LogView
 from appliance.errors import CorruptionError, StorageError, UnappliedChangeError
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log.reads import Unreadable, read_around, written_ranges
-from appliance.store.log.segment import Segment, SpareJob, put_aside
+from appliance.store.log.segment import Segment, SpareJob, make_private, put_aside
 from appliance.store.log.segment_files import SegmentFiles
 from appliance.store.paths import SPARE_NAME, parse_segment_name
 from appliance.system.clock import Clock
@@ -171,7 +171,7 @@ class CommitLog:
                 found.append((segment.base, segment.size))
         return found
 
-    def recover_to(self, end: int, *, durable: int, is_cut: bool) -> None:
+    def recover_to(self, end: int, *, durable: int, is_cut: bool, shared: int) -> None:
         """Set the end of the log to `end`, discard everything after it, and prepare to append.
 
         Args:
@@ -179,9 +179,11 @@ class CommitLog:
             durable: log position below which everything is already synced.
             is_cut: True after an unclean stop: zero the bytes after `end`, sync any that may not
                 be durable.
+            shared: log position up to which other names of the files may be read; if it is after
+                `end`, the log gets a copy of its last segment, and they keep theirs.
 
         Raises:
-            StorageError: a file operation failed, or the disk has no room for the first segment.
+            StorageError: a file operation failed, or the disk has no room for a segment.
         """
         for path in self._empty:
             self._fs.unlink(path)
@@ -193,6 +195,8 @@ class CommitLog:
         spare = self._directory / SPARE_NAME
         if is_cut and self._fs.exists(spare):
             self._fs.unlink(spare)
+        if end < shared and self._segments and self._segments[-1].file.link_count() > 1:
+            make_private(self._fs, self._segments[-1], end - self._segments[-1].base)
         if is_cut and self._segments:
             self._cut(self._segments[-1], end, durable)
         if not self._segments or self._segments[-1].end == end:

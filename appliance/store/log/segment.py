@@ -9,6 +9,11 @@ a hard link to it. After an unclean stop no file is kept: a sync of it may have 
 ext4 can lose what is written there later although that sync succeeds. Nothing may hold a slice of
 the map of such a file.
 
+A start that ends the log below a position that a snapshot or a backup may be read up to does not
+write to a file with a second name either: `make_private` first gives the log a copy of its own.
+Ending the segment early and beginning another one would need no copy. But frames that the start
+declared lost would stay in the file of the log, and could be found again.
+
 A sync of bytes that were written before is two to three times as fast as one that must also
 initialize new blocks. So, on request, the zeros of an allocated spare segment are also written, in
 the background, until it is complete or the log needs it.
@@ -21,12 +26,16 @@ from pathlib import Path
 from typing import Final
 
 from appliance.errors import StorageError
+from appliance.store.log.reads import read_around
 from appliance.store.paths import SPARE_NAME, segment_name
 from appliance.system.files import File, FileSystem
 from appliance.units import MIB
 
 ZERO_STEP_BYTES: Final = MIB
 """Size of one write; the log waits for at most one when it takes the segment."""
+
+COPY_STEP_BYTES: Final = MIB
+"""Size of one read and one write."""
 
 ZERO_SYNC_BYTES: Final = 16 * MIB
 """Bytes between syncs, so that few pages are dirty when another file is synced."""
@@ -71,6 +80,45 @@ def put_aside(fs: FileSystem, segment: Segment, size_bytes: int, *, may_reuse: b
 
 def _is_fit(file: File, size_bytes: int) -> bool:
     return file.size() == size_bytes and file.link_count() == 1
+
+
+def make_private(fs: FileSystem, segment: Segment, kept_bytes: int) -> None:
+    """Replace the file of a segment by a copy with a single name, durably; other names keep theirs.
+
+    The copy is made under the name of the spare, whose content has no meaning after a crash. Bytes
+    that the disk cannot read become zeros.
+
+    Args:
+        fs: file system of the segment.
+        segment: its file is replaced; no slice of its map is in use.
+        kept_bytes: that many are copied; zeros follow, up to its size.
+
+    Raises:
+        StorageError: it failed, possibly because the disk is full; the file is not replaced.
+    """
+    path = segment.file.path
+    spare = path.with_name(SPARE_NAME)
+    if fs.exists(spare):
+        fs.unlink(spare)
+    copy = fs.open(spare, create=True)
+    try:
+        copy.allocate(segment.size)
+        memory = memoryview(bytearray(min(COPY_STEP_BYTES, kept_bytes)))
+        for start in range(0, kept_bytes, COPY_STEP_BYTES):
+            part = memory[: kept_bytes - start]
+            read_around(segment.file, part, start)
+            copy.pwritev([part], start)
+        copy.fdatasync()
+        fs.rename(spare, path)
+    except StorageError:
+        with contextlib.suppress(StorageError):
+            fs.unlink(spare)
+        raise
+    finally:
+        copy.close()
+    fs.sync_dir(path.parent)
+    segment.file.close()
+    segment.file = fs.open(path)
 
 
 class SpareJob:

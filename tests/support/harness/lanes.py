@@ -157,6 +157,7 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     },
     "unit/store/test_log_snapshots.py": {
         "test_a_crash_at_any_step_leaves_a_whole_snapshot_or_none": 2.8,
+        "test_a_crash_of_a_start_that_ends_the_log_early_leaves_a_snapshot_as_it_is": 3,
         "test_a_crash_at_any_step_of_a_deletion_leaves_the_whole_snapshot_or_nothing": 0.8,
     },
     "unit/store/test_runs.py": {

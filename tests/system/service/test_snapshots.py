@@ -105,3 +105,26 @@ def test_no_broker_serves_a_snapshot(latermq: CommandLine, appliance: ApplianceP
     complaint = latermq.fails(f"serve --data-dir {directory} --listen 127.0.0.1:0", 74)
     assert "this is a snapshot" in complaint
     assert "cp -r" in complaint
+
+
+def test_a_start_after_damage_leaves_the_file_of_a_snapshot_as_it_is(
+    latermq: CommandLine, appliance: ApplianceProcess
+) -> None:
+    latermq.ok("topics create t --partitions 1")
+    write(latermq, range(100))
+    directory = Path(latermq.ok("snapshot create before").lines[0])
+    (segment,) = (directory / "commitlog").iterdir()
+    end = latermq.ok("snapshot list --json").json()[0]["end"]
+    appliance.kill()
+    with segment.open("r+b") as file:
+        file.seek(end - 2_000)
+        file.write(b"damage" * 1_000)
+    damaged = segment.read_bytes()
+    live = appliance.data_dir / "commitlog" / segment.name
+    assert live.samefile(segment)
+    appliance.start()
+    latermq.ok("send t --partition 0", b"after")
+    assert segment.read_bytes() == damaged
+    assert segment.stat().st_nlink == 1
+    assert not live.samefile(segment)
+    assert latermq.ok("tail t --json").json_lines()[-1]["value"] == "after"

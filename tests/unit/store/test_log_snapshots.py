@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 import pytest
 
@@ -195,6 +195,107 @@ def test_a_copy_of_a_snapshot_without_its_mark_is_a_data_directory(harness: Brok
     started = start(harness, copy)
     assert started.report.damage == ()
     assert started.values()[:30] == harness.values()[:30]
+
+
+# A start that ends the log before the end of a snapshot
+
+
+LAST: Final = segment_name(2 * SEGMENT)
+
+
+def make_unreadable(disk: SimFileSystem) -> None:
+    """Make the last segment unreadable but for its first pages, which have records."""
+    disk.spoil(PATHS.commit_log / LAST, 32 * KIB, 32 * KIB)
+
+
+def recover(disk: SimFileSystem, made: BrokerHarness) -> BrokerHarness:
+    return BrokerHarness(disk, made.clock, made.config, accepts_loss=True)
+
+
+@pytest.mark.parametrize("lost", ["nothing", "checkpoint", "checkpoint of the snapshot"])
+def test_a_start_that_ends_the_log_early_leaves_a_snapshot_as_it_is(
+    harness: BrokerHarness, lost: str
+) -> None:
+    made = create(harness)
+    log = log_of(harness.disk, PATHS.root, made.end)
+    disk = harness.disk.crashed("kept", random.Random(0))
+    shared = Path(made.path) / "commitlog" / LAST
+    make_unreadable(disk)
+    if lost == "checkpoint":
+        disk.unlink(PATHS.checkpoint)
+    elif lost == "checkpoint of the snapshot":
+        disk.open(DataPaths(Path(made.path)).checkpoint).pwritev([bytes(8 * KIB)], 0)
+    started = recover(disk, harness)
+    assert started.report.end_pos < made.end
+    assert disk.open(PATHS.commit_log / LAST).link_count() == 1
+    fill(started, 5)
+    values = started.values()
+    disk.repair(shared)
+    assert disk.files()[shared][: made.end - 2 * SEGMENT] == log[2 * SEGMENT :]
+    if lost != "checkpoint of the snapshot":
+        check_snapshot(disk, made, log)
+    assert started.restart().values() == values
+
+
+def test_a_torn_tail_is_cut_without_a_copy(harness: BrokerHarness) -> None:
+    create(harness)
+    harness.send_produce("t", 0, [Record(b"x" * 500)])
+    disk = harness.disk.crashed("kept", random.Random(0))
+    disk.flip(PATHS.commit_log / LAST, harness.broker.wrote_pos - 2 * SEGMENT - 1, 1)
+    started = recover(disk, harness)
+    assert started.report.cut_bytes > 500
+    assert disk.open(PATHS.commit_log / LAST).link_count() == 2
+
+
+def test_a_crash_of_a_start_that_ends_the_log_early_leaves_a_snapshot_as_it_is(
+    harness: BrokerHarness,
+) -> None:
+    made = create(harness)
+    log = log_of(harness.disk, PATHS.root, made.end)
+    shared = Path(made.path) / "commitlog" / LAST
+    disk = harness.disk.crashed("kept", random.Random(0))
+    make_unreadable(disk)
+    readable = recover(disk, harness).values()
+    assert 20 < len(readable) < len(harness.values())
+    number, is_done = 0, False
+    while not is_done:
+        number += 1
+        disk = harness.disk.crashed("kept", random.Random(0))
+        make_unreadable(disk)
+        disk.fail_at(disk.calls + number, SimCrash())
+        try:
+            recover(disk, harness)
+            is_done = True
+        except SimCrash:
+            pass
+        for mode in get_args(CrashMode):
+            left = disk.crashed(mode, random.Random(number))
+            started = recover(left, harness)
+            assert started.values() == readable
+            fill(started, 2)
+            left.repair(shared)
+            check_snapshot(left, made, log)
+            values = started.values()
+            assert started.restart().values() == values
+    assert number > 10
+
+
+def test_a_disk_without_room_for_the_copy_ends_a_start(harness: BrokerHarness) -> None:
+    made = create(harness)
+    log = log_of(harness.disk, PATHS.root, made.end)
+    shared = Path(made.path) / "commitlog" / LAST
+    disk = harness.disk.crashed("kept", random.Random(0))
+    make_unreadable(disk)
+    disk.free = SEGMENT - 4 * KIB
+    with pytest.raises(StorageError) as caught:
+        recover(disk, harness)
+    assert caught.value.is_disk_full
+    assert not disk.exists(PATHS.commit_log / SPARE_NAME)
+    disk = disk.crashed("kept", random.Random(0))
+    disk.free = 100 * SEGMENT
+    fill(recover(disk, harness), 2)
+    disk.repair(shared)
+    check_snapshot(disk, made, log)
 
 
 # Failures
