@@ -1,4 +1,4 @@
-"""Units of time and size, and the text form of durations.
+"""Units of time and size, and the text form of durations and of counts.
 
 The last word of a quantity's name is its unit (`delay_max_ms`, `segment_size_bytes`).
 Layer 1; does no I/O.
@@ -29,6 +29,11 @@ _MS_PER_UNIT: Final = {
 }
 # Fifteen digits hold 30,000 years of milliseconds; more digits can only be a mistake.
 _DURATION: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)", re.ASCII)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count and its noun, which has an `s` unless the count is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def parse_duration_ms(text: str) -> int:

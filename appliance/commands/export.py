@@ -15,6 +15,7 @@ from appliance.commands.output import complain, print_lines, printable
 from appliance.errors import ConfigError, StorageError
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
+from appliance.units import counted
 
 if TYPE_CHECKING:
     from appliance.commands.table_files import Progress
@@ -260,7 +261,9 @@ class _Job:
     def _finish(self, rows: int, target: Path, gone: Iterable[str]) -> None:
         self._meter.clear()
         self._say_what_is_gone(gone)
-        complain(f"{rows} rows of {self._query.table} written to {printable(str(target))}")
+        complain(
+            f"{counted(rows, 'row')} of {self._query.table} written to {printable(str(target))}"
+        )
 
     def write_parquet(self, target: Path, compression: Compression) -> None:
         """Write one file, or a directory of files."""

@@ -17,7 +17,7 @@ from appliance.commands.send import IN_FLIGHT_MAX, outcome_of
 from appliance.commands.table_rows import STDIN, Row, Rows, octets
 from appliance.errors import ConfigError, LatermqError, RequestError
 from appliance.system.clock import SystemClock
-from appliance.units import MIB
+from appliance.units import MIB, counted
 
 LINGER_MS: Final = 5
 BATCH_BYTES: Final = MIB // 4
@@ -105,10 +105,11 @@ class Counts:
 
     @property
     def sentence(self) -> str:
-        left_out = f"; {self.skipped} rows of completed timers left out" if self.skipped else ""
+        skipped = counted(self.skipped, "row")
+        left_out = f"; {skipped} of completed timers left out" if self.skipped else ""
         return (
-            f"{self.records} records and {self.timers} delayed records, {len(self.partitions)} "
-            f"topics{left_out}"
+            f"{counted(self.records, 'record')} and {counted(self.timers, 'delayed record')}, "
+            f"{counted(len(self.partitions), 'topic')}{left_out}"
         )
 
 
@@ -322,7 +323,8 @@ def _ensure_topics(bootstrap: str, needed: Mapping[str, int], *, creates: bool) 
         for topic, count in sorted(needed.items()):
             if topic in known and known[topic] < count:
                 raise ConfigError(
-                    f"{printable(topic)} has {known[topic]} partitions, and the rows need {count}"
+                    f"{printable(topic)} has {counted(known[topic], 'partition')}, and the rows "
+                    f"need {count}"
                 )
         for topic in missing:
             wanted = {topic: {"num_partitions": needed[topic]}}
@@ -379,8 +381,8 @@ def _send_all(
         while waiting:
             settle()
     except LatermqError as error:
-        count = sent.records + sent.timers
-        error.message += f"; {count} rows were acknowledged, and later ones may have been sent"
+        rows = counted(sent.records + sent.timers, "row")
+        error.message += f"; {rows} acknowledged, and later ones may have been sent"
         raise
 
 

@@ -17,6 +17,7 @@ from appliance.commands.arguments import (
 )
 from appliance.commands.output import complain, print_json, print_line, printable
 from appliance.errors import ConfigError, LatermqError
+from appliance.units import counted
 
 IN_FLIGHT_MAX: Final = 10_000
 """Unacknowledged records from standard input; bounds the memory."""
@@ -112,7 +113,7 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
             elif not is_counted:
                 print_line(_line(metadata, wish))
     if is_counted:
-        complain(f"{count} records sent to {printable(topic)}{wish.words}")
+        complain(f"{counted(count, 'record')} sent to {printable(topic)}{wish.words}")
 
 
 COMMAND: Final = usage.Command(send, EXAMPLES)

@@ -19,7 +19,7 @@ from appliance.commands.output import (
     print_table,
     printable,
 )
-from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
+from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, counted
 
 EXIT_NOT_CANCELLED: Final = 1
 
@@ -84,7 +84,7 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         ("up", f"{_duration(found['uptime_ms'])}, since {format_instant(found['started_at'])}"),
         ("flush", flushed[found["flush"]]),
         ("log", f"{log['wrote']} bytes, {log['wrote'] - log['flushed']} of them not flushed yet"),
-        ("topics", f"{found['topics']} with {found['partitions']} partitions"),
+        ("topics", f"{found['topics']} with {counted(found['partitions'], 'partition')}"),
         ("groups", found["groups"]),
         ("connections", found["connections"]),
         ("waiting", f"{found['pending_timers']} delayed records{next_due}"),

@@ -22,6 +22,7 @@ from appliance.commands.output import (
     printable,
 )
 from appliance.errors import ConfigError
+from appliance.units import counted
 
 EXAMPLES: Final = """\
 Examples:
@@ -115,7 +116,8 @@ def create_topic(
     if json:
         print_json({"name": topic, "partitions": made["num_partitions"]})
     else:
-        print_line(f"{printable(topic)} created with {made['num_partitions']} partitions")
+        partitions = counted(made["num_partitions"], "partition")
+        print_line(f"{printable(topic)} created with {partitions}")
 
 
 @app.command("describe")

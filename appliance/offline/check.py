@@ -20,6 +20,7 @@ from appliance.store.checkpoint import COPY_SIZE, is_of_other_version
 from appliance.store.paths import parse_segment_name
 from appliance.store.recovery.lost import cuts
 from appliance.system.clock import Clock
+from appliance.units import counted
 
 CLUSTER_AT: Final = 32
 """Offset of the cluster id in a copy of the checkpoint."""
@@ -177,7 +178,8 @@ class Check:
         for directory in (paths.control, paths.timer, paths.index) if is_known else ():
             unnamed = [path for path in self._files(directory) if path not in named]
             if unnamed:
-                text = f"{len(unnamed)} files that no checkpoint names; the next one removes them"
+                files = counted(len(unnamed), "file")
+                text = f"{files} that no checkpoint names, for the next one to remove"
                 self._findings.note(directory, None, text)
 
     def _files(self, directory: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from appliance.errors import ConfigError, LatermqError
 from appliance.system.files import FileSystem
-from appliance.units import GIB, MIB
+from appliance.units import GIB, MIB, counted
 from compat.pipeline.aggregates import DUE_COUNTS, Facts, by_partition, due
 from compat.pipeline.facts import DueTask, FactTask, Failed, MergeTask, Staged, Work, run_all
 from compat.pipeline.layout import CORRECTED, FACTS, PART, Partition, aggregate_schema
@@ -139,8 +139,8 @@ class Job:
         manifest = self.target.manifest
         self._report(
             f"up to date: log position {manifest.position}, "
-            f"{sum(file.rows for file in manifest.files_of('messages'))} messages, "
-            f"{sum(len(manifest.files_of(table)) for table in manifest.files)} files"
+            f"{counted(sum(each.rows for each in manifest.files_of('messages')), 'message')}, "
+            f"{counted(sum(len(manifest.files_of(table)) for table in manifest.files), 'file')}"
         )
         return manifest
 
@@ -172,7 +172,7 @@ class Job:
                 "damaged; --accept-data-loss goes on without it"
             )
         if damage:
-            self._report(f"{len(damage)} damaged parts of the log are left out")
+            self._report(f"{counted(len(damage), 'damaged part')} of the log left out")
 
     def _slice_end(self, position: int) -> int:
         for zone in self.plan.zones:
@@ -212,8 +212,8 @@ class Job:
         )
         rows = sum(each.file.rows for each in staged)
         self._report(
-            f"facts: {end // MIB} of {plan.end // MIB} MiB of the log, {rows} rows in "
-            f"{len(staged)} new files"
+            f"facts: {end // MIB} of {plan.end // MIB} MiB of the log, "
+            f"{counted(rows, 'row')} in {counted(len(staged), 'new file')}"
         )
 
     def _stage_facts(self, stage: Path, sources: Sequence[tuple[str, Task]]) -> list[Staged]:
@@ -283,7 +283,7 @@ class Job:
             added=added,
             removed=manifest.files_of("due"),
         )
-        self._report(f"due: {len(added)} partitions")
+        self._report(f"due: {counted(len(added), 'partition')}")
 
     def _stage_aggregate(
         self, stage: Path, table: str, rows: Iterable[tuple[Partition, pa.Table]]
@@ -323,7 +323,7 @@ class Job:
                 added=[(each.name, each.file) for each in staged],
                 removed=removed,
             )
-            self._report(f"compaction: {len(removed)} files became {len(staged)}")
+            self._report(f"compaction: {counted(len(removed), 'file')} became {len(staged)}")
 
 
 def _dirty_after(manifest: Manifest, staged: Sequence[Staged]) -> dict[str, frozenset[Partition]]:

@@ -1,10 +1,12 @@
 """Runs the pipeline in a Spark session, once or again and again. Layer 5."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +28,25 @@ _SETTINGS: Final = {
     # What is left of a run after its first aggregation is small.
     "spark.sql.shuffle.partitions": "8",
 }
+
+_JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+"""The variable with options of the Java that Spark starts; those of Spark's settings follow it."""
+
+_LOG_SETTINGS: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+logger.spark.name = org.apache.spark
+logger.spark.level = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+"""Spark's own settings of its log, but for the level: `setLogLevel` takes effect too late.
+
+If only the root had a level, Spark would set its own logger to WARN, and say so.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +102,8 @@ def spark_session(master: str | None) -> "Iterator[SparkSession]":
         ) from None
     try:
         # Only Java knows what spark-submit and spark-defaults.conf set, which comes first.
-        SparkContext._ensure_initialized()
+        with _quiet_start():
+            SparkContext._ensure_initialized()
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
@@ -108,6 +130,24 @@ def spark_session(master: str | None) -> "Iterator[SparkSession]":
         yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Have a Java that Spark starts in the block log errors only; one that runs is as it is."""
+    before = os.environ.get(_JAVA_OPTIONS)
+    with NamedTemporaryFile("w", suffix=".properties") as file:
+        file.write(_LOG_SETTINGS)
+        file.flush()
+        quiet = f"-Dlog4j2.configurationFile={Path(file.name).as_uri()}"
+        os.environ[_JAVA_OPTIONS] = quiet if before is None else f"{quiet} {before}"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_JAVA_OPTIONS]
+            else:
+                os.environ[_JAVA_OPTIONS] = before
 
 
 def run_pipeline(

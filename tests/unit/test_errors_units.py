@@ -9,7 +9,7 @@ from appliance.errors import (
     LatermqError,
     StorageError,
 )
-from appliance.units import format_duration_ms, parse_duration_ms
+from appliance.units import counted, format_duration_ms, parse_duration_ms
 
 
 def test_the_base_error_is_never_raised_itself() -> None:
@@ -65,3 +65,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["0ms", "1ms", "999ms", "1s", "90s", "2m", "1h", "25h", "3d"])
 def test_a_written_duration_reads_back(text: str) -> None:
     assert format_duration_ms(parse_duration_ms(text)) == text
+
+
+def test_one_thing_is_not_several() -> None:
+    assert [counted(count, "row") for count in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]

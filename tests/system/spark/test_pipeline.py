@@ -207,6 +207,18 @@ def test_a_machine_without_java_is_told_what_to_install(tmp_path: Path) -> None:
     assert "apt-get install openjdk-17-jre-headless" in ended.stderr
 
 
+def test_java_that_the_command_starts_logs_nothing_below_an_error(tmp_path: Path) -> None:
+    command = [latermq_command(), "pipeline", "run", "--data-dir", str(tmp_path), "--out"]
+    ended = subprocess.run(
+        [*command, str(tmp_path / "out")], capture_output=True, text=True, timeout=120
+    )
+    if "Spark needs Java" in ended.stderr:
+        pytest.skip("Java is not installed")
+    lines = [line for line in ended.stderr.splitlines() if "jdk.incubator.vector" not in line]
+    assert len(lines) == 1, ended.stderr
+    assert lines[0].startswith(f"latermq: {tmp_path} is not a latermq data directory")
+
+
 @pytest.fixture(scope="module")
 def tables(spark: Any, days: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one run makes of the last day; not to be changed."""
@@ -352,7 +364,7 @@ def test_damage_ends_a_run_unless_it_is_accepted(spark: Any, tmp_path: Path) -> 
     job.open()
     job.run()
     job.close()
-    assert "1 damaged parts of the log are left out" in lines
+    assert "1 damaged part of the log left out" in lines
     left = scenario.written(out)["messages"]
     assert left == [row for row in rows if row[-2] != position]
 

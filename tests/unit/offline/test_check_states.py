@@ -252,7 +252,7 @@ def test_files_that_nothing_names_are_a_note(disk: SimFileSystem) -> None:
     disk.open(PATHS.timer / ("0" * 19 + "9"), create=True).pwritev([b"left over"], 0)
     checked = scenario.check(disk)
     assert checked.faults == []
-    assert [(note.path, note.text[:7]) for note in checked.notes] == [(PATHS.timer, "1 files")]
+    assert [(note.path, note.text[:6]) for note in checked.notes] == [(PATHS.timer, "1 file")]
 
 
 # Long runs

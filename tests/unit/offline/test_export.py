@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from appliance.commands import table_files
 from appliance.system.files import OsFileSystem
+from appliance.units import counted
 from compat.tables.plan import Plan
 from compat.tables.schema import HEADERS, TABLES
 from compat.tables.table import Query, open_plan, tasks
@@ -44,7 +45,7 @@ def test_every_table_becomes_one_file_or_a_directory_of_files(
 ) -> None:
     expected = rows_of(directory, table)
     assert expected
-    said = f"latermq: {len(expected)} rows of {table} written to "
+    said = f"latermq: {counted(len(expected), 'row')} of {table} written to "
     for name in ("out.parquet", "out"):
         out = tmp_path / name
         outcome = command.ok(f"export {directory} --table {table} --out {out}")
