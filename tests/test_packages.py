@@ -51,11 +51,11 @@ def names_of_a_good_wheel() -> set[str]:
     beside = {f"{info}/{name}" for name in ("METADATA", "RECORD", "entry_points.txt")}
     beside |= {f"{info}/licenses/LICENSE", f"{data}/CLI.md", f"{data}/CONFIGURATION.md"}
     compiled = {file.path[: -len(".pyx")] + ENDING for file in package_files((".pyx",))}
-    typed = {f"{package}/py.typed" for package in PACKAGES}
-    return beside | compiled | typed | {file.path for file in package_files((".py", ".pyi"))}
+    others = {f"{package}/py.typed" for package in PACKAGES} | {contents.LOG_SETTINGS}
+    return beside | compiled | others | {file.path for file in package_files((".py", ".pyi"))}
 
 
-@pytest.mark.parametrize("name", [SMALL + ENDING, SMALL + ".pyi", "compat/py.typed"])
+@pytest.mark.parametrize("name", [SMALL + ENDING, SMALL + ".pyi", contents.LOG_SETTINGS])
 def test_what_a_wheel_lacks_is_found(name: str) -> None:
     good = names_of_a_good_wheel()
     assert contents.wheel_name_faults(good) == []

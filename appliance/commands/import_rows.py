@@ -381,8 +381,8 @@ def _send_all(
         while waiting:
             settle()
     except LatermqError as error:
-        rows = counted(sent.records + sent.timers, "row")
-        error.message += f"; {rows} acknowledged, and later ones may have been sent"
+        count = counted(sent.records + sent.timers, "row")
+        error.message += f"; {count} acknowledged, and later ones may have been sent"
         raise
 
 

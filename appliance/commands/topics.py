@@ -116,8 +116,8 @@ def create_topic(
     if json:
         print_json({"name": topic, "partitions": made["num_partitions"]})
     else:
-        partitions = counted(made["num_partitions"], "partition")
-        print_line(f"{printable(topic)} created with {partitions}")
+        made_count = counted(made["num_partitions"], "partition")
+        print_line(f"{printable(topic)} created with {made_count}")
 
 
 @app.command("describe")

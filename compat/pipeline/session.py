@@ -1,12 +1,10 @@
 """Runs the pipeline in a Spark session, once or again and again. Layer 5."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -29,24 +27,12 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "8",
 }
 
-_JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""The variable with options of the Java that Spark starts; those of Spark's settings follow it."""
-
-_LOG_SETTINGS: Final = """\
-rootLogger.level = error
-rootLogger.appenderRef.console.ref = console
-logger.spark.name = org.apache.spark
-logger.spark.level = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
-"""
-"""Spark's own settings of its log, but for the level: `setLogLevel` takes effect too late.
-
-If only the root had a level, Spark would set its own logger to WARN, and say so.
-"""
+_JAVA_SETTINGS: Final = {
+    # Spark logs warnings, and how to turn them off, before `setLogLevel` can take effect.
+    "spark.driver.defaultJavaOptions": "-Dlog4j2.configurationFile="
+    + Path(__file__).with_name("log4j2.properties").absolute().as_uri(),
+}
+"""Settings of the Java that this process starts; one that runs already is as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +88,7 @@ def spark_session(master: str | None) -> "Iterator[SparkSession]":
         ) from None
     try:
         # Only Java knows what spark-submit and spark-defaults.conf set, which comes first.
-        with _quiet_start():
-            SparkContext._ensure_initialized()
+        SparkContext._ensure_initialized(conf=SparkConf().setAll(list(_JAVA_SETTINGS.items())))
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
@@ -130,24 +115,6 @@ def spark_session(master: str | None) -> "Iterator[SparkSession]":
         yield session
     finally:
         session.stop()
-
-
-@contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Have a Java that Spark starts in the block log errors only; one that runs is as it is."""
-    before = os.environ.get(_JAVA_OPTIONS)
-    with NamedTemporaryFile("w", suffix=".properties") as file:
-        file.write(_LOG_SETTINGS)
-        file.flush()
-        quiet = f"-Dlog4j2.configurationFile={Path(file.name).as_uri()}"
-        os.environ[_JAVA_OPTIONS] = quiet if before is None else f"{quiet} {before}"
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[_JAVA_OPTIONS]
-            else:
-                os.environ[_JAVA_OPTIONS] = before
 
 
 def run_pipeline(

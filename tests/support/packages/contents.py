@@ -19,12 +19,15 @@ from tests.support.docs.source_files import PACKAGES, ROOT, package_files
 NAME: Final = "latermq"
 WHEEL_SIZE_MAX_BYTES: Final = 4_000_000
 
+LOG_SETTINGS: Final = "compat/pipeline/log4j2.properties"
+
 BESIDE: Final = frozenset(
     [
         *("LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "PKG-INFO"),
         *("pyproject.toml", "requirements.in", "requirements-spark.in", "setup.py"),
         ".ci/preflight.py",
         *("_core/bytes/crc32c_kernel.h", "_core/py.typed", "appliance/py.typed"),
+        LOG_SETTINGS,
         *("compat/py.typed", "systemd/latermq.service", "docs/FORMAT.md", "examples/demo.py"),
     ]
 )
@@ -94,7 +97,7 @@ def wheel_name_faults(names: Iterable[str]) -> list[str]:
     ending = sysconfig.get_config_var("EXT_SUFFIX")
     wanted = {file.path for file in package_files((".py", ".pyi"))}
     wanted |= {file.path.removesuffix(".pyx") + ending for file in package_files((".pyx",))}
-    wanted |= {f"{package}/py.typed" for package in PACKAGES}
+    wanted |= {f"{package}/py.typed" for package in PACKAGES} | {LOG_SETTINGS}
     modules = {name for name in found if not name.startswith(f"{NAME}-")}
     faults = [f"the wheel lacks {name}" for name in sorted(wanted - modules)]
     faults += [f"the wheel has {name}" for name in sorted(modules - wanted)]
