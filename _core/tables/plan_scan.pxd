@@ -8,6 +8,8 @@ from _core.tables.timer_outcomes cimport TimerOutcomes
 
 cdef class HistoryProjections(CheckedProjections):
     cdef readonly TimerOutcomes outcomes
+    cdef readonly dict deleted        # by topic id: name and start offsets of each deleted topic
+    cdef int64_t now_ms               # the store time of the frame that is applied
     cdef int cancel_state             # what a cancellation makes of the timer that it cancels
 
 

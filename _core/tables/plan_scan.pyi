@@ -6,6 +6,7 @@ from _core.tables.timer_outcomes import TimerOutcomes
 
 class HistoryProjections(CheckedProjections):
     outcomes: TimerOutcomes
+    deleted: dict[int, tuple[bytes, list[int]]]
 
 class PlanScan(LogScan):
     zone_size: int

@@ -14,7 +14,7 @@ from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64
 from _core.log.frames cimport FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_head, head_size
 from _core.log.window cimport LogWindow
-from _core.queue.partition cimport Partition
+from _core.queue.partition cimport Partition, Topic
 from _core.state.check cimport CheckedProjections, completed_entry
 from _core.state.scan cimport LogScan
 from _core.tables.timer_outcomes cimport (
@@ -32,17 +32,27 @@ cdef class HistoryProjections(CheckedProjections):
 
     Attributes:
         outcomes: all timers so far.
+        deleted: (name, start offsets of its partitions) of each deleted topic, by topic id.
     """
 
     def __cinit__(self, *args, **kwargs):
         """Start empty. The arguments are those of `Projections`."""
         self.outcomes = TimerOutcomes()
+        self.deleted = {}
+
+    def remove_topic(self, Topic topic not None):
+        """Remove a topic; note that its pending timers are deleted with it."""
+        cdef Partition partition
+        starts = [partition.start_offset for partition in topic.partitions]
+        self.deleted[topic.topic_id] = topic.name_bytes, starts
+        self.outcomes.forget_topic(topic.topic_id, self.now_ms)
+        CheckedProjections.remove_topic(self, topic)
 
     cdef int _apply_timer(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1:
         self.cancel_state = OUTCOME_REPLACED
-        self.outcomes.add(h.position, load_i32(entry + TIMER_AT_INDEX))
+        self.outcomes.add(h.position, load_i32(entry + TIMER_AT_INDEX), h.topic_id)
         return CheckedProjections._apply_timer(self, partition, h, p, entry)
 
     cdef int _apply_cancellation(
@@ -173,6 +183,7 @@ cdef class PlanScan(LogScan):
     cdef int _apply(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef Zone* z = &self.zone
         cdef Py_ssize_t damaged = len(self.damage)
+        (<HistoryProjections?>self.projections).now_ms = h.store_time_ms
         LogScan._apply(self, h, p)
         if len(self.damage) > damaged:
             self._close_zone()      # the frame does not count: no zone holds it

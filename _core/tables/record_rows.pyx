@@ -15,15 +15,18 @@ from _core.tables.columns cimport (
     make_room, null_i64, put_i32, put_i64, put_octets, repeat_i32, repeat_octets,
 )
 from _core.tables.row_scan cimport *
-from _core.tables.timer_outcomes cimport OUTCOME_DELIVERED, OUTCOME_PENDING, OUTCOME_SIZE
+from _core.tables.timer_outcomes cimport (
+    OUTCOME_DELETED, OUTCOME_DELIVERED, OUTCOME_PENDING, OUTCOME_SIZE,
+)
 
 cdef enum:
     RECORD_SIZE_MIN = 7
 
 cdef Slice IMMEDIATE = Slice(<const uint8_t*>b"immediate", 9)
-cdef Slice[4] STATE_NAMES = [
+cdef Slice[5] STATE_NAMES = [
     Slice(<const uint8_t*>b"pending", 7), Slice(<const uint8_t*>b"delivered", 9),
     Slice(<const uint8_t*>b"cancelled", 9), Slice(<const uint8_t*>b"replaced", 8),
+    Slice(<const uint8_t*>b"deleted", 7),
 ]
 
 
@@ -318,7 +321,7 @@ cdef class TimerRows(RecordRows):
         if is_wanted(self, COLUMN_ACCEPTED_AT):
             put_instant(self, COLUMN_ACCEPTED_AT, h.store_time_ms)
         if is_wanted(self, COLUMN_DELAY_STATE):
-            state = &STATE_NAMES[outcome[0] & 3]
+            state = &STATE_NAMES[min(outcome[0], <uint8_t>OUTCOME_DELETED)]
             repeat_octets(&self.columns[COLUMN_DELAY_STATE], state.data, state.size, 1)
         if is_wanted(self, COLUMN_COMPLETED_AT):
             memcpy(&since, outcome + 1, 8)

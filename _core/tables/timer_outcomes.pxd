@@ -8,6 +8,7 @@ cdef enum:
     OUTCOME_DELIVERED
     OUTCOME_CANCELLED
     OUTCOME_REPLACED
+    OUTCOME_DELETED
 
 cdef enum:
     OUTCOME_SIZE = 9
@@ -16,10 +17,12 @@ cdef enum:
 cdef class TimerOutcomes:
     cdef Buf positions           # i64: position of each frame that accepted timers, ascending
     cdef Buf firsts              # i64: number of the first timer of each such frame
+    cdef Buf topics              # i32: topic id of each such frame
     cdef Buf indexes             # i32: index of each timer
     cdef Buf outcomes            # u8 state and i64 instant of each timer
     cdef readonly int64_t count
-    cdef int add(self, int64_t accept_pos, int32_t index) except -1
+    cdef int add(self, int64_t accept_pos, int32_t index, int32_t topic_id) except -1
+    cdef void forget_topic(self, int32_t topic_id, int64_t since_ms) noexcept nogil
     cdef int complete(
         self, int64_t accept_pos, int32_t index, int state, int64_t since_ms
     ) except -1

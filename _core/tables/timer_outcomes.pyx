@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from _core.bytes.buffer cimport append, extend_zero, release
 
-OUTCOMES = ("pending", "delivered", "cancelled", "replaced")
+OUTCOMES = ("pending", "delivered", "cancelled", "replaced", "deleted")
 
 
 cdef class TimerOutcomes:
@@ -22,16 +22,18 @@ cdef class TimerOutcomes:
     def __dealloc__(self):
         release(&self.positions)
         release(&self.firsts)
+        release(&self.topics)
         release(&self.indexes)
         release(&self.outcomes)
 
-    cdef int add(self, int64_t accept_pos, int32_t index) except -1:
+    cdef int add(self, int64_t accept_pos, int32_t index, int32_t topic_id) except -1:
         """Add a pending timer. REQUIRES: it comes after all others in the order of timer ids."""
         cdef int64_t* positions = <int64_t*>self.positions.data
         cdef Py_ssize_t frames = self.positions.size // 8
         if frames == 0 or positions[frames - 1] != accept_pos:
             append(&self.positions, &accept_pos, 8)
             append(&self.firsts, &self.count, 8)
+            append(&self.topics, &topic_id, 4)
         append(&self.indexes, &index, 4)
         extend_zero(&self.outcomes, OUTCOME_SIZE)
         self.count += 1
@@ -46,6 +48,21 @@ cdef class TimerOutcomes:
             outcome[0] = <uint8_t>state
             memcpy(outcome + 1, &since_ms, 8)
         return 0
+
+    cdef void forget_topic(self, int32_t topic_id, int64_t since_ms) noexcept nogil:
+        """Note that the pending timers of a topic were deleted with it. Looks at all frames."""
+        cdef const int32_t* topics = <const int32_t*>self.topics.data
+        cdef const int64_t* firsts = <const int64_t*>self.firsts.data
+        cdef int64_t frames = self.topics.size // 4, frame, i
+        cdef uint8_t* outcome
+        for frame in range(frames):
+            if topics[frame] != topic_id:
+                continue
+            for i in range(firsts[frame], firsts[frame + 1] if frame + 1 < frames else self.count):
+                outcome = self.outcomes.data + i * OUTCOME_SIZE
+                if outcome[0] == OUTCOME_PENDING:
+                    outcome[0] = OUTCOME_DELETED
+                    memcpy(outcome + 1, &since_ms, 8)
 
     def outcome(self, int64_t accept_pos, int32_t index):
         """Look a timer up.

@@ -295,9 +295,8 @@ def _outcome(state: LogState, topic_id: int, timer: Item) -> Item:
     projections = cast(HistoryProjections, state.projections)
     found = projections.outcomes.outcome(timer["accept_position"], timer["index"])
     name, since_ms = found or ("unknown", 0)
-    if name == "pending":
-        is_there = topic_id in projections.topics_by_id
-        return {"state": name if is_there else "topic deleted"}
+    if name in ("pending", "deleted"):
+        return {"state": name if name == "pending" else "topic deleted"}
     return {"state": name, "completed_at": since_ms}
 
 

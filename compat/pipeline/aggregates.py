@@ -22,7 +22,8 @@ from compat.pipeline.manifest import DataFile, Manifest
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
 
-_ENDS: Final = ("delivered", "cancelled", "replaced")
+_ENDS: Final = ("delivered", "cancelled", "replaced", "deleted")
+_PENDING: Final = " - ".join(["accepted", *_ENDS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,7 @@ class Facts:
             ],
         )
         backlog = (
-            "before + SUM(accepted - delivered - cancelled - replaced) OVER ("
-            "PARTITION BY topic, date ORDER BY hour) AS backlog"
+            f"before + SUM({_PENDING}) OVER (PARTITION BY topic, date ORDER BY hour) AS backlog"
         )
         before = self._pairs(partitions, self._backlogs_before(sorted(partitions)))
         return counts.join(F.broadcast(before), ["topic", "date"]).selectExpr(
@@ -110,7 +110,7 @@ class Facts:
             .selectExpr(
                 *("topic", "date", "hour"),
                 *names,
-                "accepted - delivered - cancelled - replaced AS pending",
+                f"{_PENDING} AS pending",
             )
         )
 

@@ -76,6 +76,7 @@ AGGREGATES: Final[dict[str, tuple[Column, ...]]] = {
         Column("delivered", "timers delivered"),
         Column("cancelled", "timers cancelled"),
         Column("replaced", "timers replaced by another of the same id"),
+        Column("deleted", "pending timers that were deleted with their topic"),
         Column("backlog", "timers pending at the end of the hour, or now if it is not over"),
     ),
     "lateness": (
@@ -92,6 +93,7 @@ AGGREGATES: Final[dict[str, tuple[Column, ...]]] = {
         Column("delivered", "how many of them are delivered"),
         Column("cancelled", "cancelled"),
         Column("replaced", "replaced"),
+        Column("deleted", "deleted with their topic"),
         Column("pending", "still pending"),
     ),
     "due": (

@@ -3,6 +3,9 @@
 The log is planned again by each run, which says of every timer whether it is pending. The job
 remembers, in one byte for each timer of each segment (compressed on the disk), which of them it has
 exported as completed. The difference is what a run exports: each completion once, whenever it came.
+
+A timer is also completed when its topic is deleted. A run exports nothing that such a topic got
+since the last run, but the completions of all timers that the tables have.
 """
 
 from collections.abc import Iterator
@@ -73,6 +76,7 @@ def find_changes(plan: Plan, query: Query, known: Known, *, position: int, end: 
     """
     flags: dict[int, bytearray] = {}
     found: list[ScanTask] = []
+    added: list[ScanTask] = []
     for base, size in plan.reader.segments:
         behind = min(base + size, position)
         count = len(plan.outcomes(base, behind)) // OUTCOME_SIZE if behind > base else 0
@@ -82,7 +86,8 @@ def find_changes(plan: Plan, query: Query, known: Known, *, position: int, end: 
                 f"tables {len(known.get(base, b''))}: a part was lost or replaced. Give an empty "
                 "directory as --out"
             )
-    for base, zone in _zones(plan, end):
+    with_deleted = replace(query, with_deleted=True)
+    for base, zone in _zones(plan, end, position):
         outcomes = plan.outcomes(zone.start, zone.end)
         states = outcomes[::OUTCOME_SIZE]
         so_far = flags.setdefault(base, bytearray())
@@ -92,9 +97,13 @@ def find_changes(plan: Plan, query: Query, known: Known, *, position: int, end: 
         completed = states.translate(_ONE_IF_COMPLETED)
         so_far += _combined(completed, old, add=True)
         new = _combined(completed, old, add=False)
-        if 1 in new:
-            found += _task(plan, query, zone, _only(outcomes, states, new))
-    return Changes(list(_joined(found)), {base: bytes(each) for base, each in flags.items()})
+        if 1 in new and zone.end <= position:
+            found += _task(plan, with_deleted, zone, _only(outcomes, states, new))
+        elif 1 in new:
+            added += _task(plan, query, zone, _only(outcomes, states, new))
+    return Changes(
+        [*_joined(found), *_joined(added)], {base: bytes(each) for base, each in flags.items()}
+    )
 
 
 def pending_tasks(plan: Plan, query: Query) -> list[ScanTask]:
@@ -114,14 +123,20 @@ def timer_query(*, fails_on_loss: bool) -> Query:
     )
 
 
-def _zones(plan: Plan, end: int) -> Iterator[tuple[int, Zone]]:
-    """Yield the zones that accepted timers, each with the base position of its segment."""
+def _zones(plan: Plan, end: int, border: int = 0) -> Iterator[tuple[int, Zone]]:
+    """Yield the zones that accepted timers, each with the base position of its segment.
+
+    A zone that a border of frames divides is yielded as two.
+    """
     bases = iter(sorted(base for base, _ in plan.reader.segments))
     base, following = 0, next(bases, None)
     for zone in plan.zones:
         while following is not None and following <= zone.start:
             base, following = following, next(bases, None)
         if zone.timers and zone.end <= end:
+            if zone.start < border < zone.end:
+                yield base, replace(zone, end=border)
+                zone = replace(zone, start=border)  # noqa: PLW2901 (the rest of it)
             yield base, zone
 
 

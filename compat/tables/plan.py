@@ -205,9 +205,18 @@ class Plan:
         path = self.reader.paths.commit_log / segment_name(base)
         return newer_frame_error(path, pos - base, bytes(header))
 
-    def topics(self, selection: Selection) -> Topics:
-        """Return the topics that exist at the end of the plan and are selected."""
+    def topics(self, selection: Selection, *, with_deleted: bool = False) -> Topics:
+        """Return the topics that exist at the end of the plan and are selected.
+
+        Args:
+            selection: the rows asked for.
+            with_deleted: also return those that existed earlier.
+        """
         found: Topics = {}
+        deleted = cast(HistoryProjections, self._state.projections).deleted if with_deleted else {}
+        for topic_id, (name, starts) in deleted.items():
+            if selection.topics is None or name.decode("ascii") in selection.topics:
+                found[topic_id] = name, starts
         for topic_id, topic in self._state.projections.topics_by_id.items():
             if selection.topics is None or topic.name in selection.topics:
                 starts = [partition.start_offset for partition in topic.partitions]

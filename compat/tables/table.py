@@ -30,6 +30,7 @@ class Query:
         split_bytes: bytes of the log in one task, at least.
         verifies: check the CRCs of batches.
         fails_on_loss: raise an error where the log cannot be read; otherwise pass over it.
+        with_deleted: topics that were deleted have rows as well.
     """
 
     table: str = "messages"
@@ -38,6 +39,7 @@ class Query:
     split_bytes: int = SPLIT_BYTES
     verifies: bool = True
     fails_on_loss: bool = True
+    with_deleted: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -92,7 +94,7 @@ def check_query(query: Query) -> None:
 
 
 def _scans(plan: Plan, query: Query, start: int, end: int) -> Iterator[Task]:
-    topics = plan.topics(query.selection)
+    topics = plan.topics(query.selection, with_deleted=query.with_deleted)
     zones: list[Zone] = []
     size = 0
     for zone in plan.zones_of(query.table, query.selection, topics):
@@ -110,7 +112,8 @@ def _scans(plan: Plan, query: Query, start: int, end: int) -> Iterator[Task]:
 def _scan(plan: Plan, query: Query, zones: list[Zone], start: int, end: int) -> ScanTask:
     ranges = merged([(max(zone.start, start), min(zone.end, end)) for zone in zones], plan)
     used = frozenset().union(*(zone.topics for zone in zones))
-    topics = {key: value for key, value in plan.topics(query.selection).items() if key in used}
+    selected = plan.topics(query.selection, with_deleted=query.with_deleted)
+    topics = {key: value for key, value in selected.items() if key in used}
     outcomes: tuple[bytes, ...] = ()
     if query.table == "timers":
         outcomes = tuple(plan.outcomes(*each) for each in ranges)

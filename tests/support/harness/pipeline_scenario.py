@@ -145,7 +145,7 @@ def _by_hour(rows: Any, instant: str) -> dict[tuple[str, str, datetime], list[An
 def _states(rows: list[Any]) -> list[int]:
     return [
         sum(row["delay_state"] == state for row in rows)
-        for state in ("delivered", "cancelled", "replaced")
+        for state in ("delivered", "cancelled", "replaced", "deleted")
     ]
 
 

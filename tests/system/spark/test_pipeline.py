@@ -413,3 +413,48 @@ def test_the_document_has_every_column() -> None:
 
 def section(text: str, table: str) -> str:
     return text.partition(f"### {table}\n")[2].partition("\n### ")[0].partition("\n## ")[0]
+
+
+def test_timers_of_a_deleted_topic_are_not_pending(spark: Any, tmp_path: Path) -> None:
+    harness = BrokerHarness()
+    out = tmp_path / "out"
+    harness.create_topic("t", 1)
+    harness.create_topic("other", 1)
+    lives = [("first", 3), ("second", 2), ("third", 4)]
+    for life, count in lives:
+        for number in range(count):
+            name = b"%s-%d" % (life.encode(), number)
+            harness.produce("t", 0, [Record(b"", headers=delay(MS_PER_DAY, name))])
+        harness.produce("other", 0, [Record(b"", headers=delay(MS_PER_DAY))])
+        harness.cancel_timer("t", b"%s-0" % life.encode())
+        harness = harness.restart()
+        if life != "second":
+            run(spark, export(harness.disk, tmp_path / life), out)
+        harness.tick(MS_PER_HOUR)
+        harness.delete_topic("t")
+        harness.tick(MS_PER_HOUR)
+        harness.create_topic("t", 1)
+    # No run saw the second topic: the tables have nothing of it, neither timers nor their end.
+    hourly = [row for row in scenario.written(out)["hourly"] if row[0] == "t"]
+    names = ["topic", "date", *(column.name for column in AGGREGATES["hourly"])]
+    rows = [dict(zip(names, row, strict=True)) for row in hourly]
+    seen = [
+        tuple(row[name] for name in ("accepted", "cancelled", "deleted", "backlog")) for row in rows
+    ]
+    assert seen == [(3, 1, 0, 2), (0, 0, 2, 0), (4, 1, 0, 3)]
+    outcomes = [row for row in scenario.written(out)["outcomes"] if row[0] == "t"]
+    names = ["topic", "date", *(column.name for column in AGGREGATES["outcomes"])]
+    rows = [dict(zip(names, row, strict=True)) for row in outcomes]
+    assert [row["pending"] for row in rows] == [0, 3]
+    due = [row[-1] for row in scenario.written(out)["due"] if row[0] == "t"]
+    assert due == [3]
+    before = scenario.written(out)
+    run(spark, tmp_path / "third", out)
+    assert scenario.written(out) == before
+    harness = harness.restart()
+    run(spark, export(harness.disk, tmp_path / "end"), out)
+    hourly = [row for row in scenario.written(out)["hourly"] if row[0] == "t"]
+    assert hourly[-1][-2:] == (3, 0)
+    assert [row for row in scenario.written(out)["due"] if row[0] == "t"] == []
+    scenario_rows = [row for row in scenario.written(out)["hourly"] if row[0] == "other"]
+    assert scenario_rows[-1][-1] == 3
