@@ -30,7 +30,6 @@ cdef Slice[5] STATE_NAMES = [
 ]
 
 
-
 cdef inline bint _wants_headers(RowScan scan) noexcept nogil:
     return (
         is_wanted(scan, COLUMN_HEADERS) or is_wanted(scan, COLUMN_DUE_AT)
@@ -66,7 +65,6 @@ cdef class RecordRows(RowScan):
             put_instant(self, COLUMN_TIMESTAMP, _timestamp(b, r))
         return self._put_headers(r, delay) if reads_headers else 0
 
-
     cdef int _put_type(self, const Batch* b, int64_t count) except -1 nogil:
         """Put the type of the timestamps: 0 given by the producer, 1 by the broker."""
         if is_wanted(self, COLUMN_TIMESTAMP_TYPE):
@@ -83,19 +81,8 @@ cdef inline int64_t _timestamp(const Batch* b, const Record* r) noexcept nogil:
     return b.base_timestamp + r.timestamp_delta
 
 
-cdef class MessageRows(RecordRows):
-    """The visible records, in the order of the log."""
-
-    cdef bint _takes(self, const FrameHeader* h) except -1:
-        if h.record_count == 0 or (h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER):
-            return False
-        if h.base_offset + h.last_delta < self.start_offset or not holds(
-            &self.stored, h.store_time_ms
-        ):
-            return False
-        if h.min_timestamp == INT64_MIN:    # not known: the batch is compressed
-            return True
-        return overlaps(&self.timestamps, h.min_timestamp, h.max_timestamp)
+cdef class VisibleRows(RecordRows):
+    """What the tables of visible records share: one batch of each frame, possibly compressed."""
 
     cdef bint _needs_bodies(self) noexcept nogil:
         return True
@@ -109,11 +96,34 @@ cdef class MessageRows(RecordRows):
             return 0
         unpacked = self._section(h, batch, b.attributes & ATTRIBUTE_CODEC, &c)
         with nogil:
-            self._make_room(_record_bound(h, &c), c.end - c.p)
-            self._add_records(h, &b, &c)
+            self._make_room(_record_bound(h, &c), c.end - c.p + h.tables_size)
+            self._add_visible(h, p, &b, &c)
         return 0
 
-    cdef int _add_records(self, const FrameHeader* h, const Batch* b, Cursor* c) except -1 nogil:
+    cdef int _add_visible(
+        self, const FrameHeader* h, const uint8_t* p, const Batch* b, Cursor* c
+    ) except -1 nogil:
+        """Add the rows of a batch, whose records are at `c`; there is room for them."""
+        return 0
+
+
+cdef class MessageRows(VisibleRows):
+    """The visible records, in the order of the log."""
+
+    cdef bint _takes(self, const FrameHeader* h) except -1:
+        if h.record_count == 0 or (h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER):
+            return False
+        if h.base_offset + h.last_delta < self.start_offset or not holds(
+            &self.stored, h.store_time_ms
+        ):
+            return False
+        if h.min_timestamp == INT64_MIN:    # not known: the batch is compressed
+            return True
+        return overlaps(&self.timestamps, h.min_timestamp, h.max_timestamp)
+
+    cdef int _add_visible(
+        self, const FrameHeader* h, const uint8_t* p, const Batch* b, Cursor* c
+    ) except -1 nogil:
         cdef bint reads_headers = _wants_headers(self)
         cdef DelayHeaders delay
         cdef Record r
@@ -152,27 +162,13 @@ cdef class MessageRows(RecordRows):
         return 0
 
 
-cdef class DeliveryRows(RecordRows):
+cdef class DeliveryRows(VisibleRows):
     """What was delivered: one row for each record of a deliver frame."""
 
     cdef bint _takes(self, const FrameHeader* h) except -1:
         return h.kind == KIND_DELIVER and holds(&self.stored, h.store_time_ms)
 
-    cdef bint _needs_bodies(self) noexcept nogil:
-        return True
-
-    cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
-        cdef const uint8_t* batch = p + FRAME_HEADER_SIZE + h.tables_size
-        cdef Batch b
-        cdef Cursor c
-        decode_batch(batch, &b)
-        unpacked = self._section(h, batch, b.attributes & ATTRIBUTE_CODEC, &c)
-        with nogil:
-            self._make_room(_record_bound(h, &c), c.end - c.p + h.tables_size)
-            self._add_completed(h, p, &b, &c)
-        return 0
-
-    cdef int _add_completed(
+    cdef int _add_visible(
         self, const FrameHeader* h, const uint8_t* p, const Batch* b, Cursor* c
     ) except -1 nogil:
         cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
