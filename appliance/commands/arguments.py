@@ -167,3 +167,18 @@ def format_instant(epoch_ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{epoch_ms} ms"  # beyond the year 9999: producers choose their timestamps
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def check_pyarrow(need: str) -> None:
+    """Check that the library for Parquet is installed.
+
+    Args:
+        need: what needs it, the beginning of the message.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        import pyarrow  # noqa: F401
+    except ModuleNotFoundError:
+        raise ConfigError(f"{need}: install it with pip install latermq[spark]") from None

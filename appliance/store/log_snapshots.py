@@ -25,9 +25,8 @@ from typing import Final
 from appliance.errors import SnapshotError, StorageError
 from appliance.model import SnapshotStatus
 from appliance.store.checkpoint import CheckpointFile, LogIdentity
-from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.data_files import DataFiles
 from appliance.store.paths import DataPaths, parse_segment_name, segment_name
-from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.units import MS_PER_SECOND
 
@@ -121,20 +120,9 @@ def shared_end(fs: FileSystem, paths: DataPaths, flushed: int) -> int:
 class LogSnapshots:
     """The snapshots of one data directory. `freeze` runs on the loop, the rest on one thread."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        fs: FileSystem,
-        paths: DataPaths,
-        log: CommitLog,
-        checkpoint: CheckpointFile,
-    ) -> None:
-        self._clock = clock
-        self._fs = fs
-        self._paths = paths
-        self._log = log
-        self._checkpoint = checkpoint
+    def __init__(self, files: DataFiles) -> None:
+        self._clock, self._fs, self._paths = files.clock, files.fs, files.paths
+        self._log, self._checkpoint = files.log, files.checkpoint
 
     def freeze(self) -> LogPart:
         """Return what a snapshot of this moment has: everything that is flushed."""

@@ -22,6 +22,7 @@ from appliance.store.checkpoint import CheckpointFile, LogIdentity
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.data_files import DataFiles
 from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, shared_end
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.queue.consume_queue import UNITS_SAVED_AT, ConsumeQueues
@@ -102,6 +103,9 @@ class MessageStore:
             checkpoint=self._checkpoint,
             cache_size_bytes=config.cache_size_bytes,
         )
+        self._files = DataFiles(
+            clock=clock, fs=fs, paths=self._paths, log=self.log, checkpoint=self._checkpoint
+        )
         self._lock: Lock | None = None
         self._unsaved: Iterator[Partition] = iter(())
         self._with_producers: Iterator[Partition] = iter(())
@@ -148,15 +152,7 @@ class MessageStore:
             self._fs.make_dirs(directory)
         if not self.log.has_segments:
             self._sync_parents()
-        start = Start(
-            clock=self._clock,
-            fs=self._fs,
-            paths=self._paths,
-            log=self.log,
-            checkpoint=self._checkpoint,
-            presence=presence,
-            new_state=self._new_state,
-        )
+        start = Start(self._files, presence=presence, new_state=self._new_state)
         for progress in start.run(stop):
             self.state, self._queues = start.state, start.queues
             yield progress
@@ -278,11 +274,7 @@ class MessageStore:
             self._clock, self._fs, self.log, self._queues, self.state.projections
         )
         self.checkpoints = Checkpointer(
-            clock=self._clock,
-            fs=self._fs,
-            paths=self._paths,
-            log=self.log,
-            checkpoint=self._checkpoint,
+            self._files,
             queues=self._queues,
             state=self.state,
             runs=start.runs,
@@ -290,13 +282,7 @@ class MessageStore:
             kept=start.kept,
         )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
-        self.snapshots = LogSnapshots(
-            clock=self._clock,
-            fs=self._fs,
-            paths=self._paths,
-            log=self.log,
-            checkpoint=self._checkpoint,
-        )
+        self.snapshots = LogSnapshots(self._files)
 
     def _note_damage(self, start: Start, verdict: Verdict) -> None:
         self.state.damage = [*start.damage, *verdict.damage]

@@ -17,10 +17,9 @@ from _core.bytes.layout import AT_CRC, FRAME_HEADER_SIZE, KIND_TOPIC
 from _core.log.frames import read_header
 from _core.state.scan import LogScan
 from appliance.errors import CorruptionError, StorageError
-from appliance.store.checkpoint import CheckpointFile, SavedState
-from appliance.store.log.commit_log import CommitLog
+from appliance.store.checkpoint import SavedState
+from appliance.store.log.data_files import DataFiles
 from appliance.store.log.frame_kinds import newer_frame_error
-from appliance.store.paths import DataPaths
 from appliance.store.queue.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
 from appliance.store.recovery.decisions import DECISIONS, Decision, Fault, Found, Stop
 from appliance.store.recovery.log_knowledge import LogKnowledge, is_covered
@@ -31,8 +30,6 @@ from appliance.store.runs.run_set import Runs
 from appliance.store.state import control_frames, snapshot
 from appliance.store.state.snapshot import PARTITION, ControlState, KnownDamage
 from appliance.store.state.state import State
-from appliance.system.clock import Clock
-from appliance.system.files import FileSystem
 from appliance.units import MIB
 
 SCAN_SLICE_BYTES: Final = 16 * MIB
@@ -67,32 +64,18 @@ class Start:
     knowledge: LogKnowledge
 
     def __init__(
-        self,
-        *,
-        clock: Clock,
-        fs: FileSystem,
-        paths: DataPaths,
-        log: CommitLog,
-        checkpoint: CheckpointFile,
-        presence: LogPresence,
-        new_state: Callable[[], State],
+        self, files: DataFiles, *, presence: LogPresence, new_state: Callable[[], State]
     ) -> None:
         """Touch nothing yet.
 
         Args:
-            clock: decides which timer ids have expired.
-            fs: files.
-            paths: where they are.
-            log: its segments are open.
-            checkpoint: open.
+            files: the segments and the checkpoint are open; the clock decides which timer ids
+                have expired.
             presence: says whether the checkpoint describes this log.
             new_state: makes an empty state.
         """
-        self._clock = clock
-        self._fs = fs
-        self._paths = paths
-        self._log = log
-        self._checkpoint = checkpoint
+        self._clock, self._fs, self._paths = files.clock, files.fs, files.paths
+        self._log, self._checkpoint = files.log, files.checkpoint
         self._new_state = new_state
         self.is_own = presence.is_own
         self._salt = presence.salt

@@ -17,17 +17,15 @@ from typing import Final
 
 from appliance.errors import CorruptionError, StorageError
 from appliance.log_text import quoted
-from appliance.store.checkpoint import CheckpointFile, SavedState
-from appliance.store.log.commit_log import CommitLog
-from appliance.store.paths import DataPaths, parse_segment_name
+from appliance.store.checkpoint import SavedState
+from appliance.store.log.data_files import DataFiles
+from appliance.store.paths import parse_segment_name
 from appliance.store.queue.consume_queue import ConsumeQueues, UnitSyncJob
 from appliance.store.runs.run_files import RunEntry
 from appliance.store.runs.run_set import Runs, RunsJob
 from appliance.store.state import snapshot
 from appliance.store.state.snapshot import ControlState
 from appliance.store.state.state import Capture, State, encode_control
-from appliance.system.clock import Clock
-from appliance.system.files import FileSystem
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 GROWTH_FACTOR: Final = 4
@@ -111,12 +109,8 @@ class Checkpointer:
 
     def __init__(
         self,
+        files: DataFiles,
         *,
-        clock: Clock,
-        fs: FileSystem,
-        paths: DataPaths,
-        log: CommitLog,
-        checkpoint: CheckpointFile,
         queues: ConsumeQueues,
         state: State,
         runs: Runs,
@@ -126,26 +120,23 @@ class Checkpointer:
         """Continue from the checkpoint that recovery loaded.
 
         Args:
-            clock: for pauses.
-            fs, paths, log, checkpoint, queues: the files.
+            files, queues: the files.
             state, runs: the state to save.
             interval_bytes: minimum growth of the log between two checkpoints.
             kept: state snapshots of the states that the checkpoint names, by number.
         """
-        self.fs = fs
-        self.paths = paths
-        self.checkpoint = checkpoint
-        self._clock = clock
-        self._log = log
+        self.fs, self.paths, self.checkpoint = files.fs, files.paths, files.checkpoint
+        self._clock, self._log = files.clock, files.log
         self._queues = queues
         self._state = state
         self._runs = runs
         self._interval_bytes = interval_bytes
         self._known = dict(kept)
         # Include states whose file is missing: if it reappears, its number must not be in use.
-        named = [state.number for state in checkpoint.states]
+        named = [state.number for state in self.checkpoint.states]
         self._number = max((0, *kept, *named, *self._numbers_in_use()))
-        newest = checkpoint.last.states[:1] if checkpoint.last is not None else ()
+        last = self.checkpoint.last
+        newest = last.states[:1] if last is not None else ()
         self._applied = newest[0].applied if newest else -1
         self._size = newest[0].size if newest else 0
         if newest and newest[0].number in kept:
