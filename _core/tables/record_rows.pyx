@@ -1,5 +1,7 @@
 """Rows of records: the tables `messages`, `timers` and `deliveries`. Layer 0: no I/O."""
 
+from itertools import accumulate
+
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
@@ -224,16 +226,21 @@ cdef class DeliveryRows(VisibleRows):
 cdef class TimerRows(RecordRows):
     """The timers that were accepted, with what became of them.
 
-    `outcomes` has OUTCOME_SIZE bytes for each timer of the ranges, in their order: the state, and
-    the instant at which it began in the byte order of the machine (`TimerOutcomes.between`).
+    `outcomes` has, for each range, OUTCOME_SIZE bytes for each of its timers in their order: the
+    state, and the instant at which it began in the byte order of the machine
+    (`TimerOutcomes.between`).
     """
 
     cdef Borrowed outcomes
     cdef int64_t timers              # timers of the ranges passed so far
+    cdef list ends                   # timers up to the end of each range
 
-    def __cinit__(self, *, outcomes=b"", **kwargs):
+    def __cinit__(self, *, outcomes=(), **kwargs):
         """Start at the first range. The other arguments are those of `RowScan`."""
-        self.outcomes = Borrowed(outcomes)
+        self.outcomes = Borrowed(b"".join(outcomes))
+        self.ends = list(accumulate(len(each) // OUTCOME_SIZE for each in outcomes))
+        if len(self.ends) != len(self.ranges):
+            raise ValueError(f"outcomes of {len(self.ends)} ranges for {len(self.ranges)}")
 
     cdef bint _takes(self, const FrameHeader* h) except -1:
         return (
@@ -252,9 +259,10 @@ cdef class TimerRows(RecordRows):
             self.timers += h.timer_count
         return 0
 
-    cdef int _end_range(self) except -1:
-        self.ranges.clear()      # which outcomes belong to later frames is not known any more
-        return 0
+    cdef int64_t _behind_fault(self) except -1:
+        # Which outcomes belong to later frames of the range is not known any more.
+        self.timers = self.ends[len(self.ends) - len(self.ranges) - 1]
+        return self.end
 
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef int64_t first = self.timers

@@ -1,8 +1,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from typing_extensions import Buffer
-
 COLUMN_NAMES: tuple[str, ...]
 
 class RowScan:
@@ -22,7 +20,7 @@ class RowScan:
         stored: tuple[int | None, int | None] = ...,
         due: tuple[int | None, int | None] = ...,
         partition: int = -1,
-        outcomes: Buffer = ...,
+        outcomes: Sequence[bytes] | None = None,
         kinds: tuple[bytes, ...] = (),
         takes_others: bool = True,
     ) -> Self: ...

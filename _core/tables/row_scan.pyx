@@ -69,7 +69,7 @@ cdef class RowScan:
     Attributes:
         pos: log position reached.
         faults: (log position, fault) of each frame that was skipped, until `take_faults`. If its
-            head is wrong, the rest of its range was skipped as well.
+            head is wrong, all up to the next whole head of the range was skipped as well.
     """
 
     def __cinit__(
@@ -93,7 +93,7 @@ cdef class RowScan:
             timestamps, stored, due: (from, to) in epoch ms, None for no bound: rows with another
                 timestamp, store time, or due time may be left out.
             partition: rows of other partitions are left out; -1 for all.
-            outcomes: for tables of timers, see `TimerRows`.
+            outcomes: for tables of timers, of each range, see `TimerRows`.
             kinds: for the table of frames, the name of each kind by its number, as bytes.
             takes_others: for the table of frames, whether those of other topics or of none have
                 rows as well, without a name.
@@ -173,20 +173,12 @@ cdef class RowScan:
         cdef LogWindow window = self.window
         cdef FrameHeader h
         cdef const uint8_t* p
-        cdef int fault
-        window.hold(self.pos, FRAME_HEADER_SIZE, self.base, self.limit)
-        p = window.data + (self.pos - window.start)
-        fault = check_head(p, window.end - self.pos, self.limit - self.pos, self.pos, &h)
-        if fault == FRAME_BAD_SIZE and 0 < h.size <= self.limit - self.pos:
-            if FRAME_HEADER_SIZE < head_size(&h) <= self.limit - self.pos:
-                window.hold(self.pos, head_size(&h), self.base, self.limit)
-                p = window.data + (self.pos - window.start)
-                fault = check_head(p, window.end - self.pos, self.limit - self.pos, self.pos, &h)
+        cdef int fault = self._check_head(self.pos, &h)
         if fault != FRAME_OK or (self.salt and h.salt != self.salt):
             self.faults.append((self.pos, frames.FAULTS[fault] if fault != FRAME_OK else OTHER_LOG))
-            self.pos = self.end
-            self._end_range()
+            self.pos = self._behind_fault()
             return
+        p = window.data + (self.pos - window.start)
         if not self._takes_place(&h) or not self._takes(&h):
             self._skipped(&h)
         elif not self._needs_bodies():
@@ -203,6 +195,23 @@ cdef class RowScan:
                 self._skipped(&h)
                 self.faults.append((self.pos, frames.FAULTS[fault]))
         self.pos += h.size
+
+    cdef int _check_head(self, int64_t pos, FrameHeader* h) except -1:
+        """Check the head at a log position, which the window holds afterwards; return the fault."""
+        cdef LogWindow window = self.window
+        cdef int fault
+        window.hold(pos, FRAME_HEADER_SIZE, self.base, self.limit)
+        fault = check_head(
+            window.data + (pos - window.start), window.end - pos, self.limit - pos, pos, h
+        )
+        if fault == FRAME_BAD_SIZE and 0 < h.size <= self.limit - pos and (
+            FRAME_HEADER_SIZE < head_size(h) <= self.limit - pos
+        ):
+            window.hold(pos, head_size(h), self.base, self.limit)
+            fault = check_head(
+                window.data + (pos - window.start), window.end - pos, self.limit - pos, pos, h
+            )
+        return fault
 
     cdef int64_t _size_held(self) noexcept nogil:
         """Bytes of the columns that grow with the records."""
@@ -242,9 +251,19 @@ cdef class RowScan:
         """Note that a frame has no rows."""
         return 0
 
-    cdef int _end_range(self) except -1:
-        """Note that the rest of a range is skipped, because no frame is where one should be."""
-        return 0
+    cdef int64_t _behind_fault(self) except -1:
+        """Return where to go on after `pos`, where no frame is although one should be.
+
+        That is the next frame of the range, or its end. Without a salt, a record could hold bytes
+        that pass for a frame: then it is the end.
+        """
+        cdef FrameHeader h
+        cdef int64_t pos = self.pos + FRAME_ALIGNMENT
+        while self.salt and pos + FRAME_HEADER_SIZE <= self.end:
+            if self._check_head(pos, &h) == FRAME_OK and h.salt == self.salt:
+                return pos
+            pos += FRAME_ALIGNMENT
+        return self.end
 
     # Parts of a row
 

@@ -160,7 +160,7 @@ class ScanTask:
             stored=selection.stored,
             due=selection.due,
             partition=-1 if selection.partition is None else selection.partition,
-            outcomes=b"".join(self.outcomes[place] for place in places if self.outcomes),
+            outcomes=tuple(self.outcomes[place] for place in places if self.outcomes),
             kinds=_KINDS,
             takes_others=selection.topics is None,
         )

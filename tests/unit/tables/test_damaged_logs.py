@@ -176,6 +176,39 @@ def test_a_segment_that_is_recycled_during_a_scan_is_an_error(disk: SimFileSyste
         rows_of(disk, "frames", plan)
 
 
+@pytest.mark.parametrize("table", ["messages", "deliveries", "queues", "frames"])
+def test_a_head_that_rots_after_the_plan_costs_its_own_frame_alone(
+    disk: SimFileSystem, table: str
+) -> None:
+    everything = rows_of(disk, table)
+    plan = planned(disk, zone_bytes=SEGMENT)
+    frame = next(row for row in rows_of(disk, "frames") if row["position"] == middle(everything))
+    disk.flip(*place(frame["position"] + 40), 1)
+    found = rows_of(disk, table, plan, fails_on_loss=False)
+    assert found == without(everything, frame) != everything
+    with pytest.raises(DataLossError, match=f"position {frame['position']}: CRC of header"):
+        rows_of(disk, table, plan)
+
+
+def middle(rows: list[Row]) -> int:
+    """The position of a row in the middle."""
+    position: int = rows[len(rows) // 2]["position"]
+    return position
+
+
+def test_a_head_that_rots_after_the_plan_costs_timers_of_its_range_alone(
+    disk: SimFileSystem,
+) -> None:
+    everything = rows_of(disk, "timers")
+    position = everything[len(everything) // 3]["position"]
+    plan = planned(disk, zone_bytes=SEGMENT)
+    disk.flip(*place(position + 40), 1)
+    found = rows_of(disk, "timers", plan, fails_on_loss=False)
+    end = position - position % SEGMENT + SEGMENT
+    assert found == [row for row in everything if not position <= row["position"] < end]
+    assert found[-1] == everything[-1]
+
+
 def test_the_head_of_the_log_may_be_freed_between_two_plans(disk: SimFileSystem) -> None:
     """Retention does that: it is no loss, and the topics are declared again in each segment."""
     messages = rows_of(disk, "messages")
