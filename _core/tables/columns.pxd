@@ -2,7 +2,7 @@
 # the byte order of the machine, as Arrow has them.
 # Source: "Arrow Columnar Format", the chapter on the physical memory layout.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from _core.bytes.buffer cimport Buf, reserve
@@ -24,9 +24,16 @@ cdef void release_column(ColumnData* c) noexcept nogil
 cdef void _put_bit(ColumnData* c, bint is_set) noexcept nogil
 
 
+# Raises ValueError: Arrow's offsets have 32 bits.
+cdef int refuse_size() except -1
+
+
 # Makes room for `rows` values, which together have up to `octets` bytes if they are octets. The
-# functions below that put a value REQUIRE that room.
+# functions below that put a value REQUIRE that room. Raises ValueError if an offset would overflow.
 cdef inline int make_room(ColumnData* c, int64_t rows, int64_t octets) except -1 nogil:
+    if octets and octets > INT32_MAX - c.data.size:
+        with gil:
+            refuse_size()
     reserve(&c.offsets, 4 * (rows + 1))
     reserve(&c.data, 8 * rows + octets)
     reserve(&c.validity, (c.length + rows) // 8 + 1)
@@ -93,7 +100,10 @@ cdef inline int repeat_octets(
     ColumnData* c, const uint8_t* p, int64_t size, int64_t count
 ) except -1 nogil:
     cdef int64_t i
-    if size > 0:
+    if size > 0 and count > 0:
+        if count > (INT32_MAX - c.data.size) // size:
+            with gil:
+                refuse_size()
         reserve(&c.data, size * count)
     for i in range(count):
         put_octets(c, p, size)

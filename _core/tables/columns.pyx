@@ -54,6 +54,10 @@ cdef void _put_bit(ColumnData* c, bint is_set) noexcept nogil:
         c.null_count += 1
 
 
+cdef int refuse_size() except -1:
+    raise ValueError("the rows of one frame have 2 GiB or more in a column")
+
+
 cdef tuple take_column(ColumnData* c):
     """Give the column away, and empty it.
 

@@ -1,14 +1,16 @@
 """A log with damage: what is left is read, and what is missing is an error or passed over."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from _core.bytes.layout import FRAME_HEADER_SIZE
 from appliance.errors import ConfigError, FormatVersionError
-from compat.tables.batches import DataLossError
+from compat.tables.batches import DataLossError, ScanTask
 from compat.tables.log_reader import SegmentGoneError
+from compat.tables.table import Query, tasks
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import DATA_DIR
 from tests.support.harness.tables import Row, planned, rows_of
@@ -174,6 +176,20 @@ def test_a_segment_that_is_recycled_during_a_scan_is_an_error(disk: SimFileSyste
     disk.rename(LOG / f"{SEGMENT:020d}", LOG / f"{0:020d}")
     with pytest.raises(DataLossError, match="position 0: frame of another position"):
         rows_of(disk, "frames", plan)
+
+
+def test_a_column_that_is_too_long_for_its_offsets_is_an_error(disk: SimFileSystem) -> None:
+    """A frame has more rows than fit if a compressed batch has millions of empty records."""
+    plan = planned(disk)
+    for task in tasks(plan, Query(columns=("topic",))):
+        assert isinstance(task, ScanTask)
+        # Never touched, so that it takes no memory.
+        topics = {key: (bytes(1 << 31), starts) for key, (_, starts) in task.topics.items()}
+        if topics:
+            with pytest.raises(DataLossError, match="2 GiB or more in a column"):
+                list(replace(task, topics=topics).batches(disk))
+            return
+    pytest.fail("there is no task")
 
 
 @pytest.mark.parametrize("table", ["messages", "deliveries", "queues", "frames"])
