@@ -60,6 +60,8 @@ class LogReader:
                 f"{self.paths.root} is not a latermq data directory: it has no "
                 f"{self.paths.commit_log.name}/"
             )
+        # A start of the broker may have replaced a segment, of which a snapshot keeps the old file.
+        self.close()
         self.checkpoint = self._read_checkpoint()
         self.flushed = -1 if self.checkpoint is None else self.checkpoint.flushed
         self.segments = []

@@ -154,3 +154,28 @@ def test_what_a_table_does_not_have_is_an_error(query: Query, message: str) -> N
     harness.broker.close()
     with pytest.raises(ConfigError, match=message):
         table_of(harness.disk, query)
+
+
+def test_a_plan_goes_on_in_the_copy_of_a_segment() -> None:
+    """A start that ends the log before the end of a snapshot continues in a copy."""
+    harness = BrokerHarness()
+    harness.create_topic("t", 1)
+    harness.produce("t", 0, [Record(b"first")])
+    harness = harness.restart()
+    plan = planned(harness.disk)
+    path = DATA_DIR / "commitlog" / f"{0:020d}"
+    new = DATA_DIR / "commitlog" / "spare"
+    harness.broker.close()
+    if harness.disk.exists(new):
+        harness.disk.unlink(new)
+    copy = harness.disk.open(new, create=True)
+    copy.pwritev([harness.disk.files()[path]], 0)
+    copy.fdatasync()
+    harness.disk.rename(new, path)
+    harness = BrokerHarness(harness.disk, harness.clock, harness.config)
+    harness.produce("t", 0, [Record(b"second")])
+    harness.broker.close()
+    plan.advance()
+    assert plan.damage == []
+    values = [row["value"] for row in rows_of(harness.disk, "messages", plan)]
+    assert values == [b"first", b"second"]
