@@ -83,6 +83,7 @@ class Pump:
         self._armed_ms: int | None = None
         self._is_delivering = False
         self._is_looking_ahead = False
+        self._is_expiring = False
         self._look_ahead_in = 0
         self._delivered_pos = 0
         self._flushing: FlushJob | None = None
@@ -395,6 +396,7 @@ class Pump:
         self._look_ahead()
         if self._broker.is_delivery_waiting:
             self._deliver()
+        self._expire()
         self.end_turn()  # writes the expiries to the log
         spare = self._broker.log.begin_spare()
         if spare is not None:
@@ -402,6 +404,20 @@ class Pump:
         self._checkpoint()
         self._mark_flushed()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
+
+    def _expire(self) -> None:
+        """Read what the search for expired records needs next; it continues after that."""
+        place = self._broker.retention.cold
+        if place is not None and not self._is_expiring:
+            self._is_expiring = True
+            self._read(self._readers, [place], self._expire_again)
+
+    def _expire_again(self) -> None:
+        self._is_expiring = False
+        self._broker.retention.note_read()
+        self._broker.retention.step()
+        self._expire()
+        self.end_turn()
 
     def _checkpoint(self) -> None:
         """Capture a slice of the next checkpoint; a thread writes its files."""
