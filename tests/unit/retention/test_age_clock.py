@@ -76,6 +76,29 @@ def test_a_stop_counts_after_an_hour_or_when_the_operator_says_so(clock: Virtual
     assert age.confirm() == 0
 
 
+@pytest.mark.parametrize("wrong_ms", [-20 * MS_PER_DAY, 20 * MS_PER_DAY])
+def test_what_is_saved_while_the_clock_is_wrong_does_no_harm(
+    clock: VirtualClock, wrong_ms: int
+) -> None:
+    age = AgeClock(clock)
+    clock.step_ms(wrong_ms)
+    run(age, clock, MS_PER_MINUTE)
+    saved = age.saved
+    clock.step_ms(-wrong_ms)
+    again = AgeClock(clock, saved)
+    assert run(again, clock, 2 * AGREED_MS) == 0
+    assert (again.age_ms, again.jump_ms) == (2 * AGREED_MS + MS_PER_MINUTE, 0)
+
+
+def test_a_jump_in_doubt_stays_so_after_a_restart(clock: VirtualClock) -> None:
+    saved = AgeClock(clock).saved
+    clock.step_ms(7 * MS_PER_DAY)
+    age = AgeClock(clock, saved)
+    run(age, clock, AGREED_MS // 2)
+    again = AgeClock(clock, age.saved)
+    assert run(again, clock, AGREED_MS + MS_PER_MINUTE) == 7 * MS_PER_DAY
+
+
 def test_a_clock_that_drifts_or_trembles_adds_nothing(clock: VirtualClock) -> None:
     age, rng, off_ms = AgeClock(clock), random.Random(1), 0
     for _ in range(10_000):

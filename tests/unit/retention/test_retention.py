@@ -218,20 +218,68 @@ def test_a_full_disk_delays_expiry() -> None:
     assert left(harness) == []
 
 
-def test_a_topic_is_deleted_while_its_records_are_searched() -> None:
+@pytest.mark.parametrize("read_count", range(8))
+def test_a_topic_that_is_deleted_while_it_is_searched_stays_deleted(read_count: int) -> None:
     harness = broker()
-    topic(harness, retention_ms=MS_PER_HOUR)
-    send(harness, b"1")
-    harness.make_cold()
+    harness.create_topic("t", 3, {"retention.ms": str(MS_PER_HOUR)})
+    for partition in range(3):
+        assert harness.produce("t", partition, [Record(b"1")]).error == 0
+    run(harness, 3 * CHECK_MS)
     harness.clock.advance_ms(2 * MS_PER_HOUR)
+    harness.make_cold()
     retention = harness.broker.retention
-    while retention.cold is None:
-        harness.clock.advance_ms(CHECK_MS)
-        harness.broker.housekeep()
+    for _ in range(read_count):
+        if retention.cold is not None:
+            harness.read_cold([retention.cold])
+            retention.note_read()
+            retention.step()
     harness.delete_topic("t")
     run(harness, 3 * CHECK_MS)
+    assert harness.broker.topics.find("t") is None
+    assert harness.restart().broker.topics.find("t") is None
+
+
+def test_each_topic_expires_by_its_own_limit_whatever_the_others_have() -> None:
+    harness = broker()
+    hours = {"a": 6, "b": 1, "c": 3, "d": 12}
+    for name, limit in hours.items():
+        topic(harness, name, retention_ms=limit * MS_PER_HOUR)
+        send(harness, b"1", name=name)
+    run(harness, MS_PER_HOUR - 3 * CHECK_MS)
+    for hour in range(1, 13):
+        assert [bool(left(harness, name)) for name in hours] == [
+            limit >= hour for limit in hours.values()
+        ]
+        run(harness, 6 * CHECK_MS)
+        assert [bool(left(harness, name)) for name in hours] == [
+            limit > hour for limit in hours.values()
+        ]
+        run(harness, MS_PER_HOUR - 6 * CHECK_MS)
+
+
+def test_a_size_limit_holds_over_restarts_and_leaves_nothing_when_it_goes() -> None:
+    harness = broker()
+    topic(harness, retention_bytes=64 * 1024)
+    for number in range(120):
+        send(harness, bytes(2_000))
+        run(harness, CHECK_MS)
+        if number % 10 == 9:
+            harness = harness.restart()
+    assert 60_000 <= sum(map(len, left(harness))) <= 80_000
+    state = harness.broker._store.state
+    assert len(list(state.sizes.rows())) > 0
+    harness.broker.topics.replace_settings(harness.topic(), {})
+    sweep(harness)
+    assert list(state.sizes.rows()) == []
+
+
+def test_marks_that_no_topic_needs_are_dropped() -> None:
+    harness = broker(retention_time_ms=MS_PER_HOUR)
     topic(harness)
-    assert harness.partition().start_offset == 0
+    for _ in range(300):
+        send(harness, b"1")
+        run(harness, CHECK_MS)
+    assert len(harness.broker._store.state.ages.certain()) <= 63
 
 
 ENDS: Sequence[Stop] = ("clean", "killed", "torn", "dropped")
