@@ -222,8 +222,10 @@ def test_a_full_disk_delays_expiry() -> None:
 def test_a_topic_that_is_deleted_while_it_is_searched_stays_deleted(read_count: int) -> None:
     harness = broker()
     harness.create_topic("t", 3, {"retention.ms": str(MS_PER_HOUR)})
+    topic(harness, "other", retention_ms=-1)
     for partition in range(3):
         assert harness.produce("t", partition, [Record(b"1")]).error == 0
+        send(harness, *[bytes(7_000)] * 40, name="other")  # so that each needs a read of its own
     run(harness, 3 * CHECK_MS)
     harness.clock.advance_ms(2 * MS_PER_HOUR)
     harness.make_cold()
@@ -241,7 +243,7 @@ def test_a_topic_that_is_deleted_while_it_is_searched_stays_deleted(read_count: 
 
 def test_each_topic_expires_by_its_own_limit_whatever_the_others_have() -> None:
     harness = broker()
-    hours = {"a": 6, "b": 1, "c": 3, "d": 12}
+    hours = {"a": 12, "b": 1, "c": 6, "d": 3}
     for name, limit in hours.items():
         topic(harness, name, retention_ms=limit * MS_PER_HOUR)
         send(harness, b"1", name=name)
