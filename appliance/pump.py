@@ -24,6 +24,7 @@ from _core.paths.session import ParkedFetch
 from appliance.broker import Broker
 from appliance.errors import NotReadyError, StorageError
 from appliance.model import ColdPlace
+from appliance.retention import Cleanup
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
@@ -95,6 +96,7 @@ class Pump:
         self._slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._awaited_flushes: list[asyncio.Future[None]] = []
+        self._cleanups: list[asyncio.Future[None]] = []
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self.is_stopped = False
         self._is_closed = False
@@ -238,6 +240,21 @@ class Pump:
                 self.fail(error)
             raise
 
+    async def clean_up(self, cleanup: Cleanup) -> None:
+        """Expire records now, and wait until that is done, though perhaps not durable.
+
+        Raises:
+            NotReadyError: the broker stops or has failed.
+        """
+        if self.is_stopped:
+            raise NotReadyError("the broker is stopping")
+        future = self._loop.create_future()
+        self._cleanups.append(future)
+        cleanup.done = lambda: None if future.done() else future.set_result(None)
+        self._broker.retention.ask(cleanup)
+        await future
+        self._cleanups = [each for each in self._cleanups if not each.done()]
+
     def _notify(self, woken: list[ParkedFetch]) -> None:
         """Notify all waiters of progress."""
         self._progressed(woken)
@@ -250,11 +267,13 @@ class Pump:
 
     def _fail_waiters(self) -> None:
         """End all waits: there will be no more progress."""
-        for future in (*(future for _, future in self._awaited), *self._awaited_flushes):
+        waits = (*(future for _, future in self._awaited), *self._awaited_flushes, *self._cleanups)
+        for future in waits:
             if not future.done():
                 future.set_exception(NotReadyError("the broker is stopping"))
         self._awaited = []
         self._awaited_flushes = []
+        self._cleanups = []
 
     def _arm(self) -> None:
         wake_ms = self._broker.next_wake_ms()

@@ -10,8 +10,10 @@ expire on delivery, and a timer that is pending never expires. A topic whose sta
 topic frame: replay does not know the limits. Layer 3; does no I/O.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from _core.queue.partition import Partition, Topic
@@ -32,6 +34,25 @@ COLD_READS_MAX: Final = 200
 """Reads for one partition in one sweep; a binary search takes about forty."""
 
 NEVER: Final = -1
+
+
+@dataclass(slots=True, eq=False)
+class Cleanup:
+    """One sweep, the regular one or one that an operator asked for.
+
+    Attributes:
+        topic: only this topic; None for all.
+        before_ms: expire what is older than this instant, epoch ms, instead of what the limits say.
+        is_dry_run: expire nothing; only count.
+        done: called at the end, if it was asked for.
+        expired: number of offsets that expired, or would, by topic.
+    """
+
+    topic: Topic | None = None
+    before_ms: int | None = None
+    is_dry_run: bool = False
+    done: Callable[[], None] | None = None
+    expired: dict[str, int] = field(default_factory=dict)
 
 
 class Retention:
@@ -73,6 +94,7 @@ class Retention:
         self._log_end = log_end
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
+        self._asked: deque[Cleanup] = deque()
         self._firsts: dict[int, tuple[int, int]] = {}
         self.expired_records = 0
         self.cold: ColdPlace | None = None
@@ -89,21 +111,33 @@ class Retention:
         self._began_ns = None
         return jump_ms
 
+    def ask(self, cleanup: Cleanup) -> None:
+        """Sweep for an operator, after the sweep that is in progress."""
+        self._asked.append(cleanup)
+
     def step(self) -> None:
         """Do a slice of a sweep, if one is due. Call it often, and again after reading `cold`."""
         if self.cold is not None:
             return
         if self._sweep is None:
-            now_ns = self._clock.monotonic_ns()
-            pause_ns = self._config.retention_check_interval_ms * NS_PER_MS
-            if self._began_ns is not None and now_ns - self._began_ns < pause_ns:
+            if self._asked:
+                self._sweep = self._run(self._asked.popleft())
+            elif self._is_due():
+                self._sweep = self._run(Cleanup())
+            else:
                 return
-            self._began_ns = now_ns
-            self._sweep = self._run()
         try:
             self.cold = next(self._sweep)
         except StopIteration:
             self._sweep = None
+
+    def _is_due(self) -> bool:
+        now_ns = self._clock.monotonic_ns()
+        pause_ns = self._config.retention_check_interval_ms * NS_PER_MS
+        if self._began_ns is not None and now_ns - self._began_ns < pause_ns:
+            return False
+        self._began_ns = now_ns
+        return True
 
     def note_read(self) -> None:
         """Note that `cold` was read, or cannot be read."""
@@ -111,26 +145,36 @@ class Retention:
 
     # A sweep. Its generators yield what must be read first, or None at the end of a slice.
 
-    def _run(self) -> Generator[ColdPlace | None, None, None]:
+    def _run(self, cleanup: Cleanup) -> Generator[ColdPlace | None, None, None]:
         self._note_age(self._age_clock.step())
         limited: set[tuple[int, int]] = set()
-        lowest_pos, visited = self._log_end(), 0
+        visited = 0
         for topic in self._topics.all():
             age_limit_ms, size_limit = self._limits(topic)
             cut_pos = 0
             if age_limit_ms != NEVER:
                 cut_pos = self._ages.position_of(self._age_clock.age_ms - age_limit_ms)
-                lowest_pos = min(lowest_pos, cut_pos)
             if size_limit != NEVER:
                 limited.update((topic.topic_id, each.index) for each in topic.partitions)
+            if cleanup.topic is not None and topic is not cleanup.topic:
+                continue
+            if cleanup.before_ms is not None:
+                cut_pos = self._position_before(cleanup.before_ms)
+                size_limit = NEVER
             if cut_pos or size_limit != NEVER:
-                yield from self._expire(topic, cut_pos, size_limit)
+                yield from self._expire(topic, cut_pos, size_limit, cleanup)
             visited += len(topic.partitions)
             if visited >= PARTITIONS_PER_SLICE:
                 visited = 0
                 yield None
         self._sizes.keep(limited)
-        self._ages.forget(lowest_pos)
+        if cleanup.done is not None:
+            cleanup.done()
+
+    def _position_before(self, wall_ms: int) -> int:
+        """A log position below which everything was written before an instant, epoch ms."""
+        age_ms = max(0, self._clock.wall_ms() - wall_ms)
+        return self._ages.position_of(self._age_clock.age_ms - age_ms)
 
     def _note_age(self, jump_ms: int) -> None:
         if jump_ms:
@@ -147,7 +191,7 @@ class Retention:
         )
 
     def _expire(
-        self, topic: Topic, cut_pos: int, size_limit: int
+        self, topic: Topic, cut_pos: int, size_limit: int, cleanup: Cleanup
     ) -> Generator[ColdPlace | None, None, None]:
         starts: dict[int, int] = {}
         for number, partition in enumerate(list(topic.partitions), 1):
@@ -162,10 +206,13 @@ class Retention:
                 yield None
         if starts and not topic.deleted:
             before = sum(topic.partitions[index].start_offset for index in starts)
+            count = max(0, sum(starts.values()) - before)
             # On a full disk the next sweep tries again.
             with suppress(RequestError):
-                self._topics.delete_records(topic, starts)
-                self.expired_records += max(0, sum(starts.values()) - before)
+                if not cleanup.is_dry_run:
+                    self._topics.delete_records(topic, starts)
+                    self.expired_records += count
+                cleanup.expired[topic.name] = count
 
     def _start_by_age(self, partition: Partition, cut_pos: int) -> Generator[ColdPlace, None, int]:
         """Find the offset of the first record at or after a log position."""

@@ -70,13 +70,6 @@ class LogAges:
         found = bisect_right(self._ages_ms, age_ms)
         return self._positions[found - 1] if found else 0
 
-    def forget(self, pos: int) -> None:
-        """Drop marks that nobody asks for: `position_of` is at least `pos` from now on."""
-        first = max(0, bisect_right(self._positions, pos) - 1)
-        del self._positions[:first]
-        del self._ages_ms[:first]
-        self._doubtful_count = min(self._doubtful_count, len(self._positions))
-
 
 class SizeMarks:
     """Marks (offset, bytes of the partition below it) of the partitions that have a size limit."""

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.support.harness.appliance_process import ApplianceProcess, running_appliance
+from tests.support.harness.command_line import CommandLine
 
 LIMIT_S = 30.0
 KEPT_MS = 1_500
@@ -60,3 +61,25 @@ def test_records_expire_and_a_delayed_one_does_after_its_delivery(
         assert time.monotonic() - sent_s >= (DELAY_MS + KEPT_MS) / 1_000
     finally:
         consumer.close()
+
+
+def test_an_operator_cleans_up(
+    appliance: ApplianceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latermq = CommandLine(monkeypatch, appliance.kafka, appliance.admin)
+    latermq.ok("topics create t --partitions 1")
+    assert latermq.ok("cleanup").stderr.startswith("latermq: nothing has expired")
+    latermq.ok("send t", b"1\n2\n3")
+    wanted = {"topics": [{"topic": "t", "expired_records": 3}]}
+    # The age of what is newest is known only after the next check.
+    end_s = time.monotonic() + LIMIT_S
+    while not (would := latermq.ok("cleanup --before 0s --dry-run --json").json())["topics"]:
+        assert time.monotonic() < end_s
+    assert would == {**wanted, "age_jump_ms": 0, "clock_jump_ms": 0}
+    assert len(latermq.ok("tail t --from earliest").lines) == 3
+    found = latermq.ok("cleanup --before 0s --topic t")
+    assert [line.split() for line in found.lines] == [["TOPIC", "EXPIRED"], ["t", "3"]]
+    assert latermq.ok("tail t --from earliest").lines == []
+    assert "there is no topic 'none'" in latermq.fails("cleanup --topic none")
+    assert "--before \"soon\": is malformed" in latermq.fails("cleanup --before soon", 2)
+    assert latermq.ok("cleanup --confirm-clock").stderr.startswith("latermq: nothing has expired")

@@ -56,14 +56,6 @@ def test_doubtful_marks_are_certain_once_the_jump_was_taken_back() -> None:
     assert ages.certain() == [(100, 10), (200, 20)]
 
 
-def test_marks_that_nobody_asks_for_are_dropped() -> None:
-    ages = LogAges([(100, 10), (200, 20), (300, 30)])
-    ages.forget(250)
-    assert ages.certain() == [(200, 20), (300, 30)]
-    ages.forget(0)
-    assert ages.certain() == [(200, 20), (300, 30)]
-
-
 @pytest.mark.parametrize("limit", [0, 1, 1_000, 50_000])
 def test_a_partition_keeps_its_limit_and_not_much_more(limit: int) -> None:
     rng = random.Random(limit)
