@@ -28,6 +28,7 @@ from appliance.facade import Facade
 from appliance.metrics import Gauges, Metrics
 from appliance.model import ColdPlace, TimerState, TimerStateName
 from appliance.offset_search import OffsetSearch
+from appliance.retention import Retention
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.cold_reads import ColdRead
 from appliance.store.damage import Damage
@@ -57,6 +58,7 @@ class Broker:
         config, clock: as passed to the constructor.
         log: the CommitLog.
         topics, groups, search: the parts that handlers of the control plane use; set by `recover`.
+        retention: what expires records; set by `recover`.
         metrics: the counters.
         report: the outcome of recovery, once it is complete.
     """
@@ -97,6 +99,17 @@ class Broker:
         self.topics = Topics(state.topics, state.projections, config)
         self.groups = state.groups
         self.search = OffsetSearch(store.log.view, state.epochs, self._decompress)
+        assert state.age_clock is not None
+        self.retention = Retention(
+            self.clock,
+            self.topics,
+            self.search,
+            config,
+            ages=state.ages,
+            sizes=state.sizes,
+            age_clock=state.age_clock,
+            log_end=lambda: self.wrote_pos,
+        )
         splitter = BatchSplitter(
             list(config.delay_levels),
             record_size_max=config.record_size_max_bytes,
@@ -304,6 +317,7 @@ class Broker:
             partitions_max=HOUSEKEEPING_PARTITIONS,
         )
         store.state.offset_expiry.expire_some(self.clock.wall_ms())
+        self.retention.step()
 
     @property
     def checkpoints(self) -> Checkpointer:
@@ -353,6 +367,7 @@ class Broker:
 
     def collect_metrics(self) -> Metrics:
         """Return the counters, updated from the compiled paths."""
+        self.metrics.expired_records = self.retention.expired_records
         broker_metrics.collect(
             self.metrics, self._store.state.projections, self._produce, self._fetch, self._deliver
         )

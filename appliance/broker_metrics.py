@@ -10,6 +10,7 @@ from _core.state.projections import Projections
 from appliance.config.config import Config
 from appliance.metrics import Gauges, Metrics
 from appliance.store.message_store import MessageStore
+from appliance.units import MS_PER_SECOND
 
 PRODUCE_KEY: Final = 0
 FETCH_KEY: Final = 1
@@ -27,6 +28,7 @@ def gauges(
     """
     projections, pointers = store.state.projections, store.log.pointers
     due, memory = projections.due, store.log.view.memory
+    age_clock = store.state.age_clock
     return Gauges(
         connections=connections,
         inflight_bytes=inflight_bytes,
@@ -40,6 +42,7 @@ def gauges(
         log_flushed_pos=pointers.flushed,
         log_visible_pos=pointers.visible,
         recovered_damage=len(store.damage),
+        clock_jump_seconds=age_clock.jump_ms // MS_PER_SECOND if age_clock else 0,
         disk_full=store.log.is_full,
         insecure=config.allow_insecure,
         level_next_offset={

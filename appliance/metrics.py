@@ -69,6 +69,7 @@ class Metrics:
     timers_delivered: int = 0
     timers_cancelled: int = 0
     timers_replaced: int = 0
+    expired_records: int = 0
     flushes: int = 0
     delivery_lateness_ms: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_MS))
     flush_seconds: Histogram = field(default_factory=lambda: Histogram(FLUSH_BOUNDS_SECONDS))
@@ -99,6 +100,7 @@ class Gauges:
     log_flushed_pos: int = 0
     log_visible_pos: int = 0
     recovered_damage: int = 0
+    clock_jump_seconds: int = 0
     disk_full: bool = False
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
@@ -150,6 +152,9 @@ METRICS: Final = (
     MetricInfo("timers_delivered", "counter", "Held records delivered."),
     MetricInfo("timers_cancelled", "counter", "Held records cancelled, excluding replaced ones."),
     MetricInfo("timers_replaced", "counter", "Held records replaced by one with the same id."),
+    MetricInfo(
+        "expired_records", "counter", "Offsets that age or size limits of their topics removed."
+    ),
     MetricInfo("flushes", "counter", "Syncs of the log."),
     MetricInfo("delivery_lateness_ms", "histogram", "Delivery minus due time, in milliseconds."),
     MetricInfo("flush_seconds", "histogram", "Duration of a sync of the log, in seconds."),
@@ -171,6 +176,11 @@ METRICS: Final = (
     MetricInfo("log_flushed_pos", "gauge", "Log position up to which frames are synced."),
     MetricInfo("log_visible_pos", "gauge", "Log position up to which consumers see frames."),
     MetricInfo("recovered_damage", "gauge", "Damaged places found by the start and since."),
+    MetricInfo(
+        "clock_jump_seconds",
+        "gauge",
+        "How far the wall clock is ahead of the age of records; it counts after an hour.",
+    ),
     MetricInfo(
         "disk_full", "gauge", "1 if the disk had no room for a segment when one was last needed."
     ),

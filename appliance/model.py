@@ -65,6 +65,29 @@ class SnapshotStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiredRecords:
+    """How many records of a topic a cleanup removed, or would remove."""
+
+    topic: str
+    expired_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupStatus:
+    """The outcome of a cleanup.
+
+    Attributes:
+        topics: those of which records expired.
+        age_jump_ms: by how much all records aged because the wall clock was confirmed.
+        clock_jump_ms: how far the wall clock is still ahead of the age of records.
+    """
+
+    topics: list[ExpiredRecords]
+    age_jump_ms: int
+    clock_jump_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """One partition.
 

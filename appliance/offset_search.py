@@ -21,6 +21,9 @@ from appliance.store.state.epoch_starts import EpochStarts
 FRAMES_LOOKED_THROUGH_MAX: Final = 4_096
 """Frames scanned by one call; that takes about ten milliseconds."""
 
+NO_RECORD: Final = (1 << 63) - 1
+"""Stands for a log position after every record."""
+
 _CODEC_MASK: Final = 7
 _LOG_APPEND_TIME: Final = 8
 _ANY_TIME: Final = -(1 << 63)
@@ -107,6 +110,18 @@ class OffsetSearch:
             ColdFrameError: as `find`.
         """
         return self._first_offset(queue, "position", pos)
+
+    def position_from(self, queue: Partition, offset: int) -> int:
+        """The log position of the first intact frame with a visible record from `offset` on.
+
+        Returns:
+            NO_RECORD if there is none.
+
+        Raises:
+            ColdFrameError: as `find`.
+        """
+        header = self._header_from(queue, offset, queue.visible_offset)
+        return NO_RECORD if header is None else header["position"]
 
     def find_end_of_epoch(self, queue: Partition, epoch: int) -> tuple[int, int] | None:
         """Find where in a partition the records of an epoch, and of all before it, end.

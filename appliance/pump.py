@@ -24,6 +24,7 @@ from _core.paths.session import ParkedFetch
 from appliance.broker import Broker
 from appliance.errors import NotReadyError, StorageError
 from appliance.model import ColdPlace
+from appliance.retention import Cleanup
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
@@ -83,6 +84,7 @@ class Pump:
         self._armed_ms: int | None = None
         self._is_delivering = False
         self._is_looking_ahead = False
+        self._is_expiring = False
         self._look_ahead_in = 0
         self._delivered_pos = 0
         self._flushing: FlushJob | None = None
@@ -94,6 +96,7 @@ class Pump:
         self._slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._awaited_flushes: list[asyncio.Future[None]] = []
+        self._cleanups: list[asyncio.Future[None]] = []
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self.is_stopped = False
         self._is_closed = False
@@ -237,6 +240,21 @@ class Pump:
                 self.fail(error)
             raise
 
+    async def clean_up(self, cleanup: Cleanup) -> None:
+        """Expire records now, and wait until that is done, though perhaps not durable.
+
+        Raises:
+            NotReadyError: the broker stops or has failed.
+        """
+        if self.is_stopped:
+            raise NotReadyError("the broker is stopping")
+        future = self._loop.create_future()
+        self._cleanups.append(future)
+        cleanup.done = lambda: None if future.done() else future.set_result(None)
+        self._broker.retention.ask(cleanup)
+        await future
+        self._cleanups = [each for each in self._cleanups if not each.done()]
+
     def _notify(self, woken: list[ParkedFetch]) -> None:
         """Notify all waiters of progress."""
         self._progressed(woken)
@@ -249,11 +267,13 @@ class Pump:
 
     def _fail_waiters(self) -> None:
         """End all waits: there will be no more progress."""
-        for future in (*(future for _, future in self._awaited), *self._awaited_flushes):
+        waits = (*(future for _, future in self._awaited), *self._awaited_flushes, *self._cleanups)
+        for future in waits:
             if not future.done():
                 future.set_exception(NotReadyError("the broker is stopping"))
         self._awaited = []
         self._awaited_flushes = []
+        self._cleanups = []
 
     def _arm(self) -> None:
         wake_ms = self._broker.next_wake_ms()
@@ -395,6 +415,7 @@ class Pump:
         self._look_ahead()
         if self._broker.is_delivery_waiting:
             self._deliver()
+        self._expire()
         self.end_turn()  # writes the expiries to the log
         spare = self._broker.log.begin_spare()
         if spare is not None:
@@ -402,6 +423,20 @@ class Pump:
         self._checkpoint()
         self._mark_flushed()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
+
+    def _expire(self) -> None:
+        """Read what the search for expired records needs next; it continues after that."""
+        place = self._broker.retention.cold
+        if place is not None and not self._is_expiring:
+            self._is_expiring = True
+            self._read(self._readers, [place], self._expire_again)
+
+    def _expire_again(self) -> None:
+        self._is_expiring = False
+        self._broker.retention.note_read()
+        self._broker.retention.step()
+        self._expire()
+        self.end_turn()
 
     def _checkpoint(self) -> None:
         """Capture a slice of the next checkpoint; a thread writes its files."""

@@ -41,6 +41,7 @@ LAYERS: Final[dict[str, int]] = {
     "compat.spark.*": 5,
     # 3: sans-IO
     "appliance.offset_search": 3,
+    "appliance.retention": 3,
     "appliance.schedule": 3,
     "appliance.schedule.*": 3,
     "appliance.topics": 3,

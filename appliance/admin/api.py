@@ -9,13 +9,14 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from types import UnionType
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
 from appliance.admin.openapi import DESCRIPTION
-from appliance.admin.status import StatusSource
+from appliance.admin.status import CleanupRequest, StatusSource
 from appliance.errors import RequestError, SnapshotError
 from appliance.model import GroupSummary, TimerState, TopicSummary
 
@@ -38,6 +39,16 @@ _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
+_SEND_JSON: Final = "send JSON, with Content-Type: application/json"
+"""A web page of another origin cannot send this type without a preflight."""
+
+_CLEANUP_TYPES: Final[dict[str, type | UnionType]] = {
+    "topic": str | None,
+    "before_at": int | None,
+    "dry_run": bool,
+    "confirm_clock": bool,
+}
+
 
 class Api:
     """The handlers; each is fast or yields to other tasks."""
@@ -58,6 +69,7 @@ class Api:
             web.get("/api/v1/groups/{group:[^/]*}", self._when_ready(self._get_group)),
             web.get(timer, self._when_ready(self._get_timer)),
             web.delete(timer, self._when_ready(self._cancel_timer)),
+            web.post("/api/v1/cleanup", self._when_ready(self._clean_up)),
             web.get("/api/v1/snapshots", self._when_ready(self._get_snapshots)),
             web.post("/api/v1/snapshots", self._when_ready(self._create_snapshot)),
             web.get(snapshot, self._when_ready(self._get_snapshot)),
@@ -119,6 +131,20 @@ class Api:
             return error_answer(404, f"there is no topic {topic!r}")
         return _cancelled(timer)
 
+    # Retention
+
+    async def _clean_up(self, request: web.Request) -> web.Response:
+        if request.content_type != "application/json":
+            return error_answer(415, _SEND_JSON)
+        try:
+            wanted = _cleanup_request(await request.read())
+        except ValueError as error:
+            return error_answer(400, str(error))
+        done = await self._status.clean_up(wanted)
+        if done is None:
+            return error_answer(404, f"there is no topic {wanted.topic!r}")
+        return _answer(done)
+
     # Snapshots
 
     async def _get_snapshots(self, _request: web.Request) -> web.Response:
@@ -132,9 +158,8 @@ class Api:
         return error_answer(404, f"there is no snapshot {name!r}")
 
     async def _create_snapshot(self, request: web.Request) -> web.Response:
-        # A web page of another origin cannot send this type without a preflight.
         if request.content_type != "application/json":
-            return error_answer(415, "send JSON, with Content-Type: application/json")
+            return error_answer(415, _SEND_JSON)
         try:
             name = _snapshot_name(await request.read())
         except ValueError as error:
@@ -149,6 +174,31 @@ class Api:
             return _answer(await self._status.delete_snapshot(_text(_raw_parts(request)[4])))
         except SnapshotError as error:
             return error_answer(_SNAPSHOT_STATUS[error.reason], error.message)
+
+
+def _cleanup_request(body: bytes) -> CleanupRequest:
+    """Return the request in a body.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        fields = json.loads(body or b"{}")
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or not fields.keys() <= _CLEANUP_TYPES.keys():
+        known = ", ".join(_CLEANUP_TYPES)
+        raise ValueError(f"the body is not a JSON object with some of {known}")
+    for name, value in fields.items():
+        is_wrong_bool = isinstance(value, bool) and name == "before_at"
+        if is_wrong_bool or not isinstance(value, _CLEANUP_TYPES[name]):
+            raise ValueError(f"{name} has a wrong type")
+    return CleanupRequest(
+        topic=fields.get("topic"),
+        before_at=fields.get("before_at"),
+        is_dry_run=fields.get("dry_run", False),
+        confirms_clock=fields.get("confirm_clock", False),
+    )
 
 
 def _snapshot_name(body: bytes) -> str | None:

@@ -10,13 +10,15 @@ from itertools import islice
 from typing import Final, Protocol
 
 from _core.queue.partition import Topic
-from appliance.admin.status import BrokerStatus, DamagedPart, LogPositions
+from appliance.admin.status import BrokerStatus, CleanupRequest, DamagedPart, LogPositions
 from appliance.broker import Broker
 from appliance.config.config import Address
 from appliance.errors import NotReadyError
 from appliance.metrics import render
 from appliance.model import (
+    CleanupStatus,
     CommittedOffset,
+    ExpiredRecords,
     GroupStatus,
     GroupSummary,
     PartitionStatus,
@@ -26,6 +28,7 @@ from appliance.model import (
     TopicSummary,
 )
 from appliance.pump import Pump
+from appliance.retention import Cleanup
 from appliance.store.log_snapshots import check_name
 from appliance.store.recovery.report import Progress
 from appliance.units import NS_PER_MS
@@ -231,6 +234,22 @@ class LiveStatus:
         # Report no state that a power cut could still undo.
         await pump.durable(self._broker.wrote_pos)
         return state
+
+    # Retention
+
+    async def clean_up(self, wanted: CleanupRequest) -> CleanupStatus | None:
+        pump, retention = self._serving.pump, self._broker.retention
+        topic = None if wanted.topic is None else self._broker.topics.find(wanted.topic)
+        if topic is None and wanted.topic is not None:
+            return None
+        jump_ms = 0
+        if wanted.confirms_clock and not wanted.is_dry_run:
+            jump_ms = retention.confirm_clock()
+        cleanup = Cleanup(topic, wanted.before_at, wanted.is_dry_run)
+        await pump.clean_up(cleanup)
+        await pump.durable(self._broker.wrote_pos)
+        found = [ExpiredRecords(name, count) for name, count in sorted(cleanup.expired.items())]
+        return CleanupStatus(found, jump_ms, retention.clock_jump_ms)
 
     # Snapshots
 

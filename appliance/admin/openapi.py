@@ -167,6 +167,11 @@ _SCHEMAS: Final[dict[str, Any]] = {
         size_bytes={**_COUNT, "description": "bytes of its segments, which it shares"},
         kept_bytes={**_COUNT, "description": "bytes of segments that the log no longer has"},
     ),
+    "Cleanup": _object(
+        topics=_list(_object(topic=_TEXT, expired_records=_COUNT)),
+        age_jump_ms={**_COUNT, "description": "by how much the confirmed clock aged all records"},
+        clock_jump_ms={**_COUNT, "description": "how far the wall clock is ahead, in doubt"},
+    ),
     "Timer": _object(**_TIMER),
     "NotCancelled": _object(error=_TEXT, **_TIMER),
 }
@@ -201,6 +206,47 @@ _TIMER_PATH: Final[dict[str, Any]] = {
             "409": _json("too late: it was delivered", _ref("NotCancelled")),
             "503": _NOT_READY,
             "507": _error("the disk is full"),
+        },
+    },
+}
+
+_CLEANUP_PATH: Final[dict[str, Any]] = {
+    "post": {
+        "operationId": "cleanUp",
+        "summary": "expire records now",
+        "description": "Without before_at: what the age and size limits of the topics say.",
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "topic": {**_MAYBE_TEXT, "description": "only this topic"},
+                            "before_at": {
+                                "type": ["integer", "null"],
+                                "description": "expire what is older than this instant, epoch ms",
+                            },
+                            "dry_run": {"type": "boolean", "description": "only count"},
+                            "confirm_clock": {
+                                "type": "boolean",
+                                "description": "the wall clock is right: its jump counts at once",
+                            },
+                        },
+                        "additionalProperties": False,
+                        "required": [],
+                    }
+                }
+            },
+        },
+        "responses": {
+            "200": _json("what expired, or would; it is durable", _ref("Cleanup")),
+            "400": _error("the body is something else"),
+            "403": _error("the request comes from a web page of another origin"),
+            "404": _error("there is no such topic"),
+            "413": _error("the body is too large"),
+            "415": _error("the body is not of the type application/json"),
+            "503": _NOT_READY,
         },
     },
 }
@@ -326,6 +372,7 @@ _PATHS: Final[dict[str, Any]] = {
         _TOPIC_PARAMETER,
     ),
     "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
+    "/api/v1/cleanup": _CLEANUP_PATH,
     "/api/v1/snapshots": _SNAPSHOTS_PATH,
     "/api/v1/snapshots/{name}": _SNAPSHOT_PATH,
     "/api/v1/groups": _get(

@@ -27,7 +27,7 @@ from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 # 1.5 KB.
 _LINE_SIZE_MAX_BYTES: Final = 4096
 _HEADERS_SIZE_MAX_BYTES: Final = 8192
-# The only body is that of a new snapshot: a name.
+# The only bodies are those of a snapshot, a name, and of a cleanup, mostly a topic.
 _BODY_SIZE_MAX_BYTES: Final = 4096
 _KEEPALIVE_S: Final = 30.0
 _SHUTDOWN_S: Final = 1.0  # a handler waits for one flush at most, so requests end soon

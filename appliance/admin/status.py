@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.model import (
+    CleanupStatus,
     GroupStatus,
     GroupSummary,
     SnapshotStatus,
@@ -84,6 +85,23 @@ class BrokerStatus:
     damage: tuple[DamagedPart, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CleanupRequest:
+    """What an operator wants to expire.
+
+    Attributes:
+        topic: only this topic; None for all.
+        before_at: what is older than this instant, epoch ms; None for what the limits say.
+        is_dry_run: expire nothing; only count.
+        confirms_clock: the wall clock is right: its jump counts at once.
+    """
+
+    topic: str | None = None
+    before_at: int | None = None
+    is_dry_run: bool = False
+    confirms_clock: bool = False
+
+
 class StatusSource(Protocol):
     """The data that the admin server shows. Each call is fast: it blocks the event loop.
 
@@ -137,6 +155,12 @@ class StatusSource(Protocol):
 
         Raises:
             RequestError: the disk is full.
+        """
+
+    async def clean_up(self, wanted: CleanupRequest) -> CleanupStatus | None:
+        """Expire records now; return what expired once it is durable.
+
+        None if there is no such topic.
         """
 
     async def snapshots(self) -> list[SnapshotStatus]:

@@ -15,6 +15,7 @@ from appliance.config.groups import GroupSettings
 from appliance.config.limits import LimitSettings
 from appliance.config.network import NetworkSettings
 from appliance.config.process import ProcessSettings
+from appliance.config.retention import RetentionSettings
 from appliance.config.setting import (
     Address,
     Setting,
@@ -58,6 +59,7 @@ class Config(
     GroupSettings,
     DelaySettings,
     LimitSettings,
+    RetentionSettings,
     TopicSettings,
     FlushSettings,
     NetworkSettings,

@@ -35,6 +35,7 @@ from appliance.store.recovery.start import Start
 from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
 from appliance.store.state import control_frames
+from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK
 from appliance.store.state.epoch_starts import next_epoch
@@ -281,6 +282,7 @@ class MessageStore:
             interval_bytes=self._config.checkpoint_interval_bytes,
             kept=start.kept,
         )
+        self.state.age_clock = AgeClock(self._clock, self.state.saved_age)
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
         self.snapshots = LogSnapshots(self._files)
 

@@ -22,6 +22,7 @@ from _core.bytes.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_TOPIC
 from appliance.errors import CorruptionError
 from appliance.store.checkpoint import NO_CLUSTER, SavedState
 from appliance.store.runs.run_files import ENTRY, RunEntry, decode_entry, encode_entry
+from appliance.store.state.age_clock import SavedAge
 from appliance.store.state.payload import PayloadReader, pack_text
 from appliance.system.files import FileSystem
 
@@ -50,6 +51,9 @@ VALUE_LOST: Final = 134
 VALUE_DAMAGE: Final = 135
 VALUE_RUNS: Final = 136
 VALUE_UNIT_RUNS: Final = 137
+VALUE_AGE: Final = 138
+VALUE_AGE_MARKS: Final = 139
+VALUE_SIZE_MARKS: Final = 140
 
 PARTITION: Final = struct.Struct(">iiqqqq")
 """Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
@@ -59,6 +63,12 @@ LEVEL_OFFSET: Final = struct.Struct(">q")
 RANGE: Final = struct.Struct(">qq")
 """From, to."""
 TOTAL: Final = struct.Struct(">q")
+AGE: Final = struct.Struct(">qq")
+"""Age in ms, and the wall clock then."""
+AGE_MARK: Final = struct.Struct(">qq")
+"""Log position, age in ms."""
+SIZE_MARK: Final = struct.Struct(">iiqq")
+"""Topic id, partition, offset, bytes of the partition in the log below it."""
 
 _BULK: Final = frozenset((KIND_TOPIC, KIND_OFFSET, KIND_GROUP, VALUE_SEQUENCES))
 """Kinds with any number of values: they are restored one by one, in slices."""
@@ -114,6 +124,9 @@ class ControlState:
     """PARTITION of each partition, in the order of the index within a topic."""
     unit_runs: tuple[tuple[int, ...], ...] = ()
     """UNIT_RUN of each run of offsets without units, in order within a partition."""
+    age: SavedAge | None = None
+    age_marks: tuple[tuple[int, int], ...] = ()
+    size_marks: tuple[tuple[int, int, int, int], ...] = ()
     values: list[Value] = field(default_factory=list)
     """Of kind topic (without partitions), offset, group and sequences."""
 
@@ -145,6 +158,12 @@ def encode_small_values(state: ControlState) -> bytes:
         encode_value(VALUE_PARTITIONS, state.partitions),
         encode_value(VALUE_UNIT_RUNS, b"".join(UNIT_RUN.pack(*each) for each in state.unit_runs)),
     ]
+    if state.age is not None:
+        age = AGE.pack(state.age.age_ms, state.age.wall_ms)
+        parts.append(encode_value(VALUE_AGE, age))
+    marks = b"".join(AGE_MARK.pack(*each) for each in state.age_marks)
+    sizes = b"".join(SIZE_MARK.pack(*each) for each in state.size_marks)
+    parts += [encode_value(VALUE_AGE_MARKS, marks), encode_value(VALUE_SIZE_MARKS, sizes)]
     parts += [encode_value(VALUE_DAMAGE, _encode_damage(each)) for each in state.damage]
     parts += [encode_value(KIND_EPOCH, payload) for payload in state.epochs]
     return b"".join(parts)
@@ -284,6 +303,13 @@ def _take_small(state: ControlState, value: Value) -> bool:
         state.partitions = payload
     elif value.kind == VALUE_UNIT_RUNS:
         state.unit_runs = tuple(_rows(UNIT_RUN, payload, "runs of offsets"))
+    elif value.kind == VALUE_AGE:
+        state.age = SavedAge(*reader.fields(AGE))
+    elif value.kind == VALUE_AGE_MARKS:
+        state.age_marks = tuple((a, b) for a, b in _rows(AGE_MARK, payload, "age marks"))
+    elif value.kind == VALUE_SIZE_MARKS:
+        rows = _rows(SIZE_MARK, payload, "size marks")
+        state.size_marks = tuple((a, b, c, d) for a, b, c, d in rows)
     else:
         return False
     return True

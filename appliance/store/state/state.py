@@ -25,6 +25,7 @@ from _core.state.projections import Projections
 from appliance.config.config import Config
 from appliance.store.log.commit_log import RESERVE_FRACTION
 from appliance.store.state import control_frames, group_frames, snapshot
+from appliance.store.state.age_clock import AgeClock, SavedAge
 from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     EpochFrame,
@@ -34,6 +35,7 @@ from appliance.store.state.control_frames import (
 )
 from appliance.store.state.epoch_starts import EpochStarts
 from appliance.store.state.group_store import GroupStore
+from appliance.store.state.log_ages import LogAges, SizeMarks
 from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.offset_expiry import OffsetExpiry
 from appliance.store.state.snapshot import (
@@ -69,7 +71,8 @@ class State:
         verdicts: ranges that the log declares lost for good, as (from, to), ascending.
         next_producer_id, producer_id_limit: ids in this range may be allocated; the limit is in
             the log.
-        projections, topics, groups, epochs, offset_expiry: the parts.
+        projections, topics, groups, epochs, offset_expiry, ages, sizes: the parts.
+        age_clock: records age by it; None while a log is replayed.
     """
 
     def __init__(
@@ -114,6 +117,11 @@ class State:
         """(from, to) of parts of the log whose timers are unknown."""
         self.damage: list[KnownDamage] = []
         """All known damage of the log, found by recovery or later."""
+        self.ages = LogAges()
+        self.sizes = SizeMarks()
+        self.saved_age: SavedAge | None = None
+        """What the state snapshot said; `age_clock` continues from there."""
+        self.age_clock: AgeClock | None = None
         self._removed = removed
         self.topics = TopicStore(
             self.projections, log, configure=configure, removed=self._forget_topic
@@ -224,6 +232,8 @@ class State:
             )
         )
         self.verdicts = control.lost
+        self.saved_age = control.age
+        self.ages, self.sizes = LogAges(control.age_marks), SizeMarks(control.size_marks)
         self.projections.restore_totals(control.totals)
 
     def _restore_topic(
@@ -288,6 +298,9 @@ class Capture:
             ),
             partitions=projections.partition_rows(),
             unit_runs=tuple(_unit_runs(projections)),
+            age=None if state.age_clock is None else state.age_clock.saved,
+            age_marks=tuple(state.ages.certain()),
+            size_marks=tuple(state.sizes.rows()),
         )
         projections.begin_capture()
         self._groups, self._offsets = state.groups.begin_capture()

@@ -30,6 +30,9 @@ _ALIASES: Final = {
     "group.max.size": "group_member_count_max",
     "group.min.session.timeout.ms": "session_timeout_min_ms",
     "log.dirs": "data_dir",
+    "log.retention.bytes": "retention_size_bytes",
+    "log.retention.check.interval.ms": "retention_check_interval_ms",
+    "log.retention.ms": "retention_time_ms",
     "log.segment.bytes": "segment_size_bytes",
     "max.connections": "connection_count_max",
     "message.max.bytes": "batch_size_max_bytes",
@@ -53,8 +56,6 @@ _FACTS: Final[tuple[tuple[str, ConfigType, Callable[[Node], str], str], ...]] = 
     ("min.insync.replicas", ConfigType.INT, lambda _: "1", "There is one broker."),
     ("delete.topic.enable", ConfigType.BOOLEAN, lambda _: "true", "Topics can be deleted."),
     ("log.cleanup.policy", ConfigType.LIST, lambda _: "delete", "Nothing is compacted."),
-    ("log.retention.bytes", ConfigType.LONG, lambda _: "-1", "No record expires by size."),
-    ("log.retention.ms", ConfigType.LONG, lambda _: "-1", "No record expires by age."),
 )
 """Kafka settings that are fixed here: name, type, value, note."""
 

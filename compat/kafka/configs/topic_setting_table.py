@@ -8,7 +8,9 @@ from typing import Final, Literal
 
 from compat.kafka.configs.entries import ConfigType
 
-_NO_LIMIT: Final = "9223372036854775807"
+INT_MAX: Final = (1 << 31) - 1
+LONG_MAX: Final = (1 << 63) - 1
+_NO_LIMIT: Final = str(LONG_MAX)
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 
@@ -24,6 +26,8 @@ class TopicSetting:
         values: the allowed values, the default first; a single value cannot be changed yet. Empty
             if no value is accepted, or if the value is a number.
         limit: for a number from 0 up, the field of Config with its maximum and default.
+        bounds: for any other number, its least and greatest value.
+        default: of a number with bounds: the field of Config that has it, or the value itself.
     """
 
     name: str
@@ -31,11 +35,13 @@ class TopicSetting:
     note: str
     values: tuple[str, ...] = ()
     limit: Literal["batch_size_max_bytes", "delay_max_ms"] | None = None
+    bounds: tuple[int, int] | None = None
+    default: Literal["retention_time_ms", "retention_size_bytes"] | int = 0
 
     @property
     def is_supported(self) -> bool:
         """Return whether clients can choose the value."""
-        return self.limit is not None or len(self.values) > 1
+        return self.limit is not None or self.bounds is not None or len(self.values) > 1
 
     @property
     def is_list(self) -> bool:
@@ -74,12 +80,52 @@ _CHOSEN: Final = (
         "maximum delay after receipt: a record that is due later is refused",
         limit="delay_max_ms",
     ),
+    TopicSetting(
+        "retention.ms",
+        _LONG,
+        "how long a record stays readable once it is visible; -1: for ever",
+        bounds=(-1, LONG_MAX),
+        default="retention_time_ms",
+    ),
+    TopicSetting(
+        "retention.bytes",
+        _LONG,
+        "how much of the log a partition may take, its oldest records go first; -1: any amount",
+        bounds=(-1, LONG_MAX),
+        default="retention_size_bytes",
+    ),
 )
 """Settings whose value clients can choose."""
 
+_SHARED: Final = "no effect: all topics share the segments of one log"
+_NO_COMPACTION: Final = "no effect: nothing is compacted"
+
+_STORED: Final = (
+    TopicSetting(
+        "delete.retention.ms", _LONG, _NO_COMPACTION, bounds=(0, LONG_MAX), default=86_400_000
+    ),
+    TopicSetting("file.delete.delay.ms", _LONG, _SHARED, bounds=(0, LONG_MAX), default=60_000),
+    TopicSetting(
+        "index.interval.bytes",
+        _INT,
+        "no effect: every record is in the index",
+        bounds=(0, INT_MAX),
+        default=4_096,
+    ),
+    TopicSetting(
+        "max.compaction.lag.ms", _LONG, _NO_COMPACTION, bounds=(1, LONG_MAX), default=LONG_MAX
+    ),
+    TopicSetting("min.compaction.lag.ms", _LONG, _NO_COMPACTION, bounds=(0, LONG_MAX)),
+    TopicSetting("segment.bytes", _INT, _SHARED, bounds=(1, INT_MAX), default=1_073_741_824),
+    TopicSetting("segment.index.bytes", _INT, _SHARED, bounds=(4, INT_MAX), default=10_485_760),
+    TopicSetting("segment.jitter.ms", _LONG, _SHARED, bounds=(0, LONG_MAX)),
+    TopicSetting("segment.ms", _LONG, _SHARED, bounds=(1, LONG_MAX), default=604_800_000),
+)
+"""Settings that are kept and shown, because tools set them by themselves, and change nothing."""
+
 _FIXED: Final = (
     TopicSetting(
-        "cleanup.policy", _LIST, "old records would be deleted, not compacted", ("delete",)
+        "cleanup.policy", _LIST, "expired records are deleted; nothing is compacted", ("delete",)
     ),
     TopicSetting(
         "compression.type", _STRING, "batches keep the producer's compression", ("producer",)
@@ -101,7 +147,6 @@ _FIXED: Final = (
         "local.retention.bytes", _LONG, "as `retention.bytes`: there is one tier", ("-2",)
     ),
     TopicSetting("local.retention.ms", _LONG, "as `retention.ms`: there is one tier", ("-2",)),
-    TopicSetting("max.compaction.lag.ms", _LONG, "nothing is compacted", (_NO_LIMIT,)),
     TopicSetting(
         "message.downconversion.enable",
         _BOOLEAN,
@@ -126,15 +171,11 @@ _FIXED: Final = (
         "timestamps far from the current time are not refused",
         (_NO_LIMIT,),
     ),
-    TopicSetting("min.compaction.lag.ms", _LONG, "nothing is compacted", ("0",)),
     TopicSetting("min.insync.replicas", _INT, "there is one broker", ("1",)),
     TopicSetting("preallocate", _BOOLEAN, "log segments are fully preallocated", ("true",)),
     TopicSetting("remote.log.copy.disable", _BOOLEAN, "there is one tier", ("false",)),
     TopicSetting("remote.log.delete.on.disable", _BOOLEAN, "there is one tier", ("false",)),
     TopicSetting("remote.storage.enable", _BOOLEAN, "there is one tier", ("false",)),
-    TopicSetting("retention.bytes", _LONG, "no record expires by size", ("-1",)),
-    TopicSetting("retention.ms", _LONG, "no record expires by age", ("-1",)),
-    TopicSetting("segment.jitter.ms", _LONG, "segments end only by size", ("0",)),
     TopicSetting("unclean.leader.election.enable", _BOOLEAN, "there is one broker", ("false",)),
 )
 """Settings with one accepted value."""
@@ -143,9 +184,6 @@ _ABSENT: Final = (
     TopicSetting("compression.gzip.level", _INT, "the broker compresses nothing"),
     TopicSetting("compression.lz4.level", _INT, "the broker compresses nothing"),
     TopicSetting("compression.zstd.level", _INT, "the broker compresses nothing"),
-    TopicSetting("delete.retention.ms", _LONG, "nothing is compacted"),
-    TopicSetting("file.delete.delay.ms", _LONG, "all topics share the files of one log"),
-    TopicSetting("index.interval.bytes", _INT, "every record is in the index"),
     TopicSetting("internal.segment.bytes", _INT, "all topics share the files of one log"),
     TopicSetting(
         "max.decompressed.message.bytes",
@@ -156,10 +194,7 @@ _ABSENT: Final = (
     TopicSetting("min.cleanable.dirty.ratio", _DOUBLE, "nothing is compacted"),
     TopicSetting("remote.copy.lag.bytes", _LONG, "there is one tier"),
     TopicSetting("remote.copy.lag.ms", _LONG, "there is one tier"),
-    TopicSetting("segment.bytes", _INT, "all topics share the files of one log"),
-    TopicSetting("segment.index.bytes", _INT, "all topics share the files of one log"),
-    TopicSetting("segment.ms", _LONG, "all topics share the files of one log"),
 )
 """Settings that do not apply here."""
 
-TOPIC_SETTINGS: Final = (*_CHOSEN, *_FIXED, *_ABSENT)
+TOPIC_SETTINGS: Final = (*_CHOSEN, *_STORED, *_FIXED, *_ABSENT)

@@ -1,8 +1,9 @@
 """The settings of a topic: Kafka's by Kafka's names, and latermq's own.
 
-A setting is honoured or refused by name: accepting retention.ms=1000 and keeping the records for
-ever would mislead the user. One exception serves tools that write out defaults: a setting with
-exactly the value that this broker always has is accepted and kept. Layer 3; does no I/O.
+A setting is honoured or refused by name: accepting cleanup.policy=compact and compacting nothing
+would mislead the user. Two exceptions serve tools that set more than they need: a setting with
+exactly the value that this broker always has, and those that only concern the files of Kafka's own
+log, are accepted and kept. Layer 3; does no I/O.
 """
 
 import re
@@ -25,6 +26,7 @@ from compat.kafka.configs.entries import (
 from compat.kafka.configs.topic_setting_table import TOPIC_SETTINGS, TopicSetting
 
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_SIGNED: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 LIKENESS_MIN: Final = 0.6
 """The minimum likeness of a known setting to an unknown name, to be suggested in its place."""
@@ -110,6 +112,13 @@ def _synonyms(setting: TopicSetting, given: str | None, config: Config) -> list[
             # A broker limit that was lowered since then applies.
             value = str(min(int(given), getattr(config, setting.limit)))
             found.insert(0, Synonym(setting.name, value, ConfigSource.TOPIC))
+    elif setting.bounds is not None:
+        if isinstance(setting.default, str):
+            found = broker_synonyms(setting.default, config)
+        else:
+            found = [Synonym(setting.name, str(setting.default), ConfigSource.DEFAULT)]
+        if given is not None:
+            found.insert(0, Synonym(setting.name, given, ConfigSource.TOPIC))
     elif setting.values:
         if given is not None:
             found.append(Synonym(setting.name, given, ConfigSource.TOPIC))
@@ -135,6 +144,8 @@ def _check_value(name: str, value: str | None, config: Config) -> str:
         raise InvalidSettingError(f"{name} has no value: give one")
     if setting.limit is not None:
         return _check_number(name, value, setting.limit, getattr(config, setting.limit))
+    if setting.bounds is not None:
+        return _check_bounds(name, value, *setting.bounds)
     if value in setting.values:
         return value
     if setting.is_supported:
@@ -156,6 +167,14 @@ def _check_number(name: str, value: str, limit_name: str, limit: int) -> str:
         raise InvalidSettingError(
             f"{name}={value} is above {config_settings()[limit_name].key} of the broker: use at "
             f"most {limit}"
+        )
+    return str(int(value))
+
+
+def _check_bounds(name: str, value: str, least: int, greatest: int) -> str:
+    if not _SIGNED.fullmatch(value) or not least <= int(value) <= greatest:
+        raise InvalidSettingError(
+            f"{name}={shown(value)} is invalid: use a whole number from {least} to {greatest}"
         )
     return str(int(value))
 

@@ -12,10 +12,12 @@ import aiohttp
 from yarl import URL
 
 from appliance.admin import AdminServer
-from appliance.admin.status import BrokerStatus, LogPositions
+from appliance.admin.status import BrokerStatus, CleanupRequest, LogPositions
 from appliance.config.config import Address
 from appliance.errors import SnapshotError
 from appliance.model import (
+    CleanupStatus,
+    ExpiredRecords,
     GroupStatus,
     GroupSummary,
     SnapshotStatus,
@@ -58,6 +60,7 @@ class Status:
         failure: what every call raises, None for nothing.
         cancelled: the timers that requests cancelled.
         known_snapshots: by name.
+        cleanups: those that requests asked for.
     """
 
     ready: bool = True
@@ -67,6 +70,7 @@ class Status:
     failure: Exception | None = None
     cancelled: list[tuple[str, bytes]] = field(default_factory=list)
     known_snapshots: dict[str, SnapshotStatus] = field(default_factory=dict)
+    cleanups: list[CleanupRequest] = field(default_factory=list)
 
     def progress(self) -> Progress:
         return Progress(phase="scanning the log", recovered_bytes=3, total_bytes=7)
@@ -103,6 +107,14 @@ class Status:
             self.timers[topic][user_id] = TimerState("cancelled", timer.due_at, timer.partition)
             return self.timers[topic][user_id]
         return timer
+
+    async def clean_up(self, wanted: CleanupRequest) -> CleanupStatus | None:
+        if self.failure is not None:
+            raise self.failure
+        if wanted.topic is not None and wanted.topic not in self.known_topics:
+            return None
+        self.cleanups.append(wanted)
+        return CleanupStatus([ExpiredRecords("t", 3)], 0, 5)
 
     async def snapshots(self) -> list[SnapshotStatus]:
         return list(self.known_snapshots.values())

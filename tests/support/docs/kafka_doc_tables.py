@@ -10,7 +10,12 @@ from typing import Final
 
 from appliance.config.config import settings
 from compat.kafka import dispatch
-from compat.kafka.configs.topic_setting_table import TOPIC_SETTINGS, TopicSetting
+from compat.kafka.configs.topic_setting_table import (
+    INT_MAX,
+    LONG_MAX,
+    TOPIC_SETTINGS,
+    TopicSetting,
+)
 from compat.kafka.protocol.registry import Api
 from tests.support.docs.doc_tables import markdown_table
 
@@ -39,10 +44,23 @@ def topic_settings_table() -> str:
         if setting.limit is not None:
             limit = f"`{settings()[setting.limit].key}`"
             rows.append((f"`{setting.name}`", f"0 to {limit}", limit, setting.note))
+        elif setting.bounds is not None:
+            values = f"{setting.bounds[0]} to {_greatest(setting.bounds[1])}"
+            rows.append((f"`{setting.name}`", values, _default(setting), setting.note))
         elif setting.is_supported:
             values = ", ".join(f"`{value}`" for value in setting.values)
             rows.append((f"`{setting.name}`", values, f"`{setting.values[0]}`", setting.note))
     return markdown_table(rows)
+
+
+def _greatest(bound: int) -> str:
+    return {INT_MAX: "2^31 - 1", LONG_MAX: "2^63 - 1"}.get(bound, str(bound))
+
+
+def _default(setting: TopicSetting) -> str:
+    if isinstance(setting.default, str):
+        return f"`{settings()[setting.default].key}`"
+    return _greatest(setting.default)
 
 
 def fixed_settings_table() -> str:

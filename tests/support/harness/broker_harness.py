@@ -338,6 +338,11 @@ class BrokerHarness:
     def housekeep(self) -> None:
         """Do a slice of background work, and prepare the next segment if it is time."""
         self.broker.housekeep()
+        retention = self.broker.retention
+        while retention.cold is not None:
+            self.read_cold([retention.cold])
+            retention.note_read()
+            retention.step()
         spare = self.broker.log.begin_spare()
         if spare is not None:
             spare.run()

@@ -175,6 +175,7 @@ def refused(reason: str) -> Callable[[Status], object]:
 
 
 SNAPSHOTS: Final = "/api/v1/snapshots"
+CLEANUP: Final = "/api/v1/cleanup"
 JSON: Final = {"Content-Type": "application/json"}
 FOREIGN: Final = {"Origin": "http://evil.example"}
 
@@ -210,6 +211,17 @@ CASES: Final = (
     Case("DELETE", TIMER + "d", 409),
     Case("DELETE", TIMER + "p", 503, starting),
     Case("DELETE", TIMER + "p", 507, full_disk),
+    Case("POST", CLEANUP, 200, headers=JSON, body=b"{}"),
+    Case("POST", CLEANUP, 200, headers=JSON, body=b'{"before_at": 1, "dry_run": true}'),
+    Case("POST", CLEANUP, 400, headers=JSON, body=b'{"before": 1}'),
+    Case("POST", CLEANUP, 400, headers=JSON, body=b'{"before_at": true}'),
+    Case("POST", CLEANUP, 400, headers=JSON, body=b'{"dry_run": 1}'),
+    Case("POST", CLEANUP, 400, headers=JSON, body=b"[]"),
+    Case("POST", CLEANUP, 403, headers=JSON | FOREIGN, body=b"{}"),
+    Case("POST", CLEANUP, 404, headers=JSON, body=b'{"topic": "nowhere"}'),
+    Case("POST", CLEANUP, 413, headers=JSON, body=b" " * 5_000),
+    Case("POST", CLEANUP, 415, headers={"Content-Type": "text/plain"}, body=b"{}"),
+    Case("POST", CLEANUP, 503, starting, headers=JSON, body=b"{}"),
     Case("GET", SNAPSHOTS, 200),
     Case("GET", SNAPSHOTS, 503, starting),
     Case("GET", SNAPSHOTS + "/old", 200),
@@ -299,7 +311,7 @@ def check_declared(method: str, path: str, answer: Answer) -> None:
     except KeyError:
         assert answer.status == 404
         return
-    if method == "HEAD":
+    if method == "HEAD" and "get" in operations:
         assert str(answer.status) in operations["get"]["responses"]
         assert answer.body == b""
     elif method.lower() in operations:

@@ -77,7 +77,7 @@ def test_a_topics_settings_have_their_value_and_its_source(
 
 def test_all_settings_of_kafka_that_have_a_value_here_are_reported(broker: MemoryBroker) -> None:
     (result,) = describe(broker, resource(TOPIC, "t"))
-    with_value = {each.name for each in TOPIC_SETTINGS if each.values or each.limit}
+    with_value = {each.name for each in TOPIC_SETTINGS if each.values or each.limit or each.bounds}
     assert set(by_name(result)) == with_value
     assert {"retention.ms", "min.insync.replicas", "compression.type"} <= with_value
 
@@ -116,7 +116,7 @@ def test_documentation_is_reported_when_it_is_asked_for(broker: MemoryBroker, ve
 def test_keys_choose_settings_and_unknown_ones_are_left_out(
     broker: MemoryBroker, version: int
 ) -> None:
-    keys = ["retention.ms", "segment.bytes", "no.such.setting", "delay.headers"]
+    keys = ["retention.ms", "compression.gzip.level", "no.such.setting", "delay.headers"]
     chosen, whole = describe(
         broker, resource(TOPIC, "t", keys), resource(BROKER, "", []), version=version
     )

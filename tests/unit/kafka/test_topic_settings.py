@@ -51,6 +51,18 @@ def test_every_setting_of_kafka_is_known() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("retention.ms", "-1"),
+        ("retention.ms", "0"),
+        ("retention.ms", "604800000"),
+        ("retention.ms", "9223372036854775807"),
+        ("retention.bytes", "-1"),
+        ("retention.bytes", "1073741824"),
+        # Without effect: Kafka Streams, Connect and Terraform set them.
+        ("segment.bytes", "52428800"),
+        ("segment.ms", "600000"),
+        ("segment.index.bytes", "10485760"),
+        ("delete.retention.ms", "86400000"),
+        ("file.delete.delay.ms", "60000"),
         ("max.message.bytes", "0"),
         ("max.message.bytes", "1048588"),
         ("message.timestamp.type", "CreateTime"),
@@ -64,8 +76,6 @@ def test_every_setting_of_kafka_is_known() -> None:
         ("delay.dialects", "latermq"),
         ("cleanup.policy", "delete"),
         ("compression.type", "producer"),
-        ("retention.ms", "-1"),
-        ("retention.bytes", "-1"),
         ("min.insync.replicas", "1"),
         ("unclean.leader.election.enable", "false"),
         ("remote.storage.enable", "false"),
@@ -82,8 +92,12 @@ def test_accepted_settings_are_kept_as_given(name: str, value: str) -> None:
         ("cleanup.policy", "compact", "cleanup.policy='compact' is not supported yet"),
         ("cleanup.policy", "compact", ": use cleanup.policy=delete or leave it out"),
         ("cleanup.policy", "compact,delete", "not supported yet"),
-        ("retention.ms", "604800000", "retention.ms='604800000' is not supported yet"),
-        ("segment.bytes", "1073741824", "segment.bytes='1073741824' is not supported yet"),
+        ("retention.ms", "-2", "retention.ms='-2' is invalid: use a whole number from -1 to 9"),
+        ("retention.ms", "7d", "use a whole number from -1"),
+        ("retention.ms", "9223372036854775808", "to 9223372036854775807"),
+        ("retention.bytes", "", "use a whole number from -1"),
+        ("segment.bytes", "0", "use a whole number from 1 to 2147483647"),
+        ("compression.zstd.level", "3", "compression.zstd.level='3' is not supported yet"),
         ("min.insync.replicas", "2", "not supported yet"),
         ("delay.dialects", "rocketmq", "not supported yet"),
         ("delay.headers", "true", "delay.headers='true' is invalid: use on or off"),
@@ -149,11 +163,13 @@ def test_settings_are_listed_by_name_with_their_values() -> None:
     entries = list_topic_settings({"delay.headers": "off", "retention.ms": "-1"}, CONFIG)
     names = [entry.name for entry in entries]
     assert names == sorted(names)
-    assert "segment.bytes" not in names  # it has no value here
+    assert "compression.zstd.level" not in names  # it has no value here
     by_name = {entry.name: entry for entry in entries}
     headers, retention = by_name["delay.headers"], by_name["retention.ms"]
     assert (headers.value, headers.source, headers.is_read_only) == ("off", TOPIC, False)
-    assert (retention.value, retention.source, retention.is_read_only) == ("-1", TOPIC, True)
+    assert (retention.value, retention.source, retention.is_read_only) == ("-1", TOPIC, False)
+    assert by_name["retention.bytes"].source == DEFAULT
+    assert by_name["segment.bytes"].value == "1073741824"
     assert by_name["delay.timestamp"].value == "created"
     assert by_name["delay.timestamp"].source == DEFAULT
     assert by_name["delay.max.ms"].value == str(CONFIG.delay_max_ms)

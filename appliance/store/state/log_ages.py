@@ -1,0 +1,112 @@
+"""How old each part of the log is, and where a partition reaches a size: what retention needs.
+
+Both are marks that a sweep sets, about once a minute. A mark says what was true when it was set, so
+what lies below it is at least as old, or as large, as it says. Marks that are lost make records
+live longer, never shorter. Layer 2; does no I/O.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+MARKS_MAX: Final = 8_192
+"""Of the age: 5.7 days of one each minute. Beyond it, every second of the older half goes."""
+
+SIZE_PARTS: Final = 16
+"""A partition has a mark for each 1/16 of its size limit, which is how exactly the limit holds."""
+
+
+class LogAges:
+    """Marks (log position, age of the store when the log ended there), both ascending.
+
+    The newest marks are doubtful while a jump of the wall clock is in doubt: if it counts, they
+    turn out to be that much older, and what they mark is younger.
+    """
+
+    def __init__(self, marks: Sequence[tuple[int, int]] = ()) -> None:
+        """Continue with saved marks."""
+        self._positions = [pos for pos, _ in marks]
+        self._ages_ms = [age_ms for _, age_ms in marks]
+        self._doubtful_count = 0
+
+    def certain(self) -> list[tuple[int, int]]:
+        """Return the marks that are not doubtful, to be saved."""
+        count = len(self._positions) - self._doubtful_count
+        return list(zip(self._positions[:count], self._ages_ms[:count], strict=True))
+
+    def note(self, pos: int, age_ms: int, *, is_certain: bool = True) -> None:
+        """Set a mark: the log ends at `pos` when the store has that age.
+
+        Args:
+            pos: log position.
+            age_ms: age of the store.
+            is_certain: False while a jump is in doubt; if True, the earlier marks are certain too.
+        """
+        if is_certain:
+            self._doubtful_count = 0
+        if self._positions and (pos <= self._positions[-1] or age_ms < self._ages_ms[-1]):
+            return
+        self._positions.append(pos)
+        self._ages_ms.append(age_ms)
+        self._doubtful_count += not is_certain
+        if len(self._positions) > MARKS_MAX:
+            half = MARKS_MAX // 2
+            # Of two marks the later one stays: it makes records younger.
+            self._positions[:half] = self._positions[1:half:2]
+            self._ages_ms[:half] = self._ages_ms[1:half:2]
+            self._doubtful_count = min(self._doubtful_count, len(self._positions))
+
+    def raise_doubtful(self, by_ms: int) -> None:
+        """Raise the ages of the doubtful marks: the jump counts, and they were set after it."""
+        first = len(self._ages_ms) - self._doubtful_count
+        self._ages_ms[first:] = [age_ms + by_ms for age_ms in self._ages_ms[first:]]
+        self._doubtful_count = 0
+
+    def position_of(self, age_ms: int) -> int:
+        """Return a log position: all below it was written when the store had that age, or before.
+
+        It is the highest that is known; 0 if there is none.
+        """
+        found = bisect_right(self._ages_ms, age_ms)
+        return self._positions[found - 1] if found else 0
+
+
+class SizeMarks:
+    """Marks (offset, bytes of the partition below it) of the partitions that have a size limit."""
+
+    def __init__(self, rows: Sequence[tuple[int, int, int, int]] = ()) -> None:
+        """Continue with saved rows: topic id, partition, offset, bytes."""
+        self._marks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for topic_id, partition, offset, size in rows:
+            self._marks.setdefault((topic_id, partition), []).append((offset, size))
+
+    def rows(self) -> Iterator[tuple[int, int, int, int]]:
+        """Return all rows."""
+        for (topic_id, partition), marks in self._marks.items():
+            for offset, size in marks:
+                yield topic_id, partition, offset, size
+
+    def excess(self, key: tuple[int, int], end: int, size: int, limit: int) -> int:
+        """Return the offset below which a partition's records exceed its size limit.
+
+        Args:
+            key: topic id and partition.
+            end: offset after its last record.
+            size: its bytes in the log, including what has expired.
+            limit: bytes to keep, 0 or more.
+
+        Returns:
+            An offset; at least `limit` bytes lie above it. 0 if there is none.
+        """
+        marks = self._marks.setdefault(key, [])
+        if not marks or (size - marks[-1][1] >= max(1, limit // SIZE_PARTS) and end > marks[-1][0]):
+            marks.append((end, size))
+        over = sum(size - below >= limit for _, below in marks)
+        if not over:
+            return 0
+        del marks[: over - 1]
+        return marks[0][0]
+
+    def keep(self, keys: set[tuple[int, int]]) -> None:
+        """Drop the marks of all other partitions: they have no limit, or are gone."""
+        self._marks = {key: marks for key, marks in self._marks.items() if key in keys}

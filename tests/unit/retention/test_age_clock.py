@@ -1,0 +1,109 @@
+"""The clock that records age by: jumps of the wall clock count late, and backwards never."""
+
+import random
+
+import pytest
+
+from appliance.store.state.age_clock import AGREED_MS, TOLERANCE_MS, AgeClock, SavedAge
+from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
+from tests.support.simulator.virtual_clock import START_MS, VirtualClock
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+def run(age: AgeClock, clock: VirtualClock, duration_ms: int) -> int:
+    """Let time pass in minutes; return by how much the age jumped."""
+    jumped_ms = 0
+    for _ in range(duration_ms // MS_PER_MINUTE):
+        clock.advance_ms(MS_PER_MINUTE)
+        jumped_ms += age.step()
+    return jumped_ms
+
+
+def test_it_counts_the_time_that_passes(clock: VirtualClock) -> None:
+    age = AgeClock(clock)
+    assert run(age, clock, MS_PER_DAY) == 0
+    assert (age.age_ms, age.jump_ms) == (MS_PER_DAY, 0)
+    assert age.saved == SavedAge(MS_PER_DAY, START_MS + MS_PER_DAY)
+
+
+@pytest.mark.parametrize("jump_ms", [TOLERANCE_MS + 1, MS_PER_DAY, 3_650 * MS_PER_DAY])
+def test_a_jump_counts_after_an_hour_in_which_the_clocks_agree(
+    clock: VirtualClock, jump_ms: int
+) -> None:
+    age = AgeClock(clock)
+    clock.step_ms(jump_ms)
+    assert run(age, clock, AGREED_MS) == 0
+    assert (age.age_ms, age.jump_ms) == (AGREED_MS, jump_ms)
+    assert run(age, clock, MS_PER_MINUTE) == jump_ms
+    assert (age.age_ms, age.jump_ms) == (AGREED_MS + MS_PER_MINUTE + jump_ms, 0)
+    assert run(age, clock, MS_PER_DAY) == 0
+
+
+def test_a_jump_that_is_taken_back_never_counts(clock: VirtualClock) -> None:
+    age = AgeClock(clock)
+    for _ in range(5):
+        clock.step_ms(MS_PER_DAY)
+        run(age, clock, AGREED_MS - MS_PER_MINUTE)
+        clock.step_ms(-MS_PER_DAY)
+        run(age, clock, MS_PER_MINUTE)
+    assert (age.age_ms, age.jump_ms) == (5 * AGREED_MS, 0)
+
+
+def test_a_clock_that_goes_back_does_not_stop_the_age(clock: VirtualClock) -> None:
+    age = AgeClock(clock)
+    clock.step_ms(-10 * MS_PER_DAY)
+    run(age, clock, MS_PER_DAY)
+    assert (age.age_ms, age.jump_ms) == (MS_PER_DAY, 0)
+    # What the wall clock says now is the new truth: a later stop counts from there.
+    again = AgeClock(clock, age.saved)
+    clock.advance_ms(MS_PER_HOUR)
+    assert again.step() == 0
+    assert again.age_ms == MS_PER_DAY + MS_PER_HOUR
+
+
+def test_a_stop_counts_after_an_hour_or_when_the_operator_says_so(clock: VirtualClock) -> None:
+    saved = AgeClock(clock).saved
+    clock.step_ms(7 * MS_PER_DAY)
+    age = AgeClock(clock, saved)
+    assert run(age, clock, MS_PER_MINUTE) == 0
+    assert age.jump_ms == 7 * MS_PER_DAY
+    assert age.confirm() == 7 * MS_PER_DAY
+    assert (age.age_ms, age.jump_ms) == (7 * MS_PER_DAY + MS_PER_MINUTE, 0)
+    assert age.confirm() == 0
+
+
+@pytest.mark.parametrize("wrong_ms", [-20 * MS_PER_DAY, 20 * MS_PER_DAY])
+def test_what_is_saved_while_the_clock_is_wrong_does_no_harm(
+    clock: VirtualClock, wrong_ms: int
+) -> None:
+    age = AgeClock(clock)
+    clock.step_ms(wrong_ms)
+    run(age, clock, MS_PER_MINUTE)
+    saved = age.saved
+    clock.step_ms(-wrong_ms)
+    again = AgeClock(clock, saved)
+    assert run(again, clock, 2 * AGREED_MS) == 0
+    assert (again.age_ms, again.jump_ms) == (2 * AGREED_MS + MS_PER_MINUTE, 0)
+
+
+def test_a_jump_in_doubt_stays_so_after_a_restart(clock: VirtualClock) -> None:
+    saved = AgeClock(clock).saved
+    clock.step_ms(7 * MS_PER_DAY)
+    age = AgeClock(clock, saved)
+    run(age, clock, AGREED_MS // 2)
+    again = AgeClock(clock, age.saved)
+    assert run(again, clock, AGREED_MS + MS_PER_MINUTE) == 7 * MS_PER_DAY
+
+
+def test_a_clock_that_drifts_or_trembles_adds_nothing(clock: VirtualClock) -> None:
+    age, rng, off_ms = AgeClock(clock), random.Random(1), 0
+    for _ in range(10_000):
+        step_ms = rng.randrange(-200, 201) - off_ms // 4
+        off_ms += step_ms
+        clock.step_ms(step_ms)
+        run(age, clock, MS_PER_MINUTE)
+    assert 0 <= age.age_ms - 10_000 * MS_PER_MINUTE <= TOLERANCE_MS
