@@ -81,5 +81,5 @@ def test_an_operator_cleans_up(
     assert [line.split() for line in found.lines] == [["TOPIC", "EXPIRED"], ["t", "3"]]
     assert latermq.ok("tail t --from earliest").lines == []
     assert "there is no topic 'none'" in latermq.fails("cleanup --topic none")
-    assert "--before \"soon\": is malformed" in latermq.fails("cleanup --before soon", 2)
+    assert '--before "soon": is malformed' in latermq.fails("cleanup --before soon", 2)
     assert latermq.ok("cleanup --confirm-clock").stderr.startswith("latermq: nothing has expired")
