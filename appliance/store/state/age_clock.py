@@ -7,8 +7,9 @@
 
 It counts the time that the broker runs, by the monotonic clock. A stop, or any other jump of the
 wall clock, counts only after both clocks have agreed for an hour, or when the operator confirms it:
-until then the jump may be a mistake that would expire every record. A jump backwards never counts.
-Layer 2; does no I/O.
+until then the jump may be a mistake that would expire every record. A jump backwards never counts,
+nor does one in the first hour of a store, whose first wall clock may have been wrong. Layer 2; does
+no I/O.
 """
 
 import logging
@@ -60,13 +61,19 @@ class AgeClock:
         self._to_age_ms = self.age_ms - (self._wall_ms if saved is None else saved.wall_ms)
         self._agreed_from_ms = self._mono_ms
         self._agreed_offset_ms = self._wall_ms - self._mono_ms
+        self._is_trusted = saved is not None
 
     def _read(self) -> tuple[int, int]:
         return self._clock.wall_ms(), self._clock.monotonic_ns() // NS_PER_MS
 
     @property
-    def saved(self) -> SavedAge:
-        """What to save. A wrong wall clock is not in it, and a jump that is in doubt stays so."""
+    def saved(self) -> SavedAge | None:
+        """What to save; None in the first hour of a store.
+
+        A wrong wall clock is not in it, and a jump that is in doubt stays so.
+        """
+        if not self._is_trusted:
+            return None
         return SavedAge(self.age_ms, self.age_ms - self._to_age_ms)
 
     def step(self) -> int:
@@ -82,15 +89,17 @@ class AgeClock:
         if abs(offset_ms - self._agreed_offset_ms) > TOLERANCE_MS:
             self._agreed_offset_ms = offset_ms
             self._agreed_from_ms = self._mono_ms
+        has_agreed = self._mono_ms - self._agreed_from_ms >= AGREED_MS
+        if not self._is_trusted:
+            self._to_age_ms = self.age_ms - self._wall_ms
+            self._is_trusted = has_agreed
         ahead_ms = self._wall_ms + self._to_age_ms - self.age_ms
         self.jump_ms = ahead_ms if ahead_ms > TOLERANCE_MS else 0
         self.is_certain = abs(ahead_ms) <= TOLERANCE_MS
         if self.is_certain:
             self.age_ms += max(0, ahead_ms)
             return 0
-        if self._mono_ms - self._agreed_from_ms < AGREED_MS:
-            return 0
-        return self._adopt(ahead_ms)
+        return self._adopt(ahead_ms) if has_agreed else 0
 
     def confirm(self) -> int:
         """Count the jump of the wall clock at once: the operator says that it is right.

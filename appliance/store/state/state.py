@@ -233,7 +233,9 @@ class State:
         )
         self.verdicts = control.lost
         self.saved_age = control.age
-        self.ages, self.sizes = LogAges(control.age_marks), SizeMarks(control.size_marks)
+        # Without the age that belongs to them, the marks say nothing.
+        self.ages = LogAges(control.age_marks if control.age is not None else ())
+        self.sizes = SizeMarks(control.size_marks)
         self.projections.restore_totals(control.totals)
 
     def _restore_topic(

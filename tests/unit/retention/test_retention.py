@@ -155,6 +155,7 @@ def test_a_clock_that_is_wrong_expires_nothing() -> None:
 def test_a_clock_that_stays_where_it_jumped_counts_after_an_hour() -> None:
     harness = broker()
     topic(harness, retention_ms=2 * MS_PER_HOUR)
+    run(harness, MS_PER_HOUR)
     send(harness, b"before")
     sweep(harness)
     harness.clock.step_ms(MS_PER_DAY)
@@ -173,6 +174,7 @@ def test_a_clock_that_stays_where_it_jumped_counts_after_an_hour() -> None:
 def test_an_operator_confirms_the_clock_after_a_long_stop() -> None:
     harness = broker()
     topic(harness, retention_ms=MS_PER_DAY)
+    run(harness, MS_PER_HOUR)
     send(harness, b"before")
     sweep(harness)
     harness.broker.close()
@@ -330,6 +332,7 @@ def test_nothing_expires_early_whatever_happens_to_clocks_and_broker(seed: int) 
     kept_ms = rng.choice([MS_PER_HOUR, 6 * MS_PER_HOUR])
     harness = broker(checkpoint_interval_bytes=rng.choice([1 << 16, 1 << 20]))
     topic(harness, retention_ms=kept_ms)
+    run(harness, rng.choice([0, MS_PER_HOUR]))
     visible_at_ms: dict[int, int] = {}  # by offset, of the monotonic clock
     expired = 0
 
