@@ -76,8 +76,16 @@ final class Client {
         throw new AssertionError("expected " + expected);
     }
 
+    /** What applications and infrastructure tools set. */
+    static final Map<String, String> SETTINGS =
+            Map.of(
+                    "retention.ms", "604800000",
+                    "retention.bytes", "1073741824",
+                    "segment.bytes", "104857600",
+                    "max.message.bytes", "1000000");
+
     static void create(String topic, int partitionCount) throws Exception {
-        NewTopic created = new NewTopic(topic, partitionCount, (short) 1);
+        NewTopic created = new NewTopic(topic, partitionCount, (short) 1).configs(SETTINGS);
         await(ADMIN.get().createTopics(Set.of(created)).all());
     }
 

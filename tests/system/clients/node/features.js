@@ -29,8 +29,16 @@ async function administrating (client, use) {
   }
 }
 
+// What applications and infrastructure tools set.
+const configEntries = [
+  { name: 'retention.ms', value: '604800000' },
+  { name: 'retention.bytes', value: '1073741824' },
+  { name: 'segment.bytes', value: '104857600' },
+  { name: 'max.message.bytes', value: '1000000' }
+]
+
 function create (client, topic, numPartitions = 1) {
-  const topics = [{ topic, numPartitions, replicationFactor: 1 }]
+  const topics = [{ topic, numPartitions, replicationFactor: 1, configEntries }]
   return administrating(client, (admin) => admin.createTopics({ topics }))
 }
 
