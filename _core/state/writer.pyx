@@ -44,7 +44,7 @@ cdef class LogWriter:
         self.frame_size_max = frame_size_max
         self.topic_payload = topic_payload
 
-    cdef bint prepare(self, Topic topic, int64_t size, bint reserved, int64_t now_ms) except -1:
+    cdef bint prepare(self, Topic topic, int64_t size, int room, int64_t now_ms) except -1:
         cdef int64_t extra, end
         payload = None
         while True:
@@ -53,7 +53,7 @@ cdef class LogWriter:
             if topic.declared_in != end:
                 payload = self.topic_payload(topic)
                 extra = frame_size((len(payload) + 7) & ~7, 0, 0)
-            if not self.tail.room_for(size + extra, reserved):
+            if not self.tail.room_for(size + extra, room):
                 return False
             if self.tail.segment_end == end:
                 break
