@@ -184,8 +184,10 @@ METRICS: Final = (
         "gauge",
         "How full the disk is: 0 ok, 1 warn, 2 new records are refused.",
     ),
-    MetricInfo("disk_total_bytes", "gauge", "Size of the file system that holds the data."),
-    MetricInfo("disk_free_bytes", "gauge", "Bytes of it that the broker may still use."),
+    MetricInfo(
+        "disk_total_bytes", "gauge", "Bytes of the data's file system, without those of root."
+    ),
+    MetricInfo("disk_free_bytes", "gauge", "Bytes of it that are not used."),
     MetricInfo("disk_log_bytes", "gauge", "Bytes of the log's segments, allocated or written."),
     MetricInfo(
         "disk_seconds_until_full",

@@ -112,8 +112,8 @@ class DiskStatus:
 
     Attributes:
         state: how full it is.
-        total_bytes, free_bytes: of the file system; what only root may use is not free.
-        used_percent: what is not free.
+        total_bytes, free_bytes: of the file system, without what only root may use.
+        used_percent: what is not free, as df shows it.
         log_bytes: what the log takes of it.
         seconds_until_full: at the rate of the last minutes; None if it does not get fuller.
         refusal: why new records are refused, with what to do; None if they are accepted.

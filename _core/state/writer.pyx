@@ -12,7 +12,7 @@ from libc.string cimport memset
 from _core.bytes.crc32c cimport extend
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.layout cimport *
-from _core.log.tail cimport FrameBody, LogTail
+from _core.log.tail cimport ROOM_RECORDS, FrameBody, LogTail
 from _core.bytes.octets cimport store_u16, store_u32, store_u64
 from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
@@ -47,6 +47,8 @@ cdef class LogWriter:
     cdef bint prepare(self, Topic topic, int64_t size, int room, int64_t now_ms) except -1:
         cdef int64_t extra, end
         payload = None
+        if room == ROOM_RECORDS and self.tail.is_refusing:
+            return False  # without the topic's payload, which may take long to encode
         while True:
             end = self.tail.segment_end
             extra = 0

@@ -45,10 +45,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class SpaceJob:
-    """Asks for the space of a file system.
+    """Asks how full a file system is.
 
     Attributes:
-        found: total and available bytes; None if it failed.
+        found: used and available bytes; None if it failed.
         error: why it failed.
     """
 
@@ -60,7 +60,7 @@ class SpaceJob:
     def run(self) -> None:
         """Ask; may run on any thread. Keeps a StorageError for `DiskSpace.end`."""
         try:
-            self.found = self.fs.space(self.directory)
+            self.found = self.fs.usage(self.directory)
         except StorageError as error:
             self.error = error
 
@@ -102,7 +102,7 @@ class DiskSpace:
         self._job: SpaceJob | None = None
         self._checked_ns: int | None = None
         self._has_failed = False
-        self._total_bytes = self._free_bytes = 0
+        self._used_bytes = self._free_bytes = 0
         self._samples: deque[tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
         """Monotonic time and room at that time, oldest first."""
         self._is_over_warn = self._is_over_refuse = False
@@ -138,7 +138,7 @@ class DiskSpace:
             self._has_failed = True
             return
         self._has_failed = False
-        self._total_bytes, self._free_bytes = job.found
+        self._used_bytes, self._free_bytes = job.found
         self._log.may_have_room = self._free_bytes >= self._segment_size_bytes
         self._note_sample()
         self._update()
@@ -165,45 +165,45 @@ class DiskSpace:
             self.state = "warn" if self._is_over_warn else "ok"
         # Without the flag, the log accepts what still fits into its last segment.
         self._log.tail.is_refusing = self._is_over_refuse
-        self._log.tail.full_text = self._refusal_text()
+        self._log.tail.full_text = self._refusal_of("the broker's disk")
         if self.state != before:
             self._log_change(before)
 
     def _is_over(self, percent: int, *, was_over: bool) -> bool:
         line = percent - HYSTERESIS_POINTS if was_over else percent
         # A file system without a size is never full.
-        used_bytes = self._total_bytes - self._free_bytes
-        return used_bytes * 100 >= line * self._total_bytes > 0
+        return self._used_bytes * 100 >= line * self._total_bytes > 0
 
     def _log_change(self, before: DiskState) -> None:
+        disk = f"the disk of {self._directory}"
         match self.state:
             case "refusing":
-                what = self._refusal_text()
+                line = self._refusal_of(disk)
             case "warn" if before == "ok":
-                what = (
-                    f"it is filling up, {self._figures()}: free space on it; new records are "
-                    f"refused from {self._refuse_percent}% on (disk.refuse_percent)"
+                line = (
+                    f"{disk} is filling up, {self._figures()}: new records are refused from "
+                    f"{self._refuse_percent}% on (disk.refuse_percent); free space on it"
                 )
-            case "warn":
-                what = f"new records are accepted again, {self._figures()}"
             case _:
-                what = f"there is room again, {self._figures()}"
-        _log.warning("the disk of %s: %s", self._directory, what)
+                line = f"{disk} has room again, {self._figures()}"
+        if before == "refusing":
+            line += ": new records are accepted"
+        _log.warning("%s", line)
 
     @property
     def refusal(self) -> str | None:
         """Why new records are refused, with what to do; None if they are accepted."""
-        return self._refusal_text() if self.state == "refusing" else None
+        return self._log.tail.full_text if self.state == "refusing" else None
 
-    def _refusal_text(self) -> str:
+    def _refusal_of(self, disk: str) -> str:
         if self._is_over_refuse and not self._log.is_full:
             return (
-                f"the broker's disk is almost full, {self._figures()}: new records and topics are "
+                f"{disk} is almost full, {self._figures()}: new records and topics are "
                 f"refused until less than {self._refuse_percent - HYSTERESIS_POINTS}% is used: "
                 "free space on it, or raise disk.refuse_percent"
             )
         return (
-            f"the broker's disk is full, {self._figures()}: new records and topics are refused "
+            f"{disk} is full, {self._figures()}: new records and topics are refused "
             f"until there is room for a segment of {_size(self._segment_size_bytes)}: free space "
             "on it"
         )
@@ -217,10 +217,12 @@ class DiskSpace:
     # Figures
 
     @property
+    def _total_bytes(self) -> int:
+        return self._used_bytes + self._free_bytes
+
+    @property
     def _used_percent(self) -> float:
-        if self._total_bytes == 0:
-            return 0.0
-        return 100 * (self._total_bytes - self._free_bytes) / self._total_bytes
+        return 100 * self._used_bytes / max(1, self._total_bytes)
 
     def _note_sample(self) -> None:
         now_ns = self._clock.monotonic_ns()

@@ -197,7 +197,7 @@ class SimFileSystem:
         self.free = DISK_SIZE_BYTES
         """Free space, bytes."""
         self.size_bytes = DISK_SIZE_BYTES
-        """What `space` reports as the total; nothing else depends on it."""
+        """The total that `space` and `usage` report; nothing else depends on it."""
         self.reads = 0
         """Number of reads that may wait for the disk."""
         self.may_lock = True
@@ -335,6 +335,10 @@ class SimFileSystem:
     def space(self, path: Path) -> tuple[int, int]:
         self._dir(path, "statvfs")
         return self.size_bytes, self.free
+
+    def usage(self, path: Path) -> tuple[int, int]:
+        self._dir(path, "statvfs")
+        return self.size_bytes - self.free, self.free
 
     # What a test calls.
 

@@ -59,11 +59,15 @@ def test_each_line_is_logged_once_with_figures_and_again_when_it_is_over(
         (89.9, "warn", None),
         (90, "refusing", "almost full, 90.0% used, 10.0 MiB of 100.0 MiB free"),
         (95, "refusing", None),
-        (87, "warn", "accepted again, 87.0% used, 13.0 MiB of 100.0 MiB free"),
+        (
+            87,
+            "warn",
+            "room again, 87.0% used, 13.0 MiB of 100.0 MiB free: new records are accepted",
+        ),
         (80, "warn", None),
         (72, "ok", "room again, 72.0% used, 28.0 MiB of 100.0 MiB free"),
         (99, "refusing", "almost full, 99.0% used, 1.0 MiB of 100.0 MiB free"),
-        (10, "ok", "room again, 10.0% used, 90.0 MiB of 100.0 MiB free"),
+        (10, "ok", "room again, 10.0% used, 90.0 MiB of 100.0 MiB free: new records are accepted"),
     ):
         assert fill_to(harness, percent) == state
         lines = warnings(caplog)
@@ -261,7 +265,7 @@ def test_a_file_system_that_cannot_be_asked_keeps_the_last_state(
         raise StorageError(harness.config.data_dir, "statvfs", 5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(harness.disk, "space", fail)
+        patch.setattr(harness.disk, "usage", fail)
         for _ in range(3):
             assert wait(harness, 1_000) == "refusing"
         (line,) = warnings(caplog)
