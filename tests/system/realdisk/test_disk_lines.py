@@ -4,12 +4,14 @@ New records are refused with an error that clients retry and a message that says
 comes out and consumers are served; readiness, status and metrics say so. All of it ends by itself.
 """
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,6 +21,7 @@ from tests.support.clients.wire_socket import ask_broker
 from tests.support.disks.loop_disk import Tmpfs
 from tests.support.harness.appliance_process import ApplianceProcess
 from tests.support.harness.broker_harness import PRODUCE_VERSION, produced
+from tests.support.harness.command_line import CommandLine
 from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.values.kafka_records import Record, build_batch
 from tests.support.values.record_requests import produce_request
@@ -61,6 +64,34 @@ def test_beyond_the_line_records_are_refused_and_all_else_goes_on_five_times_in_
         appliance.stop()
     finally:
         appliance.close()
+
+
+def test_the_command_line_says_why_a_record_is_refused(
+    make_tmpfs: Callable[[int], Tmpfs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = make_tmpfs(64 * MIB)
+    config = tmp_path / "latermq.toml"
+    config.write_text(CONFIG)
+    appliance = ApplianceProcess(disk.path / "data", ["--config", str(config)], tmp_path / "stderr")
+    try:
+        appliance.start()
+        latermq = CommandLine(monkeypatch, appliance.kafka, appliance.admin)
+        latermq.ok(f"send {TOPIC} x --delay 1h --id a")
+        assert "REFUSING" not in latermq.ok("status").stdout
+        fill(disk.path)
+        wait_for_readiness(appliance, 503)
+        for command in (f"send {TOPIC} x", f"send {TOPIC} x --delay 1h", "topics create new"):
+            assert REFUSED in latermq.fails(command)
+        assert f"REFUSING     {REFUSED}" in latermq.ok("status").stdout
+        assert latermq.ok("status --json").json()["disk"]["state"] == "refusing"
+        latermq.ok(f"send {TOPIC} --cancel a")
+        assert latermq.ok(f"timers show {TOPIC} a --json").json()["state"] == "cancelled"
+        latermq.ok(f"topics delete {TOPIC} --yes")
+        appliance.stop()
+    finally:
+        appliance.close()
+        # Kafka clients that are closed leave the two ends of their wake-up pipes to the collector.
+        gc.collect()
 
 
 class Clients:
