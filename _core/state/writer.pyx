@@ -12,7 +12,7 @@ from libc.string cimport memset
 from _core.bytes.crc32c cimport extend
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.layout cimport *
-from _core.log.tail cimport ROOM_RECORDS, FrameBody, LogTail
+from _core.log.tail cimport ROOM_DELIVERY, ROOM_RECORDS, FrameBody, LogTail
 from _core.bytes.octets cimport store_u16, store_u32, store_u64
 from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
@@ -101,7 +101,7 @@ cdef class LogWriter:
         cdef FrameBody body
         while partition.next_offset < end_offset:
             if not self.prepare(
-                partition.topic, frame_size(0, BATCH_HEADER_SIZE, 0), True, store_time_ms
+                partition.topic, frame_size(0, BATCH_HEADER_SIZE, 0), ROOM_DELIVERY, store_time_ms
             ):
                 return False
             blank_header(&h, KIND_ACCEPT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from appliance.errors import StorageError
+from appliance.errors import DiskFullError, StorageError
 from appliance.model import DiskState
 from appliance.store.disk_space import HYSTERESIS_POINTS
 from compat.kafka.protocol.error_codes import ErrorCode
@@ -199,6 +199,24 @@ def test_a_full_disk_is_over_as_soon_as_a_segment_fits_also_if_nobody_writes() -
     assert "warn" in {wait(harness, 100) for _ in range(15)}
     assert not harness.broker.gauges(0).disk_full
     assert harness.produce("t", 0, [Record(b"x")]).error == 0
+
+
+def test_a_start_after_a_loss_may_close_offsets_with_the_reserve_for_deliveries() -> None:
+    harness = make_harness(disk_refuse_percent=100)
+    fill_to(harness, 100)
+    for size in (2_000, 1):
+        while harness.produce("t", 0, [Record(bytes(size))]).error == 0:
+            pass
+    change = harness.broker.topics.replace_settings
+    with pytest.raises(DiskFullError):
+        [change(harness.topic(), {"delay.max.ms": str(limit)}) for limit in range(1_000, 2_000)]
+    partition = harness.partition()
+    end = partition.next_offset + 1
+    now_ms = harness.clock.wall_ms()
+    assert harness.broker._store.writer.append_gap(
+        partition, end_offset=end, store_time_ms=now_ms
+    ), "the start would be refused"
+    assert partition.next_offset == end
 
 
 def test_a_disk_that_gets_full_beyond_the_line_accepts_no_new_record_before_the_line() -> None:
