@@ -32,6 +32,7 @@ from appliance.retention import Retention
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.cold_reads import ColdRead
 from appliance.store.damage import Damage
+from appliance.store.disk_space import DiskSpace
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
@@ -276,7 +277,7 @@ class Broker:
         """
         self._cancel.cancel(topic, user_id, self.clock.wall_ms())
         if self._cancel.disk_full:
-            raise DiskFullError("the disk is full: nothing was cancelled")
+            raise DiskFullError(f"nothing was cancelled: {self.log.tail.full_text}")
         return self.timer_state(topic, user_id)
 
     # Cold reads
@@ -330,6 +331,11 @@ class Broker:
         return self._store.mark
 
     @property
+    def disk_space(self) -> DiskSpace:
+        """What watches how full the disk is; the broker's owner drives it as well."""
+        return self._store.disk_space
+
+    @property
     def snapshots(self) -> LogSnapshots:
         """The snapshots of the log."""
         return self._store.snapshots
@@ -372,8 +378,3 @@ class Broker:
             self.metrics, self._store.state.projections, self._produce, self._fetch, self._deliver
         )
         return self.metrics
-
-    @property
-    def is_disk_full(self) -> bool:
-        """The disk had no room for the next segment of the log when one was last needed."""
-        return self._store.log.is_full

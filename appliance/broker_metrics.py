@@ -9,11 +9,14 @@ from _core.paths.produce import ProducePath
 from _core.state.projections import Projections
 from appliance.config.config import Config
 from appliance.metrics import Gauges, Metrics
+from appliance.model import DiskState
 from appliance.store.message_store import MessageStore
 from appliance.units import MS_PER_SECOND
 
 PRODUCE_KEY: Final = 0
 FETCH_KEY: Final = 1
+DISK_STATES: Final[tuple[DiskState, ...]] = ("ok", "warn", "refusing")
+"""A state's index is its number on the metrics page."""
 
 
 def gauges(
@@ -29,6 +32,7 @@ def gauges(
     projections, pointers = store.state.projections, store.log.pointers
     due, memory = projections.due, store.log.view.memory
     age_clock = store.state.age_clock
+    disk = store.disk_space.status()
     return Gauges(
         connections=connections,
         inflight_bytes=inflight_bytes,
@@ -44,6 +48,11 @@ def gauges(
         recovered_damage=len(store.damage),
         clock_jump_seconds=age_clock.jump_ms // MS_PER_SECOND if age_clock else 0,
         disk_full=store.log.is_full,
+        disk_state=DISK_STATES.index(disk.state),
+        disk_total_bytes=disk.total_bytes,
+        disk_free_bytes=disk.free_bytes,
+        disk_log_bytes=disk.log_bytes,
+        disk_seconds_until_full=store.disk_space.seconds_until_full,
         insecure=config.allow_insecure,
         level_next_offset={
             level: projections.level_offset(level)

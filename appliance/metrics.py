@@ -102,6 +102,11 @@ class Gauges:
     recovered_damage: int = 0
     clock_jump_seconds: int = 0
     disk_full: bool = False
+    disk_state: int = 0
+    disk_total_bytes: int = 0
+    disk_free_bytes: int = 0
+    disk_log_bytes: int = 0
+    disk_seconds_until_full: float = 0.0
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
     """Timers in the queue of each level."""
@@ -185,6 +190,21 @@ METRICS: Final = (
         "disk_full", "gauge", "1 if the disk had no room for a segment when one was last needed."
     ),
     MetricInfo(
+        "disk_state",
+        "gauge",
+        "How full the disk is: 0 ok, 1 warn, 2 new records are refused.",
+    ),
+    MetricInfo(
+        "disk_total_bytes", "gauge", "Bytes of the data's file system, without those of root."
+    ),
+    MetricInfo("disk_free_bytes", "gauge", "Bytes of it that are not used."),
+    MetricInfo("disk_log_bytes", "gauge", "Bytes of the log's segments, allocated or written."),
+    MetricInfo(
+        "disk_seconds_until_full",
+        "gauge",
+        "Until no byte is left, at the rate of the last five minutes; NaN if it does not grow.",
+    ),
+    MetricInfo(
         "insecure", "gauge", "1 if other machines may connect without encryption and password."
     ),
 )
@@ -211,7 +231,7 @@ class _Snapshot:
 
 
 def _family(
-    info: MetricInfo, value: int | Mapping[int, int] | Mapping[str, int] | Histogram
+    info: MetricInfo, value: float | Mapping[int, int] | Mapping[str, int] | Histogram
 ) -> Metric:
     name = f"latermq_{info.field_name}"
     if isinstance(value, Histogram):

@@ -125,6 +125,32 @@ class GroupSummary:
     member_count: int
 
 
+DiskState = Literal["ok", "warn", "refusing"]
+"""How full the disk is; "refusing" new records and topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStatus:
+    """The file system that holds the data.
+
+    Attributes:
+        state: how full it is.
+        total_bytes, free_bytes: of the file system, without what only root may use.
+        used_percent: what is not free, as df shows it.
+        log_bytes: what the log takes of it.
+        seconds_until_full: at the rate of the last minutes; None if it does not get fuller.
+        refusal: why new records are refused, with what to do; None if they are accepted.
+    """
+
+    state: DiskState
+    total_bytes: int
+    free_bytes: int
+    used_percent: float
+    log_bytes: int
+    seconds_until_full: int | None
+    refusal: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class AssignedPartition:
     """A partition that a member of a group reads."""

@@ -25,6 +25,7 @@ from appliance.broker import Broker
 from appliance.errors import NotReadyError, StorageError
 from appliance.model import ColdPlace
 from appliance.retention import Cleanup
+from appliance.store.disk_space import SpaceJob
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
@@ -80,6 +81,7 @@ class Pump:
         # A checkpoint may take minutes to write; readers wait a second for the flushed position.
         self._marker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-mark")
         self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-snap")
+        self._space = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-space")
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -127,6 +129,7 @@ class Pump:
             self._saver,
             self._marker,
             self._snapshots,
+            self._space,
         ):
             await asyncio.to_thread(threads.shutdown)
         if self._flush_future is not None:
@@ -422,6 +425,7 @@ class Pump:
             self._loop.run_in_executor(self._allocator, _make_spare, spare)
         self._checkpoint()
         self._mark_flushed()
+        self._check_space()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
 
     def _expire(self) -> None:
@@ -470,6 +474,17 @@ class Pump:
     def _end_mark(self, done: asyncio.Future[None], job: MarkJob) -> None:
         done.result()  # a failed write or sync is raised here and ends the process
         self._broker.flushed_mark.end(job)
+
+    def _check_space(self) -> None:
+        """Ask how full the disk is, if it is time; a thread asks."""
+        job = self._broker.disk_space.step()
+        if job is not None:
+            future = self._loop.run_in_executor(self._space, job.run)
+            future.add_done_callback(lambda done: self._guard(lambda: self._end_space(done, job)))
+
+    def _end_space(self, done: asyncio.Future[None], job: SpaceJob) -> None:
+        done.result()
+        self._broker.disk_space.end(job)
 
 
 def _make_spare(spare: SpareJob) -> None:

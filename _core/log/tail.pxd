@@ -23,10 +23,18 @@ cdef struct FrameBody:
     const uint8_t* held
     int32_t held_size
 
+# How deep a frame may reach into the reserve at the end of the last segment.
+cpdef enum:
+    ROOM_RECORDS = 0          # not at all, and not while writes are refused
+    ROOM_CONTROL = 1          # its first half: cancels, committed offsets, groups, deletions
+    ROOM_DELIVERY = 2         # all of it
+
 cdef class LogTail:
     cdef readonly Pointers pointers
     cdef readonly int64_t segment_end
     cdef readonly int64_t reserve_bytes
+    cdef public bint is_refusing  # no frame of new records, whatever room there is
+    cdef public str full_text     # why there is no room, for clients
     cdef readonly int32_t epoch
     cdef readonly uint32_t salt
     cdef public object roll
@@ -41,7 +49,7 @@ cdef class LogTail:
     cdef Py_ssize_t part_count
     cdef Py_ssize_t part_capacity
     cdef Py_ssize_t staged_from   # start of the staged part that is still growing
-    cdef int room_for(self, int64_t size, bint reserved) except -1
+    cdef int room_for(self, int64_t size, int room) except -1
     cdef void _push_part(
         self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
     ) noexcept nogil

@@ -3,10 +3,16 @@ from typing import Self
 
 from _core.log.pointers import Pointers
 
+ROOM_RECORDS: int
+ROOM_CONTROL: int
+ROOM_DELIVERY: int
+
 class LogTail:
     pointers: Pointers
     segment_end: int
     reserve_bytes: int
+    is_refusing: bool
+    full_text: str
     epoch: int
     salt: int
     roll: Callable[[int], bool]
@@ -21,7 +27,7 @@ class LogTail:
     def begin_change(self) -> None: ...
     def end_change(self) -> None: ...
     def enter_segment(self, end: int) -> None: ...
-    def has_room(self, payload_size: int) -> bool: ...
+    def has_room(self, payload_size: int, room: int) -> bool: ...
     def append_control(
         self, kind: int, *, topic_id: int, store_time_ms: int, payload: bytes
     ) -> int: ...

@@ -38,6 +38,8 @@ cdef class LogTail:
     Attributes:
         pointers: wrote, committed, flushed.
         segment_end: log position at which the current segment ends.
+        is_refusing: the disk is fuller than the operator permits: no frame of ROOM_RECORDS.
+        full_text: why there is no room, with what to do, for those who are refused.
         epoch: epoch of new frames.
         salt: salt of new frames. It is a random number that clients never see, so that no record of
             theirs can look like a frame of this log.
@@ -57,11 +59,12 @@ cdef class LogTail:
 
         Args:
             pointers: the log's pointers.
-            reserve_bytes: size of the end of each segment that only deliveries may use while the
-                next segment is not allocated.
+            reserve_bytes: size of the end of each segment that no new record may use while the
+                next segment is not allocated. Half of it is for deliveries alone.
         """
         self.pointers = pointers
         self.reserve_bytes = reserve_bytes
+        self.full_text = "the disk is full"
         self.last_pos = -1
         self.unapplied_pos = -1
 
@@ -74,16 +77,23 @@ cdef class LogTail:
         assert end > self.pointers.wrote
         self.segment_end = end
 
-    cdef int room_for(self, int64_t size, bint reserved) except -1:
+    cdef int room_for(self, int64_t size, int room) except -1:
         """Make room for a frame of `size` bytes. Returns 1, or 0 if the disk is full.
 
-        A `reserved` frame (a delivery) may use the reserve, so that due messages still go out when
-        the disk is full.
+        `room` (ROOM_*) says how much of the reserve the frame may use, so that due messages still
+        go out when the disk is full, and cancels, commits and deletions still come in.
         """
         cdef int64_t rest = self.segment_end - self.pointers.wrote
+        cdef int64_t kept = 0
+        if room == ROOM_RECORDS:
+            if self.is_refusing:
+                return 0
+            kept = self.reserve_bytes
+        elif room == ROOM_CONTROL:
+            kept = self.reserve_bytes // 2
         # The rest after the frame must be empty or hold a blank frame.
         if size <= rest and (size == rest or rest - size >= FRAME_HEADER_SIZE):
-            if reserved or self.has_spare or rest - size >= self.reserve_bytes:
+            if rest - size >= kept or self.has_spare:
                 return 1
             return 1 if self.prepare_spare() else 0
         if not self.roll(size):
@@ -94,16 +104,17 @@ cdef class LogTail:
         assert size == rest or rest - size >= FRAME_HEADER_SIZE
         return 1
 
-    def has_room(self, int64_t payload_size):
-        """Whether a control frame fits without the reserve for deliveries.
+    def has_room(self, int64_t payload_size, int room):
+        """Whether a control frame fits.
 
         Rolls to the next segment if that is necessary.
 
         Args:
             payload_size: bytes of the encoded state.
+            room: ROOM_*: how much of the reserve it may use.
         """
         cdef int64_t tables_size = payload_size + (-payload_size & (FRAME_ALIGNMENT - 1))
-        return self.room_for(frame_size(tables_size, 0, 0), False) == 1
+        return self.room_for(frame_size(tables_size, 0, 0), room) == 1
 
     cdef void _push_part(
         self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size
@@ -229,7 +240,7 @@ cdef class LogTail:
             extend_zero(&tables, -len(payload) & (FRAME_ALIGNMENT - 1))
             body.tables = tables.data
             body.tables_size = <int32_t>tables.size
-            if not self.room_for(frame_size(tables.size, 0, 0), True):
+            if not self.room_for(frame_size(tables.size, 0, 0), ROOM_DELIVERY):
                 return -1
             self.append(&h, &body)
         finally:

@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.timers.id_index cimport PENDING, NamedTimer
 from _core.bytes.layout cimport *
-from _core.log.tail cimport FrameBody
+from _core.log.tail cimport ROOM_CONTROL, FrameBody
 from _core.state.writer cimport LogWriter
 from _core.bytes.octets cimport store_u32, store_u64
 from _core.queue.partition cimport Partition, Topic
@@ -82,8 +82,9 @@ cdef class CancelPath:
         memset(&body, 0, sizeof(body))
         body.tables = tables
         body.tables_size = <int32_t>((used + FRAME_ALIGNMENT - 1) & ~(FRAME_ALIGNMENT - 1))
-        # Not from the reserve, which is for due timers.
-        if not self.writer.prepare(topic, frame_size(body.tables_size, 0, 0), False, now_ms):
+        if not self.writer.prepare(
+            topic, frame_size(body.tables_size, 0, 0), ROOM_CONTROL, now_ms
+        ):
             self.disk_full = True
             return False
         blank_header(&h, KIND_CANCEL)

@@ -35,7 +35,7 @@ from _core.paths.due_records cimport (
 )
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.layout cimport *
-from _core.log.tail cimport FrameBody
+from _core.log.tail cimport ROOM_DELIVERY, FrameBody
 from _core.log.view cimport LogView
 from _core.state.writer cimport LogWriter
 from _core.bytes.octets cimport store_u32, store_u64
@@ -442,7 +442,7 @@ cdef class DeliverPath:
         blank_header(&h, KIND_DELIVER)
         i = self._gather_run(topic, first, now_ms, &b, &h)
         size = frame_size(self.tables.size, self.batch.size, 0)
-        if not self.writer.prepare(topic, size, True, now_ms):
+        if not self.writer.prepare(topic, size, ROOM_DELIVERY, now_ms):
             self.disk_full = True
             return first
         b.base_offset = partition.next_offset

@@ -71,7 +71,9 @@ cdef class ProducePath:
     cdef int _accept_split(
         self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o
     ) except -1
-    cdef bint _prepare(self, Topic topic, int64_t size, int64_t now_ms, Outcome* o) except -1
+    cdef bint _prepare(
+        self, Topic topic, int64_t size, int room, int64_t now_ms, Outcome* o
+    ) except -1
     cdef int _refuse_split(self, int fault, Outcome* o) except -1
     cdef int _append(
         self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body,

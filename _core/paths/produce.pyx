@@ -37,7 +37,7 @@ from _core.bytes.kafka_wire cimport (
     put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
 )
 from _core.bytes.layout cimport *
-from _core.log.tail cimport FrameBody
+from _core.log.tail cimport ROOM_CONTROL, ROOM_RECORDS, FrameBody
 from _core.state.writer cimport LogWriter
 from _core.paths.partition_check cimport check_partitions
 from _core.bytes.octets cimport (
@@ -386,7 +386,9 @@ cdef class ProducePath:
         o.fault_record = self.splitter.fault_record
         return 0
 
-    cdef bint _prepare(self, Topic topic, int64_t size, int64_t now_ms, Outcome* o) except -1:
+    cdef bint _prepare(
+        self, Topic topic, int64_t size, int room, int64_t now_ms, Outcome* o
+    ) except -1:
         """Make room for a frame of `size` bytes. On failure returns False and sets the error."""
         if size > self.writer.frame_size_max:
             self.message = (
@@ -394,8 +396,8 @@ cdef class ProducePath:
                 f"the maximum frame size is {self.writer.frame_size_max}"
             )
             o.error = MESSAGE_TOO_LARGE
-        elif not self.writer.prepare(topic, size, False, now_ms):
-            self.message = "the disk is full"
+        elif not self.writer.prepare(topic, size, room, now_ms):
+            self.message = self.writer.tail.full_text
             o.error = KAFKA_STORAGE_ERROR
         return o.error == NONE
 
@@ -409,7 +411,7 @@ cdef class ProducePath:
         cdef FrameBody body
         cdef uint8_t patch[BATCH_HEADER_SIZE]
         cdef uint32_t crc
-        if not self._prepare(topic, frame_size(0, size, 0), now_ms, o):
+        if not self._prepare(topic, frame_size(0, size, 0), ROOM_RECORDS, now_ms, o):
             return 0
         memcpy(patch, data, BATCH_HEADER_SIZE)
         store_u64(patch + BATCH_AT_BASE_OFFSET, partition.next_offset)
@@ -443,7 +445,9 @@ cdef class ProducePath:
         cdef FrameHeader h
         cdef FrameBody body
         cdef int64_t size = frame_size(s.tables_size(), s.visible.size, s.held.size)
-        if not self._prepare(topic, size, now_ms, o):
+        # A batch of nothing but cancels holds no new record.
+        cdef int room = ROOM_RECORDS if s.visible_count or s.timer_count else ROOM_CONTROL
+        if not self._prepare(topic, size, room, now_ms, o):
             return 0
         s.assemble(
             b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch,

@@ -10,8 +10,8 @@ cdef class LogWriter:
     cdef readonly Projections projections
     cdef readonly int64_t frame_size_max
     cdef object topic_payload
-    # Makes room for a frame of `size` bytes, and declares `topic` in its segment. False if the disk
-    # is full.
-    cdef bint prepare(self, Topic topic, int64_t size, bint reserved, int64_t now_ms) except -1
+    # Makes room (ROOM_*) for a frame of `size` bytes, and declares `topic` in its segment. False if
+    # the disk is full.
+    cdef bint prepare(self, Topic topic, int64_t size, int room, int64_t now_ms) except -1
     # Appends the frame and applies it.
     cdef int append(self, Partition partition, FrameHeader* h, const FrameBody* body) except -1

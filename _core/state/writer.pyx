@@ -12,7 +12,7 @@ from libc.string cimport memset
 from _core.bytes.crc32c cimport extend
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.layout cimport *
-from _core.log.tail cimport FrameBody, LogTail
+from _core.log.tail cimport ROOM_DELIVERY, ROOM_RECORDS, FrameBody, LogTail
 from _core.bytes.octets cimport store_u16, store_u32, store_u64
 from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
@@ -44,16 +44,18 @@ cdef class LogWriter:
         self.frame_size_max = frame_size_max
         self.topic_payload = topic_payload
 
-    cdef bint prepare(self, Topic topic, int64_t size, bint reserved, int64_t now_ms) except -1:
+    cdef bint prepare(self, Topic topic, int64_t size, int room, int64_t now_ms) except -1:
         cdef int64_t extra, end
         payload = None
+        if room == ROOM_RECORDS and self.tail.is_refusing:
+            return False  # without the topic's payload, which may take long to encode
         while True:
             end = self.tail.segment_end
             extra = 0
             if topic.declared_in != end:
                 payload = self.topic_payload(topic)
                 extra = frame_size((len(payload) + 7) & ~7, 0, 0)
-            if not self.tail.room_for(size + extra, reserved):
+            if not self.tail.room_for(size + extra, room):
                 return False
             if self.tail.segment_end == end:
                 break
@@ -99,7 +101,7 @@ cdef class LogWriter:
         cdef FrameBody body
         while partition.next_offset < end_offset:
             if not self.prepare(
-                partition.topic, frame_size(0, BATCH_HEADER_SIZE, 0), True, store_time_ms
+                partition.topic, frame_size(0, BATCH_HEADER_SIZE, 0), ROOM_DELIVERY, store_time_ms
             ):
                 return False
             blank_header(&h, KIND_ACCEPT)

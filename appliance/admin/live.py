@@ -102,6 +102,10 @@ class LiveStatus:
     def ready(self) -> bool:
         return self._frontend is not None
 
+    @property
+    def refusal(self) -> str | None:
+        return None if self._frontend is None else self._broker.disk_space.refusal
+
     def progress(self) -> Progress:
         return self._broker.progress()
 
@@ -141,6 +145,7 @@ class LiveStatus:
                 flushed=gauges.log_flushed_pos,
                 visible=gauges.log_visible_pos,
             ),
+            disk=broker.disk_space.status(),
             connections=gauges.connections,
             topics=len(topics),
             partitions=sum(len(topic.partitions) for topic in topics),

@@ -72,6 +72,9 @@ _SCHEMAS: Final[dict[str, Any]] = {
     "NotReady": _object(
         ready={"const": False}, phase=_TEXT, recovered_bytes=_COUNT, total_bytes=_COUNT
     ),
+    "Refusing": _object(
+        ready={"const": False}, error={"type": "string", "description": "why, and what to do"}
+    ),
     "Status": _object(
         version=_TEXT,
         cluster_id=_UUID,
@@ -87,6 +90,22 @@ _SCHEMAS: Final[dict[str, Any]] = {
         started_at=_INSTANT,
         uptime_ms=_COUNT,
         log=_object(wrote=_POSITION, committed=_POSITION, flushed=_POSITION, visible=_POSITION),
+        disk={
+            **_object(
+                state={"enum": ["ok", "warn", "refusing"]},
+                total_bytes=_COUNT,
+                free_bytes=_COUNT,
+                used_percent={"type": "number", "minimum": 0, "maximum": 100},
+                log_bytes={**_COUNT, "description": "bytes of the log's segments"},
+                seconds_until_full={
+                    "type": ["integer", "null"],
+                    "minimum": 0,
+                    "description": "at the rate of the last minutes; null if it does not grow",
+                },
+                refusal={**_MAYBE_TEXT, "description": "why new records are refused"},
+            ),
+            "description": "the file system that holds the data",
+        },
         connections=_COUNT,
         topics=_COUNT,
         partitions=_COUNT,
@@ -337,8 +356,14 @@ _PATHS: Final[dict[str, Any]] = {
     ),
     "/readyz": _get(
         "getReadiness",
-        "readiness: clients are served",
-        {"200": _json("clients are served", _object(ready={"const": True})), "503": _NOT_READY},
+        "readiness: clients are served, and new records accepted",
+        {
+            "200": _json("they are", _object(ready={"const": True})),
+            "503": _json(
+                "the broker is starting or stopping, or refuses new records on a full disk",
+                {"oneOf": [_ref("NotReady"), _ref("Refusing")]},
+            ),
+        },
     ),
     "/metrics": _get(
         "getMetrics",

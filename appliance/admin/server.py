@@ -117,6 +117,9 @@ class AdminServer:
     async def _get_readiness(self, _request: web.Request) -> web.Response:
         if not self._status.ready:
             return not_ready(self._status)
+        refusal = self._status.refusal
+        if refusal is not None:
+            return web.json_response({"ready": False, "error": refusal}, status=503)
         return web.json_response({"ready": True})
 
     async def _get_metrics(self, _request: web.Request) -> web.Response:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from appliance.model import (
     CleanupStatus,
+    DiskStatus,
     GroupStatus,
     GroupSummary,
     SnapshotStatus,
@@ -54,6 +55,7 @@ class BrokerStatus:
         started_at: when the broker began to serve clients.
         uptime_ms: the time since then.
         log: positions.
+        disk: how full it is.
         connections: the number of Kafka clients.
         topics, partitions, groups: how many exist.
         pending_timers: records that are not due yet.
@@ -74,6 +76,7 @@ class BrokerStatus:
     started_at: int
     uptime_ms: int
     log: LogPositions
+    disk: DiskStatus
     connections: int
     topics: int
     partitions: int
@@ -105,13 +108,17 @@ class CleanupRequest:
 class StatusSource(Protocol):
     """The data that the admin server shows. Each call is fast: it blocks the event loop.
 
-    Only the first three may be called before the broker is ready. All others may raise
+    Only the first four may be called before the broker is ready. All others may raise
     NotReadyError if the broker is about to stop.
     """
 
     @property
     def ready(self) -> bool:
         """Clients are served."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why new records are refused although clients are served; None if they are accepted."""
 
     def progress(self) -> Progress:
         """Return the progress of the start."""

@@ -15,6 +15,10 @@ CONNECT_S: Final = 5.0
 REQUEST_MS: Final = 15_000
 """A broker that has not answered by then will not answer."""
 
+RETRIES_MAX: Final = 8
+"""They take some seconds. A broker that refuses a record for longer, because its disk is full, is
+reported with what it says, and not as one that does not answer."""
+
 _CLIENT_ID: Final = "latermq-cli"
 
 
@@ -32,6 +36,7 @@ def producer(bootstrap: str, **settings: Any) -> AbstractContextManager[Any]:
         request_timeout_ms=REQUEST_MS,
         delivery_timeout_ms=2 * REQUEST_MS,
         max_block_ms=int(CONNECT_S * 1000),
+        retries=RETRIES_MAX,
         metrics_enabled=False,
         **settings,
     )

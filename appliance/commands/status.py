@@ -84,6 +84,7 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         ("up", f"{_duration(found['uptime_ms'])}, since {format_instant(found['started_at'])}"),
         ("flush", flushed[found["flush"]]),
         ("log", f"{log['wrote']} bytes, {log['wrote'] - log['flushed']} of them not flushed yet"),
+        ("disk", _disk_line(found["disk"])),
         ("topics", f"{found['topics']} with {counted(found['partitions'], 'partition')}"),
         ("groups", found["groups"]),
         ("connections", found["connections"]),
@@ -93,9 +94,20 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
     if found["unreadable_timers"]:
         count = found["unreadable_timers"]
         fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
+    if found["disk"]["refusal"] is not None:
+        fields.append(("REFUSING", found["disk"]["refusal"]))
     if found["insecure"]:
         fields.append(("INSECURE", "other machines can connect without encryption or password"))
     return fields
+
+
+def _disk_line(disk: Any) -> str:
+    free, total = disk["free_bytes"], disk["total_bytes"]
+    line = f"{disk['state']}: {disk['used_percent']}% used, {free} of {total} bytes free"
+    seconds = disk["seconds_until_full"]
+    if seconds is None:
+        return line
+    return f"{line}, full in {_duration(seconds * MS_PER_SECOND)} at this rate"
 
 
 def _duration(duration_ms: int) -> str:

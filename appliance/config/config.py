@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.delay import DelaySettings
+from appliance.config.disk import DiskSettings
 from appliance.config.flush import FlushSettings
 from appliance.config.groups import GroupSettings
 from appliance.config.limits import LimitSettings
@@ -63,6 +64,7 @@ class Config(
     TopicSettings,
     FlushSettings,
     NetworkSettings,
+    DiskSettings,
     StoreSettings,
 ):
     """All settings of one broker: a base class for each section of the configuration file.
@@ -84,6 +86,7 @@ class Config(
         _check_flush(self)
         _check_sizes(self)
         _check_counts(self)
+        _check_disk(self)
 
 
 def settings() -> dict[str, Setting]:
@@ -181,6 +184,14 @@ def _check_counts(config: Config) -> None:
     _at_most(config, "partition_count_max_per_topic", "partition_total_max")
     _at_most(config, "session_timeout_min_ms", "session_timeout_max_ms")
     _at_most(config, "group_size_max_bytes", "group_total_size_max_bytes")
+
+
+def _check_disk(config: Config) -> None:
+    _check(
+        config.disk_warn_percent < config.disk_refuse_percent,
+        f"disk.warn_percent = {config.disk_warn_percent} is not below disk.refuse_percent = "
+        f"{config.disk_refuse_percent}: lower the one or raise the other",
+    )
 
 
 def _at_most(config: Config, lower: str, upper: str) -> None:

@@ -74,7 +74,7 @@ class LogState(State):
             LogCalls(
                 _refuse_to_append,
                 _refuse_to_append,
-                lambda _: False,
+                _refuse_to_append,
                 begin=_refuse_to_append,
                 end=_refuse_to_append,
             ),

@@ -21,6 +21,7 @@ from appliance.errors import CorruptionError, DiskFullError, LogRefusedError, St
 from appliance.store.checkpoint import CheckpointFile, LogIdentity
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
+from appliance.store.disk_space import DiskSpace
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, shared_end
@@ -56,7 +57,7 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, checkpoints, mark, snapshots, report: set by `recover`.
+        writer, cold, checkpoints, mark, disk_space, snapshots, report: set by `recover`.
         damage: all known damage, found by recovery or later.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
@@ -119,7 +120,7 @@ class MessageStore:
         log = LogCalls(
             self._append_frame,
             self._append_topic,
-            self._has_room,
+            self._check_room,
             begin=self.log.begin_change,
             end=self.log.end_change,
         )
@@ -284,6 +285,16 @@ class MessageStore:
         )
         self.state.age_clock = AgeClock(self._clock, self.state.saved_age)
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
+        self.disk_space = DiskSpace(
+            clock=self._clock,
+            fs=self._fs,
+            directory=self._paths.root,
+            log=self.log,
+            segment_size_bytes=self._config.segment_size_bytes,
+            warn_percent=self._config.disk_warn_percent,
+            refuse_percent=self._config.disk_refuse_percent,
+        )
+        self.disk_space.check()
         self.snapshots = LogSnapshots(self._files)
 
     def _note_damage(self, start: Start, verdict: Verdict) -> None:
@@ -343,8 +354,9 @@ class MessageStore:
         self.state.groups.append_gathered()
         self._append_frame(kind, payload, topic_id)
 
-    def _has_room(self, payload_size: int) -> bool:
-        return self.log.tail.has_room(payload_size)
+    def _check_room(self, payload_size: int, room: int) -> None:
+        if not self.log.tail.has_room(payload_size, room):
+            raise DiskFullError(self.log.tail.full_text)
 
     def _append_frame(self, kind: int, payload: bytes, topic_id: int = 0) -> None:
         self.log.check_applied()
@@ -352,7 +364,7 @@ class MessageStore:
             kind, topic_id=topic_id, store_time_ms=self._clock.wall_ms(), payload=payload
         )
         if pos < 0:
-            raise DiskFullError("the disk is full")
+            raise DiskFullError(self.log.tail.full_text)
 
     def _append_topic(self, payload: bytes, topic_id: int) -> int:
         self._append_control(KIND_TOPIC, payload, topic_id)

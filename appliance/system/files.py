@@ -167,6 +167,12 @@ class FileSystem(Protocol):
     def space(self, path: Path) -> tuple[int, int]:
         """Return the total and the available bytes of the file system that holds `path`."""
 
+    def usage(self, path: Path) -> tuple[int, int]:
+        """Return the used and the available bytes of that file system, as df does.
+
+        Together they may be less than the total: some may be reserved for root.
+        """
+
 
 class OsFile:
     """A `File` of Linux. Any thread may call it."""
@@ -411,6 +417,12 @@ class OsFileSystem:
         with _reporting(path, "statvfs"):
             found = os.statvfs(path)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def usage(self, path: Path) -> tuple[int, int]:
+        with _reporting(path, "statvfs"):
+            found = os.statvfs(path)
+        used_blocks = found.f_blocks - found.f_bfree
+        return used_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 @contextmanager

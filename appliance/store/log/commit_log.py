@@ -34,7 +34,8 @@ from appliance.system.files import File, FileSystem
 from appliance.units import MIB, NS_PER_MS
 
 RESERVE_FRACTION: Final = 16
-"""1/16 of a segment is reserved for deliveries while no further segment can be allocated."""
+"""1/16 of a segment is closed to new records while no further segment can be allocated: half of it
+is for deliveries alone, the other half also for cancels, commits and deletions."""
 
 PAGES_KEPT_BYTES: Final = 4 * MIB
 """The kernel caches a file in pieces of at most this size, and drops only whole pieces."""
@@ -86,6 +87,7 @@ class CommitLog:
         files: the segments as files, for use before the first append.
         head: makes the payload of the head frame at the start of a segment.
         is_full: the disk had no room for the next segment when one was last needed.
+        may_have_room: False while a full disk is known to have no room for a segment.
         pointers, tail: valid once the end of the log is known.
         control_pos: where the log ended after the last change of control state.
     """
@@ -119,6 +121,7 @@ class CommitLog:
         self._spare_failed_ns: int | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self.is_full = False
+        self.may_have_room = True
         self.control_pos = 0
         self.head: Callable[[], bytes] = bytes
         self.view = LogView(size_max=cache_size_bytes)
@@ -244,11 +247,23 @@ class CommitLog:
         """
         if self._spare_job is not None or self._is_spare_refused():
             return None
+        if self.is_full and not self.may_have_room:
+            return None
         rest = self.tail.segment_end - self.pointers.wrote
-        if not self._is_prewritten and rest > self._segment_size_bytes // 2:
+        is_early = rest > self._segment_size_bytes // 2
+        if is_early and not self._is_prewritten and not self.is_full:
             return None
         self._spare_job = self._new_spare_job()
         return self._spare_job
+
+    def note_spare(self) -> None:
+        """While the disk is full: take note of a segment that a thread has made since.
+
+        Without it, a full disk would be full until somebody tries to write.
+        """
+        job = self._spare_job
+        if self.is_full and job is not None and job.is_made:
+            self._prepare_spare()
 
     def _new_spare_job(self) -> SpareJob:
         return SpareJob(
@@ -503,6 +518,21 @@ class CommitLog:
     def has_segments(self) -> bool:
         """The log has at least one file."""
         return bool(self._segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, and of the next one if it exists."""
+        return sum(segment.size for segment in self._segments) + self._spare_bytes
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes of the segments that are allocated and hold no frame yet."""
+        return self.tail.segment_end - self.pointers.wrote + self._spare_bytes
+
+    @property
+    def _spare_bytes(self) -> int:
+        job = self._spare_job
+        return self._segment_size_bytes if job is not None and job.has_segment else 0
 
     @property
     def start_pos(self) -> int:

@@ -156,6 +156,16 @@ class SpareJob:
         finally:
             self._is_made.set()
 
+    @property
+    def is_made(self) -> bool:
+        """`run` has ended, so `segment` does not wait."""
+        return self._is_made.is_set()
+
+    @property
+    def has_segment(self) -> bool:
+        """`run` has made the segment."""
+        return self._segment is not None
+
     def segment(self) -> Segment:
         """Return the segment; wait for `run` to end. Raises the error of `run`, a StorageError."""
         self._is_made.wait()

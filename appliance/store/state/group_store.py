@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from _core.bytes.layout import FRAME_ALIGNMENT, FRAME_HEADER_SIZE, KIND_GROUP, KIND_OFFSET
-from appliance.errors import DiskFullError, OffsetsTooLargeError, TooLargeError
+from _core.log.tail import ROOM_CONTROL
+from appliance.errors import OffsetsTooLargeError, TooLargeError
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
     OFFSET_DELETED,
@@ -61,7 +62,7 @@ class GroupStore:
         Args:
             log: appends the frames of groups and offsets.
             payload_size_max: the largest payload, bytes.
-            reserve_bytes: room kept free on a full disk; gathered commits may use it.
+            reserve_bytes: room kept for deliveries on a full disk; gathered commits may use it.
             offsets_size_max: maximum total size of committed offsets, bytes.
         """
         self._log = log
@@ -189,10 +190,9 @@ class GroupStore:
             )
 
     def _check_room(self, size: int) -> None:
-        # Gathered commits may use the reserve, which is kept for deliveries; but no more are
-        # accepted once only the reserve is left.
-        if not self._log.has_room(size):
-            raise DiskFullError("the disk is full")
+        # Gathered commits may use all of the reserve; but no more are accepted once only the part
+        # for deliveries is left.
+        self._log.check_room(size, ROOM_CONTROL)
 
     # Frames, when they are appended and when they are replayed
 

@@ -12,7 +12,7 @@ class LogCalls:
         append: (kind, payload) appends a control frame; `end` must follow.
         append_topic: (payload, topic id) appends a topic frame and returns the end of its segment;
             `end` must follow.
-        has_room: returns whether a payload of that many bytes fits without using the reserve.
+        check_room: (payload size, ROOM_*) raises DiskFullError unless that payload fits.
         begin: announces that memory changes before its frame is appended.
         end: notes that the frame is applied: memory and log agree. If an error prevents the call,
             the process ends.
@@ -20,6 +20,6 @@ class LogCalls:
 
     append: Callable[[int, bytes], None]
     append_topic: Callable[[bytes, int], int]
-    has_room: Callable[[int], bool]
+    check_room: Callable[[int, int], None]
     begin: Callable[[], None]
     end: Callable[[], None]

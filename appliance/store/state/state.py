@@ -105,7 +105,7 @@ class State:
         self.groups = GroupStore(
             log,
             payload_size_max=config.segment_size_bytes // 2,
-            reserve_bytes=config.segment_size_bytes // RESERVE_FRACTION,
+            reserve_bytes=config.segment_size_bytes // RESERVE_FRACTION // 2,
             offsets_size_max=config.offset_total_size_max_bytes,
         )
         self.offset_expiry = OffsetExpiry(self.groups, retention_ms=config.offset_retention_ms)

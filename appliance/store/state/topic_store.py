@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from _core.log.tail import ROOM_CONTROL, ROOM_RECORDS
 from _core.queue.partition import Topic
 from _core.state.projections import Projections
-from appliance.errors import DiskFullError
 from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     TOPIC_DELETED,
@@ -79,7 +79,7 @@ class TopicStore:
             TOPIC_DECLARED, name, uuid, (_NEW_PARTITION,) * partition_count, dict(settings)
         )
         topic_id = self.next_topic_id
-        self._write(topic_id, frame)
+        self._write(topic_id, frame, ROOM_RECORDS)
         return self._projections.topics_by_id[topic_id]
 
     def delete(self, topic: Topic) -> None:
@@ -103,18 +103,21 @@ class TopicStore:
         added = partition_count - len(present.partitions)
         assert added > 0
         partitions = (*present.partitions, *(_NEW_PARTITION,) * added)
-        self._write(topic.topic_id, replace(present, partitions=partitions))
+        self._write(topic.topic_id, replace(present, partitions=partitions), ROOM_RECORDS)
 
     def replace_settings(self, topic: Topic, settings: Mapping[str, str]) -> None:
         """Replace a topic's settings; the new ones apply to every record from now on.
 
+        On a full disk, use the reserve.
+
         Raises:
             RequestError: the disk is full.
         """
-        self._write(topic.topic_id, replace(self._describe(topic), settings=dict(settings)))
+        frame = replace(self._describe(topic), settings=dict(settings))
+        self._write(topic.topic_id, frame, ROOM_CONTROL)
 
     def raise_starts(self, topic: Topic, starts: Mapping[int, int]) -> None:
-        """Make records unreadable; they stay in the log.
+        """Make records unreadable; they stay in the log. On a full disk, use the reserve.
 
         Args:
             topic: the topic.
@@ -129,13 +132,12 @@ class TopicStore:
         for index, start in starts.items():
             assert start <= topic.partitions[index].visible_offset
             partitions[index] = max(start, partitions[index][0]), *partitions[index][1:]
-        self._write(topic.topic_id, replace(present, partitions=tuple(partitions)))
+        frame = replace(present, partitions=tuple(partitions))
+        self._write(topic.topic_id, frame, ROOM_CONTROL)
 
-    def _write(self, topic_id: int, frame: TopicFrame) -> None:
+    def _write(self, topic_id: int, frame: TopicFrame, room: int) -> None:
         payload = encode_topic(frame)
-        # The reserve is kept for deliveries.
-        if not self._log.has_room(len(payload)):
-            raise DiskFullError("the disk is full")
+        self._log.check_room(len(payload), room)
         segment_end = self._log.append_topic(payload, topic_id)
         self._apply(topic_id, frame)
         self._projections.topics_by_id[topic_id].declared_in = segment_end

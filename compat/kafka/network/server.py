@@ -77,7 +77,6 @@ class KafkaServer:
         self._refused_since_told = 0
         self._reported_s: dict[str, float] = {}
         """When each kind of log line was written last."""
-        self._is_disk_full = False
         self._sweeping: asyncio.TimerHandle | None = None
         self._to_sweep: deque[KafkaConnection] = deque()
         self.node: Node
@@ -296,8 +295,6 @@ class KafkaServer:
             connection.look(now_ms, is_scarce=self.budget.is_scarce)
         if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
             self._time_out(now_ms)
-        if self.broker.is_disk_full != self._is_disk_full:
-            self._tell_disk_full(self.broker.is_disk_full)
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
 
     def _time_out(self, now_ms: int) -> None:
@@ -306,16 +303,6 @@ class KafkaServer:
             connection.time_out(now_ms)
         if self._may_report("slowness"):
             _log.warning("the disk has not confirmed a flush for %d ms", self.pump.unflushed_ms)
-
-    def _tell_disk_full(self, is_full: bool) -> None:
-        self._is_disk_full = is_full
-        if is_full:
-            _log.error(
-                "the disk of %s is full: Produce requests are refused until space is freed",
-                self.broker.config.data_dir,
-            )
-        else:
-            _log.warning("the disk of %s has free space again", self.broker.config.data_dir)
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
         for parked in woken:

@@ -17,6 +17,7 @@ from appliance.config.config import Address
 from appliance.errors import SnapshotError
 from appliance.model import (
     CleanupStatus,
+    DiskStatus,
     ExpiredRecords,
     GroupStatus,
     GroupSummary,
@@ -39,6 +40,15 @@ BROKER: Final = BrokerStatus(
     started_at=1_767_225_600_000,
     uptime_ms=5,
     log=LogPositions(wrote=4, committed=3, flushed=2, visible=1),
+    disk=DiskStatus(
+        state="ok",
+        total_bytes=100,
+        free_bytes=40,
+        used_percent=60.0,
+        log_bytes=30,
+        seconds_until_full=None,
+        refusal=None,
+    ),
     connections=7,
     topics=1,
     partitions=4,
@@ -58,6 +68,7 @@ class Status:
     Attributes:
         timers: by topic and id; `topics` and `groups` are what is listed and shown.
         failure: what every call raises, None for nothing.
+        refusal: why new records are refused, None if they are accepted.
         cancelled: the timers that requests cancelled.
         known_snapshots: by name.
         cleanups: those that requests asked for.
@@ -68,6 +79,7 @@ class Status:
     known_topics: dict[str, tuple[TopicSummary, TopicStatus]] = field(default_factory=dict)
     known_groups: dict[str, tuple[GroupSummary, GroupStatus]] = field(default_factory=dict)
     failure: Exception | None = None
+    refusal: str | None = None
     cancelled: list[tuple[str, bytes]] = field(default_factory=list)
     known_snapshots: dict[str, SnapshotStatus] = field(default_factory=dict)
     cleanups: list[CleanupRequest] = field(default_factory=list)

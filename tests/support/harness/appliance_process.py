@@ -29,8 +29,11 @@ CONFIG: Final = """\
 segment_size_bytes = 67108864
 [limits]
 decompressed_size_max_bytes = 8388608
+[disk]
+refuse_percent = 100
 """
-"""Small segments take a sixteenth of the disk of the default ones; the limit fits a segment."""
+"""Small segments take a sixteenth of the disk of the default ones; the limit fits a segment. The
+disk of the machine that runs the tests may be almost full."""
 
 READY_LINE: Final = re.compile(r"latermq ready kafka=(\S+:\d+) admin=(\S+:\d+)\n")
 

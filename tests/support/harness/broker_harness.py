@@ -336,7 +336,7 @@ class BrokerHarness:
         self.broker.housekeep()
 
     def housekeep(self) -> None:
-        """Do a slice of background work, and prepare the next segment if it is time."""
+        """Do a slice of background work; make the next segment and check the disk if it is time."""
         self.broker.housekeep()
         retention = self.broker.retention
         while retention.cold is not None:
@@ -347,6 +347,7 @@ class BrokerHarness:
         if spare is not None:
             spare.run()
             spare.prewrite()
+        self.broker.disk_space.check()
 
     def deliver_once(self) -> Delivery:
         """Deliver one chunk of what is due, without a flush; cold records are read first."""

@@ -67,6 +67,8 @@ class HeldDisk(OsFileSystem):
     Attributes:
         syncs: calls of fdatasync for the log so far.
         error: what the next calls raise, None for nothing.
+        answer_usage: answers in place of `usage`, None for the real answer.
+        usage_calls: calls of `usage` that have begun.
     """
 
     def __init__(self) -> None:
@@ -75,6 +77,12 @@ class HeldDisk(OsFileSystem):
         self.gate.set()
         self.syncs = 0
         self.error: Exception | None = None
+        self.answer_usage: Callable[[Path], tuple[int, int]] | None = None
+        self.usage_calls = 0
+
+    def usage(self, path: Path) -> tuple[int, int]:
+        self.usage_calls += 1
+        return (self.answer_usage or super().usage)(path)
 
     def hold(self) -> None:
         """Block fdatasync from now on."""
@@ -191,6 +199,7 @@ class LiveBroker:
         **settings: Any,
     ) -> None:
         self.disk = HeldDisk()
+        settings = {"disk_refuse_percent": 100} | settings  # the disk may be almost full
         config = small_config(data_dir=directory / "data", **settings)
         self.broker = Broker(clock or SystemClock(), self.disk, config, KAFKA_FACADE)
         self._clients: list[Client] = []

@@ -53,7 +53,8 @@ class FailingRun:
     """
 
     def __init__(self) -> None:
-        config = small_config(delivery_chunk_records=CHUNK_RECORDS)
+        # What is full here is full to the last byte, not beyond a line of the operator.
+        config = small_config(delivery_chunk_records=CHUNK_RECORDS, disk_refuse_percent=100)
         self.run = CrashRun(random.Random(SEED), config=config, may_fail=True)
         self.checkpoints = 0
         self._full_at = 0

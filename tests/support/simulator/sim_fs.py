@@ -196,6 +196,8 @@ class SimFileSystem:
         """How many calls reached the disk so far."""
         self.free = DISK_SIZE_BYTES
         """Free space, bytes."""
+        self.size_bytes = DISK_SIZE_BYTES
+        """The total that `space` and `usage` report; nothing else depends on it."""
         self.reads = 0
         """Number of reads that may wait for the disk."""
         self.may_lock = True
@@ -332,7 +334,11 @@ class SimFileSystem:
 
     def space(self, path: Path) -> tuple[int, int]:
         self._dir(path, "statvfs")
-        return DISK_SIZE_BYTES, self.free
+        return self.size_bytes, self.free
+
+    def usage(self, path: Path) -> tuple[int, int]:
+        self._dir(path, "statvfs")
+        return self.size_bytes - self.free, self.free
 
     # What a test calls.
 
@@ -362,7 +368,7 @@ class SimFileSystem:
     def crashed(self, mode: CrashMode, rng: random.Random) -> Self:
         """Return a disk as a restart may find it; this one stays as it is."""
         disk = type(self)()
-        disk.free = self.free
+        disk.free, disk.size_bytes = self.free, self.size_bytes
         if mode == "killed":
             copies = Copies(rng)
             disk._root = copies.of_dir(self._root)

@@ -18,13 +18,18 @@ SMALL_BYTES = 200
 ATTEMPTS = 6
 LIMIT_S = 180.0
 
+FILLED_TO_THE_LAST_BYTE = """
+[disk]
+refuse_percent = 100
+"""
+
 
 def test_a_full_disk_refuses_new_messages_delivers_due_ones_and_recovers_without_a_restart(
     make_tmpfs: Callable[[int], Tmpfs], tmp_path: Path
 ) -> None:
     disk = make_tmpfs(48 * MIB)
     config = tmp_path / "latermq.toml"
-    config.write_text(CONFIG)
+    config.write_text(CONFIG + FILLED_TO_THE_LAST_BYTE)
     appliance = ApplianceProcess(disk.path / "data", ["--config", str(config)], tmp_path / "stderr")
     try:
         appliance.start()

@@ -44,6 +44,18 @@ async def test_a_recovering_broker_is_healthy_but_not_ready_and_shows_how_far_it
         assert (await client.ask("/readyz")).status == 200
 
 
+async def test_a_broker_that_refuses_records_is_not_ready_and_answers_all_else() -> None:
+    status = Status(refusal="the broker's disk is full: free space on it")
+    async with serving(status) as client:
+        answer = await client.ask("/readyz")
+        assert answer.status == 503
+        assert answer.json() == {"ready": False, "error": status.refusal}
+        for path in ("/healthz", "/metrics", "/api/v1/status"):
+            assert (await client.ask(path)).status == 200
+        status.refusal = None
+        assert (await client.ask("/readyz")).json() == {"ready": True}
+
+
 async def test_the_state_of_a_timer_is_shown_as_it_is() -> None:
     timers = {
         b"a": TimerState("pending", due_at=1_767_225_600_000, partition=3),

@@ -167,6 +167,10 @@ def full_disk(status: Status) -> None:
     status.failure = DiskFullError("the disk is full")
 
 
+def refusing(status: Status) -> None:
+    status.refusal = "the broker's disk is almost full"
+
+
 def refused(reason: str) -> Callable[[Status], object]:
     def refuse(status: Status) -> None:
         status.failure = SnapshotError(reason, "not now")
@@ -183,6 +187,7 @@ CASES: Final = (
     Case("GET", "/healthz", 200),
     Case("GET", "/readyz", 200),
     Case("GET", "/readyz", 503, starting),
+    Case("GET", "/readyz", 503, refusing),
     Case("GET", "/metrics", 200),
     Case("GET", "/api/v1/openapi.json", 200),
     Case("GET", "/api/v1/status", 200),

@@ -270,7 +270,7 @@ def test_status_tells_what_the_broker_is(
 ) -> None:
     latermq.ok(f"send {topic} x --delay 1h")
     status = latermq.ok("status --json").json()
-    moving = {name: status[name] for name in ("uptime_ms", "connections")}
+    moving = {name: status[name] for name in ("uptime_ms", "connections", "disk")}
     assert status == broker.get_json("/api/v1/status")[1] | moving
     fields = {
         name: value.strip()
@@ -279,7 +279,12 @@ def test_status_tells_what_the_broker_is(
     assert fields["kafka"] == broker.kafka
     assert fields["flush"].startswith("sync")
     assert fields["waiting"].startswith(f"{status['pending_timers']} delayed records, the next")
+    assert re.fullmatch(
+        r"(ok|warn): [0-9.]+% used, [0-9]+ of [0-9]+ bytes free(, full in .* at this rate)?",
+        fields["disk"],
+    )
     assert fields["damage"] == "none"
+    assert "REFUSING" not in fields
     assert "INSECURE" not in fields
 
 

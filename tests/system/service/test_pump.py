@@ -3,6 +3,7 @@ what a failing disk does."""
 
 import asyncio
 import errno
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,12 +12,15 @@ import pytest
 
 from appliance.errors import StorageError
 from appliance.units import KIB, MIB
+from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.broker_harness import Produced
 from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker, until
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.kafka_records import Record, delay
 
 T = TypeVar("T")
+
+STORAGE_ERROR: Final = int(ErrorCode.kafka_storage_error)
 
 SOON_S: Final = 0.15
 """So long a test looks whether something happens that must not."""
@@ -268,3 +272,26 @@ async def test_a_client_that_does_not_read_is_not_read_either(tmp_path: Path) ->
         assert session.requests < 20_000
         for _ in range(20_000):
             assert len(await client.read_fetched()) >= 1
+
+
+async def test_a_file_system_that_does_not_say_how_full_it_is_holds_up_nothing(
+    tmp_path: Path,
+) -> None:
+    is_answered = threading.Event()
+
+    def answer(_: Path) -> tuple[int, int]:
+        assert is_answered.wait(LIMIT_S), "the test never let it answer"
+        return 95 * MIB, 5 * MIB
+
+    async with LiveBroker(tmp_path) as live:
+        live.disk.answer_usage = answer
+        client = await live.connect()
+        waits = live.disk.usage_calls
+        await until(lambda: live.disk.usage_calls > waits)
+        assert (await client.produce("t", 0, [Record(b"a")])).error == 0
+        is_answered.set()
+        await until(lambda: live.broker.disk_space.refusal is not None)
+        assert (await client.produce("t", 0, [Record(b"a")])).error == STORAGE_ERROR
+        live.disk.answer_usage = lambda _: (50 * MIB, 50 * MIB)
+        await until(lambda: live.broker.disk_space.refusal is None)
+        assert (await client.produce("t", 0, [Record(b"a")])).error == 0

@@ -86,6 +86,8 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked() -> None:
         Config().flush = "async"  # type: ignore[misc]
     with pytest.raises(ConfigError, match=r"flush\.interval_ms = 501 is above"):
         replace(Config(), flush_interval_ms=501)
+    with pytest.raises(ConfigError, match=r"disk\.warn_percent = 90 is not below disk\.refuse_p"):
+        replace(Config(), disk_warn_percent=90)
 
 
 @pytest.mark.parametrize(

@@ -107,13 +107,18 @@ def test_the_answer_waits_for_the_flush_unless_nothing_changed(client: WireClien
     assert client.harness.broker.wrote_pos == wrote_pos
 
 
-def test_settings_on_a_full_disk_stay_as_they_are(client: WireClient) -> None:
+def test_settings_on_a_full_disk_change_until_its_reserve_is_used_up(client: WireClient) -> None:
+    """Then they stay as they are."""
     client.harness.disk.free = 0
     for size in (3500, 1):
         while send(client, Raw(b"x" * size))[0] == 0:
             pass
-    assert (
-        change_settings(client, "t", ("delay.headers", SET, "off")) == ErrorCode.kafka_storage_error
-    )
-    assert settings_of(client, "t") == {}
-    assert settings_of(WireClient(client.harness.restart()), "t") == {}
+    limit_ms = 1_000
+    while change_settings(client, "t", ("delay.max.ms", SET, str(limit_ms))) == 0:
+        limit_ms += 1
+    assert limit_ms > 1_000
+    change = ("delay.headers", SET, "off")
+    assert change_settings(client, "t", change) == ErrorCode.kafka_storage_error
+    kept = {"delay.max.ms": str(limit_ms - 1)}
+    assert settings_of(client, "t") == kept
+    assert settings_of(WireClient(client.harness.restart()), "t") == kept

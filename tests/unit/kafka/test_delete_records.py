@@ -181,15 +181,21 @@ def test_a_start_offset_survives(mode: Stop, filled: int) -> None:
     assert delete_records(client, "t", (0, 8)) == {0: (0, 8)}
 
 
-def test_a_full_disk_deletes_nothing(client: WireClient) -> None:
+def test_a_full_disk_deletes_records_until_its_reserve_is_used_up(client: WireClient) -> None:
+    """Then it deletes nothing."""
     fill(client, [3])
     client.harness.disk.free = 0
     for size in (3000, 1):
         while client.produce("t", 1, make_batch([Raw(b"0" * size)])).error_code == 0:
             pass
     code = int(ErrorCode.kafka_storage_error)
+    assert delete_records(client, "t", (0, 1)) == {0: (0, 1)}
+    offset = 1
+    while (answer := delete_records(client, "t", (1, offset))) == {1: (0, offset)}:
+        offset += 1
+    assert answer == {1: (code, -1)}
     assert delete_records(client, "t", (0, 2), (2, 0)) == {0: (code, -1), 2: (UNKNOWN, -1)}
-    assert values(client, 0, 0) == [0, 1, 2]
+    assert values(client, 0, 1) == [1, 2]
 
 
 # Offsets by time, when records with other times were deleted

@@ -72,7 +72,7 @@ def test_commits_are_appended_in_as_few_frames_as_they_fit_in_and_before_a_group
             (kind, len(decode_offsets(payload)) if kind == KIND_OFFSET else 0)
         ),
         append_topic=lambda _payload, _topic_id: 0,
-        has_room=lambda _size: True,
+        check_room=lambda _size, _room: None,
         begin=lambda: None,
         end=lambda: None,
     )

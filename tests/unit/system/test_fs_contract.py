@@ -358,6 +358,17 @@ def test_space_is_all_there_is_and_what_can_still_be_written(place: Place) -> No
         place.fs.space(place.root / "none")
 
 
+def test_usage_is_what_is_used_and_what_can_still_be_written(place: Place) -> None:
+    """Without what is reserved for root."""
+    total, _ = place.fs.space(place.root)
+    used, free = place.fs.usage(place.root)
+    assert used >= 0
+    assert free > 0
+    assert used + free <= total
+    with pytest.raises(StorageError):
+        place.fs.usage(place.root / "none")
+
+
 def test_random_calls_give_the_same_on_both(tmp_path: Path) -> None:
     """Whatever is called in whatever order, the simulation answers as the real one."""
     seed = random.randrange(2**32)

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from _core.log.frames import check, read_header
-from _core.log.tail import LogTail
+from _core.log.pointers import Pointers
+from _core.log.tail import ROOM_CONTROL, ROOM_DELIVERY, ROOM_RECORDS, LogTail
 from tests.support.docs.golden_frames import START_MS, log_tail
 from tests.support.oracles import frames_model as model
 
@@ -239,3 +240,38 @@ def test_the_log_is_whole_frames_from_end_to_end_whatever_is_appended(
             found.append((at, header["tables_size"]))
         at += header["size"]
     assert found == [(pos, size + -size % 8) for pos, size in payloads]
+
+
+# The reserve
+
+
+def largest_frames(tail: LogTail) -> list[int]:
+    """The largest frame that fits, by how much of the reserve it may use; 0 if none does."""
+    sizes = range(0, tail.segment_end + 8, 8)
+    return [
+        max((HEADER + size for size in sizes if tail.has_room(size, room)), default=0)
+        for room in (ROOM_RECORDS, ROOM_CONTROL, ROOM_DELIVERY)
+    ]
+
+
+def test_the_end_of_the_last_segment_is_for_less_and_less() -> None:
+    tail = LogTail(Pointers(0, sync_flush=True), reserve_bytes=1024)
+    tail.roll = lambda _: False
+    tail.prepare_spare = lambda: False
+    tail.enter_segment(8192)
+    assert largest_frames(tail) == [8192 - 1024, 8192 - 512, 8192]
+    append(tail, bytes(8192 - 512 - 2 * HEADER))
+    assert largest_frames(tail) == [0, HEADER, 512 + HEADER]
+    tail.has_spare = True
+    assert largest_frames(tail) == [512 + HEADER] * 3
+
+
+def test_a_log_that_refuses_records_has_room_for_all_else() -> None:
+    tail = LogTail(Pointers(0, sync_flush=True), reserve_bytes=1024)
+    tail.roll = lambda _: False
+    tail.enter_segment(8192)
+    tail.has_spare = True
+    tail.is_refusing = True
+    assert largest_frames(tail) == [0, 8192, 8192]
+    tail.is_refusing = False
+    assert largest_frames(tail) == [8192, 8192, 8192]
