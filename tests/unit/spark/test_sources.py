@@ -1,5 +1,6 @@
 """What the source refuses, by the error that Spark shows: options, schemas, paths, streams."""
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from appliance.errors import ConfigError
+from compat.spark.options import Options
 from compat.spark.source import LatermqDataSource
 from tests.support.harness import offline_scenario
 
@@ -46,6 +48,13 @@ def test_a_wrong_option_is_named(store: Path, options: dict[str, str], fault: st
     with pytest.raises(ConfigError) as raised:
         source(path=str(store), **options)
     assert fault in str(raised.value)
+
+
+def test_tasks_are_shared_by_the_processors_unless_their_size_is_named(store: Path) -> None:
+    options = {"path": str(store)}
+    assert Options.parse(options).query.processors == multiprocessing.cpu_count()
+    named = Options.parse(options | {"splitBytes": "1m"}).query
+    assert (named.processors, named.split_bytes) == (1, 1 << 20)
 
 
 @pytest.mark.parametrize(
