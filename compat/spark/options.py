@@ -1,5 +1,6 @@
 """The options of the Spark source, as a query. Layer 5."""
 
+import multiprocessing
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,6 +73,8 @@ class Options:
             columns=_names(options.get("columns")),
             selection=_selection(table, options),
             split_bytes=_size("splitBytes", options.get("splitbytes")) or SPLIT_BYTES,
+            # Who names a size gets it. The executors may have another number; it does no harm.
+            processors=1 if "splitbytes" in options else multiprocessing.cpu_count(),
             verifies=_verifies(options),
             fails_on_loss=_truth("failOnDataLoss", options.get("failondataloss", "true")),
         )

@@ -17,6 +17,8 @@ from compat.tables.selection import ANY, Selection
 
 SPLIT_BYTES: Final = 128 * MIB
 """Bytes of the log in one task."""
+SHARED_MIN_BYTES: Final = 16 * MIB
+"""A table of less is not divided any further: a task of Spark costs some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class Query:
         columns: the columns asked for, in order; None for all.
         selection: the rows asked for.
         split_bytes: bytes of the log in one task, at least.
+        processors: how many tasks run at once. If it is more than one, the tasks are about equal,
+            and as many as keep all processors at work until the end.
         verifies: check the CRCs of batches.
         fails_on_loss: raise an error where the log cannot be read; otherwise pass over it.
         with_deleted: topics that were deleted have rows as well.
@@ -37,6 +41,7 @@ class Query:
     columns: tuple[str, ...] | None = None
     selection: Selection = field(default_factory=Selection)
     split_bytes: int = SPLIT_BYTES
+    processors: int = 1
     verifies: bool = True
     fails_on_loss: bool = True
     with_deleted: bool = False
@@ -95,18 +100,33 @@ def check_query(query: Query) -> None:
 
 def _scans(plan: Plan, query: Query, start: int, end: int) -> Iterator[Task]:
     topics = plan.topics(query.selection, with_deleted=query.with_deleted)
-    zones: list[Zone] = []
-    size = 0
-    for zone in plan.zones_of(query.table, query.selection, topics):
-        if zone.end <= start or zone.start >= end:
-            continue
-        zones.append(zone)
-        size += zone.end - zone.start
-        if size >= query.split_bytes:
-            yield _scan(plan, query, zones, start, end)
-            zones, size = [], 0
-    if zones:
+    found = [
+        zone
+        for zone in plan.zones_of(query.table, query.selection, topics)
+        if zone.end > start and zone.start < end
+    ]
+    for zones in divided(found, query.split_bytes, query.processors):
         yield _scan(plan, query, zones, start, end)
+
+
+def divided(zones: list[Zone], split_bytes: int, processors: int) -> Iterator[list[Zone]]:
+    """Divide zones among tasks; see `Query`."""
+    total = sum(zone.end - zone.start for zone in zones)
+    is_shared = processors > 1 and total > SHARED_MIN_BYTES
+    if is_shared:
+        rounds = -(-total // (split_bytes * processors))
+        split_bytes = -(-total // (rounds * processors))
+    taken: list[Zone] = []
+    size = 0
+    for zone in zones:
+        taken.append(zone)
+        size += zone.end - zone.start
+        if size >= split_bytes:
+            yield taken
+            # What a task has beyond its share, the next one has less, so that all stay equal.
+            taken, size = [], size - split_bytes if is_shared else 0
+    if taken:
+        yield taken
 
 
 def _scan(plan: Plan, query: Query, zones: list[Zone], start: int, end: int) -> ScanTask:

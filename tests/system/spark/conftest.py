@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compat.spark import needs, session
-from tests.support.clients.client_setup import ClientMissingError, find
 from tests.support.harness import offline_scenario
+from tests.system.spark.machine import Machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,44 +28,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             for warning in QUIET:
                 item.add_marker(pytest.mark.filterwarnings(warning))
-    # The pipeline stops the session of its process, which the others share.
-    items.sort(key=lambda item: item.path == here / "test_pipeline.py")
+    # A Java machine has one session at a time: of processes first, then that of the other tests.
+    ours = [number for number, item in enumerate(items) if here in item.path.parents]
+    ordered = sorted((items[number] for number in ours), key=shares_session)
+    for number, item in zip(ours, ordered, strict=True):
+        items[number] = item
 
 
-def connector_jars() -> list[Path]:
-    """Spark's Kafka connector, nothing if it is not installed."""
-    try:
-        return sorted((find("spark_connector") / "jars").iterdir())
-    except ClientMissingError:
-        return []
+def shares_session(item: pytest.Item) -> bool:
+    return "machine" not in getattr(item, "fixturenames", ()) or "spark" in item.fixturenames
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """The session; tests are skipped where it cannot be started."""
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """The Java machine, for tests of which processes have sessions of their own."""
     if (missing := needs.find_missing()) is not None:
         pytest.skip(missing)
     logging.getLogger("py4j").setLevel(logging.ERROR)
+    made = Machine(tmp_path_factory.mktemp("home"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def spark(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """The session that most tests share; tests are skipped where it cannot be started."""
+    from pyspark import SparkContext
+
     scratch = tmp_path_factory.mktemp("spark")
-    # A short life is faster without the second compiler of Java and without generated code.
+    SparkContext._ensure_initialized(gateway=machine.gateway)
     started = session(
         "latermq tests",
         {
             "spark.master": "local[2]",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            "spark.driver.memory": "700m",
-            "spark.jars": ",".join(map(str, connector_jars())),
             "spark.local.dir": str(scratch / "local"),
             "spark.log.level": "OFF",
-            "spark.sql.codegen.wholeStage": "false",
             "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": "2",
             "spark.sql.streaming.metricsEnabled": "false",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
         },
     )
     yield started

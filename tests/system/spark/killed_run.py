@@ -7,6 +7,7 @@ from pathlib import Path
 from appliance.system.files import File, OsFileSystem
 from compat.pipeline.job import Job, Limits
 from compat.pipeline.session import spark_session
+from tests.system.spark.machine import take_session
 
 SMALL_LIMITS = Limits(slice_bytes=1 << 14, small_files=2)
 
@@ -59,6 +60,7 @@ def run_until_killed(
             some text: operation, text, n. Tasks of Spark count for themselves, and end it as well.
     """
     os.environ.update(address)
+    take_session("local[1]")
     with spark_session("local[1]") as spark:
         job = Job(
             spark,

@@ -1,17 +1,15 @@
 """A cluster of processes that get latermq as an environment archive, and nothing else."""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from compat.spark import needs
 from tests.support.docs.source_files import PACKAGES, ROOT
+from tests.system.spark.machine import Machine
 
 PROGRAM = """\
 import sys
@@ -24,15 +22,11 @@ from compat.spark import register
 builder = SparkSession.builder.master("local-cluster[2,1,1024]")
 for name, value in {
     "spark.archives": archive + "#environment",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.driver.memory": "700m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.memory": "512m",
     "spark.executorEnv.PYTHONPATH": "environment",
     "spark.log.level": "ERROR",
-    "spark.ui.enabled": "false",
+    "spark.python.daemon.module": "pyspark.daemon",
 }.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
@@ -65,20 +59,15 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_executors_read_with_what_the_archive_has(
-    archive: Path, store: Path, tmp_path: Path
+    machine: Machine, archive: Path, store: Path, tmp_path: Path
 ) -> None:
-    if (missing := needs.find_missing()) is not None:
-        pytest.skip(missing)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run(
+    done = machine.run(
         [sys.executable, str(program), str(archive), str(store)],
         cwd=tmp_path,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
+        env={"PYSPARK_PYTHON": sys.executable},
         timeout=200,
-        check=False,
     )
     assert done.returncode == 0, re.findall(".*Error.*", done.stderr)
     lines = [line for line in done.stdout.splitlines() if line.split()]

@@ -61,7 +61,8 @@ def test_filters_find_what_an_unpruned_table_has(
         for text in FILTERS[table]:
             condition = text.format(middle=instant)
             expected = in_order(rows(whole.where(condition)))
-            for is_on in ("true", "false"):
+            # One is enough to show that Spark then neither gives filters nor refuses the reader.
+            for is_on in ("true", "false")[: 2 if text == FILTERS[table][0] else 1]:
                 spark.conf.set(PUSH_DOWN, is_on)
                 df = load(spark, root, table, pushFilters="true")
                 assert in_order(rows(df.where(condition))) == expected, (condition, is_on)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,6 @@ from appliance.units import MS_PER_DAY, MS_PER_HOUR  # noqa: E402
 from compat.pipeline.job import DEFAULT_LIMITS, Job, Limits, PipelineError  # noqa: E402
 from compat.pipeline.layout import AGGREGATES, FACTS, STATE_DIR  # noqa: E402
 from compat.pipeline.reading import load  # noqa: E402
-from compat.pipeline.session import spark_session  # noqa: E402
 from compat.pipeline.target import STAGES, read_manifest  # noqa: E402
 from tests.support.docs.source_files import ROOT  # noqa: E402
 from tests.support.harness import pipeline_scenario as scenario  # noqa: E402
@@ -33,6 +31,7 @@ from tests.support.harness.broker_harness import BrokerHarness  # noqa: E402
 from tests.support.harness.offline_scenario import export  # noqa: E402
 from tests.support.values.kafka_records import Record, delay  # noqa: E402
 from tests.system.spark.killed_run import SMALL_LIMITS, run_until_killed  # noqa: E402
+from tests.system.spark.machine import Machine  # noqa: E402
 
 KILLS: Final = (
     # (the day it runs on, what it is about to do, on which path, which time)
@@ -48,80 +47,11 @@ KILLS: Final = (
     (1, "unlink", "/messages/", 1),
 )
 
-SUBMIT: Final = " ".join(
-    [
-        # The tables are tiny: nothing that Java or Spark compiles would be used often.
-        '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"',
-        "--conf spark.sql.shuffle.partitions=1 --conf spark.sql.adaptive.enabled=false",
-        "--conf spark.sql.codegen.factoryMode=NO_CODEGEN",
-        "--conf spark.sql.codegen.wholeStage=false",
-        "pyspark-shell",
-    ]
-)
-
-
-class Machine:
-    """A Java machine for Spark that outlives the processes that drive it.
-
-    A test that kills them need not start Java each time.
-    """
-
-    def __init__(self) -> None:
-        from pyspark.java_gateway import launch_gateway
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYSPARK_SUBMIT_ARGS", SUBMIT)
-            self.gateway: Any = launch_gateway()
-        parameters = self.gateway.gateway_parameters
-        self.address = {
-            "PYSPARK_GATEWAY_PORT": str(parameters.port),
-            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
-        }
-
-    def stop_spark(self) -> None:
-        """End the session of a process that was killed."""
-        context = self.gateway.jvm.org.apache.spark.SparkContext
-        context.getOrCreate(self.gateway.jvm.org.apache.spark.SparkConf()).stop()
-
-    def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        """Run a program that uses Spark."""
-        environment = os.environ | self.address
-        return subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120
-        )
-
-    def close(self) -> None:
-        self.gateway.shutdown()
-        self.gateway.proc.stdin.close()
-        self.gateway.proc.wait()
-
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A data directory after each of three days."""
     return scenario.days(tmp_path_factory.mktemp("data"), 3)
-
-
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
-    from pyspark.errors import PySparkRuntimeError
-
-    try:
-        made = Machine()
-    except PySparkRuntimeError:
-        pytest.skip("Java is not installed")
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def spark(machine: Machine) -> Iterator[Any]:
-    patch = pytest.MonkeyPatch()
-    for name, value in machine.address.items():
-        patch.setenv(name, value)
-    with spark_session("local[2]") as session:
-        yield session
-    patch.undo()
 
 
 def run(spark: Any, data_dir: Path, out: Path, limits: Limits = DEFAULT_LIMITS) -> list[str]:
@@ -136,7 +66,7 @@ def run(spark: Any, data_dir: Path, out: Path, limits: Limits = DEFAULT_LIMITS) 
     return lines
 
 
-# First what other processes do: there can be one session on a machine, and later tests share one.
+# First what other processes do: a Java machine has one session at a time.
 
 
 def test_a_run_that_is_killed_anywhere_and_restarted_gives_the_tables_of_one_run(
@@ -146,7 +76,7 @@ def test_a_run_that_is_killed_anywhere_and_restarted_gives_the_tables_of_one_run
     for day, kills in itertools.groupby(KILLS, lambda kill: kill[0]):
         for _, *point in kills:
             assert drive(machine, days[day], out, point) == -signal.SIGKILL, point
-            machine.stop_spark()
+            machine.cancel()
         assert drive(machine, days[day], out, ["never", "", 1]) == 0
         scenario.assert_tables(out, scenario.expected(days[day]))
 
@@ -276,9 +206,8 @@ def test_tables_are_read_by_spark_from_the_commit_and_from_the_directories(
         names = [*(FACTS[table].names if table in FACTS else columns_of(table)), "topic", "date"]
         loaded = load(spark, tables, table)
         assert loaded.columns == names
-        assert loaded.count() == len(rows)
-        topics = {row.topic for row in loaded.select("topic").distinct().collect()}
-        assert topics == {row[0] for row in rows}
+        topics = [row.topic for row in loaded.select("topic").collect()]
+        assert sorted(topics) == sorted(row[0] for row in rows)
         directory = spark.read.parquet(str(tables / table))
         assert directory.columns == names
         assert directory.count() == len(rows)

@@ -176,19 +176,10 @@ def test_a_schema_that_a_user_gives_selects_columns(spark: "SparkSession", store
     assert rows(df) == rows(load(spark, store, columns="offset,headers"))
 
 
-@pytest.mark.parametrize(
-    ("ddl", "fault"),
-    [
-        ("offset int", "column offset of table messages is bigint, not int"),
-        ("nothing int", "table messages has no column 'nothing'"),
-        ("key binary not null", "column key of table messages may be null"),
-    ],
-)
-def test_a_schema_that_does_not_fit_is_refused(
-    spark: "SparkSession", store: Path, ddl: str, fault: str
-) -> None:
-    df = spark.read.format("latermq").schema(ddl).load(str(store))
-    assert fault in error_of(df.collect)
+def test_a_schema_that_does_not_fit_is_refused(spark: "SparkSession", store: Path) -> None:
+    """Other misfits are in the unit tests; this one shows that Spark passes the error on."""
+    df = spark.read.format("latermq").schema("offset int").load(str(store))
+    assert "column offset of table messages is bigint, not int" in error_of(df.collect)
 
 
 def test_a_table_is_named_in_sql(spark: "SparkSession", store: Path) -> None:
@@ -199,25 +190,11 @@ def test_a_table_is_named_in_sql(spark: "SparkSession", store: Path) -> None:
     assert spark.sql("select count(*) from due where delay_state = 'pending'").first() == (1,)
 
 
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
-        ({"table": "message"}, "there is no table 'message': use one of messages, timers,"),
-        ({"topic": "orders"}, "there is no option 'topic': the options are path, table, topics"),
-        ({"columns": "x"}, "table messages has no column 'x'"),
-        ({"splitBytes": "many"}, "splitBytes is 'many': give bytes, such as 67108864 or 64m"),
-        ({"startTimestamp": "noon"}, "startTimestamp has 'noon': give epoch ms, or RFC 3339"),
-        ({"dueBetween": "0,1"}, "table messages is not selected by due times"),
-        ({"dueBetween": "0", "table": "timers"}, "dueBetween is FROM,TO, not '0'"),
-        ({"verifyCrc": "false"}, "verifyCrc is false: that is allowed for a snapshot alone"),
-        ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': use true or false"),
-        ({"endTimestamp": "1", "table": "groups"}, "table groups has no startTimestamp"),
-    ],
-)
-def test_a_wrong_option_is_named(
-    spark: "SparkSession", store: Path, options: dict[str, str], fault: str
-) -> None:
-    assert fault in error_of(lambda: load(spark, store, **options))
+def test_a_wrong_option_is_named(spark: "SparkSession", store: Path) -> None:
+    """Other options are in the unit tests; this one shows that Spark passes the error on."""
+    assert "there is no table 'message': use one of messages, timers," in error_of(
+        lambda: load(spark, store, "message")
+    )
 
 
 def test_what_is_no_data_directory_is_named(spark: "SparkSession", tmp_path: Path) -> None:
