@@ -207,7 +207,7 @@ class Retention:
         if starts and not topic.deleted:
             before = sum(topic.partitions[index].start_offset for index in starts)
             count = max(0, sum(starts.values()) - before)
-            # On a full disk the next sweep tries again.
+            # If a full disk has no reserve left, the next sweep tries again.
             with suppress(RequestError):
                 if not cleanup.is_dry_run:
                     self._topics.delete_records(topic, starts)
