@@ -331,6 +331,30 @@ def test_an_empty_log_gives_no_tables_yet(spark: Any, tmp_path: Path) -> None:
         run(spark, tmp_path, tmp_path / "other")
 
 
+def test_the_picture_of_the_document_shows_the_tables(
+    spark: Any, days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    out = tmp_path / "tables"
+    run(spark, days[-1], out)
+    text = (ROOT / "docs" / "PIPELINE.md").read_text()
+    program = text.partition("## A picture\n")[2].partition("```python\n")[2].partition("```\n")[0]
+    names: dict[str, Any] = {}
+    exec(program.replace("/srv/tables", str(out)).replace("/srv/", f"{tmp_path}/"), names)
+    tables = scenario.written(out)
+    wanted = {
+        name: sorted(row[2:] for row in tables[name] if row[0] == "orders")
+        for name in ("lateness", "due")
+    }
+    assert [bar.get_height() for bar in names["bottom"].patches] == [
+        pending for _, pending in wanted["due"]
+    ]
+    median, worst = (list(line.get_ydata()) for line in names["top"].lines)
+    assert [(row[2], row[4]) for row in wanted["lateness"]] == list(zip(median, worst, strict=True))
+    assert len(median) > 1
+    assert (tmp_path / "orders.svg").read_text().rstrip().endswith("</svg>")
+
+
 def test_the_document_has_every_column() -> None:
     text = (ROOT / "docs" / "PIPELINE.md").read_text()
     for table, columns in AGGREGATES.items():
