@@ -178,7 +178,7 @@ def check_pyarrow(need: str) -> None:
     Raises:
         ConfigError: it is not.
     """
-    try:
-        import pyarrow  # noqa: F401
-    except ModuleNotFoundError:
-        raise ConfigError(f"{need}: install it with pip install latermq[spark]") from None
+    import importlib.util  # which other commands do not need
+
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError(f"{need}: install it with pip install latermq[spark]")
