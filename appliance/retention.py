@@ -73,7 +73,7 @@ class Retention:
         ages: LogAges,
         sizes: SizeMarks,
         age_clock: AgeClock,
-        log_end: Callable[[], int],
+        visible_end: Callable[[], int],
     ) -> None:
         """Start with a sweep.
 
@@ -82,7 +82,7 @@ class Retention:
             topics, search: the topics, and their records.
             config: the limits of topics that set none.
             ages, sizes, age_clock: the marks and the clock, which the state keeps.
-            log_end: returns the log position after the last frame.
+            visible_end: returns the log position after the last visible frame.
         """
         self._clock = clock
         self._topics = topics
@@ -91,7 +91,7 @@ class Retention:
         self._ages = ages
         self._sizes = sizes
         self._age_clock = age_clock
-        self._log_end = log_end
+        self._visible_end = visible_end
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
         self._asked: deque[Cleanup] = deque()
@@ -180,7 +180,7 @@ class Retention:
         if jump_ms:
             self._ages.raise_doubtful(jump_ms)
         age_clock = self._age_clock
-        self._ages.note(self._log_end(), age_clock.age_ms, is_certain=age_clock.is_certain)
+        self._ages.note(self._visible_end(), age_clock.age_ms, is_certain=age_clock.is_certain)
 
     def _limits(self, topic: Topic) -> tuple[int, int]:
         """The age in ms and the bytes that a topic keeps, or NEVER."""

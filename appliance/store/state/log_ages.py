@@ -17,7 +17,7 @@ SIZE_PARTS: Final = 16
 
 
 class LogAges:
-    """Marks (log position, age of the store when the log ended there), both ascending.
+    """Marks (log position, age of the store when the visible log ended there), both ascending.
 
     The newest marks are doubtful while a jump of the wall clock is in doubt: if it counts, they
     turn out to be that much older, and what they mark is younger.
@@ -35,7 +35,7 @@ class LogAges:
         return list(zip(self._positions[:count], self._ages_ms[:count], strict=True))
 
     def note(self, pos: int, age_ms: int, *, is_certain: bool = True) -> None:
-        """Set a mark: the log ends at `pos` when the store has that age.
+        """Set a mark: the visible log ends at `pos` when the store has that age.
 
         Args:
             pos: log position.

@@ -103,6 +103,20 @@ def test_a_delayed_record_ages_from_its_delivery() -> None:
     assert left(harness) == []
 
 
+def test_a_record_ages_from_its_flush_however_long_the_disk_takes() -> None:
+    harness = broker()
+    topic(harness, retention_ms=MS_PER_HOUR)
+    harness.send_produce("t", 0, [Record(b"1")])
+    for _ in range(MS_PER_HOUR // CHECK_MS + 2):
+        harness.clock.advance_ms(CHECK_MS)
+        harness.housekeep()
+    harness.flush()
+    run(harness, MS_PER_HOUR - 2 * CHECK_MS)
+    assert left(harness) == [b"1"]
+    run(harness, 4 * CHECK_MS)
+    assert left(harness) == []
+
+
 def test_a_limit_that_is_changed_applies_to_records_that_exist() -> None:
     harness = broker()
     topic(harness, retention_ms=-1)
