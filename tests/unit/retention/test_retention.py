@@ -166,6 +166,24 @@ def test_a_clock_that_is_wrong_expires_nothing() -> None:
     assert left(harness) == []
 
 
+def test_a_machine_that_starts_in_the_past_and_is_set_right_later_expires_nothing() -> None:
+    harness = broker()
+    topic(harness, retention_ms=MS_PER_DAY)
+    run(harness, MS_PER_HOUR + CHECK_MS)
+    send(harness, b"1")
+    sweep(harness)
+    harness.broker.close()
+    past_ms = harness.clock.wall_ms()
+    harness.clock.step_ms(-past_ms)
+    harness = BrokerHarness(harness.disk, harness.clock, harness.config)
+    run(harness, 3 * MS_PER_HOUR)
+    harness.clock.step_ms(past_ms)
+    run(harness, 3 * MS_PER_HOUR)
+    assert left(harness) == [b"1"]
+    run(harness, 18 * MS_PER_HOUR)
+    assert left(harness) == []
+
+
 def test_a_clock_that_stays_where_it_jumped_counts_after_an_hour() -> None:
     harness = broker()
     topic(harness, retention_ms=2 * MS_PER_HOUR)
