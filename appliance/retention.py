@@ -186,8 +186,8 @@ class Retention:
         """The age in ms and the bytes that a topic keeps, or NEVER."""
         settings, config = topic.settings, self._config
         return (
-            int(settings.get("retention.ms", config.retention_time_ms)),
-            int(settings.get("retention.bytes", config.retention_size_bytes)),
+            _limit(settings.get("retention.ms"), config.retention_time_ms),
+            _limit(settings.get("retention.bytes"), config.retention_size_bytes),
         )
 
     def _expire(
@@ -236,3 +236,13 @@ class Retention:
             if known[1] < NO_RECORD:
                 self._firsts[partition.handle] = known
         return known[1]
+
+
+def _limit(given: str | None, default: int) -> int:
+    """A limit of a topic. One that no client can set, as in a forged log, deletes nothing."""
+    if given is None:
+        return default
+    try:
+        return max(NEVER, int(given))
+    except ValueError:
+        return NEVER

@@ -128,6 +128,17 @@ def test_a_limit_that_is_changed_applies_to_records_that_exist() -> None:
     assert left(harness) == [b"2"]
 
 
+@pytest.mark.parametrize("name", ["retention.ms", "retention.bytes"])
+@pytest.mark.parametrize("value", ["-2", "", "a day", "9" * 5_000])
+def test_a_limit_that_no_client_can_set_expires_nothing(name: str, value: str) -> None:
+    harness = broker()
+    topic(harness)
+    send(harness, b"1")
+    harness.broker.topics.replace_settings(harness.topic(), {name: value})
+    run(harness, MS_PER_DAY, MS_PER_HOUR)
+    assert left(harness) == [b"1"]
+
+
 def test_a_partition_keeps_as_many_bytes_as_its_topic_says() -> None:
     harness = broker()
     topic(harness, retention_bytes=64 * 1024)
