@@ -109,7 +109,7 @@ class Broker:
             ages=state.ages,
             sizes=state.sizes,
             age_clock=state.age_clock,
-            log_end=lambda: self.wrote_pos,
+            visible_end=lambda: store.log.pointers.visible,
         )
         splitter = BatchSplitter(
             list(config.delay_levels),

@@ -73,7 +73,7 @@ class Retention:
         ages: LogAges,
         sizes: SizeMarks,
         age_clock: AgeClock,
-        log_end: Callable[[], int],
+        visible_end: Callable[[], int],
     ) -> None:
         """Start with a sweep.
 
@@ -82,7 +82,7 @@ class Retention:
             topics, search: the topics, and their records.
             config: the limits of topics that set none.
             ages, sizes, age_clock: the marks and the clock, which the state keeps.
-            log_end: returns the log position after the last frame.
+            visible_end: returns the log position after the last visible frame.
         """
         self._clock = clock
         self._topics = topics
@@ -91,7 +91,7 @@ class Retention:
         self._ages = ages
         self._sizes = sizes
         self._age_clock = age_clock
-        self._log_end = log_end
+        self._visible_end = visible_end
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
         self._asked: deque[Cleanup] = deque()
@@ -180,14 +180,14 @@ class Retention:
         if jump_ms:
             self._ages.raise_doubtful(jump_ms)
         age_clock = self._age_clock
-        self._ages.note(self._log_end(), age_clock.age_ms, is_certain=age_clock.is_certain)
+        self._ages.note(self._visible_end(), age_clock.age_ms, is_certain=age_clock.is_certain)
 
     def _limits(self, topic: Topic) -> tuple[int, int]:
         """The age in ms and the bytes that a topic keeps, or NEVER."""
         settings, config = topic.settings, self._config
         return (
-            int(settings.get("retention.ms", config.retention_time_ms)),
-            int(settings.get("retention.bytes", config.retention_size_bytes)),
+            _limit(settings.get("retention.ms"), config.retention_time_ms),
+            _limit(settings.get("retention.bytes"), config.retention_size_bytes),
         )
 
     def _expire(
@@ -236,3 +236,13 @@ class Retention:
             if known[1] < NO_RECORD:
                 self._firsts[partition.handle] = known
         return known[1]
+
+
+def _limit(given: str | None, default: int) -> int:
+    """A limit of a topic. One that no client can set, as in a forged log, deletes nothing."""
+    if given is None:
+        return default
+    try:
+        return max(NEVER, int(given))
+    except ValueError:
+        return NEVER

@@ -8,14 +8,17 @@
 It counts the time that the broker runs, by the monotonic clock. A stop, or any other jump of the
 wall clock, counts only after both clocks have agreed for an hour, or when the operator confirms it:
 until then the jump may be a mistake that would expire every record. A jump backwards never counts,
-nor does one in the first hour of a store, whose first wall clock may have been wrong. Layer 2; does
-no I/O.
+nor does the one that takes it back, however long after: the age stands for the latest wall clock
+that was trusted, until an operator confirms an earlier one. Nor does a jump count in the first hour
+of a store, whose first wall clock may have been wrong; nor before 2020, where a machine without a
+battery clock begins. Layer 2; does no I/O.
 """
 
 import logging
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.store.state.epoch_starts import YEAR_2020_MS
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_HOUR, MS_PER_SECOND, NS_PER_MS, format_duration_ms
 
@@ -68,7 +71,7 @@ class AgeClock:
 
     @property
     def saved(self) -> SavedAge | None:
-        """What to save; None in the first hour of a store.
+        """What to save; None until the wall clock of a new store is trusted.
 
         A wrong wall clock is not in it, and a jump that is in doubt stays so.
         """
@@ -92,17 +95,20 @@ class AgeClock:
         has_agreed = self._mono_ms - self._agreed_from_ms >= AGREED_MS
         if not self._is_trusted:
             self._to_age_ms = self.age_ms - self._wall_ms
-            self._is_trusted = has_agreed
+            self._is_trusted = has_agreed and self._wall_ms >= YEAR_2020_MS
         ahead_ms = self._wall_ms + self._to_age_ms - self.age_ms
         self.jump_ms = ahead_ms if ahead_ms > TOLERANCE_MS else 0
         self.is_certain = abs(ahead_ms) <= TOLERANCE_MS
         if self.is_certain:
             self.age_ms += max(0, ahead_ms)
             return 0
-        return self._adopt(ahead_ms) if has_agreed else 0
+        # One that is behind is wrong, or was: taking that back must expire nothing.
+        return self._adopt(ahead_ms) if has_agreed and ahead_ms > 0 else 0
 
     def confirm(self) -> int:
-        """Count the jump of the wall clock at once: the operator says that it is right.
+        """Trust the wall clock at once: the operator says that it is right.
+
+        If it is ahead, its jump counts; if it is behind, later jumps count from there.
 
         Returns:
             As `step`.

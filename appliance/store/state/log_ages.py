@@ -17,25 +17,40 @@ SIZE_PARTS: Final = 16
 
 
 class LogAges:
-    """Marks (log position, age of the store when the log ended there), both ascending.
+    """Marks (log position, age of the store when the visible log ended there), both ascending.
 
     The newest marks are doubtful while a jump of the wall clock is in doubt: if it counts, they
-    turn out to be that much older, and what they mark is younger.
+    turn out to be that much older, and what they mark is younger. They stay doubtful over restarts.
     """
 
-    def __init__(self, marks: Sequence[tuple[int, int]] = ()) -> None:
-        """Continue with saved marks."""
+    def __init__(
+        self,
+        certain: Sequence[tuple[int, int]] = (),
+        doubtful: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Continue with saved marks; the doubtful ones are the newest."""
+        marks = [*certain, *doubtful]
         self._positions = [pos for pos, _ in marks]
         self._ages_ms = [age_ms for _, age_ms in marks]
-        self._doubtful_count = 0
+        self._doubtful_count = len(doubtful)
 
     def certain(self) -> list[tuple[int, int]]:
         """Return the marks that are not doubtful, to be saved."""
-        count = len(self._positions) - self._doubtful_count
-        return list(zip(self._positions[:count], self._ages_ms[:count], strict=True))
+        return self._marks(slice(0, self._first_doubtful))
+
+    def doubtful(self) -> list[tuple[int, int]]:
+        """Return the doubtful marks, to be saved."""
+        return self._marks(slice(self._first_doubtful, None))
+
+    @property
+    def _first_doubtful(self) -> int:
+        return len(self._positions) - self._doubtful_count
+
+    def _marks(self, which: slice) -> list[tuple[int, int]]:
+        return list(zip(self._positions[which], self._ages_ms[which], strict=True))
 
     def note(self, pos: int, age_ms: int, *, is_certain: bool = True) -> None:
-        """Set a mark: the log ends at `pos` when the store has that age.
+        """Set a mark: the visible log ends at `pos` when the store has that age.
 
         Args:
             pos: log position.
@@ -58,7 +73,7 @@ class LogAges:
 
     def raise_doubtful(self, by_ms: int) -> None:
         """Raise the ages of the doubtful marks: the jump counts, and they were set after it."""
-        first = len(self._ages_ms) - self._doubtful_count
+        first = self._first_doubtful
         self._ages_ms[first:] = [age_ms + by_ms for age_ms in self._ages_ms[first:]]
         self._doubtful_count = 0
 

@@ -54,6 +54,7 @@ VALUE_UNIT_RUNS: Final = 137
 VALUE_AGE: Final = 138
 VALUE_AGE_MARKS: Final = 139
 VALUE_SIZE_MARKS: Final = 140
+VALUE_DOUBTFUL_MARKS: Final = 141
 
 PARTITION: Final = struct.Struct(">iiqqqq")
 """Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
@@ -126,6 +127,8 @@ class ControlState:
     """UNIT_RUN of each run of offsets without units, in order within a partition."""
     age: SavedAge | None = None
     age_marks: tuple[tuple[int, int], ...] = ()
+    doubtful_marks: tuple[tuple[int, int], ...] = ()
+    """Age marks that follow `age_marks`, set while a jump of the clock was in doubt."""
     size_marks: tuple[tuple[int, int, int, int], ...] = ()
     values: list[Value] = field(default_factory=list)
     """Of kind topic (without partitions), offset, group and sequences."""
@@ -162,8 +165,13 @@ def encode_small_values(state: ControlState) -> bytes:
         age = AGE.pack(state.age.age_ms, state.age.wall_ms)
         parts.append(encode_value(VALUE_AGE, age))
     marks = b"".join(AGE_MARK.pack(*each) for each in state.age_marks)
+    doubtful = b"".join(AGE_MARK.pack(*each) for each in state.doubtful_marks)
     sizes = b"".join(SIZE_MARK.pack(*each) for each in state.size_marks)
-    parts += [encode_value(VALUE_AGE_MARKS, marks), encode_value(VALUE_SIZE_MARKS, sizes)]
+    parts += [
+        encode_value(VALUE_AGE_MARKS, marks),
+        encode_value(VALUE_SIZE_MARKS, sizes),
+        encode_value(VALUE_DOUBTFUL_MARKS, doubtful),
+    ]
     parts += [encode_value(VALUE_DAMAGE, _encode_damage(each)) for each in state.damage]
     parts += [encode_value(KIND_EPOCH, payload) for payload in state.epochs]
     return b"".join(parts)
@@ -307,6 +315,9 @@ def _take_small(state: ControlState, value: Value) -> bool:
         state.age = SavedAge(*reader.fields(AGE))
     elif value.kind == VALUE_AGE_MARKS:
         state.age_marks = tuple((a, b) for a, b in _rows(AGE_MARK, payload, "age marks"))
+    elif value.kind == VALUE_DOUBTFUL_MARKS:
+        rows = _rows(AGE_MARK, payload, "doubtful age marks")
+        state.doubtful_marks = tuple((a, b) for a, b in rows)
     elif value.kind == VALUE_SIZE_MARKS:
         rows = _rows(SIZE_MARK, payload, "size marks")
         state.size_marks = tuple((a, b, c, d) for a, b, c, d in rows)

@@ -234,7 +234,8 @@ class State:
         self.verdicts = control.lost
         self.saved_age = control.age
         # Without the age that belongs to them, the marks say nothing.
-        self.ages = LogAges(control.age_marks if control.age is not None else ())
+        if control.age is not None:
+            self.ages = LogAges(control.age_marks, control.doubtful_marks)
         self.sizes = SizeMarks(control.size_marks)
         self.projections.restore_totals(control.totals)
 
@@ -302,6 +303,7 @@ class Capture:
             unit_runs=tuple(_unit_runs(projections)),
             age=None if state.age_clock is None else state.age_clock.saved,
             age_marks=tuple(state.ages.certain()),
+            doubtful_marks=tuple(state.ages.doubtful()),
             size_marks=tuple(state.sizes.rows()),
         )
         projections.begin_capture()

@@ -73,11 +73,48 @@ def test_a_clock_that_goes_back_does_not_stop_the_age(age: AgeClock, clock: Virt
     clock.step_ms(-10 * MS_PER_DAY)
     run(age, clock, MS_PER_DAY)
     assert (age.age_ms, age.jump_ms) == (MS_PER_DAY, 0)
-    # What the wall clock says now is the new truth: a later stop counts from there.
     again = AgeClock(clock, age.saved)
     clock.advance_ms(MS_PER_HOUR)
     assert again.step() == 0
     assert again.age_ms == MS_PER_DAY + MS_PER_HOUR
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_clock_that_is_set_right_after_hours_in_the_past_adds_nothing(
+    age: AgeClock, clock: VirtualClock, is_restarted: bool
+) -> None:
+    run(age, clock, MS_PER_DAY)
+    for back_ms in (START_MS, 10 * MS_PER_DAY):
+        before_ms = age.age_ms
+        clock.step_ms(-back_ms)  # as after a start without a battery clock
+        for _ in range(2):
+            age = AgeClock(clock, age.saved) if is_restarted else age
+            assert run(age, clock, 5 * AGREED_MS) == 0
+        clock.step_ms(back_ms)
+        assert run(age, clock, 5 * AGREED_MS) == 0
+        assert (age.age_ms, age.jump_ms) == (before_ms + 15 * AGREED_MS, 0)
+    clock.step_ms(MS_PER_DAY)
+    assert run(age, clock, 2 * AGREED_MS) == MS_PER_DAY
+
+
+def test_an_operator_confirms_a_clock_that_went_back(age: AgeClock, clock: VirtualClock) -> None:
+    clock.step_ms(-10 * MS_PER_DAY)
+    run(age, clock, MS_PER_DAY)
+    assert age.confirm() == 0
+    clock.step_ms(7 * MS_PER_DAY)  # a stop
+    again = AgeClock(clock, age.saved)
+    assert run(again, clock, 2 * AGREED_MS) == 7 * MS_PER_DAY
+
+
+def test_a_store_that_is_made_without_a_battery_clock_waits_for_a_right_one() -> None:
+    clock = VirtualClock(wall_ms=0)
+    age = AgeClock(clock)
+    run(age, clock, MS_PER_DAY)
+    assert age.saved is None
+    clock.step_ms(START_MS)
+    assert run(age, clock, MS_PER_DAY) == 0
+    assert (age.age_ms, age.jump_ms) == (2 * MS_PER_DAY, 0)
+    assert age.saved == SavedAge(2 * MS_PER_DAY, START_MS + 2 * MS_PER_DAY)
 
 
 def test_a_stop_counts_after_an_hour_or_when_the_operator_says_so(clock: VirtualClock) -> None:

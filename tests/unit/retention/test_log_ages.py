@@ -37,12 +37,15 @@ def test_many_marks_are_thinned_and_nothing_gets_older() -> None:
     assert newest == list(range(count - MARKS_MAX // 4 + 1, count + 1))
 
 
-def test_doubtful_marks_are_not_saved_and_are_raised_if_the_jump_counts() -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_doubtful_marks_are_raised_if_the_jump_counts(is_restarted: bool) -> None:
     ages = LogAges([(100, 10)])
     for mark in [(200, 20), (300, 30)]:
         ages.note(*mark, is_certain=False)
-    assert ages.certain() == [(100, 10)]
+    assert (ages.certain(), ages.doubtful()) == ([(100, 10)], [(200, 20), (300, 30)])
     assert ages.position_of(25) == 200
+    if is_restarted:
+        ages = LogAges(ages.certain(), ages.doubtful())
     ages.raise_doubtful(1_000)
     assert ages.certain() == [(100, 10), (200, 1_020), (300, 1_030)]
 
