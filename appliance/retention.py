@@ -12,13 +12,12 @@ topic frame: replay does not know the limits. Layer 3; does no I/O.
 
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from _core.queue.partition import Partition, Topic
 from appliance.config.config import Config
-from appliance.errors import ColdFrameError, RequestError
+from appliance.errors import ColdFrameError, NotReadyError, RequestError
 from appliance.model import ColdPlace
 from appliance.offset_search import NO_RECORD, OffsetSearch
 from appliance.store.state.age_clock import AgeClock
@@ -33,6 +32,9 @@ PARTITIONS_PER_SLICE: Final = 256
 COLD_READS_MAX: Final = 200
 """Reads for one partition in one sweep; a binary search takes about forty."""
 
+ASKED_MAX: Final = 16
+"""Cleanups that wait: each visits all partitions."""
+
 NEVER: Final = -1
 
 
@@ -46,6 +48,7 @@ class Cleanup:
         is_dry_run: expire nothing; only count.
         done: called at the end, if it was asked for.
         expired: number of offsets that expired, or would, by topic.
+        error: why some could not expire; None if they could.
     """
 
     topic: Topic | None = None
@@ -53,6 +56,7 @@ class Cleanup:
     is_dry_run: bool = False
     done: Callable[[], None] | None = None
     expired: dict[str, int] = field(default_factory=dict)
+    error: RequestError | None = None
 
 
 class Retention:
@@ -95,7 +99,8 @@ class Retention:
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
         self._asked: deque[Cleanup] = deque()
-        self._firsts: dict[int, tuple[int, int]] = {}
+        self._firsts: dict[int, dict[int, tuple[int, int]]] = {}
+        """By topic id and partition: a start offset, and the log position of its record."""
         self.expired_records = 0
         self.cold: ColdPlace | None = None
 
@@ -112,7 +117,13 @@ class Retention:
         return jump_ms
 
     def ask(self, cleanup: Cleanup) -> None:
-        """Sweep for an operator, after the sweep that is in progress."""
+        """Sweep for an operator, after the sweep that is in progress.
+
+        Raises:
+            NotReadyError: too many others wait.
+        """
+        if len(self._asked) >= ASKED_MAX:
+            raise NotReadyError("too many cleanups wait: try again later")
         self._asked.append(cleanup)
 
     def step(self) -> None:
@@ -120,10 +131,10 @@ class Retention:
         if self.cold is not None:
             return
         if self._sweep is None:
-            if self._asked:
-                self._sweep = self._run(self._asked.popleft())
-            elif self._is_due():
+            if self._is_due():
                 self._sweep = self._run(Cleanup())
+            elif self._asked:
+                self._sweep = self._run(self._asked.popleft())
             else:
                 return
         try:
@@ -148,8 +159,15 @@ class Retention:
     def _run(self, cleanup: Cleanup) -> Generator[ColdPlace | None, None, None]:
         self._note_age(self._age_clock.step())
         limited: set[tuple[int, int]] = set()
+        firsts: dict[int, dict[int, tuple[int, int]]] = {}
         visited = 0
         for topic in self._topics.all():
+            visited += 1 + len(topic.partitions)
+            if visited >= PARTITIONS_PER_SLICE:
+                visited = 0
+                yield None
+            if topic.topic_id in self._firsts:
+                firsts[topic.topic_id] = self._firsts[topic.topic_id]
             age_limit_ms, size_limit = self._limits(topic)
             cut_pos = 0
             if age_limit_ms != NEVER:
@@ -163,18 +181,19 @@ class Retention:
                 size_limit = NEVER
             if cut_pos or size_limit != NEVER:
                 yield from self._expire(topic, cut_pos, size_limit, cleanup)
-            visited += len(topic.partitions)
-            if visited >= PARTITIONS_PER_SLICE:
-                visited = 0
-                yield None
         self._sizes.keep(limited)
+        self._firsts = firsts  # without those of topics that are gone
         if cleanup.done is not None:
             cleanup.done()
 
     def _position_before(self, wall_ms: int) -> int:
-        """A log position below which everything was written before an instant, epoch ms."""
-        age_ms = max(0, self._clock.wall_ms() - wall_ms)
-        return self._ages.position_of(self._age_clock.age_ms - age_ms)
+        """A log position below which everything was written before an instant, epoch ms.
+
+        While the wall clock is in doubt, both readings of the instant must agree.
+        """
+        age_clock = self._age_clock
+        since_ms = max(0, self._clock.wall_ms() - wall_ms)
+        return self._ages.position_of(min(age_clock.age_ms - since_ms, age_clock.age_at(wall_ms)))
 
     def _note_age(self, jump_ms: int) -> None:
         if jump_ms:
@@ -208,11 +227,13 @@ class Retention:
             before = sum(topic.partitions[index].start_offset for index in starts)
             count = max(0, sum(starts.values()) - before)
             # If a full disk has no reserve left, the next sweep tries again.
-            with suppress(RequestError):
+            try:
                 if not cleanup.is_dry_run:
                     self._topics.delete_records(topic, starts)
                     self.expired_records += count
                 cleanup.expired[topic.name] = count
+            except RequestError as error:
+                cleanup.error = error
 
     def _start_by_age(self, partition: Partition, cut_pos: int) -> Generator[ColdPlace, None, int]:
         """Find the offset of the first record at or after a log position."""
@@ -230,11 +251,12 @@ class Retention:
     def _first_position(self, partition: Partition) -> int:
         """The log position of the first record; raises ColdFrameError."""
         start = partition.start_offset
-        known = self._firsts.get(partition.handle)
+        of_topic = self._firsts.setdefault(partition.topic.topic_id, {})
+        known = of_topic.get(partition.index)
         if known is None or known[0] != start:
             known = start, self._search.position_from(partition, start)
             if known[1] < NO_RECORD:
-                self._firsts[partition.handle] = known
+                of_topic[partition.index] = known
         return known[1]
 
 

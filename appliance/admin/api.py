@@ -140,7 +140,10 @@ class Api:
             wanted = _cleanup_request(await request.read())
         except ValueError as error:
             return error_answer(400, str(error))
-        done = await self._status.clean_up(wanted)
+        try:
+            done = await self._status.clean_up(wanted)
+        except RequestError as error:
+            return error_answer(507, error.message)
         if done is None:
             return error_answer(404, f"there is no topic {wanted.topic!r}")
         return _answer(done)
@@ -193,6 +196,8 @@ def _cleanup_request(body: bytes) -> CleanupRequest:
         is_wrong_bool = isinstance(value, bool) and name == "before_at"
         if is_wrong_bool or not isinstance(value, _CLEANUP_TYPES[name]):
             raise ValueError(f"{name} has a wrong type")
+    if fields.get("dry_run") and fields.get("confirm_clock"):
+        raise ValueError("confirm_clock changes the age of records: leave out dry_run")
     return CleanupRequest(
         topic=fields.get("topic"),
         before_at=fields.get("before_at"),

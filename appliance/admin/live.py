@@ -253,6 +253,8 @@ class LiveStatus:
         cleanup = Cleanup(topic, wanted.before_at, wanted.is_dry_run)
         await pump.clean_up(cleanup)
         await pump.durable(self._broker.wrote_pos)
+        if cleanup.error is not None:
+            raise cleanup.error
         found = [ExpiredRecords(name, count) for name, count in sorted(cleanup.expired.items())]
         return CleanupStatus(found, jump_ms, retention.clock_jump_ms)
 

@@ -266,6 +266,7 @@ _CLEANUP_PATH: Final[dict[str, Any]] = {
             "413": _error("the body is too large"),
             "415": _error("the body is not of the type application/json"),
             "503": _NOT_READY,
+            "507": _error("the disk is full"),
         },
     },
 }

@@ -168,6 +168,9 @@ class StatusSource(Protocol):
         """Expire records now; return what expired once it is durable.
 
         None if there is no such topic.
+
+        Raises:
+            RequestError: the disk is full; some records may have expired.
         """
 
     async def snapshots(self) -> list[SnapshotStatus]:

@@ -6,6 +6,7 @@ from appliance.commands import admin_client, usage
 from appliance.commands.admin_client import SNAPSHOT_TIMEOUT_S
 from appliance.commands.arguments import DEFAULT_ADMIN, Admin, Json, read_past
 from appliance.commands.output import print_json, print_line, print_table, printable
+from appliance.errors import ConfigError
 from appliance.system.clock import SystemClock
 from appliance.units import MS_PER_SECOND, format_duration_ms
 
@@ -48,6 +49,8 @@ def cleanup(  # noqa: PLR0917 (these are flags: click passes them by name)
     json: Json = False,
 ) -> None:
     """Expire records now that are beyond the limits of their topics, or older than TIME."""
+    if dry_run and confirm_clock:
+        raise ConfigError("--confirm-clock changes the age of records: leave out --dry-run")
     now_ms = SystemClock().wall_ms()
     body = {
         "topic": topic,
@@ -68,7 +71,7 @@ def cleanup(  # noqa: PLR0917 (these are flags: click passes them by name)
         )
     rows = [(printable(each["topic"]), each["expired_records"]) for each in found["topics"]]
     head = ("TOPIC", "WOULD EXPIRE" if dry_run else "EXPIRED")
-    print_table(head, rows, empty="nothing has expired")
+    print_table(head, rows, empty="nothing would expire" if dry_run else "nothing has expired")
 
 
 def _rounded(duration_ms: int) -> str:

@@ -79,6 +79,10 @@ class AgeClock:
             return None
         return SavedAge(self.age_ms, self.age_ms - self._to_age_ms)
 
+    def age_at(self, wall_ms: int) -> int:
+        """The age of the store at an instant, epoch ms, by the wall clock that was trusted last."""
+        return wall_ms + self._to_age_ms
+
     def step(self) -> int:
         """Read the clocks.
 

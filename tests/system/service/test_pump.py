@@ -283,7 +283,7 @@ async def test_a_file_system_that_does_not_say_how_full_it_is_holds_up_nothing(
         assert is_answered.wait(LIMIT_S), "the test never let it answer"
         return 95 * MIB, 5 * MIB
 
-    async with LiveBroker(tmp_path) as live:
+    async with LiveBroker(tmp_path, disk_refuse_percent=90) as live:
         live.disk.answer_usage = answer
         client = await live.connect()
         waits = live.disk.usage_calls

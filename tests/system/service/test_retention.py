@@ -82,4 +82,6 @@ def test_an_operator_cleans_up(
     assert latermq.ok("tail t --from earliest").lines == []
     assert "there is no topic 'none'" in latermq.fails("cleanup --topic none")
     assert '--before "soon": is malformed' in latermq.fails("cleanup --before soon", 2)
+    assert "leave out --dry-run" in latermq.fails("cleanup --confirm-clock --dry-run", 2)
+    assert latermq.ok("cleanup --dry-run").stderr.startswith("latermq: nothing would expire")
     assert latermq.ok("cleanup --confirm-clock").stderr.startswith("latermq: nothing has expired")

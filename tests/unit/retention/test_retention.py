@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from appliance.errors import DiskFullError, NotReadyError
 from appliance.retention import Cleanup
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness.broker_harness import BrokerHarness, Stop
@@ -303,6 +304,52 @@ def test_an_operator_expires_what_is_older_than_an_instant() -> None:
     assert clean(harness, Cleanup()) == {}
     # What is newest may be younger than the last mark, which now is set.
     assert clean(harness, Cleanup(before_ms=harness.clock.wall_ms())) == {"a": 1, "b": 3}
+
+
+def test_an_instant_means_the_same_while_the_clock_is_behind() -> None:
+    harness = broker()
+    topic(harness, retention_ms=-1)
+    run(harness, 2 * MS_PER_HOUR)
+    send(harness, b"1")
+    instant_ms = harness.clock.wall_ms() - MS_PER_HOUR  # before the record
+    run(harness, MS_PER_HOUR)
+    harness.clock.step_ms(-10 * MS_PER_DAY)
+    run(harness, MS_PER_HOUR)
+    assert clean(harness, Cleanup(before_ms=instant_ms)) == {}
+    assert clean(harness, Cleanup(before_ms=instant_ms + 2 * MS_PER_HOUR)) == {"t": 1}
+
+
+def test_only_so_many_cleanups_wait_and_regular_ones_come_first() -> None:
+    harness = broker()
+    retention = harness.broker.retention
+    for _ in range(16):
+        retention.ask(Cleanup())
+    with pytest.raises(NotReadyError, match="too many cleanups wait"):
+        retention.ask(Cleanup())
+    harness.clock.advance_ms(CHECK_MS)
+    harness.housekeep()  # the regular one
+    with pytest.raises(NotReadyError):
+        retention.ask(Cleanup())
+    for _ in range(2):
+        harness.housekeep()
+    retention.ask(Cleanup())
+
+
+def test_a_cleanup_says_that_the_disk_is_full() -> None:
+    harness = broker()
+    topic(harness, retention_ms=-1)
+    send(harness, b"1")
+    sweep(harness)
+    harness.disk.free = 0
+    cleanup = Cleanup(before_ms=harness.clock.wall_ms())
+    error = DiskFullError("the disk is full")
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    harness.broker.topics.delete_records = refuse  # type: ignore[method-assign]
+    assert clean(harness, cleanup) == {}
+    assert cleanup.error is error
 
 
 def test_a_cleanup_of_one_topic_keeps_the_marks_of_the_others() -> None:
