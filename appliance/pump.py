@@ -98,7 +98,8 @@ class Pump:
         self._slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._awaited_flushes: list[asyncio.Future[None]] = []
-        self._cleanups: list[asyncio.Future[None]] = []
+        self._cleaning = asyncio.Lock()
+        self._cleanup: asyncio.Future[None] | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self.is_stopped = False
         self._is_closed = False
@@ -246,17 +247,21 @@ class Pump:
     async def clean_up(self, cleanup: Cleanup) -> None:
         """Expire records now, and wait until that is done, though perhaps not durable.
 
+        One runs at a time; the others wait.
+
         Raises:
             NotReadyError: the broker stops or has failed.
         """
-        if self.is_stopped:
-            raise NotReadyError("the broker is stopping")
-        future = self._loop.create_future()
-        self._cleanups.append(future)
-        cleanup.done = lambda: None if future.done() else future.set_result(None)
-        self._broker.retention.ask(cleanup)
-        await future
-        self._cleanups = [each for each in self._cleanups if not each.done()]
+        async with self._cleaning:
+            if self.is_stopped:
+                raise NotReadyError("the broker is stopping")
+            future = self._cleanup = self._loop.create_future()
+            cleanup.done = lambda: None if future.done() else future.set_result(None)
+            self._broker.retention.ask(cleanup)
+            try:
+                await future
+            finally:
+                self._cleanup = None
 
     def _notify(self, woken: list[ParkedFetch]) -> None:
         """Notify all waiters of progress."""
@@ -270,13 +275,13 @@ class Pump:
 
     def _fail_waiters(self) -> None:
         """End all waits: there will be no more progress."""
-        waits = (*(future for _, future in self._awaited), *self._awaited_flushes, *self._cleanups)
+        cleanups = () if self._cleanup is None else (self._cleanup,)
+        waits = (*(future for _, future in self._awaited), *self._awaited_flushes, *cleanups)
         for future in waits:
             if not future.done():
                 future.set_exception(NotReadyError("the broker is stopping"))
         self._awaited = []
         self._awaited_flushes = []
-        self._cleanups = []
 
     def _arm(self) -> None:
         wake_ms = self._broker.next_wake_ms()

@@ -10,14 +10,13 @@ expire on delivery, and a timer that is pending never expires. A topic whose sta
 topic frame: replay does not know the limits. Layer 3; does no I/O.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
 from _core.queue.partition import Partition, Topic
 from appliance.config.config import Config
-from appliance.errors import ColdFrameError, NotReadyError, RequestError
+from appliance.errors import ColdFrameError, RequestError
 from appliance.model import ColdPlace
 from appliance.offset_search import NO_RECORD, OffsetSearch
 from appliance.store.state.age_clock import AgeClock
@@ -31,9 +30,6 @@ PARTITIONS_PER_SLICE: Final = 256
 
 COLD_READS_MAX: Final = 200
 """Reads for one partition in one sweep; a binary search takes about forty."""
-
-ASKED_MAX: Final = 16
-"""Cleanups that wait: each visits all partitions."""
 
 NEVER: Final = -1
 
@@ -98,7 +94,7 @@ class Retention:
         self._visible_end = visible_end
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
-        self._asked: deque[Cleanup] = deque()
+        self._asked: Cleanup | None = None
         self._firsts: dict[int, dict[int, tuple[int, int]]] = {}
         """By topic id and partition: a start offset, and the log position of its record."""
         self.expired_records = 0
@@ -119,12 +115,9 @@ class Retention:
     def ask(self, cleanup: Cleanup) -> None:
         """Sweep for an operator, after the sweep that is in progress.
 
-        Raises:
-            NotReadyError: too many others wait.
+        One that was asked for before and has not begun is dropped: ask for one at a time.
         """
-        if len(self._asked) >= ASKED_MAX:
-            raise NotReadyError("too many cleanups wait: try again later")
-        self._asked.append(cleanup)
+        self._asked = cleanup
 
     def step(self) -> None:
         """Do a slice of a sweep, if one is due. Call it often, and again after reading `cold`."""
@@ -133,8 +126,9 @@ class Retention:
         if self._sweep is None:
             if self._is_due():
                 self._sweep = self._run(Cleanup())
-            elif self._asked:
-                self._sweep = self._run(self._asked.popleft())
+            elif self._asked is not None:
+                self._sweep = self._run(self._asked)
+                self._asked = None
             else:
                 return
         try:

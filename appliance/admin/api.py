@@ -8,9 +8,9 @@ Layer 5.
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from types import UnionType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
@@ -39,8 +39,7 @@ _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
-_SEND_JSON: Final = "send JSON, with Content-Type: application/json"
-"""A web page of another origin cannot send this type without a preflight."""
+_Body = TypeVar("_Body")
 
 _CLEANUP_TYPES: Final[dict[str, type | UnionType]] = {
     "topic": str | None,
@@ -69,9 +68,14 @@ class Api:
             web.get("/api/v1/groups/{group:[^/]*}", self._when_ready(self._get_group)),
             web.get(timer, self._when_ready(self._get_timer)),
             web.delete(timer, self._when_ready(self._cancel_timer)),
-            web.post("/api/v1/cleanup", self._when_ready(self._clean_up)),
+            web.post(
+                "/api/v1/cleanup", self._when_ready(_with_body(_cleanup_request, self._clean_up))
+            ),
             web.get("/api/v1/snapshots", self._when_ready(self._get_snapshots)),
-            web.post("/api/v1/snapshots", self._when_ready(self._create_snapshot)),
+            web.post(
+                "/api/v1/snapshots",
+                self._when_ready(_with_body(_snapshot_name, self._create_snapshot)),
+            ),
             web.get(snapshot, self._when_ready(self._get_snapshot)),
             web.delete(snapshot, self._when_ready(self._delete_snapshot)),
         ]
@@ -133,13 +137,7 @@ class Api:
 
     # Retention
 
-    async def _clean_up(self, request: web.Request) -> web.Response:
-        if request.content_type != "application/json":
-            return error_answer(415, _SEND_JSON)
-        try:
-            wanted = _cleanup_request(await request.read())
-        except ValueError as error:
-            return error_answer(400, str(error))
+    async def _clean_up(self, wanted: CleanupRequest) -> web.Response:
         try:
             done = await self._status.clean_up(wanted)
         except RequestError as error:
@@ -160,13 +158,7 @@ class Api:
                 return _answer(each)
         return error_answer(404, f"there is no snapshot {name!r}")
 
-    async def _create_snapshot(self, request: web.Request) -> web.Response:
-        if request.content_type != "application/json":
-            return error_answer(415, _SEND_JSON)
-        try:
-            name = _snapshot_name(await request.read())
-        except ValueError as error:
-            return error_answer(400, str(error))
+    async def _create_snapshot(self, name: str | None) -> web.Response:
         try:
             return _answer(await self._status.create_snapshot(name), status=201)
         except SnapshotError as error:
@@ -179,19 +171,42 @@ class Api:
             return error_answer(_SNAPSHOT_STATUS[error.reason], error.message)
 
 
+def _with_body(
+    parse: Callable[[bytes], _Body], handler: Callable[[_Body], Awaitable[web.Response]]
+) -> _Handler:
+    """Return a handler of requests with a JSON body; `parse` raises ValueError for a wrong one."""
+
+    async def answer(request: web.Request) -> web.Response:
+        # A web page of another origin cannot send this type without a preflight.
+        if request.content_type != "application/json":
+            return error_answer(415, "send JSON, with Content-Type: application/json")
+        try:
+            body = parse(await request.read())
+        except ValueError as error:
+            return error_answer(400, str(error))
+        return await handler(body)
+
+    return answer
+
+
+def _json_fields(body: bytes, known: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a JSON object; raise ValueError for anything else."""
+    try:
+        fields = json.loads(body or b"{}")
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or not fields.keys() <= set(known):
+        raise ValueError(f"the body is not a JSON object with some of: {', '.join(known)}")
+    return fields
+
+
 def _cleanup_request(body: bytes) -> CleanupRequest:
     """Return the request in a body.
 
     Raises:
         ValueError: it is something else.
     """
-    try:
-        fields = json.loads(body or b"{}")
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or not fields.keys() <= _CLEANUP_TYPES.keys():
-        known = ", ".join(_CLEANUP_TYPES)
-        raise ValueError(f"the body is not a JSON object with some of {known}")
+    fields = _json_fields(body, _CLEANUP_TYPES)
     for name, value in fields.items():
         is_wrong_bool = isinstance(value, bool) and name == "before_at"
         if is_wrong_bool or not isinstance(value, _CLEANUP_TYPES[name]):
@@ -212,12 +227,7 @@ def _snapshot_name(body: bytes) -> str | None:
     Raises:
         ValueError: it is something else.
     """
-    try:
-        fields = json.loads(body or b"{}")
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or not fields.keys() <= {"name"}:
-        raise ValueError('the body is not {"name": ...} or {}')
+    fields = _json_fields(body, ("name",))
     name = fields.get("name")
     if name is not None and not isinstance(name, str):
         raise ValueError("the name is not a string")

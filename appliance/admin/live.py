@@ -248,7 +248,7 @@ class LiveStatus:
         if topic is None and wanted.topic is not None:
             return None
         jump_ms = 0
-        if wanted.confirms_clock and not wanted.is_dry_run:
+        if wanted.confirms_clock:
             jump_ms = retention.confirm_clock()
         cleanup = Cleanup(topic, wanted.before_at, wanted.is_dry_run)
         await pump.clean_up(cleanup)

@@ -35,6 +35,12 @@ def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
+def _body(**properties: Any) -> dict[str, Any]:
+    """A request body: a closed object whose properties are all optional."""
+    schema = {**_object(**properties), "required": []}
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
 def _error(description: str) -> dict[str, Any]:
     return _json(description, _ref("Error"))
 
@@ -234,30 +240,18 @@ _CLEANUP_PATH: Final[dict[str, Any]] = {
         "operationId": "cleanUp",
         "summary": "expire records now",
         "description": "Without before_at: what the age and size limits of the topics say.",
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "properties": {
-                            "topic": {**_MAYBE_TEXT, "description": "only this topic"},
-                            "before_at": {
-                                "type": ["integer", "null"],
-                                "description": "expire what is older than this instant, epoch ms",
-                            },
-                            "dry_run": {"type": "boolean", "description": "only count"},
-                            "confirm_clock": {
-                                "type": "boolean",
-                                "description": "the wall clock is right: its jump counts at once",
-                            },
-                        },
-                        "additionalProperties": False,
-                        "required": [],
-                    }
-                }
+        "requestBody": _body(
+            topic={**_MAYBE_TEXT, "description": "only this topic"},
+            before_at={
+                "type": ["integer", "null"],
+                "description": "expire what is older than this instant, epoch ms",
             },
-        },
+            dry_run={"type": "boolean", "description": "only count"},
+            confirm_clock={
+                "type": "boolean",
+                "description": "the wall clock is right: its jump counts at once",
+            },
+        ),
         "responses": {
             "200": _json("what expired, or would; it is durable", _ref("Cleanup")),
             "400": _error("the body is something else"),
@@ -285,25 +279,13 @@ _SNAPSHOTS_PATH: Final[dict[str, Any]] = {
         "summary": "make a snapshot of the log",
         "description": "It has everything that was accepted before the request, and stays as it "
         "is. Its segments take disk space of their own only when the log no longer has them.",
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "properties": {
-                            "name": {
-                                "type": ["string", "null"],
-                                "description": "1 to 64 letters, digits, dots, dashes and "
-                                "underscores; without it, the time",
-                            }
-                        },
-                        "additionalProperties": False,
-                        "required": [],
-                    }
-                }
-            },
-        },
+        "requestBody": _body(
+            name={
+                **_MAYBE_TEXT,
+                "description": "1 to 64 letters, digits, dots, dashes and underscores; without it, "
+                "the time",
+            }
+        ),
         "responses": {
             "201": _json("it is durable", _ref("Snapshot")),
             "400": _error("the name is not allowed, or the body is something else"),

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from appliance.errors import StorageError
+from appliance.errors import NotReadyError, StorageError
+from appliance.retention import Cleanup
 from appliance.units import KIB, MIB
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.broker_harness import Produced
@@ -295,3 +296,19 @@ async def test_a_file_system_that_does_not_say_how_full_it_is_holds_up_nothing(
         live.disk.answer_usage = lambda _: (50 * MIB, 50 * MIB)
         await until(lambda: live.broker.disk_space.refusal is None)
         assert (await client.produce("t", 0, [Record(b"a")])).error == 0
+
+
+async def test_cleanups_run_one_after_the_other_and_end_when_the_broker_stops(
+    tmp_path: Path,
+) -> None:
+    async with LiveBroker(tmp_path, retention_time_ms=-1) as live:
+        client = await live.connect()
+        assert (await client.produce("t", 0, [Record(b"a")])).error == 0
+        pump, found = live.server.pump, [Cleanup(before_ms=0) for _ in range(20)]
+        await asyncio.gather(*(pump.clean_up(each) for each in found))
+        assert all(each.done is not None and not each.expired for each in found)
+        waiting = [asyncio.ensure_future(pump.clean_up(Cleanup())) for _ in range(3)]
+        await asyncio.sleep(0)
+        await pump.stop()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(each, NotReadyError) for each in ended)

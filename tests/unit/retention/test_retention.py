@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from appliance.errors import DiskFullError, NotReadyError
+from appliance.errors import DiskFullError
 from appliance.retention import Cleanup
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness.broker_harness import BrokerHarness, Stop
@@ -317,22 +317,6 @@ def test_an_instant_means_the_same_while_the_clock_is_behind() -> None:
     run(harness, MS_PER_HOUR)
     assert clean(harness, Cleanup(before_ms=instant_ms)) == {}
     assert clean(harness, Cleanup(before_ms=instant_ms + 2 * MS_PER_HOUR)) == {"t": 1}
-
-
-def test_only_so_many_cleanups_wait_and_regular_ones_come_first() -> None:
-    harness = broker()
-    retention = harness.broker.retention
-    for _ in range(16):
-        retention.ask(Cleanup())
-    with pytest.raises(NotReadyError, match="too many cleanups wait"):
-        retention.ask(Cleanup())
-    harness.clock.advance_ms(CHECK_MS)
-    harness.housekeep()  # the regular one
-    with pytest.raises(NotReadyError):
-        retention.ask(Cleanup())
-    for _ in range(2):
-        harness.housekeep()
-    retention.ask(Cleanup())
 
 
 def test_a_cleanup_says_that_the_disk_is_full() -> None:
