@@ -120,7 +120,7 @@ class DiskSpace:
         self._update()
         now_ns = self._clock.monotonic_ns()
         is_due = self._checked_ns is None or now_ns - self._checked_ns >= CHECK_NS
-        # The log has found out first: what is refused now has the figures of now.
+        # The log noticed a full disk before the next check: refuse with figures of this moment.
         is_due |= self.state == "refusing" and not was_refusing
         if self._job is not None or not is_due:
             return None
@@ -134,7 +134,7 @@ class DiskSpace:
         self._job = None
         if job.found is None:
             if not self._has_failed:
-                _log.warning("how full the disk is cannot be found out: %s", job.error)
+                _log.warning("cannot tell how full the disk is: %s", job.error)
             self._has_failed = True
             return
         self._has_failed = False
