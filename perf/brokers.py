@@ -22,7 +22,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from perf.kafka import Kafka, fetch_kafka
-from perf.machine import BUILD_DIR, REPOSITORY, BenchError, MissingToolError, warm_page_cache
+from perf.machine import BUILD_DIR, REPOSITORY, BenchError, MissingToolError
+from perf.memory import WarmMemory, warm_memory
 
 CLIENT_DIR: Final = REPOSITORY / "perf" / "client"
 
@@ -170,6 +171,7 @@ class Brokers:
         self._stack = ExitStack()
         self._mock: Served | None = None
         self._kafka: Kafka | None = None
+        self._memory: WarmMemory | None = None
         self._topic_count = 0
         self.skipped: dict[str, str] = {}
         """Broker -> why it is not measured."""
@@ -180,6 +182,8 @@ class Brokers:
                 self._mock = self._start_mock(stack)
             if self._wanted & {KAFKA, KAFKA_SYNC}:
                 self._start_kafka(stack)
+            # Last, because it takes what is left.
+            self._memory = stack.enter_context(warm_memory(self._directory))
             self._stack = stack.pop_all()
         return self
 
@@ -204,10 +208,10 @@ class Brokers:
             for broker in self._wanted & {KAFKA, KAFKA_SYNC}:
                 self.skipped[broker] = str(error)
 
-    def warm(self, size_bytes: int) -> None:
-        """Warm this much memory for the page cache of the broker that is served next."""
-        with new_directory(self._directory) as directory:
-            warm_page_cache(directory / "warm", size_bytes)
+    def warm(self) -> None:
+        """Have memory in use that the broker's page cache replaces: see perf/memory.py."""
+        assert self._memory is not None
+        self._memory.fill()
 
     @contextmanager
     def serve(self, broker: str, partition_count: int = PARTITION_COUNT) -> Iterator[Endpoint]:

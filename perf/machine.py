@@ -22,16 +22,12 @@ import psutil
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 BUILD_DIR: Final = REPOSITORY / "build" / "perf"
 
-# A producer at full speed for some seconds writes 6 GB; room for twice that, and the warm-up file.
-DISK_FREE_MIN_BYTES: Final = 14_000_000_000
-
-WARM_PASSES_MAX: Final = 6
-WARM_GAIN_MIN: Final = 1.25
+# A producer at full speed for some seconds writes 6 GB; room for twice that, and for the filler.
+DISK_FREE_MIN_BYTES: Final = 20_000_000_000
 
 IDLE_WINDOW_S: Final = 0.3  # latermq checks ten times a second whether to prepare a segment
 IDLE_SHARE_MAX: Final = 0.05  # of a core: a JVM without work takes 0.01 to 0.03
 IDLE_WRITE_MAX_BYTES: Final = 262_144
-_CHUNK_BYTES: Final = 1_000_000
 
 _CPUCLOCK_SCHED: Final = 2  # which of a process's clocks, see clock_getcpuclockid(3)
 
@@ -109,27 +105,6 @@ def build_directory() -> Iterator[Path]:
             )
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         yield BUILD_DIR
-
-
-def warm_page_cache(path: Path, size_bytes: int) -> None:
-    """Write and delete a file of that size until that gets no faster.
-
-    The first touch of memory in a virtual machine costs ten times as much as later ones, and so
-    does the first touch after the host reclaimed it. The page cache reuses the memory that was
-    freed last, so a measurement right after this finds warm memory, as on a machine in use.
-    """
-    chunk = bytes(_CHUNK_BYTES)
-    best_s = float("inf")
-    for _ in range(WARM_PASSES_MAX):
-        begin_s = time.monotonic()
-        with path.open("wb", buffering=0) as file:
-            for _ in range(max(1, size_bytes // _CHUNK_BYTES)):
-                file.write(chunk)
-        path.unlink()
-        elapsed_s = time.monotonic() - begin_s
-        if elapsed_s > best_s / WARM_GAIN_MIN:
-            return
-        best_s = elapsed_s
 
 
 def cpu_s(pid: int) -> float:

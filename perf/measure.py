@@ -26,6 +26,7 @@ from perf.machine import (
     ended_children_cpu_s,
     machine_cpu_s,
 )
+from perf.memory import reclaim_cpu_s
 from perf.workloads import FILE_PLACE, Step, Workload
 
 CLIENT_LIMIT_S: Final = 330.0  # above the client's own TIME_LIMIT_S, whose message explains more
@@ -33,12 +34,8 @@ CLIENT_LIMIT_S: Final = 330.0  # above the client's own TIME_LIMIT_S, whose mess
 # Longer than the flush interval of async (500 ms), so that a run pays for its last flush.
 FLUSH_WAIT_S: Final = 0.8
 
-# Above the first, the rest of the run's memory is not warmed; below the second, a machine in use
-# has enough warm memory.
-WARM_BYTES_MAX: Final = 4_000_000_000
+# A run that writes less finds enough warm memory.
 WARM_BYTES_MIN: Final = 50_000_000
-WARM_SHARE: Final = 1.2  # indexes and what the file system keeps come on top of the payload
-WARM_MORE_BYTES: Final = 1_100_000_000  # the segment that latermq prepares while it is idle
 
 
 def scale(workload: Workload, broker: str, share: float) -> Workload:
@@ -64,22 +61,22 @@ def run_workload(brokers: Brokers, client: Path, workload: Workload, broker: str
         if workload.awaits_idle:
             if endpoint.pid:
                 await_idle(endpoint.pid)
-            # As late as possible: the host reclaims free memory after two seconds.
+            # As late as possible: the host reclaims what is free.
             _warm(brokers, (workload.step,))
         return _measure(endpoint, client, workload)
 
 
 def _warm(brokers: Brokers, steps: Sequence[Step]) -> None:
     """Warm memory for what the steps are about to write."""
-    disk_bytes = sum(step.disk_bytes for step in steps)
-    if disk_bytes >= WARM_BYTES_MIN:
-        brokers.warm(min(WARM_BYTES_MAX, int(disk_bytes * WARM_SHARE) + WARM_MORE_BYTES))
+    if sum(step.disk_bytes for step in steps) >= WARM_BYTES_MIN:
+        brokers.warm()
 
 
 def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
     own, pid = os.getpid(), endpoint.pid
     broker_begin_s = cpu_s(pid) if pid else 0.0
     machine_begin_s, own_begin_s = machine_cpu_s(), cpu_s(own) + ended_children_cpu_s()
+    reclaim_begin_s = reclaim_cpu_s()
     begin_s = time.monotonic()
     said = run_clients(endpoint, client, workload, workload.step)
     if workload.table.has_cpu:
@@ -87,6 +84,7 @@ def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
     wall_s = time.monotonic() - begin_s
     broker_cpu_s = cpu_s(pid) - broker_begin_s if pid else 0.0
     ours_s = broker_cpu_s + cpu_s(own) + ended_children_cpu_s() - own_begin_s
+    ours_s += reclaim_cpu_s() - reclaim_begin_s
     others_s = max(0.0, machine_cpu_s() - machine_begin_s - ours_s)
     sample = sample_of(said, broker_cpu_s)
     sample["other_cpu_share"] = others_s / wall_s

@@ -61,14 +61,14 @@ def test_one_codec_is_compiled_at_a_time_and_what_clients_begin_with_first() -> 
     assert count == 2 * len(SERVED)
 
 
-def test_a_codec_waits_while_a_timer_is_due_soon_but_not_for_ever() -> None:
+def test_a_codec_waits_while_the_broker_is_busy_but_not_for_ever() -> None:
     asked: list[int] = []
 
-    def is_due_soon() -> bool:
+    def is_busy() -> bool:
         asked.append(sum(schema.cache_info().currsize for schema in SCHEMAS))
         return asked[-1] != 2
 
-    asyncio.run(prepare_codecs(is_due_soon, pause_s=0))
+    asyncio.run(prepare_codecs(is_busy, pause_s=0))
     waits = [asked.count(number) for number in (1, 2, 3)]
     assert waits == [PREPARE_PAUSES_MAX, 1, PREPARE_PAUSES_MAX]
     assert asked[-1] == 2 * len(SERVED)
