@@ -46,7 +46,7 @@ class WarmMemory:
 
 @contextmanager
 def warm_memory(directory: Path) -> Iterator[WarmMemory]:
-    """Hold the machine's memory but for KEPT_BYTES; `directory` gets a file of up to FILLER_BYTES."""
+    """Hold all memory but KEPT_BYTES; `directory` gets a file of FILLER_BYTES meanwhile."""
     available_bytes = psutil.virtual_memory().available
     held = None
     if available_bytes > KEPT_BYTES + _CHUNK_BYTES:
