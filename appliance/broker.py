@@ -33,6 +33,7 @@ from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.cold_reads import ColdRead
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
+from appliance.store.head.head_freer import HeadFreer
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
@@ -326,6 +327,11 @@ class Broker:
         return self._store.checkpoints
 
     @property
+    def head_freer(self) -> HeadFreer:
+        """What frees the first segments; the broker's owner drives it as well."""
+        return self._store.head_freer
+
+    @property
     def flushed_mark(self) -> FlushedMark:
         """What publishes the flushed position; the broker's owner drives it as well."""
         return self._store.mark
@@ -374,6 +380,8 @@ class Broker:
     def collect_metrics(self) -> Metrics:
         """Return the counters, updated from the compiled paths."""
         self.metrics.expired_records = self.retention.expired_records
+        self.metrics.freed_bytes = self.head_freer.freed_bytes
+        self.metrics.carried_bytes = self.head_freer.carried_bytes
         broker_metrics.collect(
             self.metrics, self._store.state.projections, self._produce, self._fetch, self._deliver
         )

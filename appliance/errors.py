@@ -214,6 +214,25 @@ class StorageError(LatermqError):
         return self.errno in (errno_names.ENOSPC, errno_names.EDQUOT)
 
 
+class FreedPositionError(StorageError):
+    """A log position was freed: nothing refers to it any longer, except a read that began before.
+
+    Args:
+        pos: the log position.
+        start_pos: where the log begins now.
+    """
+
+    def __init__(self, pos: int, start_pos: int) -> None:
+        super().__init__(
+            Path("commitlog"),
+            "read",
+            errno_names.ESTALE,
+            f"log position {pos} was freed; the log begins at {start_pos}",
+        )
+        self.pos = pos
+        self.start_pos = start_pos
+
+
 class UnappliedChangeError(LatermqError):
     """An error occurred after a frame was appended and before it was applied to memory.
 

@@ -184,9 +184,7 @@ class Service:
             await asyncio.sleep(interval_ms / 1000)
 
 
-async def prepare_codecs(
-    is_busy: Callable[[], bool], *, pause_s: float = PREPARE_PAUSE_S
-) -> None:
+async def prepare_codecs(is_busy: Callable[[], bool], *, pause_s: float = PREPARE_PAUSE_S) -> None:
     """Compile the codecs of all requests one at a time, so that no request waits for it later.
 
     Args:

@@ -70,6 +70,8 @@ class Metrics:
     timers_cancelled: int = 0
     timers_replaced: int = 0
     expired_records: int = 0
+    freed_bytes: int = 0
+    carried_bytes: int = 0
     flushes: int = 0
     delivery_lateness_ms: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_MS))
     flush_seconds: Histogram = field(default_factory=lambda: Histogram(FLUSH_BOUNDS_SECONDS))
@@ -106,6 +108,7 @@ class Gauges:
     disk_total_bytes: int = 0
     disk_free_bytes: int = 0
     disk_log_bytes: int = 0
+    log_start_pos: int = 0
     disk_seconds_until_full: float = 0.0
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
@@ -160,6 +163,8 @@ METRICS: Final = (
     MetricInfo(
         "expired_records", "counter", "Offsets that age or size limits of their topics removed."
     ),
+    MetricInfo("freed_bytes", "counter", "Bytes of segments that were freed."),
+    MetricInfo("carried_bytes", "counter", "Bytes appended again so that segments could be freed."),
     MetricInfo("flushes", "counter", "Syncs of the log."),
     MetricInfo("delivery_lateness_ms", "histogram", "Delivery minus due time, in milliseconds."),
     MetricInfo("flush_seconds", "histogram", "Duration of a sync of the log, in seconds."),
@@ -199,6 +204,7 @@ METRICS: Final = (
     ),
     MetricInfo("disk_free_bytes", "gauge", "Bytes of it that are not used."),
     MetricInfo("disk_log_bytes", "gauge", "Bytes of the log's segments, allocated or written."),
+    MetricInfo("log_start_pos", "gauge", "Log position of the first byte that is kept."),
     MetricInfo(
         "disk_seconds_until_full",
         "gauge",

@@ -26,6 +26,7 @@ from appliance.errors import NotReadyError, StorageError
 from appliance.model import ColdPlace
 from appliance.retention import Cleanup
 from appliance.store.disk_space import SpaceJob
+from appliance.store.head.head_freer import Job as HeadJob
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
@@ -96,6 +97,7 @@ class Pump:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
         self._slice: asyncio.TimerHandle | None = None
+        self._carry_slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._awaited_flushes: list[asyncio.Future[None]] = []
         self._cleaning = asyncio.Lock()
@@ -118,7 +120,7 @@ class Pump:
         self.is_stopped = self._is_closed = True
         self._fail_waiters()
         self._loop.remove_reader(self._timer.fileno())
-        for handle in (self._flush_timer, self._housekeeping, self._slice):
+        for handle in (self._flush_timer, self._housekeeping, self._slice, self._carry_slice):
             if handle is not None:
                 handle.cancel()
         self._broker.log.stop_prewriting()
@@ -429,6 +431,7 @@ class Pump:
         if spare is not None:
             self._loop.run_in_executor(self._allocator, _make_spare, spare)
         self._checkpoint()
+        self._free_head()
         self._mark_flushed()
         self._check_space()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
@@ -468,6 +471,32 @@ class Pump:
         self._broker.checkpoints.end(job)
         if job.error is not None:
             _log.warning("checkpoint failed, will be retried: %s", job.error)
+
+    def _free_head(self) -> None:
+        """Free segments that nothing needs, a slice at a time; threads read and remove files."""
+        broker = self._broker
+        job = broker.head_freer.step(broker.retention.kept_from)
+        if job is not None:
+            future = self._loop.run_in_executor(self._saver, job.run)
+            future.add_done_callback(
+                lambda done: self._guard(lambda: self._end_free_head(done, job))
+            )
+        elif broker.head_freer.is_carrying:
+            self.end_turn()
+            if self._carry_slice is None:
+                self._carry_slice = self._loop.call_later(
+                    SLICE_PAUSE_S, self._guard, self._carry_again
+                )
+
+    def _carry_again(self) -> None:
+        self._carry_slice = None
+        self.end_turn()
+        self._free_head()
+
+    def _end_free_head(self, done: asyncio.Future[None], job: HeadJob) -> None:
+        done.result()  # a failed write or sync of the checkpoint is raised here
+        self._broker.head_freer.end(job)
+        self._free_head()
 
     def _mark_flushed(self) -> None:
         """Publish the flushed position, if it is time; a thread writes it."""

@@ -60,6 +60,8 @@ class Retention:
 
     Attributes:
         expired_records: offsets that expired since the start.
+        kept_from: a log position before which no partition has a record that is kept, as of the
+            last sweep.
         cold: what a thread must read before the next `step`; None if nothing.
     """
 
@@ -98,6 +100,7 @@ class Retention:
         self._firsts: dict[int, dict[int, tuple[int, int]]] = {}
         """By topic id and partition: a start offset, and the log position of its record."""
         self.expired_records = 0
+        self.kept_from = 0
         self.cold: ColdPlace | None = None
 
     @property
@@ -177,8 +180,33 @@ class Retention:
                 yield from self._expire(topic, cut_pos, size_limit, cleanup)
         self._sizes.keep(limited)
         self._firsts = firsts  # without those of topics that are gone
+        yield from self._find_kept()
         if cleanup.done is not None:
             cleanup.done()
+
+    def _find_kept(self) -> Generator[ColdPlace | None, None, None]:
+        """Find the first kept record of the log: start offsets only rise, so it stays true."""
+        kept = self._visible_end()
+        visited = 0
+        for topic in self._topics.all():
+            for partition in list(topic.partitions):
+                visited += 1
+                if visited % PARTITIONS_PER_SLICE == 0:
+                    yield None
+                if partition.start_offset < partition.next_offset:
+                    kept = min(kept, (yield from self._kept_of(partition)))
+        self.kept_from = kept
+
+    def _kept_of(self, partition: Partition) -> Generator[ColdPlace, None, int]:
+        """The log position of the first record of a partition; 0 if it cannot be read now."""
+        for _ in range(COLD_READS_MAX):
+            if partition.topic.deleted:
+                return NO_RECORD
+            try:
+                return self._first_position(partition)
+            except ColdFrameError as error:
+                yield error.place
+        return 0
 
     def _position_before(self, wall_ms: int) -> int:
         """A log position below which everything was written before an instant, epoch ms.

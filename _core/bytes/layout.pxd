@@ -60,7 +60,7 @@ cpdef enum:
     KIND_ACCEPT = 1
     KIND_DELIVER = 2
     KIND_CANCEL = 3
-    KIND_CARRY = 4                # specified, neither written nor read yet
+    KIND_CARRY = 4                # of control values; that of timers is specified, not read yet
     KIND_TOPIC = 5
     KIND_OFFSET = 6
     KIND_PRODUCER = 7
@@ -81,8 +81,8 @@ cpdef enum:
 # Kinds that this version reads, bit n for kind n. Frames of other kinds are a newer latermq's.
 cpdef enum:
     KINDS_READ = (
-        1 << 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11
-        | 1 << 12 | 1 << 13
+        1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10
+        | 1 << 11 | 1 << 12 | 1 << 13
     )
 
 # A reader must know every bit of the low byte and may ignore the bits of the high byte.
@@ -91,7 +91,7 @@ cpdef enum:
     FRAME_FLAG_CONTROL = 2        # a carry frame of control values instead of timers
     FRAME_FLAG_MIXED_TAGS = 4     # the tags of the records differ; the tags field is a mask
     FRAME_FLAG_OPTIONAL = 0x8000  # a reader that does not know the kind skips the frame
-    FLAGS_READ = 4                # of the low byte
+    FLAGS_READ = 2 | 4            # of the low byte
     FLAGS_BINDING = 0xFF
 
 # One entry of the timer table of an accept or carry frame.

@@ -146,6 +146,8 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER:
         # A batch takes at least one offset, even if all of its records are gone.
         return h.last_delta >= 0 if h.visible_size else h.last_delta == -1
+    if h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL:
+        return True  # of timers, which this version does not read
     return payload == 0 or not is_read(h.kind)
 
 
@@ -291,6 +293,8 @@ cdef int _check_meaning(const uint8_t* p, const FrameHeader* h) noexcept nogil:
         return FRAME_NEWER_VERSION
     if not is_read(h.kind):
         return FRAME_OK if h.flags & FRAME_FLAG_OPTIONAL else FRAME_NEWER_VERSION
+    if (h.kind == KIND_CARRY) != ((h.flags & FRAME_FLAG_CONTROL) != 0):
+        return FRAME_NEWER_VERSION  # a carry frame of timers, or control values elsewhere
     return _check_tables(p, h)
 
 

@@ -15,7 +15,7 @@ Layer 0: no I/O. `prepare_spare` and `roll` belong to the store and are called o
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
 from libc.stdlib cimport free, realloc
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from _core.bytes.buffer cimport Buf, append as buf_append, extend_zero, release, reserve, shrink
@@ -214,15 +214,17 @@ cdef class LogTail:
         return start
 
     def append_control(
-        self, int kind, *, int topic_id, int64_t store_time_ms, bytes payload not None
+        self, int kind, *, int topic_id, int64_t store_time_ms, bytes payload not None,
+        int flags=0
     ):
-        """Append a frame of control state (topic, offset, producer, group, txn, epoch).
+        """Append a frame of control state (topic, offset, producer, group, epoch, carry).
 
         Args:
             kind: KIND_* of `_core.bytes.layout`.
             topic_id: the topic concerned, 0 for none.
             store_time_ms: now, epoch ms.
             payload: the encoded state. With two headers and padding it fits into a segment.
+            flags: FRAME_FLAG_*.
 
         Returns:
             The log position of the frame, or -1 if the disk is full.
@@ -235,6 +237,7 @@ cdef class LogTail:
         blank_header(&h, kind)
         h.topic_id = topic_id
         h.store_time_ms = store_time_ms
+        h.flags = <uint16_t>flags
         try:
             buf_append(&tables, <const char*>payload, len(payload))
             extend_zero(&tables, -len(payload) & (FRAME_ALIGNMENT - 1))

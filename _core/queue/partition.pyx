@@ -418,7 +418,7 @@ cdef class Partition:
             release(&out)
 
     def restore_producers(self, bytes payload not None, int64_t end_pos):
-        """Restore the sequences that `encode_producers` encoded.
+        """Restore the sequences that `encode_producers` encoded; they replace known ones.
 
         Args:
             payload: the encoded sequences of this partition.
@@ -444,6 +444,7 @@ cdef class Partition:
                 raise ValueError(f"producer state is truncated: {count} producers in {left} bytes")
             batches = p[10]
             producer_id = load_i64(p)
+            self.producers.pop(producer_id, None)
             for i in range(batches):
                 batch.first = load_i32(p + PRODUCER_SIZE + i * SEQUENCE_SIZE)
                 batch.last = load_i32(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 4)

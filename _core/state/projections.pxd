@@ -32,6 +32,7 @@ cdef class Projections:
     cdef readonly int64_t timers_delivered
     cdef public TimerMemtable memtable
     cdef public int64_t applied_pos
+    cdef public int64_t first_known_pos
     cdef readonly int64_t completed_twice
     cdef readonly int64_t producer_id_seen
     cdef readonly bytes id_key

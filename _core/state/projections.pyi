@@ -22,6 +22,7 @@ class Projections:
     timers_replaced: int
     timers_delivered: int
     applied_pos: int
+    first_known_pos: int
     completed_twice: int
     producer_id_seen: int
     memtable: TimerMemtable | None

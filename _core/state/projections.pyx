@@ -49,6 +49,8 @@ cdef class Projections:
         completed_twice: number of timers that a frame completed although they were completed
             before. It happens when damaged bytes have become readable again.
         applied_pos: log position of the control frame that is being replayed.
+        first_known_pos: timers accepted below this log position are unknown: their frames were
+            freed before the replay began.
         producer_id_seen: highest producer id of any batch, -1 for none.
         memtable: records each change of timers and ids for the next checkpoint; None if changes are
             not recorded.
@@ -298,7 +300,9 @@ cdef class Projections:
         return False
 
     cdef bint _is_gone(self, int64_t accept_pos, int32_t index):
-        """Whether damage removed the timer from the due queue or kept it out."""
+        """Whether damage, or the freeing of its frame, removed the timer or kept it out."""
+        if accept_pos < self.first_known_pos:
+            return True
         if self.lost_ranges and self._is_lost(accept_pos):
             return True
         return bool(self.dropped) and (accept_pos, index) in self.dropped

@@ -20,6 +20,7 @@ from _core.bytes.layout import (
     FRAME_HEADER_SIZE,
     KIND_ACCEPT,
     KIND_CANCEL,
+    KIND_CARRY,
     KIND_DELIVER,
     KIND_EPOCH,
     KIND_GROUP,
@@ -34,6 +35,7 @@ from _core.bytes.record_list import records
 from _core.log.frames import read_header
 from appliance.errors import CorruptionError, RequestError
 from appliance.store.log.frame_kinds import kind_name
+from appliance.store.state.carry_frames import VALUE_LEVELS, decode_carry, decode_levels
 from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     TopicFrame,
@@ -44,6 +46,8 @@ from appliance.store.state.control_frames import (
     decode_verdict,
 )
 from appliance.store.state.group_frames import decode_group, decode_offsets
+from appliance.store.state.sequences import decode_sequences
+from appliance.store.state.snapshot import VALUE_SEQUENCES, Value
 
 Item = dict[str, Any]
 
@@ -284,6 +288,18 @@ def _topic(frame: TopicFrame) -> Item:
     return item
 
 
+def _carried(value: Value) -> Item:
+    """A value of a carry frame: its kind, its topic, and what a frame of its own would hold."""
+    if value.kind == VALUE_SEQUENCES:
+        partition, producers = decode_sequences(value.payload)
+        item: Item = {"kind": "sequences", "partition": partition, "producers": plain(producers)}
+    elif value.kind == VALUE_LEVELS:
+        item = {"kind": "levels", "next_offsets": decode_levels(value.payload)}
+    else:
+        item = {"kind": kind_name(value.kind), "payload": _DECODERS[value.kind](value.payload)}
+    return item | {"topic_id": value.topic_id} if value.topic_id else item
+
+
 def plain(value: Any) -> Any:
     """Convert a decoded payload to dictionaries, lists and scalars."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -303,6 +319,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Item]]] = {
     KIND_HEAD: lambda data: cast(Item, plain(decode_head(data))),
     KIND_VERDICT: lambda data: cast(Item, plain(decode_verdict(data))),
     KIND_EPOCH: lambda data: cast(Item, plain(decode_epoch(data))),
+    KIND_CARRY: lambda data: {"values": [_carried(value) for value in decode_carry(data)]},
 }
 
 

@@ -47,6 +47,7 @@ class LogWalk:
         self._damage_count = 0
         self._wants_contradictions = wants_contradictions
         self.state = new_state(self._control_fault)
+        self.state.projections.first_known_pos = data.log.start
         self._scan = LogCheck(
             self.state.projections,
             data.log.segments,

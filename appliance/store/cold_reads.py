@@ -99,7 +99,7 @@ class ColdReader:
                     read.faults[pos] = size, fault
         room = self._log.view.size_max // 2
         end = -1
-        positions.sort()
+        positions = sorted(pos for pos in positions if pos >= self._log.start_pos)
         for pos, following in pairwise([*positions, positions[-1]] if positions else []):
             if pos < end or pos in read.faults:
                 continue
@@ -136,6 +136,8 @@ class ColdReader:
             if pos in self._waits_ns and pos not in read.faults:
                 self._heal(pos, known)
         for pos, (size, fault) in read.faults.items():
+            if pos < self._log.start_pos:
+                continue  # it was freed meanwhile
             self._log.view.mark_damaged(pos)
             wait_ns = min(self._waits_ns.get(pos, RETRY_MIN_NS // 2) * 2, RETRY_MAX_NS)
             self._waits_ns[pos] = wait_ns
@@ -155,6 +157,8 @@ class ColdReader:
     def _heal(self, pos: int, known: list[Damage]) -> None:
         """Note that a damaged frame is intact again."""
         del self._waits_ns[pos]
+        if pos < self._log.start_pos:
+            return
         path, offset = self._log.path_of(pos)
         known[:] = [each for each in known if each.path != path or each.offset != offset]
 
@@ -169,5 +173,9 @@ class ColdReader:
         now_ns = self._clock.monotonic_ns()
         while self._retries and self._retries[0][0] <= now_ns:
             _, pos = heappop(self._retries)
+            if pos < self._log.start_pos:
+                self._waits_ns.pop(pos, None)
+                self._log.view.forget_damaged(pos)
+                continue
             self._log.drop_cache(pos)
             self._log.view.forget_damaged(pos)

@@ -9,6 +9,7 @@ Order of a write: `commit` (page cache), then `begin_flush` to `end_flush` (disk
 the visible position. Layer 2.
 """
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -18,18 +19,20 @@ from _core.queue.partition import Partition, Topic
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
 from appliance.errors import CorruptionError, DiskFullError, LogRefusedError, StorageError
-from appliance.store.checkpoint import CheckpointFile, LogIdentity
+from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile, LogIdentity
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
+from appliance.store.head.head_freer import HeadFreer, remove_segments
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
+from appliance.store.log.segment import Segment
 from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, shared_end
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.queue.consume_queue import UNITS_SAVED_AT, ConsumeQueues
 from appliance.store.recovery import admission
 from appliance.store.recovery.decisions import TAILS, End, Stop
-from appliance.store.recovery.log_presence import LogPresence, read_heads
+from appliance.store.recovery.log_presence import LogPresence, cluster_of, read_heads
 from appliance.store.recovery.lost import set_aside
 from appliance.store.recovery.report import Progress, RecoveryReport
 from appliance.store.recovery.start import Start
@@ -38,7 +41,7 @@ from appliance.store.recovery.verdict_log import append_verdict
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
-from appliance.store.state.control_frames import PRODUCER_ID_BLOCK
+from appliance.store.state.control_frames import PRODUCER_ID_BLOCK, HeadFrame
 from appliance.store.state.epoch_starts import next_epoch
 from appliance.store.state.flushed_mark import FlushedMark
 from appliance.store.state.log_calls import LogCalls
@@ -50,6 +53,8 @@ from appliance.units import NS_PER_MS
 
 SALT_SIZE: Final = 4
 
+_log = logging.getLogger(__name__)
+
 
 class MessageStore:
     """One data directory, held by this process.
@@ -57,7 +62,8 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, checkpoints, mark, disk_space, snapshots, report: set by `recover`.
+        writer, cold, checkpoints, head_freer, mark, disk_space, snapshots, report: set by
+            `recover`.
         damage: all known damage, found by recovery or later.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
@@ -68,6 +74,7 @@ class MessageStore:
     snapshots: LogSnapshots
     report: RecoveryReport
     cold: ColdReader
+    head_freer: HeadFreer
 
     def __init__(
         self,
@@ -109,6 +116,7 @@ class MessageStore:
             clock=clock, fs=fs, paths=self._paths, log=self.log, checkpoint=self._checkpoint
         )
         self._lock: Lock | None = None
+        self._freed: list[Segment] = []
         self._unsaved: Iterator[Partition] = iter(())
         self._with_producers: Iterator[Partition] = iter(())
         self.damage: list[Damage] = []
@@ -184,13 +192,26 @@ class MessageStore:
         self._checkpoint.open()
         self.log.open_segments()
         known = self._checkpoint.last
-        presence = LogPresence(self._paths, known, self.log, read_heads(self.log))
+        heads = read_heads(self.log)
+        self._freed = self._forget_freed(known, heads)
+        presence = LogPresence(self._paths, known, self.log, heads)
         if not self._accepts_loss:
             presence.check()
         if self._config.must_exist:
             admission.check_holds_log(self._paths, self.log, known)
         has_abort = self._fs.exists(self._paths.abort)
         return presence, admission.find_stop(presence, self.log, known, has_abort=has_abort)
+
+    def _forget_freed(self, known: Checkpoint | None, heads: dict[int, HeadFrame]) -> list[Segment]:
+        """Take the segments out of the log that were freed when a crash kept their files."""
+        if known is None or known.log.cluster == NO_CLUSTER:
+            return []
+        start = known.log.start
+        if cluster_of(heads) != known.log.cluster or start not in self.log.files.bases:
+            return []
+        for base in [base for base in heads if base < start]:
+            del heads[base]
+        return self.log.forget_head(start)
 
     def _enter_directory(self) -> None:
         """Create the abort file before the first change: it survives if this start is killed."""
@@ -233,6 +254,12 @@ class MessageStore:
         durable = max(start.applied, min(start.flushed, scan.pos))
         self._checkpoint.lower_flushed(scan.pos)
         self.log.head = lambda: control_frames.encode_head(state.head())
+        try:
+            remove_segments(self._files, self._freed)
+        except StorageError as error:
+            if error.is_fatal:
+                raise
+            _log.warning("a freed segment could not be removed: %s", error)
         self.log.files.fill_gaps()
         shared = shared_end(self._fs, self._paths, start.flushed)
         self.log.recover_to(scan.pos, durable=durable, is_cut=tail.is_cut, shared=shared)
@@ -284,6 +311,13 @@ class MessageStore:
             kept=start.kept,
         )
         self.state.age_clock = AgeClock(self._clock, self.state.saved_age)
+        self.head_freer = HeadFreer(
+            self._files,
+            self.state,
+            self.checkpoints,
+            append=self._try_append,
+            id_memory_ms=self._config.completed_id_memory_ms,
+        )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
         self.disk_space = DiskSpace(
             clock=self._clock,
@@ -365,6 +399,20 @@ class MessageStore:
         )
         if pos < 0:
             raise DiskFullError(self.log.tail.full_text)
+
+    def _try_append(self, kind: int, payload: bytes, flags: int) -> bool:
+        """Append a frame that changes nothing that memory holds; False if the disk is full."""
+        self.log.check_applied()
+        pos = self.log.tail.append_control(
+            kind,
+            topic_id=0,
+            store_time_ms=self._clock.wall_ms(),
+            payload=payload,
+            flags=flags,
+        )
+        if pos >= 0:
+            self.log.tail.end_change()
+        return pos >= 0
 
     def _append_topic(self, payload: bytes, topic_id: int) -> int:
         self._append_control(KIND_TOPIC, payload, topic_id)

@@ -174,6 +174,8 @@ class Plan:
         reader = self.reader
         self.zones = []
         self._state = self._new_state()
+        if reader.segments:
+            self._state.projections.first_known_pos = reader.segments[0][0]
         self._scan = PlanScan(
             self._state.projections,
             list(reader.segments),

@@ -23,7 +23,12 @@ from _core.bytes.layout import FRAME_HEADER_SIZE, KIND_HEAD
 from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
 from _core.log.view import LogView
-from appliance.errors import CorruptionError, StorageError, UnappliedChangeError
+from appliance.errors import (
+    CorruptionError,
+    FreedPositionError,
+    StorageError,
+    UnappliedChangeError,
+)
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log.reads import Unreadable, read_around, written_ranges
 from appliance.store.log.segment import Segment, SpareJob, make_private, put_aside
@@ -334,6 +339,21 @@ class CommitLog:
             )
         return True
 
+    def forget_head(self, pos: int) -> list[Segment]:
+        """Take the segments before a log position out of the log; their files stay.
+
+        A read on a thread may still use a file: it is closed when nothing refers to it any longer.
+
+        Args:
+            pos: where a segment begins; the log begins there from now on.
+        """
+        assert pos in self.files.bases
+        freed = [segment for segment in self._segments if segment.end <= pos]
+        del self._segments[: len(freed)]
+        for segment in freed:
+            self.view.unlock_between(segment.base, segment.end)
+        return freed
+
     def append_head(self) -> None:
         """Append the head frame if the segment is empty."""
         if self.pointers.wrote == self._segments[-1].base:
@@ -418,10 +438,11 @@ class CommitLog:
     # Read
 
     def _segment_at(self, pos: int) -> Segment:
-        for segment in reversed(self._segments):
+        # A copy: a thread may look while the loop takes segments out of the log.
+        for segment in reversed(self._segments[:]):
             if segment.base <= pos:
                 return segment
-        raise IndexError(f"log position {pos} is before the first segment")
+        raise FreedPositionError(pos, self.start_pos)
 
     def written_ranges(self, pos: int) -> list[tuple[int, int]]:
         """Return the ranges from `pos` to its segment's end that may be written: (from, to).

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from _core.bytes import layout
-from _core.bytes.layout import AT_VERSION, FLAGS_BINDING, FLAGS_READ, FORMAT_VERSION, KINDS_READ
+from _core.bytes.layout import (
+    AT_VERSION,
+    FLAGS_BINDING,
+    FLAGS_READ,
+    FORMAT_VERSION,
+    FRAME_FLAG_CONTROL,
+    KIND_CARRY,
+    KINDS_READ,
+)
 from _core.log.frames import read_header
 from appliance.errors import FormatVersionError
 
@@ -47,6 +55,12 @@ def newer_frame_error(path: Path, offset: int, header: bytes) -> FormatVersionEr
     elif not KINDS_READ >> fields["kind"] & 1:
         name = KIND_NAMES.get(fields["kind"])
         found = f"a frame of kind {fields['kind']}" + (f", {name}," if name else "")
+        known = "does not know that kind"
+    elif fields["kind"] == KIND_CARRY and not fields["flags"] & FRAME_FLAG_CONTROL:
+        found = "a carry frame of timers"
+        known = "does not know that kind"
+    elif fields["flags"] & FRAME_FLAG_CONTROL and fields["kind"] != KIND_CARRY:
+        found = "a frame with the flag control that is no carry frame"
         known = "does not know that kind"
     else:
         found = "a frame with an entry of an unknown kind in its tables"

@@ -226,7 +226,8 @@ class Start:
         """Return why a state does not fit this log; None if it does."""
         if not self.is_own:
             return "it belongs to another cluster"
-        if not self._log.files.reaches(control.applied) or self._log.start_pos != control.start:
+        # What was freed since then was carried before: the state or a later frame has it.
+        if not self._log.files.reaches(control.applied) or self._log.start_pos < control.start:
             return (
                 f"it needs the log from {control.start} to {control.applied}; the log begins at "
                 f"{self._log.start_pos}, has a gap or ends earlier"
@@ -316,6 +317,7 @@ class Start:
         start = log.start_pos if control is None else control.applied
         if control is None:
             self.runs.begin(log.start_pos)
+            self.state.projections.first_known_pos = log.start_pos
         self.applied = start
         segments = log.segments_from(start, drop_cache=self.decision.drops_cache)
         self.scan = scan = LogScan(

@@ -403,3 +403,35 @@ class Runs:
                 number = parse_segment_name(name)
                 if number is not None and (kind, number) not in kept:
                     self._fs.unlink(directory / name)
+
+
+def first_timer(
+    fs: FileSystem, paths: DataPaths, entries: Sequence[RunEntry], topics: Sequence[int]
+) -> int | None:
+    """Find the pending timer that was accepted first; may run on any thread.
+
+    Args:
+        fs, paths: the files.
+        entries: all runs of a checkpoint.
+        topics: ids of the topics that exist; timers of others are not pending.
+
+    Returns:
+        The log position of the frame that accepted it, None if nothing is pending.
+
+    Raises:
+        StorageError: a run cannot be read.
+        CorruptionError: a run is damaged.
+    """
+    of_kind = [entry for entry in entries if entry.kind == RUN_TIMERS]
+    merge = RunMerge(
+        RUN_TIMERS,
+        source_count=len(of_kind),
+        topics=array("i", topics),
+        is_whole=True,
+        now_ms=0,
+    )
+    with ExitStack() as stack:
+        sources = [open_run(stack, fs, paths, entry) for entry in of_kind]
+        for block, _ in merged_blocks(merge, sources):
+            return int.from_bytes(block[:8], "big")
+    return None

@@ -1,6 +1,6 @@
 """The log position at which each epoch starts. Layer 2; does no I/O."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 from appliance.units import MS_PER_SECOND
@@ -25,7 +25,7 @@ def next_epoch(last: int, wall_ms: int) -> int:
 
 
 class EpochStarts:
-    """The epochs in log order; numbers and positions only rise."""
+    """The epochs in log order: both numbers and positions rise."""
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
@@ -33,10 +33,12 @@ class EpochStarts:
 
     def add(self, epoch: int, start_pos: int) -> None:
         """Note an epoch that starts at a log position."""
-        if self._epochs and epoch <= self._epochs[-1]:
+        index = bisect_left(self._epochs, epoch)
+        if self._epochs[index : index + 1] == [epoch]:
             return  # the start of a segment may repeat it
-        self._epochs.append(epoch)
-        self._positions.append(start_pos)
+        # A carry frame repeats earlier ones.
+        self._epochs.insert(index, epoch)
+        self._positions.insert(index, start_pos)
 
     def all(self) -> list[tuple[int, int]]:
         """Return every epoch and its start position, in order."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from _core.bytes.layout import (
+    KIND_CARRY,
     KIND_EPOCH,
     KIND_GROUP,
     KIND_HEAD,
@@ -26,6 +27,7 @@ from appliance.config.config import Config
 from appliance.store.log.commit_log import RESERVE_FRACTION
 from appliance.store.state import control_frames, group_frames, snapshot
 from appliance.store.state.age_clock import AgeClock, SavedAge
+from appliance.store.state.carry_frames import VALUE_LEVELS, decode_carry, decode_levels
 from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     EpochFrame,
@@ -38,6 +40,7 @@ from appliance.store.state.group_store import GroupStore
 from appliance.store.state.log_ages import LogAges, SizeMarks
 from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.offset_expiry import OffsetExpiry
+from appliance.store.state.sequences import decode_sequences
 from appliance.store.state.snapshot import (
     PARTITION,
     VALUE_SEQUENCES,
@@ -159,9 +162,25 @@ class State:
             self.groups.apply_offsets(group_frames.decode_offsets(payload))
         elif kind == KIND_GROUP:
             self.groups.apply_group(group_frames.decode_group(payload))
+        elif kind == KIND_CARRY:
+            self._apply_carry(payload, epoch)
         else:
             # A frame of an unknown kind ends the scan before it gets here.
             raise AssertionError(f"a control frame of kind {kind}")
+
+    def _apply_carry(self, payload: bytes, epoch: int) -> None:
+        for value in decode_carry(payload):
+            if value.kind == VALUE_LEVELS:
+                self.projections.restore_level_offsets(decode_levels(value.payload))
+            elif value.kind == VALUE_SEQUENCES:
+                # Damage may have taken its topic, or some of its partitions.
+                topic = self.projections.topics_by_id.get(value.topic_id)
+                index, _ = decode_sequences(value.payload)
+                if topic is not None and index < len(topic.partitions):
+                    partition = topic.partitions[index]
+                    partition.restore_producers(value.payload, self.projections.applied_pos)
+            else:
+                self.apply_control(value.kind, value.topic_id, value.payload, epoch)
 
     # Floors and verdicts
 

@@ -395,7 +395,7 @@ FRAMES: Final[dict[str, Golden]] = {
     ),
     "cancel": Golden(4096, _cancel, is_model=True),
     "carry_timers": Golden(8192, _carry_timers, is_model=True, is_reserved=True),
-    "carry_control": Golden(16_384, _carry_control, is_model=True, is_reserved=True),
+    "carry_control": Golden(16_384, _carry_control, is_model=True),
     "topic": Golden(0, _control(model.TOPIC, control.encode_topic(TOPIC_FRAME), topic_id=TOPIC_ID)),
     "topic_deleted": Golden(
         0,

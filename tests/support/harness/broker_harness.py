@@ -338,16 +338,35 @@ class BrokerHarness:
     def housekeep(self) -> None:
         """Do a slice of background work; make the next segment and check the disk if it is time."""
         self.broker.housekeep()
-        retention = self.broker.retention
-        while retention.cold is not None:
-            self.read_cold([retention.cold])
-            retention.note_read()
-            retention.step()
+        self._read_for_retention()
         spare = self.broker.log.begin_spare()
         if spare is not None:
             spare.run()
             spare.prewrite()
         self.broker.disk_space.check()
+        self.free_head()
+
+    def expire(self) -> None:
+        """Do a slice of the search for expired records."""
+        self.broker.retention.step()
+        self._read_for_retention()
+
+    def _read_for_retention(self) -> None:
+        retention = self.broker.retention
+        while retention.cold is not None:
+            self.read_cold([retention.cold])
+            retention.note_read()
+            retention.step()
+
+    def free_head(self) -> None:
+        """Free the first segments, if nothing needs them, as far as no flush is needed."""
+        while True:
+            job = self.broker.head_freer.step(self.broker.retention.kept_from)
+            if job is not None:
+                job.run()
+                self.broker.head_freer.end(job)
+            elif not self.broker.head_freer.is_carrying:
+                return
 
     def deliver_once(self) -> Delivery:
         """Deliver one chunk of what is due, without a flush; cold records are read first."""

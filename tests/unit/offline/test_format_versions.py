@@ -103,8 +103,8 @@ NEWER_FRAMES: Final[dict[str, tuple[dict[str, Any], str]]] = {
         "a frame of kind 14, access control, at byte {}; this latermq does not know that kind",
     ),
     "carry": (
-        {"kind": model.CARRY, "flags": model.CONTROL},
-        "a frame with flags 0x02 at byte {}; this latermq does not know these flags",
+        {"kind": model.CARRY},
+        "a carry frame of timers at byte {}; this latermq does not know that kind",
     ),
     "txn": (
         {"kind": model.TXN},

@@ -1,0 +1,285 @@
+"""Frees the first segments of the log when nothing in them is needed any longer.
+
+    loop     limit     the first kept record, the oldest remembered ids, the saved state
+    thread   FindJob   the first pending timer, in the runs of the saved state
+    loop     carry     appends the control state again, a slice a turn; waits for the flush
+    thread   FreeJob   writes the new start into both copies of the checkpoint, removes the files
+
+What a frame in these segments has set, and still holds, is carried to the end of the log before
+they go. So the log is complete by itself at each moment: a crash before the new start is written
+leaves the segments, and the carried values repeat what is known; a crash after it leaves files that
+the next start removes. A record, a pending timer or a remembered timer id keeps its segment, and
+all after it. Layer 2.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from _core.bytes.layout import FRAME_FLAG_CONTROL, KIND_CARRY
+from appliance.errors import CorruptionError, StorageError
+from appliance.store.head.control_values import control_values
+from appliance.store.log.data_files import DataFiles
+from appliance.store.log.segment import Segment
+from appliance.store.runs.run_files import RunEntry
+from appliance.store.runs.run_set import first_timer
+from appliance.store.state.carry_frames import encode_carry
+from appliance.store.state.checkpointer import Checkpointer
+from appliance.store.state.state import State
+from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS, counted
+
+CARRY_DIVISOR: Final = 4
+"""A carry may take a quarter of the bytes that it frees."""
+
+RETRY_NS: Final = 10 * MS_PER_SECOND * NS_PER_MS
+"""The pause after an attempt that freed nothing."""
+
+REFRESH_NS: Final = 10 * MS_PER_MINUTE * NS_PER_MS
+"""The time between two states that are saved only because a timer keeps its segment."""
+
+Phase: TypeAlias = Literal["idle", "finding", "carrying", "flushing", "freeing"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class FindJob:
+    """Finds the first pending timer, on a thread.
+
+    Attributes:
+        found: the log position of its frame; None if nothing is pending.
+        error: why the runs cannot be read; None if they were.
+    """
+
+    files: DataFiles
+    runs: tuple[RunEntry, ...]
+    topics: tuple[int, ...]
+    found: int | None = None
+    error: StorageError | CorruptionError | None = None
+
+    def run(self) -> None:
+        """Read the runs as far as needed; may run on any thread."""
+        try:
+            self.found = first_timer(self.files.fs, self.files.paths, self.runs, self.topics)
+        except (StorageError, CorruptionError) as error:
+            self.error = error
+
+
+@dataclass(slots=True, eq=False)
+class FreeJob:
+    """Writes durably where the log begins, and removes what is before it, on a thread.
+
+    Attributes:
+        error: why a file could not be removed; the next start does it.
+    """
+
+    files: DataFiles
+    freed: list[Segment]
+    flushed: int
+    error: StorageError | None = None
+
+    def run(self) -> None:
+        """Do it; may run on any thread.
+
+        Raises:
+            StorageError: the checkpoint could not be written; the process must stop.
+        """
+        self.files.checkpoint.rewrite(self.flushed)
+        try:
+            remove_segments(self.files, self.freed)
+        except StorageError as error:
+            if error.is_fatal:
+                raise
+            self.error = error
+
+
+Job: TypeAlias = FindJob | FreeJob
+
+
+def remove_segments(files: DataFiles, freed: list[Segment]) -> None:
+    """Remove files of segments that the log no longer has, the first one first.
+
+    Each removal is durable before the next, so that no gap can be left.
+
+    Raises:
+        StorageError: one could not be removed.
+    """
+    for segment in freed:
+        path = segment.file.path
+        files.fs.unlink(path)
+        files.fs.sync_dir(path.parent)
+
+
+class HeadFreer:
+    """Frees segments, one attempt after another. All methods run on the loop.
+
+    Attributes:
+        freed_bytes: bytes of segments freed since the start.
+        carried_bytes: bytes of carry frames appended since the start.
+    """
+
+    def __init__(
+        self,
+        files: DataFiles,
+        state: State,
+        checkpoints: Checkpointer,
+        *,
+        append: Callable[[int, bytes, int], bool],
+        id_memory_ms: int,
+    ) -> None:
+        """Start idle.
+
+        Args:
+            files: the log and the checkpoint.
+            state: what is carried.
+            checkpoints: has the saved state whose runs say which timers are pending.
+            append: (kind, payload, flags) appends a control frame; False if the disk is full.
+            id_memory_ms: how long ids of completed timers are remembered.
+        """
+        self._files = files
+        self._log = files.log
+        self._state = state
+        self._checkpoints = checkpoints
+        self._append = append
+        self._id_memory_ms = id_memory_ms
+        self._phase: Phase = "idle"
+        self._tried_ns: int | None = None
+        self._refreshed_ns = files.clock.monotonic_ns()
+        self._cut = 0
+        self._values: Iterator[list[bytes]] = iter(())
+        self._carried_pos = 0
+        self._pass_bytes = 0
+        self.freed_bytes = 0
+        self.carried_bytes = 0
+
+    @property
+    def is_carrying(self) -> bool:
+        """Call `step` again soon."""
+        return self._phase == "carrying"
+
+    def step(self, kept_from: int) -> Job | None:
+        """Continue, or begin if something can be freed; call it at the end of a turn.
+
+        Args:
+            kept_from: a log position before which no partition has a record that is kept.
+
+        Returns:
+            A job to run on a thread and then pass to `end`, or None.
+        """
+        if self._phase == "idle" and self._is_rested():
+            return self._begin(kept_from)
+        if self._phase == "carrying":
+            self._carry()
+        if self._phase == "flushing" and self._log.pointers.flushed >= self._carried_pos:
+            return self._free()
+        return None
+
+    def end(self, job: Job) -> None:
+        """Note that a job has run."""
+        if isinstance(job, FreeJob):
+            self._end_free(job)
+            return
+        self._phase = "idle"
+        if job.error is not None:
+            _log.warning("no segment is freed, the timers cannot be read: %s", job.error)
+            return
+        if job.found is not None and job.found < self._cut:
+            self._cut = self._base_of(job.found)
+            self._refresh()
+        if self._is_worth(self._cut):
+            self._phase = "carrying"
+            self._values = control_values(self._state)
+            self._pass_bytes = 0
+
+    # What can go
+
+    def _is_rested(self) -> bool:
+        now_ns = self._files.clock.monotonic_ns()
+        return self._tried_ns is None or now_ns - self._tried_ns >= RETRY_NS
+
+    def _begin(self, kept_from: int) -> FindJob | None:
+        """Find how far the log may be freed, except for timers; look for these on a thread."""
+        log, saved = self._log, self._checkpoints.saved
+        limit = min(kept_from, log.pointers.flushed, self._remembered_from())
+        cut = self._base_of(limit)
+        if cut <= log.start_pos:
+            return None
+        self._tried_ns = self._files.clock.monotonic_ns()
+        if saved is None or saved.applied < cut:
+            self._checkpoints.ask()
+            return None
+        if not self._is_worth(cut):
+            return None
+        self._phase = "finding"
+        self._cut = cut
+        return FindJob(self._files, saved.runs, tuple(self._state.projections.topics_by_id))
+
+    def _refresh(self) -> None:
+        """Have the state saved now and then: the timer may have been completed since."""
+        now_ns = self._files.clock.monotonic_ns()
+        if now_ns - self._refreshed_ns >= REFRESH_NS:
+            self._refreshed_ns = now_ns
+            self._checkpoints.ask()
+
+    def _remembered_from(self) -> int:
+        """A log position below which no frame completed a timer whose id is remembered."""
+        state = self._state
+        if state.projections.ids.count == 0 or state.age_clock is None:
+            return self._log.pointers.flushed
+        return state.ages.position_of(state.age_clock.age_ms - self._id_memory_ms)
+
+    def _base_of(self, pos: int) -> int:
+        """The base of the segment that holds a log position; the log keeps it and all after it."""
+        return max((base for base in self._log.files.bases if base <= pos), default=0)
+
+    def _is_worth(self, cut: int) -> bool:
+        """Whether a carry costs little beside what is freed."""
+        saved = self._checkpoints.saved
+        size = 0 if saved is None else saved.size
+        return cut - self._log.start_pos > CARRY_DIVISOR * size
+
+    # Carry
+
+    def _carry(self) -> None:
+        values = next(self._values, None)
+        if values is None:
+            self._phase = "flushing"
+            self._carried_pos = self._log.pointers.wrote
+            return
+        payload = encode_carry(values)
+        if not self._append(KIND_CARRY, payload, FRAME_FLAG_CONTROL):
+            # What was carried repeats what is known, so it does no harm.
+            self._phase = "idle"
+            _log.warning(
+                "no segment is freed: the disk is full, and the reserve has no room for %s of "
+                "topics, groups and offsets that are kept",
+                counted(len(payload), "byte"),
+            )
+            return
+        self._pass_bytes += len(payload)
+        self.carried_bytes += len(payload)
+
+    # Free
+
+    def _free(self) -> FreeJob:
+        self._phase = "freeing"
+        checkpoint = self._files.checkpoint
+        freed = self._log.forget_head(self._cut)
+        checkpoint.log = replace(checkpoint.log, start=self._cut)
+        return FreeJob(self._files, freed, self._log.pointers.flushed)
+
+    def _end_free(self, job: FreeJob) -> None:
+        self._phase = "idle"
+        self._tried_ns = None
+        freed_bytes = sum(segment.size for segment in job.freed)
+        self.freed_bytes += freed_bytes
+        _log.info(
+            "freed %s, %d bytes; the log begins at %d; %d bytes were carried",
+            counted(len(job.freed), "segment"),
+            freed_bytes,
+            self._log.start_pos,
+            self._pass_bytes,
+        )
+        if job.error is not None:
+            _log.warning("a freed segment could not be removed: %s", job.error)

@@ -1,0 +1,284 @@
+"""Segments that nothing needs are freed, and the log that is left is complete by itself."""
+
+import errno
+import random
+from dataclasses import replace
+from typing import Final, get_args
+
+import pytest
+
+from appliance.errors import StorageError
+from appliance.store.paths import parse_segment_name
+from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
+from tests.support.harness.broker_harness import BrokerHarness, Digest, Stop
+from tests.support.harness.checkpoints import PATHS, change, commit, rebuild, take_checkpoint
+from tests.support.harness.configs import small_config
+from tests.support.harness.crash_points import CrashPoints, ignore_call
+from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
+from tests.support.values.kafka_records import Producer, Record, delay
+
+SEGMENT: Final = 64 * 1024
+KEEP_MS: Final = MS_PER_HOUR
+MEMORY_MS: Final = 2 * MS_PER_HOUR
+IDS: Final = tuple(b"id-%d" % number for number in range(8))
+
+
+def broker(disk: SimFileSystem | None = None) -> BrokerHarness:
+    """A broker that keeps records for an hour and ids for two."""
+    config = small_config(retention_time_ms=KEEP_MS, completed_id_memory_ms=MEMORY_MS)
+    return BrokerHarness(disk, config=config)
+
+
+def run(harness: BrokerHarness, duration_ms: int, step_ms: int = 2 * MS_PER_MINUTE) -> None:
+    """Let time pass, with the housekeeping that a broker does meanwhile."""
+    for _ in range(duration_ms // step_ms):
+        harness.tick(step_ms)
+        harness.housekeep()
+        while harness.broker.checkpoints.is_capturing or harness.broker.checkpoints._is_asked:
+            take_checkpoint(harness)
+    harness.flush()
+
+
+def fill(harness: BrokerHarness, segments: float, topic: str = "t") -> None:
+    """Write that many segments of records."""
+    target = harness.broker.wrote_pos + int(segments * SEGMENT)
+    while harness.broker.wrote_pos < target:
+        assert harness.produce(topic, 0, [Record(b"x" * 4_000)]).error == 0
+
+
+def free(harness: BrokerHarness) -> None:
+    """Let all records so far expire, and the segments go."""
+    run(harness, KEEP_MS + MEMORY_MS + MS_PER_HOUR)
+
+
+def start_pos(harness: BrokerHarness) -> int:
+    return harness.broker.log.start_pos
+
+
+def bases_on(disk: SimFileSystem) -> list[int]:
+    names = map(parse_segment_name, disk.list_dir(PATHS.commit_log))
+    return sorted(base for base in names if base is not None)
+
+
+def state_of(harness: BrokerHarness) -> Digest:
+    """The digest, with topics by name: a replay may meet them in another order.
+
+    Each start allocates producer ids from the next block.
+    """
+    found = harness.digest(IDS)
+    topics, ids = tuple(sorted(found.topics)), tuple(sorted(found.ids))
+    return replace(found, topics=topics, ids=ids, next_producer_id=0)
+
+
+def check_restarts(harness: BrokerHarness) -> None:
+    """A start with the saved state, and one from the log alone, give the same state."""
+    disk = harness.disk.crashed("kept", random.Random(0))
+    alone = rebuild(harness, disk)
+    loaded = BrokerHarness(disk, harness.clock, harness.config)
+    assert loaded.report.checkpoint > 0
+    assert loaded.report.damage == alone.report.damage == ()
+    assert start_pos(loaded) == start_pos(alone) == start_pos(harness)
+    expected = state_of(harness)
+    assert state_of(loaded) == expected
+    assert state_of(alone) == expected
+
+
+def test_segments_whose_records_have_expired_are_freed() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 5)
+    before = bases_on(harness.disk)
+    free(harness)
+    assert start_pos(harness) == before[-1]
+    assert bases_on(harness.disk)[0] == before[-1]
+    assert harness.broker.head_freer.freed_bytes == start_pos(harness)
+    partition = harness.partition()
+    assert partition.start_offset == partition.next_offset
+    written = harness.produce("t", 0, [Record(b"next")])
+    assert written.base_offset == partition.start_offset
+    assert [each.value for each in harness.fetch("t", 0, written.base_offset)] == [b"next"]
+    check_restarts(harness)
+
+
+def test_all_that_is_known_outlives_the_segments_that_said_it() -> None:
+    harness = broker()
+    harness.create_topic("t", 2)
+    harness.create_topic("quiet", 3, {"retention.ms": "-1"})
+    for number in range(24):
+        change(harness, number)
+    commit(harness, "reader", 7, topic="quiet")
+    harness.produce("quiet", 1, [])
+    again = Producer(50, 0, 0)
+    first = harness.produce("t", 1, [Record(b"once")], again)
+    fill(harness, 4)
+    free(harness)
+    assert start_pos(harness) >= 3 * SEGMENT
+    disk = harness.disk.crashed("kept", random.Random(0))
+    for other in (rebuild(harness, disk), harness):
+        repeated = other.produce("t", 1, [Record(b"once")], again)
+        assert (repeated.error, repeated.base_offset) == (0, first.base_offset)
+    check_restarts(harness)
+
+
+@pytest.mark.parametrize("end", ["clean", *get_args(CrashMode)])
+def test_freeing_goes_on_after_restarts(end: Stop) -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("u", 2)
+    positions = []
+    for number in range(4):
+        commit(harness, "g", number, topic="u")
+        fill(harness, 3)
+        free(harness)
+        positions.append(start_pos(harness))
+        harness = harness.reborn(end, number)
+        assert start_pos(harness) == positions[-1]
+        assert bases_on(harness.disk)[0] == positions[-1]
+    assert positions == sorted(set(positions))
+    assert harness.broker.wrote_pos - positions[-1] < 3 * SEGMENT
+    check_restarts(harness)
+
+
+def test_a_record_that_another_topic_keeps_keeps_its_segment() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("kept", 1, {"retention.ms": "-1"})
+    fill(harness, 2)
+    harness.produce("kept", 0, [Record(b"mine")])
+    at = harness.broker.wrote_pos // SEGMENT * SEGMENT
+    fill(harness, 3)
+    free(harness)
+    assert start_pos(harness) == at
+    assert [each.value for each in harness.fetch("kept", 0)] == [b"mine"]
+    check_restarts(harness)
+
+
+def test_a_deleted_topic_gives_its_segments_back() -> None:
+    harness = broker()
+    harness.create_topic("t", 1, {"retention.ms": "-1"})
+    commit(harness, "g", 1)
+    fill(harness, 4)
+    free(harness)
+    assert start_pos(harness) == 0
+    harness.delete_topic("t")
+    run(harness, 6 * MS_PER_MINUTE)
+    assert start_pos(harness) >= 3 * SEGMENT
+    check_restarts(harness)
+
+
+def test_a_pending_timer_keeps_its_segment_until_it_is_delivered() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 2)
+    at = harness.broker.wrote_pos // SEGMENT * SEGMENT
+    harness.produce("t", 0, [Record(b"later", headers=delay(2 * MS_PER_DAY))])
+    fill(harness, 3)
+    run(harness, MS_PER_DAY, MS_PER_HOUR)
+    assert start_pos(harness) == at
+    harness = harness.crash("kept", random.Random(1))
+    run(harness, MS_PER_DAY, MS_PER_HOUR)
+    # Its record came, and was readable for an hour.
+    free(harness)
+    assert start_pos(harness) > at
+    assert harness.partition().next_offset == harness.partition().start_offset > 0
+    check_restarts(harness)
+
+
+def test_a_remembered_id_keeps_its_segment_as_long_as_it_is_remembered() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.produce("t", 0, [Record(b"later", headers=delay(100, IDS[0]))])
+    harness.tick(100)
+    fill(harness, 3)
+    run(harness, MEMORY_MS - 4 * MS_PER_MINUTE)
+    assert start_pos(harness) == 0
+    assert harness.timer_state("t", IDS[0])[0] == "delivered"
+    run(harness, 12 * MS_PER_MINUTE)
+    assert start_pos(harness) > 0
+    assert harness.timer_state("t", IDS[0])[0] == "unknown"
+    check_restarts(harness)
+
+
+def ready_to_free(disk: SimFileSystem | None = None) -> BrokerHarness:
+    """A broker whose next housekeeping frees three segments."""
+    harness = broker(disk)
+    harness.create_topic("t")
+    harness.create_topic("u", 2)
+    commit(harness, "g", 5, topic="u")
+    fill(harness, 3.5)
+    for _ in range((MEMORY_MS + MS_PER_HOUR) // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.expire()
+        harness.flush()
+    take_checkpoint(harness)
+    return harness
+
+
+@pytest.mark.parametrize("mode", get_args(CrashMode))
+def test_a_crash_at_any_call_of_freeing_costs_nothing(mode: CrashMode) -> None:
+    disk = CrashPoints()
+    harness = ready_to_free(disk)
+    expected = harness.topics_digest()
+    rng = random.Random(11)
+    starts = set()
+
+    def observe() -> None:
+        observer, disk.observer = disk.observer, ignore_call
+        started = BrokerHarness(disk.crashed(mode, rng), harness.clock, harness.config)
+        assert started.report.damage == ()
+        assert sorted(started.topics_digest()) == sorted(expected)
+        assert started.broker.groups.offsets("g")
+        assert bases_on(started.disk)[0] == start_pos(started)
+        starts.add(start_pos(started))
+        assert started.produce("t", 0, [Record(b"after")]).error == 0
+        disk.observer = observer
+
+    disk.observer = observe
+    harness.free_head()
+    harness.flush()
+    harness.free_head()
+    disk.observer = ignore_call
+    assert start_pos(harness) >= 3 * SEGMENT
+    assert starts == {0, start_pos(harness)}
+    check_restarts(harness)
+
+
+def test_a_file_that_cannot_be_removed_is_removed_by_the_next_start() -> None:
+    harness = ready_to_free()
+    harness.free_head()
+    harness.flush()
+    # Two copies of the checkpoint are written and synced before the first file is removed.
+    harness.disk.fail_at(harness.disk.calls + 5, OSError(errno.EIO, "Input/output error"))
+    harness.free_head()
+    assert start_pos(harness) > 0
+    assert bases_on(harness.disk)[0] == 0
+    fill(harness, 1)
+    harness.disk.heal()
+    started = harness.restart()
+    assert bases_on(started.disk)[0] == start_pos(started) == start_pos(harness)
+    check_restarts(started)
+
+
+def test_the_next_start_refuses_a_log_whose_kept_segment_is_gone() -> None:
+    harness = ready_to_free()
+    for _ in range(2):
+        harness.free_head()
+        harness.flush()
+    harness.broker.close()
+    harness.disk.unlink(PATHS.commit_log / harness.disk.list_dir(PATHS.commit_log)[0])
+    with pytest.raises(Exception, match="according to the checkpoint"):
+        BrokerHarness(harness.disk, harness.clock, harness.config)
+
+
+def test_a_read_that_meets_freed_bytes_reports_no_damage() -> None:
+    harness = ready_to_free()
+    reading = harness.broker.log.read_some
+    memory = memoryview(bytearray(4_096))
+    assert reading(0, memory) == 4_096
+    for _ in range(2):
+        harness.free_head()
+        harness.flush()
+    with pytest.raises(StorageError, match="was freed"):
+        reading(0, memory)
+    harness.read_cold([0, 208])
+    assert harness.broker.damage == []
