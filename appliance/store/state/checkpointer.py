@@ -26,11 +26,15 @@ from appliance.store.runs.run_set import Runs, RunsJob
 from appliance.store.state import snapshot
 from appliance.store.state.snapshot import ControlState
 from appliance.store.state.state import Capture, State, encode_control
-from appliance.units import MS_PER_SECOND, NS_PER_MS
+from appliance.units import MS_PER_HOUR, MS_PER_SECOND, NS_PER_MS
 
 GROWTH_FACTOR: Final = 4
 """A state is saved again when the log has grown by this many times its size, so that most bytes
 written are bytes of the log."""
+
+AGE_SAVED_NS: Final = 6 * MS_PER_HOUR * NS_PER_MS
+"""A log that grows slowly is saved this often: a crash costs the age that records have gained since
+the last state, and a broker that crashes every day must still expire them."""
 
 RETRY_NS: Final = 5 * MS_PER_SECOND * NS_PER_MS
 """The minimum time between a failed checkpoint and the next attempt."""
@@ -163,6 +167,7 @@ class Checkpointer:
         self._capture: Capture | None = None
         self._job: CheckpointJob | None = None
         self._failed_ns: int | None = None
+        self._saved_ns = self._clock.monotonic_ns()
         self._is_asked = False
         self.failure: StorageError | CorruptionError | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
@@ -190,6 +195,8 @@ class Checkpointer:
         if self._is_asked or self._applied < 0 or self._runs.is_due:
             return True
         grown = self._log.pointers.committed - self._applied
+        if grown and self._clock.monotonic_ns() - self._saved_ns >= AGE_SAVED_NS:
+            return True
         return grown >= max(self._interval_bytes, GROWTH_FACTOR * self._size)
 
     def step(self) -> CheckpointJob | None:
@@ -288,6 +295,7 @@ class Checkpointer:
             self._log_failure(job.control.number, self.failure)
             return
         self._failed_ns = None
+        self._saved_ns = self._clock.monotonic_ns()
         self._is_asked = False
         self._applied = job.saved.applied
         self._size = job.saved.size + sum(entry.size for entry in job.control.runs)
