@@ -209,6 +209,21 @@ cdef class TimerMemtable:
         )
         return 0
 
+    def add_timers(self, TimerMemtable newer not None):
+        """Append a copy of the rows of timers of the next memtable, which stays as it is.
+
+        No thread may be using either of them. O(rows of `newer`).
+
+        Args:
+            newer: a memtable that is not released.
+
+        Raises:
+            MemoryError: this memtable is incomplete; discard it.
+        """
+        assert not self.is_sorted
+        append_rows(&self.pushed, &newer.pushed)
+        append_rows(&self.completed, &newer.completed)
+
     def absorb(self, TimerMemtable newer not None):
         """Append the rows of the next memtable. Rows may be added to this memtable again.
 

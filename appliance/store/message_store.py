@@ -315,6 +315,7 @@ class MessageStore:
             self._files,
             self.state,
             self.checkpoints,
+            start.runs,
             append=self._try_append,
             id_memory_ms=self._config.completed_id_memory_ms,
         )

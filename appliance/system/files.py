@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, NoReturn, Protocol
 
@@ -182,6 +182,12 @@ class OsFile:
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
+
+    def __del__(self) -> None:
+        # A file of the log that was freed is closed when the last read of it ends: until then the
+        # file system keeps its space.
+        with suppress(StorageError):
+            self.close()
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         total = sum(map(len, buffers))

@@ -1,7 +1,7 @@
 """Frees the first segments of the log when nothing in them is needed any longer.
 
-    loop     limit     the first kept record, the oldest remembered ids, the saved state
-    thread   FindJob   the first pending timer, in the runs of the saved state
+    loop     limit     the first kept record, the oldest remembered ids
+    thread   FindJob   the first pending timer, in the runs and in what no run holds yet
     loop     carry     appends the control state again, a slice a turn; waits for the flush
     thread   FreeJob   writes the new start into both copies of the checkpoint, removes the files
 
@@ -22,21 +22,17 @@ from appliance.errors import CorruptionError, StorageError
 from appliance.store.head.control_values import control_values
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import Segment
-from appliance.store.runs.run_files import RunEntry
-from appliance.store.runs.run_set import first_timer
+from appliance.store.runs.run_set import Runs, TimersNow
 from appliance.store.state.carry_frames import encode_carry
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.state import State
-from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS, counted
+from appliance.units import MS_PER_SECOND, NS_PER_MS, counted
 
 CARRY_DIVISOR: Final = 4
 """A carry may take a quarter of the bytes that it frees."""
 
 RETRY_NS: Final = 10 * MS_PER_SECOND * NS_PER_MS
 """The pause after an attempt that freed nothing."""
-
-REFRESH_NS: Final = 10 * MS_PER_MINUTE * NS_PER_MS
-"""The time between two states that are saved only because a timer keeps its segment."""
 
 Phase: TypeAlias = Literal["idle", "finding", "carrying", "flushing", "freeing"]
 
@@ -52,16 +48,14 @@ class FindJob:
         error: why the runs cannot be read; None if they were.
     """
 
-    files: DataFiles
-    runs: tuple[RunEntry, ...]
-    topics: tuple[int, ...]
+    timers: TimersNow
     found: int | None = None
     error: StorageError | CorruptionError | None = None
 
     def run(self) -> None:
         """Read the runs as far as needed; may run on any thread."""
         try:
-            self.found = first_timer(self.files.fs, self.files.paths, self.runs, self.topics)
+            self.found = self.timers.first_position()
         except (StorageError, CorruptionError) as error:
             self.error = error
 
@@ -124,6 +118,7 @@ class HeadFreer:
         files: DataFiles,
         state: State,
         checkpoints: Checkpointer,
+        runs: Runs,
         *,
         append: Callable[[int, bytes, int], bool],
         id_memory_ms: int,
@@ -133,7 +128,8 @@ class HeadFreer:
         Args:
             files: the log and the checkpoint.
             state: what is carried.
-            checkpoints: has the saved state whose runs say which timers are pending.
+            checkpoints: knows how large the state is, and saves it after its log was cut.
+            runs: say which timers are pending.
             append: (kind, payload, flags) appends a control frame; False if the disk is full.
             id_memory_ms: how long ids of completed timers are remembered.
         """
@@ -141,11 +137,11 @@ class HeadFreer:
         self._log = files.log
         self._state = state
         self._checkpoints = checkpoints
+        self._runs = runs
         self._append = append
         self._id_memory_ms = id_memory_ms
         self._phase: Phase = "idle"
         self._tried_ns: int | None = None
-        self._refreshed_ns = files.clock.monotonic_ns()
         self._cut = 0
         self._values: Iterator[list[bytes]] = iter(())
         self._carried_pos = 0
@@ -184,9 +180,8 @@ class HeadFreer:
         if job.error is not None:
             _log.warning("no segment is freed, the timers cannot be read: %s", job.error)
             return
-        if job.found is not None and job.found < self._cut:
-            self._cut = self._base_of(job.found)
-            self._refresh()
+        if job.found is not None:
+            self._cut = min(self._cut, self._base_of(job.found))
         if self._is_worth(self._cut):
             self._phase = "carrying"
             self._values = control_values(self._state)
@@ -200,27 +195,18 @@ class HeadFreer:
 
     def _begin(self, kept_from: int) -> FindJob | None:
         """Find how far the log may be freed, except for timers; look for these on a thread."""
-        log, saved = self._log, self._checkpoints.saved
+        log = self._log
         limit = min(kept_from, log.pointers.flushed, self._remembered_from())
         cut = self._base_of(limit)
         if cut <= log.start_pos:
             return None
         self._tried_ns = self._files.clock.monotonic_ns()
-        if saved is None or saved.applied < cut:
-            self._checkpoints.ask()
-            return None
-        if not self._is_worth(cut):
+        timers = self._runs.timers_now() if self._is_worth(cut) else None
+        if timers is None:
             return None
         self._phase = "finding"
         self._cut = cut
-        return FindJob(self._files, saved.runs, tuple(self._state.projections.topics_by_id))
-
-    def _refresh(self) -> None:
-        """Have the state saved now and then: the timer may have been completed since."""
-        now_ns = self._files.clock.monotonic_ns()
-        if now_ns - self._refreshed_ns >= REFRESH_NS:
-            self._refreshed_ns = now_ns
-            self._checkpoints.ask()
+        return FindJob(timers)
 
     def _remembered_from(self) -> int:
         """A log position below which no frame completed a timer whose id is remembered."""
@@ -235,9 +221,7 @@ class HeadFreer:
 
     def _is_worth(self, cut: int) -> bool:
         """Whether a carry costs little beside what is freed."""
-        saved = self._checkpoints.saved
-        size = 0 if saved is None else saved.size
-        return cut - self._log.start_pos > CARRY_DIVISOR * size
+        return cut - self._log.start_pos > CARRY_DIVISOR * self._checkpoints.snapshot_bytes
 
     # Carry
 
@@ -272,6 +256,8 @@ class HeadFreer:
     def _end_free(self, job: FreeJob) -> None:
         self._phase = "idle"
         self._tried_ns = None
+        # Without a saved state inside the log, a start would replay all of it.
+        self._checkpoints.ask()
         freed_bytes = sum(segment.size for segment in job.freed)
         self.freed_bytes += freed_bytes
         _log.info(

@@ -217,6 +217,44 @@ def merged_blocks(
             return
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class TimersNow:
+    """All pending timers at one moment, for a thread to read: the runs, and a copy of what no run
+    holds yet.
+    """
+
+    fs: FileSystem
+    paths: DataPaths
+    entries: tuple[RunEntry, ...]
+    memtable: TimerMemtable
+    topics: "array[int]"
+
+    def first_position(self) -> int | None:
+        """Find the pending timer that was accepted first; call it once.
+
+        Returns:
+            The log position of the frame that accepted it, None if nothing is pending.
+
+        Raises:
+            StorageError: a run cannot be read.
+            CorruptionError: a run is damaged.
+        """
+        merge = RunMerge(
+            RUN_TIMERS,
+            source_count=len(self.entries) + 1,
+            topics=self.topics,
+            is_whole=True,
+            now_ms=0,
+        )
+        self.memtable.sort()
+        with ExitStack() as stack:
+            sources = [open_run(stack, self.fs, self.paths, entry) for entry in self.entries]
+            sources.append(iter(memtable_blocks(self.memtable, RUN_TIMERS)))
+            for block, _ in merged_blocks(merge, sources):
+                return int.from_bytes(block[:8], "big")
+        return None
+
+
 class Runs:
     """The runs of one store. All but `RunsJob.run`, `check` and `keep` belong to the event loop.
 
@@ -374,6 +412,21 @@ class Runs:
             self._next_numbers[kind] += 1
         return self._job
 
+    def timers_now(self) -> TimersNow | None:
+        """Return all pending timers as of now; None while a job writes some of them."""
+        if self._job is not None:
+            return None
+        copy = TimerMemtable()
+        for memtable in (*self._frozen, self._memtable):
+            copy.add_timers(memtable)
+        return TimersNow(
+            fs=self._fs,
+            paths=self._paths,
+            entries=tuple(entry for entry in self.entries if entry.kind == RUN_TIMERS),
+            memtable=copy,
+            topics=array("i", self._projections.topics_by_id),
+        )
+
     def end(self, job: RunsJob) -> None:
         """Note that a job has succeeded: its entries are now those of the store."""
         assert job is self._job
@@ -403,35 +456,3 @@ class Runs:
                 number = parse_segment_name(name)
                 if number is not None and (kind, number) not in kept:
                     self._fs.unlink(directory / name)
-
-
-def first_timer(
-    fs: FileSystem, paths: DataPaths, entries: Sequence[RunEntry], topics: Sequence[int]
-) -> int | None:
-    """Find the pending timer that was accepted first; may run on any thread.
-
-    Args:
-        fs, paths: the files.
-        entries: all runs of a checkpoint.
-        topics: ids of the topics that exist; timers of others are not pending.
-
-    Returns:
-        The log position of the frame that accepted it, None if nothing is pending.
-
-    Raises:
-        StorageError: a run cannot be read.
-        CorruptionError: a run is damaged.
-    """
-    of_kind = [entry for entry in entries if entry.kind == RUN_TIMERS]
-    merge = RunMerge(
-        RUN_TIMERS,
-        source_count=len(of_kind),
-        topics=array("i", topics),
-        is_whole=True,
-        now_ms=0,
-    )
-    with ExitStack() as stack:
-        sources = [open_run(stack, fs, paths, entry) for entry in of_kind]
-        for block, _ in merged_blocks(merge, sources):
-            return int.from_bytes(block[:8], "big")
-    return None

@@ -45,21 +45,6 @@ PARTITIONS_PER_SLICE: Final = 128
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRuns:
-    """The newest saved state, as far as others need it.
-
-    Attributes:
-        applied: its log position.
-        size: bytes of its state snapshot.
-        runs: its timers and ids.
-    """
-
-    applied: int
-    size: int
-    runs: tuple[RunEntry, ...]
-
-
 @dataclass(slots=True, eq=False)
 class CheckpointJob:
     """The part of one checkpoint that runs on a thread.
@@ -122,7 +107,7 @@ class Checkpointer:
 
     Attributes:
         fs, paths, checkpoint: as passed to the constructor.
-        saved: the newest saved state; None if there is none that can be used.
+        snapshot_bytes: size of the newest state snapshot; 0 if there is none.
         failure: the error that ended the last attempt or kept it from merging older runs; None if
             there was none.
     """
@@ -158,12 +143,10 @@ class Checkpointer:
         last = self.checkpoint.last
         newest = last.states[:1] if last is not None else ()
         self._applied = newest[0].applied if newest else -1
-        self.saved: SavedRuns | None = None
+        self.snapshot_bytes = newest[0].size if newest else 0
         self._size = newest[0].size if newest else 0
         if newest and newest[0].number in kept:
-            entries = kept[newest[0].number].runs
-            self._size += sum(entry.size for entry in entries)
-            self.saved = SavedRuns(newest[0].applied, newest[0].size, entries)
+            self._size += sum(entry.size for entry in kept[newest[0].number].runs)
         self._capture: Capture | None = None
         self._job: CheckpointJob | None = None
         self._failed_ns: int | None = None
@@ -299,7 +282,7 @@ class Checkpointer:
         self._is_asked = False
         self._applied = job.saved.applied
         self._size = job.saved.size + sum(entry.size for entry in job.control.runs)
-        self.saved = SavedRuns(job.saved.applied, job.saved.size, job.control.runs)
+        self.snapshot_bytes = job.saved.size
         if self._is_debug:
             _log.debug(
                 "checkpoint number=%d applied=%d bytes=%d took_ms=%d",
