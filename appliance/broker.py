@@ -43,6 +43,7 @@ from appliance.store.state.flushed_mark import FlushedMark
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.topics import Topics
+from appliance.units import NS_PER_MS
 
 NODE_ID: Final = 1
 
@@ -101,16 +102,14 @@ class Broker:
         self.topics = Topics(state.topics, state.projections, config)
         self.groups = state.groups
         self.search = OffsetSearch(store.log.view, state.epochs, self._decompress)
-        assert state.age_clock is not None
+        assert state.expiry is not None
         self.retention = Retention(
             self.clock,
             self.topics,
             self.search,
             config,
-            ages=state.ages,
+            expiry=state.expiry,
             sizes=state.sizes,
-            age_clock=state.age_clock,
-            visible_end=lambda: store.log.pointers.visible,
         )
         splitter = BatchSplitter(
             list(config.delay_levels),
@@ -256,7 +255,7 @@ class Broker:
 
     def timer_state(self, topic: Topic, user_id: bytes) -> TimerState:
         """Return the state of the timer with that id in that topic."""
-        found = self._store.state.projections.timer_state(topic, user_id, self.clock.wall_ms())
+        found = self._store.state.projections.timer_state(topic, user_id)
         if found is None:
             return TimerState("unknown")
         state, due_at, partition = found
@@ -313,13 +312,22 @@ class Broker:
         store = self._store
         store.save_units(partitions_max=HOUSEKEEPING_PARTITIONS)
         store.cold.retry_damaged(store.damage)
-        store.state.projections.ids.expire_some(self.clock.wall_ms(), HOUSEKEEPING_IDS)
-        store.forget_producers(
-            self.clock.wall_ms() - self.config.producer_id_expiry_ms,
-            partitions_max=HOUSEKEEPING_PARTITIONS,
-        )
-        store.state.offset_expiry.expire_some(self.clock.wall_ms())
         self.retention.step()
+        self._expire_state()
+
+    def _expire_state(self) -> None:
+        """Let ids, producers and offsets expire, in slices; by the age that `retention` steps."""
+        state, config = self._store.state, self.config
+        assert state.expiry is not None
+        position_before = state.expiry.position_before
+        ids = state.projections.ids
+        ids.forget_below(position_before(config.completed_id_memory_ms))
+        ids.expire_some(HOUSEKEEPING_IDS)
+        self._store.forget_producers(
+            position_before(config.producer_id_expiry_ms), partitions_max=HOUSEKEEPING_PARTITIONS
+        )
+        monotonic_ms = self.clock.monotonic_ns() // NS_PER_MS
+        state.offset_expiry.expire_some(monotonic_ms, position_before)
 
     @property
     def checkpoints(self) -> Checkpointer:

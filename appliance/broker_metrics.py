@@ -31,7 +31,7 @@ def gauges(
     """
     projections, pointers = store.state.projections, store.log.pointers
     due, memory = projections.due, store.log.view.memory
-    age_clock = store.state.age_clock
+    expiry = store.state.expiry
     disk = store.disk_space.status()
     return Gauges(
         connections=connections,
@@ -46,7 +46,7 @@ def gauges(
         log_flushed_pos=pointers.flushed,
         log_visible_pos=pointers.visible,
         recovered_damage=len(store.damage),
-        clock_jump_seconds=age_clock.jump_ms // MS_PER_SECOND if age_clock else 0,
+        clock_jump_seconds=expiry.age_clock.jump_ms // MS_PER_SECOND if expiry else 0,
         disk_full=store.log.is_full,
         disk_state=DISK_STATES.index(disk.state),
         disk_total_bytes=disk.total_bytes,

@@ -2,25 +2,27 @@
 
 A sweep visits all partitions with a limit, a slice a turn, about once a minute:
 
-    age limit    AgeClock - limit -> LogAges: a log position -> OffsetSearch: an offset -.
-    size limit   SizeMarks: an offset ---------------------------------------------------+-> start
+    age limit    Expiry: a log position -> OffsetSearch: an offset -.
+    size limit   SizeMarks: an offset ------------------------------+-> start
 
 The age of a record counts from its visible frame, so a record that was delayed for 90 days does not
 expire on delivery, and a timer that is pending never expires. A topic whose starts move gets one
-topic frame: replay does not know the limits. Layer 3; does no I/O.
+topic frame: replay does not know the limits. The frame has all partitions of the topic, so starts
+move in coarse steps: `AGE_PARTS`, `BYTES_PER_FRAME_BYTE`. Layer 3; does no I/O.
 """
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
+from _core.bytes.layout import FRAME_HEADER_SIZE
 from _core.queue.partition import Partition, Topic
 from appliance.config.config import Config
 from appliance.errors import ColdFrameError, RequestError
 from appliance.model import ColdPlace
 from appliance.offset_search import NO_RECORD, OffsetSearch
-from appliance.store.state.age_clock import AgeClock
-from appliance.store.state.log_ages import LogAges, SizeMarks
+from appliance.store.state.expiry import Expiry
+from appliance.store.state.log_ages import SizeMarks
 from appliance.system.clock import Clock
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
@@ -30,6 +32,21 @@ PARTITIONS_PER_SLICE: Final = 256
 
 COLD_READS_MAX: Final = 200
 """Reads for one partition in one sweep; a binary search takes about forty."""
+
+AGE_PARTS: Final = 64
+"""The starts of a topic rise by age at most this often within its age limit."""
+
+BYTES_PER_FRAME_BYTE: Final = 16
+"""The starts of a topic rise by size when it has grown by this many times the topic frame."""
+
+PARTITION_FRAME_BYTES: Final = 24
+"""What a partition takes in a topic frame."""
+
+TOPIC_FRAME_BYTES: Final = FRAME_HEADER_SIZE + 128
+"""What the rest takes, with an average name and settings."""
+
+SPREAD_MS: Final = 7_919_000
+"""Between the steps of topics with consecutive ids, modulo the step; a prime number of seconds."""
 
 NEVER: Final = -1
 
@@ -72,10 +89,8 @@ class Retention:
         search: OffsetSearch,
         config: Config,
         *,
-        ages: LogAges,
+        expiry: Expiry,
         sizes: SizeMarks,
-        age_clock: AgeClock,
-        visible_end: Callable[[], int],
     ) -> None:
         """Start with a sweep.
 
@@ -83,22 +98,21 @@ class Retention:
             clock: for the pauses between sweeps.
             topics, search: the topics, and their records.
             config: the limits of topics that set none.
-            ages, sizes, age_clock: the marks and the clock, which the state keeps.
-            visible_end: returns the log position after the last visible frame.
+            expiry, sizes: how old the log is, and marks of sizes; the state keeps both.
         """
         self._clock = clock
         self._topics = topics
         self._search = search
         self._config = config
-        self._ages = ages
+        self._expiry = expiry
         self._sizes = sizes
-        self._age_clock = age_clock
-        self._visible_end = visible_end
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
         self._asked: Cleanup | None = None
         self._firsts: dict[int, dict[int, tuple[int, int]]] = {}
         """By topic id and partition: a start offset, and the log position of its record."""
+        self._sizes_at: dict[int, tuple[int, int]] = {}
+        """By topic id: its size limit when its starts last rose by size, and its bytes then."""
         self.expired_records = 0
         self.kept_from = 0
         self.cold: ColdPlace | None = None
@@ -106,12 +120,11 @@ class Retention:
     @property
     def clock_jump_ms(self) -> int:
         """How far the wall clock is ahead of the age that records have, in milliseconds."""
-        return self._age_clock.jump_ms
+        return self._expiry.age_clock.jump_ms
 
     def confirm_clock(self) -> int:
         """Trust the wall clock at once; return by how many milliseconds all records age."""
-        jump_ms = self._age_clock.confirm()
-        self._note_age(jump_ms)
+        jump_ms = self._expiry.confirm()
         self._began_ns = None
         return jump_ms
 
@@ -154,7 +167,7 @@ class Retention:
     # A sweep. Its generators yield what must be read first, or None at the end of a slice.
 
     def _run(self, cleanup: Cleanup) -> Generator[ColdPlace | None, None, None]:
-        self._note_age(self._age_clock.step())
+        self._expiry.step()
         limited: set[tuple[int, int]] = set()
         firsts: dict[int, dict[int, tuple[int, int]]] = {}
         visited = 0
@@ -168,7 +181,7 @@ class Retention:
             age_limit_ms, size_limit = self._limits(topic)
             cut_pos = 0
             if age_limit_ms != NEVER:
-                cut_pos = self._ages.position_of(self._age_clock.age_ms - age_limit_ms)
+                cut_pos = self._position_to_expire(topic, age_limit_ms)
             if size_limit != NEVER:
                 limited.update((topic.topic_id, each.index) for each in topic.partitions)
             if cleanup.topic is not None and topic is not cleanup.topic:
@@ -179,14 +192,17 @@ class Retention:
             if cut_pos or size_limit != NEVER:
                 yield from self._expire(topic, cut_pos, size_limit, cleanup)
         self._sizes.keep(limited)
-        self._firsts = firsts  # without those of topics that are gone
+        # Without those of topics that are gone.
+        self._firsts = firsts
+        limited_ids = {topic_id for topic_id, _ in limited}
+        self._sizes_at = {key: at for key, at in self._sizes_at.items() if key in limited_ids}
         yield from self._find_kept()
         if cleanup.done is not None:
             cleanup.done()
 
     def _find_kept(self) -> Generator[ColdPlace | None, None, None]:
         """Find the first kept record of the log: start offsets only rise, so it stays true."""
-        kept = self._visible_end()
+        kept = self._expiry.visible_end()
         visited = 0
         for topic in self._topics.all():
             for partition in list(topic.partitions):
@@ -213,15 +229,20 @@ class Retention:
 
         While the wall clock is in doubt, both readings of the instant must agree.
         """
-        age_clock = self._age_clock
+        age_clock = self._expiry.age_clock
         since_ms = max(0, self._clock.wall_ms() - wall_ms)
-        return self._ages.position_of(min(age_clock.age_ms - since_ms, age_clock.age_at(wall_ms)))
+        age_ms = min(age_clock.age_ms - since_ms, age_clock.age_at(wall_ms))
+        return self._expiry.ages.position_of(age_ms)
 
-    def _note_age(self, jump_ms: int) -> None:
-        if jump_ms:
-            self._ages.raise_doubtful(jump_ms)
-        age_clock = self._age_clock
-        self._ages.note(self._visible_end(), age_clock.age_ms, is_certain=age_clock.is_certain)
+    def _position_to_expire(self, topic: Topic, limit_ms: int) -> int:
+        """A log position below which all is older than the limit; it rises in coarse steps.
+
+        Topics of one limit take their steps at different times.
+        """
+        age_ms = self._expiry.age_clock.age_ms - limit_ms
+        step_ms = max(1, limit_ms // AGE_PARTS)
+        late_ms = (age_ms - topic.topic_id * SPREAD_MS) % step_ms
+        return self._expiry.ages.position_of(age_ms - late_ms)
 
     def _limits(self, topic: Topic) -> tuple[int, int]:
         """The age in ms and the bytes that a topic keeps, or NEVER."""
@@ -235,16 +256,23 @@ class Retention:
         self, topic: Topic, cut_pos: int, size_limit: int, cleanup: Cleanup
     ) -> Generator[ColdPlace | None, None, None]:
         starts: dict[int, int] = {}
+        by_size: dict[int, int] = {}
+        total = 0
         for number, partition in enumerate(list(topic.partitions), 1):
             start = yield from self._start_by_age(partition, cut_pos)
+            if start > partition.start_offset:
+                starts[partition.index] = start
             if size_limit != NEVER:
                 key = topic.topic_id, partition.index
                 end, size = partition.visible_offset, partition.log_bytes
-                start = max(start, self._sizes.excess(key, end, size, size_limit))
-            if start > partition.start_offset:
-                starts[partition.index] = start
+                by_size[partition.index] = self._sizes.excess(key, end, size, size_limit)
+                total += size
             if number % PARTITIONS_PER_SLICE == 0:
                 yield None
+        if starts or self._has_grown(topic, size_limit, total):
+            for index, start in by_size.items():
+                if start > max(starts.get(index, 0), topic.partitions[index].start_offset):
+                    starts[index] = start
         if starts and not topic.deleted:
             before = sum(topic.partitions[index].start_offset for index in starts)
             count = max(0, sum(starts.values()) - before)
@@ -253,9 +281,16 @@ class Retention:
                 if not cleanup.is_dry_run:
                     self._topics.delete_records(topic, starts)
                     self.expired_records += count
+                    self._sizes_at[topic.topic_id] = size_limit, total
                 cleanup.expired[topic.name] = count
             except RequestError as error:
                 cleanup.error = error
+
+    def _has_grown(self, topic: Topic, size_limit: int, total: int) -> bool:
+        """Whether a topic of `total` bytes has grown enough for another topic frame by size."""
+        limit_then, total_then = self._sizes_at.get(topic.topic_id, (NEVER, 0))
+        frame_size = TOPIC_FRAME_BYTES + PARTITION_FRAME_BYTES * len(topic.partitions)
+        return limit_then != size_limit or total - total_then >= BYTES_PER_FRAME_BYTE * frame_size
 
     def _start_by_age(self, partition: Partition, cut_pos: int) -> Generator[ColdPlace, None, int]:
         """Find the offset of the first record at or after a log position."""

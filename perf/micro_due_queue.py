@@ -115,7 +115,7 @@ def measure_ids(count: int) -> None:
     expired = Meter()
     calls.forget_ids(index, 1)
     while index.count:
-        expired.run(4096, lambda: index.expire_some(START_MS, 4096))
+        expired.run(4096, lambda: index.expire_some(4096))
     print(f"{'ids':12} {put.text('put')}; {overwritten.text('overwrite')}; ", end="")
     print(f"{expired.text('expire')} (slots)")
 

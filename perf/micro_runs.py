@@ -32,7 +32,7 @@ DAY_MS: Final = 86_400_000
 
 
 def new_projections() -> Projections:
-    projections = Projections(id_key=bytes(16), completed_id_memory_ms=DAY_MS)
+    projections = Projections(id_key=bytes(16))
     for topic_id in range(1, TOPICS + 1):
         topic = Topic(f"t{topic_id}", UUID(int=topic_id), topic_id, {})
         projections.add_topic(topic, [(0, 0, -1)] * PARTITIONS)
@@ -109,7 +109,7 @@ def drain(steps: Iterator[int]) -> float:
 
 def save(what: str, runs: Runs, pos: int, rows: int) -> None:
     begin = time.perf_counter()
-    job = runs.freeze(pos, START_MS)
+    job = runs.freeze(pos)
     frozen = time.perf_counter() - begin
     with Stalls() as stalls:
         spent = timed(job.run)
@@ -149,7 +149,7 @@ def load_all(
     spent = timed(lambda: drain(loading.check(runs.entries)))
     print(f"{check_name:24} {spent:6.2f} s, {rows / spent / 1e6:5.1f} M rows/s")
     begin = time.thread_time()
-    slowest = drain(loading.load(runs.entries, 1, START_MS))
+    slowest = drain(loading.load(runs.entries, 1))
     spent = time.thread_time() - begin
     loaded = projections.due.pending
     print(

@@ -219,7 +219,7 @@ cdef enum:
     RUN_ID_AT_TOPIC_ID = 12       # i32
     RUN_ID_AT_ACCEPT_POS = 16     # i64
     RUN_ID_AT_DUE = 24            # i64, epoch ms
-    RUN_ID_AT_FORGET_TIME = 32    # i64, epoch ms; 0 = pending
+    RUN_ID_AT_COMPLETED_POS = 32  # i64, after the frame that completed the timer; 0 = pending
     RUN_ID_AT_INDEX = 40          # i32
     RUN_ID_AT_PARTITION = 44      # i32
     RUN_ID_AT_STATE = 48          # u8, as in the id index; three zero bytes follow

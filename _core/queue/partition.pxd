@@ -17,6 +17,7 @@ cdef struct Sequenced:
 cdef class ProducerState:
     cdef readonly int16_t epoch
     cdef readonly int64_t last_ms
+    cdef readonly int64_t last_pos
     cdef Sequenced batches[REMEMBERED_BATCHES]
     cdef int count
     cdef int newest
@@ -89,5 +90,5 @@ cdef class Partition:
         self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found
     )
     cdef int note_sequence(
-        self, int64_t producer_id, int16_t epoch, const Sequenced* batch, int64_t now_ms
+        self, int64_t producer_id, int16_t epoch, const Sequenced* batch
     ) except -1

@@ -42,7 +42,7 @@ cdef enum:
 # Sizes of the producer state in carry frames and state snapshots: docs/FORMAT.md, sequences.
 cdef enum:
     SEQUENCES_HEAD_SIZE = 8
-    PRODUCER_SIZE = 12
+    PRODUCER_SIZE = 20
     SEQUENCE_SIZE = 24
 
 
@@ -52,6 +52,7 @@ cdef class ProducerState:
     Attributes:
         epoch: producer epoch.
         last_ms: store time of its last batch, epoch ms.
+        last_pos: log position after the frame of that batch.
     """
 
     @property
@@ -360,7 +361,7 @@ cdef class Partition:
         return SEQUENCE_OUT_OF_ORDER
 
     cdef int note_sequence(
-        self, int64_t producer_id, int16_t epoch, const Sequenced* batch, int64_t now_ms
+        self, int64_t producer_id, int16_t epoch, const Sequenced* batch
     ) except -1:
         cdef ProducerState state = <ProducerState>self.producers.get(producer_id)
         if state is None:
@@ -376,7 +377,8 @@ cdef class Partition:
         state.batches[state.newest] = batch[0]
         if state.count < REMEMBERED_BATCHES:
             state.count += 1
-        state.last_ms = now_ms
+        state.last_ms = batch.store_time_ms
+        state.last_pos = batch.end_pos
         return 0
 
     def encode_producers(self):
@@ -400,6 +402,7 @@ cdef class Partition:
                 store_u16(p + 8, state.epoch)
                 p[10] = state.count
                 p[11] = 0
+                store_u64(p + 12, state.last_pos)
                 p += PRODUCER_SIZE
                 for i in range(state.count):
                     # Oldest first. In a full ring, the oldest follows the newest.
@@ -451,22 +454,24 @@ cdef class Partition:
                 batch.answer = load_i64(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 8)
                 batch.store_time_ms = load_i64(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 16)
                 batch.end_pos = end_pos
-                self.note_sequence(producer_id, load_i16(p + 8), &batch, batch.store_time_ms)
+                self.note_sequence(producer_id, load_i16(p + 8), &batch)
+            if batches:
+                (<ProducerState>self.producers[producer_id]).last_pos = load_i64(p + 12)
             p += PRODUCER_SIZE + batches * SEQUENCE_SIZE
             left -= PRODUCER_SIZE + batches * SEQUENCE_SIZE
             count -= 1
         if left:
             raise ValueError(f"{left} bytes after the last producer")
 
-    def forget_producers(self, int64_t idle_since_ms):
-        """Remove producers whose last batch is older than `idle_since_ms` (epoch ms).
+    def forget_producers(self, int64_t below_pos):
+        """Remove producers whose last batch has its frame below log position `below_pos`.
 
         Returns:
             The number of producers removed.
         """
         idle = [
             producer_id for producer_id, state in self.producers.items()
-            if (<ProducerState>state).last_ms < idle_since_ms
+            if (<ProducerState>state).last_pos <= below_pos
         ]
         for producer_id in idle:
             del self.producers[producer_id]

@@ -36,6 +36,8 @@ cdef class CheckedProjections(Projections):
         """Start empty. The arguments are those of `Projections`."""
         self.faults = []
         self.waiting = CancelledTimers()
+        # Only the ids of pending timers matter to later frames.
+        self.ids.forget_below(INT64_MAX)
 
     cdef int fault(self, int64_t pos, str expected, str found) except -1:
         self.fault_count += 1
@@ -68,7 +70,7 @@ cdef class CheckedProjections(Projections):
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms
     ) except -1:
         cdef NamedTimer known
-        cdef bint found = self.ids.find(topic_id, name, size, now_ms, &known)
+        cdef bint found = self.ids.find(topic_id, name, size, &known)
         cdef int cancelled = Projections._cancel_pending(self, topic_id, name, size, now_ms)
         if cancelled and found:
             self.waiting._discard(known.position, known.record_index)

@@ -37,7 +37,6 @@ cdef class Projections:
     cdef readonly int64_t producer_id_seen
     cdef readonly bytes id_key
     cdef int64_t level_next[LEVELS_MAX + 1]    # next offset of each delay level; [0] is not used
-    cdef int64_t completed_id_memory_ms
     cdef int64_t capture_serial
     cdef list captured           # (topic id, sequences of one partition)
     cdef list uncaptured         # partitions whose producers are not collected yet; None when done

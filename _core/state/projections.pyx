@@ -56,17 +56,15 @@ cdef class Projections:
             not recorded.
     """
 
-    def __cinit__(self, *, bytes id_key not None, int64_t completed_id_memory_ms):
+    def __cinit__(self, *, bytes id_key not None):
         """Start empty.
 
         Args:
             id_key: 16 random bytes, the key of the hash of the id index.
-            completed_id_memory_ms: how long the id of a completed timer is remembered, ms.
         """
         self.due = DueQueue()
         self.ids = IdIndex(id_key)
         self.id_key = id_key
-        self.completed_id_memory_ms = completed_id_memory_ms
         self.topics_by_name, self.topics_by_id, self.topics_by_uuid = {}, {}, {}
         self.partitions = []
         self.lost_ranges, self.dropped = [], set()
@@ -199,7 +197,9 @@ cdef class Projections:
         """
         if self.ids.count:
             raise ValueError("cannot change the hash key: the id index is not empty")
+        forget_pos = self.ids.forget_pos
         self.ids = IdIndex(key)
+        self.ids.forget_below(forget_pos)
         self.id_key = key
 
     def level_offset(self, int level):
@@ -354,7 +354,7 @@ cdef class Projections:
         batch.answer = h.base_offset if h.record_count == received else -1
         batch.end_pos = h.position + h.size
         batch.store_time_ms = h.store_time_ms
-        return partition.note_sequence(h.producer_id, h.producer_epoch, &batch, h.store_time_ms)
+        return partition.note_sequence(h.producer_id, h.producer_epoch, &batch)
 
     cdef int _apply_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p
@@ -381,7 +381,7 @@ cdef class Projections:
     ) except -1:
         """Cancel the pending timer with that id. Returns 1 if there was one, else 0."""
         cdef NamedTimer known
-        if not self.ids.find(topic_id, name, size, now_ms, &known) or known.state != PENDING:
+        if not self.ids.find(topic_id, name, size, &known) or known.state != PENDING:
             return 0
         if self.memtable is not None:
             self.memtable.complete(known.position, known.record_index)
@@ -409,7 +409,7 @@ cdef class Projections:
             named.record_index = timer.record_index
             named.partition = timer.partition
             named.due_ms = timer.due_ms
-            named.forget_at_ms = 0
+            named.completed_pos = 0
             named.state = PENDING
             self.ids.put(h.topic_id, name, size, &named)
             self._note_id()
@@ -435,7 +435,7 @@ cdef class Projections:
         if entry[CANCEL_AT_KIND] == CANCEL_BY_HEADER:
             if not pending:
                 return 0  # too late or unknown, which is not an error
-            self.ids.find(h.topic_id, name, size, h.store_time_ms, &known)
+            self.ids.find(h.topic_id, name, size, &known)
             known.state = CANCELLED
             self.timers_cancelled += 1
         else:
@@ -446,7 +446,7 @@ cdef class Projections:
             known.due_ms = load_i64(entry + CANCEL_AT_DUE)
             known.state = DELIVERED
             self.timers_replaced += pending
-        known.forget_at_ms = h.store_time_ms + self.completed_id_memory_ms
+        known.completed_pos = h.position + h.size
         self.ids.put(h.topic_id, name, size, &known)
         return self._note_id()
 
@@ -479,7 +479,7 @@ cdef class Projections:
                 self.memtable.complete(accept_pos, index)
             if size and self.ids.complete(
                 h.topic_id, name, size, accept_pos, index, state,
-                h.store_time_ms + self.completed_id_memory_ms,
+                h.position + h.size,
             ):
                 self._note_id()
             name += size
@@ -490,22 +490,21 @@ cdef class Projections:
             self.timers_cancelled += h.timer_count
         return 0
 
-    def timer_state(self, Topic topic not None, bytes user_id not None, int64_t now_ms):
+    def timer_state(self, Topic topic not None, bytes user_id not None):
         """Look up the state of the timer with that id.
 
         Args:
             topic: topic of the id.
             user_id: 1 to 255 bytes.
-            now_ms: epoch ms; ids completed longer ago than `completed_id_memory_ms` are unknown.
 
         Returns:
-            (state, due in epoch ms, partition), or None if the id is unknown. The state is
-            "pending", "cancelled" or "delivered".
+            (state, due in epoch ms, partition), or None if the id is unknown or has expired. The
+            state is "pending", "cancelled" or "delivered".
         """
         cdef NamedTimer known
         cdef Partition partition
         if not self.ids.find(
-            topic.topic_id, <const uint8_t*><const char*>user_id, len(user_id), now_ms, &known
+            topic.topic_id, <const uint8_t*><const char*>user_id, len(user_id), &known
         ):
             return None
         partition = <Partition>self.partitions[known.partition]

@@ -127,7 +127,7 @@ cdef class RunLoader:
         slot.topic_id = key.topic_id
         slot.position = load_i64(row + RUN_ID_AT_ACCEPT_POS)
         slot.due_ms = load_i64(row + RUN_ID_AT_DUE)
-        slot.forget_at_ms = load_i64(row + RUN_ID_AT_FORGET_TIME)
+        slot.completed_pos = load_i64(row + RUN_ID_AT_COMPLETED_POS)
         slot.record_index = load_i32(row + RUN_ID_AT_INDEX)
         slot.partition_state = <uint32_t>handle << STATE_BITS | row[RUN_ID_AT_STATE]
         return 0

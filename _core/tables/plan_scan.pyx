@@ -66,7 +66,7 @@ cdef class HistoryProjections(CheckedProjections):
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms
     ) except -1:
         cdef NamedTimer known
-        cdef bint is_known = self.ids.find(topic_id, name, size, now_ms, &known)
+        cdef bint is_known = self.ids.find(topic_id, name, size, &known)
         cdef int cancelled = CheckedProjections._cancel_pending(self, topic_id, name, size, now_ms)
         if cancelled and is_known:
             self.outcomes.complete(known.position, known.record_index, self.cancel_state, now_ms)

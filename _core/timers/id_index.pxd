@@ -16,7 +16,7 @@ cdef struct NamedTimer:
     int32_t record_index
     int32_t partition         # in-process handle, 0 <= partition < 2^29
     int64_t due_ms
-    int64_t forget_at_ms      # > 0; 0 while pending
+    int64_t completed_pos     # log position after the frame that completed it; 0 while pending
     int32_t state
 
 cdef struct NameSlot:         # 48 bytes
@@ -25,7 +25,7 @@ cdef struct NameSlot:         # 48 bytes
     int32_t topic_id
     int64_t position
     int64_t due_ms
-    int64_t forget_at_ms
+    int64_t completed_pos
     int32_t record_index
     uint32_t partition_state  # partition << 2 | state; 0 if the slot is free
 
@@ -49,7 +49,7 @@ cdef class IdIndex:
     cdef readonly int64_t count          # entries, including expired ones not dropped yet
     cdef int64_t allocated_bytes
     cdef uint64_t key[2]
-    cdef int64_t seen_now_ms             # the last time passed in
+    cdef readonly int64_t forget_pos     # timers that were completed below it are forgotten
     cdef NameShard shards[NAME_SHARDS]
     cdef uint8_t* forgotten              # one bit per topic id
     cdef int64_t forgotten_bytes
@@ -57,10 +57,9 @@ cdef class IdIndex:
     cdef uint32_t cursor_shard
     cdef uint32_t cursor_slot
     # In all of these functions the id has `size` bytes, 1 to 255, and topic_id >= 0.
-    # Whether the id is known at now_ms: neither expired nor of a forgotten topic.
+    # Whether the id is known: neither expired nor of a forgotten topic.
     cdef bint find(
-        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms,
-        NamedTimer* out
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, NamedTimer* out
     ) noexcept nogil
     # Inserts or overwrites.
     cdef int put(
@@ -69,7 +68,7 @@ cdef class IdIndex:
     # Sets the state, CANCELLED or DELIVERED, if the id still names that timer. Returns 1 if so.
     cdef int complete(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t position,
-        int32_t record_index, int state, int64_t forget_at_ms
+        int32_t record_index, int state, int64_t completed_pos
     ) except -1 nogil
     # Hides all ids of a topic for good: topic ids are not reused.
     cdef int forget_topic(self, int32_t topic_id) except -1 nogil
@@ -77,7 +76,7 @@ cdef class IdIndex:
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size
     ) noexcept nogil
     cdef NameSlot* _find_slot(self, const NameKey* key) noexcept nogil
-    cdef bint _is_dead(self, const NameSlot* slot, int64_t now_ms) noexcept nogil
+    cdef bint _is_dead(self, const NameSlot* slot) noexcept nogil
     cdef bint _is_topic_forgotten(self, int32_t topic_id) noexcept nogil
     cdef int _make_room(self, NameShard* shard) except -1 nogil
     cdef bint _resize(self, NameShard* shard, uint32_t capacity) noexcept nogil

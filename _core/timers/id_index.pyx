@@ -9,7 +9,7 @@ The index is an open-addressing hash table with linear probing, 48 bytes a slot,
 without tombstones. It is split into 1024 shards by hash. Each shard grows by half on its own, so
 that the broker never stalls while millions of entries are moved. Expired entries and those of
 deleted topics are not found by lookups. They are dropped when their shard grows, or by
-`expire_some`.
+`expire_some`. An id expires by the log position of the frame that completed its timer.
 
 Layer 0: no I/O, no clock. Used by the event loop thread.
 """
@@ -131,6 +131,7 @@ cdef class IdIndex:
 
     Attributes:
         count: number of entries, including expired ones that are not dropped yet.
+        forget_pos: log position; ids of timers that frames below it completed have expired.
     """
 
     def __cinit__(self, bytes key not None):
@@ -188,9 +189,9 @@ cdef class IdIndex:
             return False
         return self.forgotten[topic_id >> 3] >> (topic_id & 7) & 1
 
-    cdef bint _is_dead(self, const NameSlot* slot, int64_t now_ms) noexcept nogil:
+    cdef bint _is_dead(self, const NameSlot* slot) noexcept nogil:
         return (
-            slot.forget_at_ms != 0 and slot.forget_at_ms <= now_ms
+            slot.completed_pos != 0 and slot.completed_pos <= self.forget_pos
         ) or self._is_topic_forgotten(slot.topic_id)
 
     # Size
@@ -203,7 +204,7 @@ cdef class IdIndex:
             return 0
         for i in range(capacity):
             if shard.slots[i].partition_state != 0:
-                alive += not self._is_dead(&shard.slots[i], self.seen_now_ms)
+                alive += not self._is_dead(&shard.slots[i])
         # Grow a shard that stays half full, or the same work would be due again too soon.
         if (<uint64_t>alive + 1) * 2 > capacity:
             capacity = max(capacity + (capacity >> 1), SHARD_CAPACITY_MIN)
@@ -224,7 +225,7 @@ cdef class IdIndex:
         moved.count = 0
         for i in range(shard.capacity):
             slot = &shard.slots[i]
-            if slot.partition_state == 0 or self._is_dead(slot, self.seen_now_ms):
+            if slot.partition_state == 0 or self._is_dead(slot):
                 continue
             at = home_slot(slot.hash_high, capacity)
             while moved.slots[at].partition_state != 0:
@@ -240,19 +241,17 @@ cdef class IdIndex:
     # Entries
 
     cdef bint find(
-        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms,
-        NamedTimer* out
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, NamedTimer* out
     ) noexcept nogil:
         cdef NameKey key = self._key_of(topic_id, name, size)
         cdef NameSlot* slot = self._find_slot(&key)
-        self.seen_now_ms = now_ms
-        if slot == NULL or slot.partition_state == 0 or self._is_dead(slot, now_ms):
+        if slot == NULL or slot.partition_state == 0 or self._is_dead(slot):
             return False
         out.position = slot.position
         out.record_index = slot.record_index
         out.partition = slot.partition_state >> STATE_BITS
         out.due_ms = slot.due_ms
-        out.forget_at_ms = slot.forget_at_ms
+        out.completed_pos = slot.completed_pos
         out.state = slot.partition_state & ((1 << STATE_BITS) - 1)
         return True
 
@@ -266,7 +265,7 @@ cdef class IdIndex:
         assert topic_id >= 0
         assert 0 <= timer.partition < PARTITION_MAX
         assert PENDING <= timer.state <= DELIVERED
-        assert (timer.state == PENDING) == (timer.forget_at_ms == 0)
+        assert (timer.state == PENDING) == (timer.completed_pos == 0)
         key = self._key_of(topic_id, name, size)
         shard = &self.shards[key.hash_high >> (64 - SHARD_BITS)]
         slot = self._find_slot(&key)
@@ -280,7 +279,7 @@ cdef class IdIndex:
         slot.topic_id = topic_id
         slot.position = timer.position
         slot.due_ms = timer.due_ms
-        slot.forget_at_ms = timer.forget_at_ms
+        slot.completed_pos = timer.completed_pos
         slot.record_index = timer.record_index
         slot.partition_state = <uint32_t>timer.partition << STATE_BITS | <uint32_t>timer.state
         self.touched = slot
@@ -288,20 +287,20 @@ cdef class IdIndex:
 
     cdef int complete(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t position,
-        int32_t record_index, int state, int64_t forget_at_ms
+        int32_t record_index, int state, int64_t completed_pos
     ) except -1 nogil:
         cdef NameKey key
         cdef NameSlot* slot
         assert 1 <= size <= NAME_BYTES_MAX
         assert state == CANCELLED or state == DELIVERED
-        assert forget_at_ms > 0
+        assert completed_pos > 0
         key = self._key_of(topic_id, name, size)
         slot = self._find_slot(&key)
         if slot == NULL or slot.partition_state == 0:
             return 0
         if slot.position != position or slot.record_index != record_index:
             return 0
-        slot.forget_at_ms = forget_at_ms
+        slot.completed_pos = completed_pos
         slot.partition_state = slot.partition_state >> STATE_BITS << STATE_BITS | <uint32_t>state
         self.touched = slot
         return 1
@@ -322,18 +321,24 @@ cdef class IdIndex:
         self.forgotten[topic_id >> 3] |= 1 << (topic_id & 7)
         return 0
 
-    def expire_some(self, int64_t now_ms, Py_ssize_t budget):
+    def forget_below(self, int64_t pos):
+        """Let the ids of timers expire that frames below log position `pos` completed.
+
+        A lower position than before changes nothing. O(1).
+        """
+        self.forget_pos = max(self.forget_pos, pos)
+
+    def expire_some(self, Py_ssize_t budget):
         """Examine the next `budget` slots, drop expired entries, and return their number."""
         cdef int64_t count_before = self.count
         cdef NameShard* shard
         cdef int shards_left = NAME_SHARDS
-        self.seen_now_ms = now_ms
         while budget > 0 and shards_left > 0:
             shard = &self.shards[self.cursor_shard]
             while budget > 0 and self.cursor_slot < shard.capacity:
                 budget -= 1
                 if shard.slots[self.cursor_slot].partition_state != 0 and self._is_dead(
-                    &shard.slots[self.cursor_slot], now_ms
+                    &shard.slots[self.cursor_slot]
                 ):
                     free_slot(shard, self.cursor_slot)    # another entry may move to this slot
                     self.count -= 1

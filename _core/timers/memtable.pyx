@@ -328,7 +328,7 @@ cdef class TimerMemtable:
             store_u32(out + used + RUN_ID_AT_TOPIC_ID, slot.topic_id)
             store_u64(out + used + RUN_ID_AT_ACCEPT_POS, slot.position)
             store_u64(out + used + RUN_ID_AT_DUE, slot.due_ms)
-            store_u64(out + used + RUN_ID_AT_FORGET_TIME, slot.forget_at_ms)
+            store_u64(out + used + RUN_ID_AT_COMPLETED_POS, slot.completed_pos)
             store_u32(out + used + RUN_ID_AT_INDEX, slot.record_index)
             store_u32(out + used + RUN_ID_AT_PARTITION, slot.partition_state >> STATE_BITS)
             out[used + RUN_ID_AT_STATE] = slot.partition_state & ((1 << STATE_BITS) - 1)

@@ -11,7 +11,7 @@ cdef struct MergeSource:
 cdef class RunMerge:
     cdef readonly int kind
     cdef bint is_whole
-    cdef int64_t now_ms
+    cdef int64_t forget_pos
     cdef MergeSource* sources
     cdef Py_ssize_t source_count
     cdef list blocks       # the blocks that the sources point into

@@ -13,7 +13,13 @@ class RunMerge:
     kind: int
     out_rows: int
     def __new__(
-        cls, kind: int, *, source_count: int, topics: Collection[int], is_whole: bool, now_ms: int
+        cls,
+        kind: int,
+        *,
+        source_count: int,
+        topics: Collection[int],
+        is_whole: bool,
+        forget_pos: int,
     ) -> Self: ...
     def feed(self, source: int, block: bytes) -> None: ...
     def run(self) -> int: ...

@@ -44,7 +44,8 @@ cdef bint is_row_sound(int kind, const uint8_t* row, Py_ssize_t left) noexcept n
             and load_i64(row + RUN_ID_AT_ACCEPT_POS) >= 0
             and 0 <= load_i32(row + RUN_ID_AT_PARTITION) < PARTITION_MAX
             and PENDING <= row[RUN_ID_AT_STATE] <= DELIVERED
-            and (row[RUN_ID_AT_STATE] == PENDING) == (load_i64(row + RUN_ID_AT_FORGET_TIME) == 0)
+            and load_i64(row + RUN_ID_AT_COMPLETED_POS) >= 0
+            and (row[RUN_ID_AT_STATE] == PENDING) == (load_i64(row + RUN_ID_AT_COMPLETED_POS) == 0)
         )
     if left < RUN_COMPLETED_SIZE or load_i64(row + RUN_TIMER_AT_ACCEPT_POS) < 0:
         return False
@@ -123,7 +124,8 @@ cdef class RunMerge:
     """
 
     def __cinit__(
-        self, int kind, *, Py_ssize_t source_count, topics not None, bint is_whole, int64_t now_ms
+        self, int kind, *, Py_ssize_t source_count, topics not None, bint is_whole,
+        int64_t forget_pos
     ):
         """Start a merge.
 
@@ -132,12 +134,12 @@ cdef class RunMerge:
             source_count: number of runs. Sources are numbered from 0, the oldest run.
             topics: ids of the existing topics.
             is_whole: whether the merge includes all older runs.
-            now_ms: epoch ms; ids whose forget time has come are dropped.
+            forget_pos: log position; ids of timers that frames below it completed are dropped.
         """
         cdef Py_ssize_t i
         self.kind = kind
         self.is_whole = is_whole
-        self.now_ms = now_ms
+        self.forget_pos = forget_pos
         self.blocks = [None] * source_count
         self.source_count = source_count
         self.sources = <MergeSource*>calloc(source_count + 1, sizeof(MergeSource))
@@ -173,12 +175,12 @@ cdef class RunMerge:
         """Copy the newest row of a key unless it is obsolete. REQUIRES: room for RUN_ID_SIZE bytes.
         """
         cdef int size = size_of_row(self.kind, row)
-        cdef int64_t forget_at_ms
+        cdef int64_t completed_pos
         if self.kind == RUN_IDS:
             if not self._is_topic_known(load_i32(row + RUN_ID_AT_TOPIC_ID)):
                 return
-            forget_at_ms = load_i64(row + RUN_ID_AT_FORGET_TIME)
-            if self.is_whole and forget_at_ms and forget_at_ms <= self.now_ms:
+            completed_pos = load_i64(row + RUN_ID_AT_COMPLETED_POS)
+            if self.is_whole and completed_pos and completed_pos <= self.forget_pos:
                 return
         elif size == RUN_COMPLETED_SIZE:
             if self.is_whole:

@@ -17,7 +17,6 @@ from appliance.commands.offline import (
 )
 from appliance.commands.output import complain, print_json, print_line, printable
 from appliance.offline.findings import Fault, Findings, Note
-from appliance.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from appliance.offline.check import CheckReport
@@ -57,7 +56,7 @@ def check(directory: DirArgument, live: Live = False, json: Json = False) -> Non
     with opened(Path(directory), findings, may_be_live=live) as data:
         if data.is_live:
             complain("a broker is running: this checks what it has flushed up to now")
-        run = Check(data, findings, SystemClock())
+        run = Check(data, findings)
         for done, total in run.run():
             meter.show(done, total)
         meter.clear()

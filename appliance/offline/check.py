@@ -13,13 +13,12 @@ from appliance.offline.check_queues import QueueCheck
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
 from appliance.offline.log_rows import LogRows
-from appliance.offline.log_state import LogState, config_for
+from appliance.offline.log_state import LogState
 from appliance.offline.log_walk import SLICE_BYTES, LogWalk
 from appliance.offline.saved_states import SavedStates, WholeState
 from appliance.store.checkpoint import COPY_SIZE, is_of_other_version
 from appliance.store.paths import parse_segment_name
 from appliance.store.recovery.lost import cuts
-from appliance.system.clock import Clock
 from appliance.units import counted
 
 CLUSTER_AT: Final = 32
@@ -66,7 +65,6 @@ class Check:
         self,
         data: DataDir,
         findings: Findings,
-        clock: Clock,
         *,
         slice_bytes: int = SLICE_BYTES,
     ) -> None:
@@ -75,13 +73,11 @@ class Check:
         Args:
             data: the open directory.
             findings: receives the faults.
-            clock: ids whose retention has ended are not expected.
             slice_bytes: bytes of the log to check between two reports of progress.
         """
         self._slice_bytes = slice_bytes
         self._data = data
         self._findings = findings
-        self._now_ms = clock.wall_ms()
         self._states = SavedStates(data, findings)
         self._met: set[int] = set()
         """Numbers of the states whose position the walk has reached."""
@@ -103,13 +99,12 @@ class Check:
         newest = states.newest
 
         def new_state(fault: Callable[[int, str, str], None]) -> LogState:
-            config = config_for(None if newest is None else newest.settings)
-            return LogState(config, fault=fault, removed=queues.forget_topic)
+            return LogState(fault=fault, removed=queues.forget_topic)
 
         walk = LogWalk(self._data, self._findings, new_state)
         if newest is not None:
             walk.state.projections.set_id_key(newest.id_key)
-        rows = LogRows(walk.state.projections, self._now_ms)
+        rows = LogRows(walk.state.projections, 0 if newest is None else newest.forget_pos)
         total, start = log.written_bytes, log.start
         stops = [state.saved.applied for state in states.states]
         for _ in walk.slices(self._slice_bytes, stops):

@@ -287,7 +287,7 @@ def _control_items(state: WholeState) -> Iterator[Item]:
 
 
 def _new_state(fault: ControlFault) -> LogState:
-    return LogState(DEFAULTS, fault=fault, new_projections=HistoryProjections)
+    return LogState(fault=fault, new_projections=HistoryProjections)
 
 
 def _outcome(state: LogState, topic_id: int, timer: Item) -> Item:

@@ -27,12 +27,12 @@ class LogRows:
 
     Args:
         projections: the frames are applied to them; no frame was applied yet.
-        now_ms: epoch ms; ids whose retention ends by then are left out.
+        forget_pos: log position; ids of timers that frames below it completed are left out.
     """
 
-    def __init__(self, projections: Projections, now_ms: int) -> None:
+    def __init__(self, projections: Projections, forget_pos: int) -> None:
         self._projections = projections
-        self.now_ms = now_ms
+        self.forget_pos = forget_pos
         self._blocks: dict[int, list[bytes]] = {RUN_TIMERS: [], RUN_IDS: []}
         self._memtable = projections.memtable = TimerMemtable()
 
@@ -48,7 +48,7 @@ class LogRows:
         memtable.sort()
         for kind in KINDS:
             merge = RunMerge(
-                kind, source_count=2, topics=self.topics, is_whole=True, now_ms=self.now_ms
+                kind, source_count=2, topics=self.topics, is_whole=True, forget_pos=self.forget_pos
             )
             sources = [iter(self._blocks[kind]), iter(memtable_blocks(memtable, kind))]
             self._blocks[kind] = [block for block, _ in merged_blocks(merge, sources)]
@@ -126,6 +126,6 @@ def describe(row: Row | None) -> str:
         return (
             f"the id {row.hash_high:016x}{row.hash_low:08x} of topic id {row.topic_id}, {state}, "
             f"of record {row.index} of the frame at {row.accept_pos}, due {row.due_ms}, partition "
-            f"{row.partition}, forgotten at {row.forget_ms}"
+            f"{row.partition}, completed below {row.completed_pos}"
         )
     return f"the completed timer of record {row.index} of the frame at {row.accept_pos}"

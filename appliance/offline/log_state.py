@@ -1,8 +1,6 @@
 """The state after replay of a log, by the broker's own code; it writes nothing. Layer 4."""
 
-import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, NoReturn
 
 from _core.bytes.layout import (
@@ -27,22 +25,8 @@ from appliance.store.state.state import State
 
 DEFAULTS: Final = Config()
 
-_SETTINGS: Final = re.compile(r"completed_id_memory_ms=([0-9]{1,15})")
-
 ControlFault = Callable[[int, str, str], None]
 """Receives the fault of a payload: offset from the start of its frame, expected, found."""
-
-
-def config_for(settings: str | None) -> Config:
-    """Return a configuration that gives the same state as the broker's.
-
-    Args:
-        settings: the text in a state snapshot; None or an unknown text gives the defaults.
-    """
-    match = _SETTINGS.fullmatch(settings or "")
-    if match is None:
-        return DEFAULTS
-    return replace(DEFAULTS, completed_id_memory_ms=int(match[1]))
 
 
 class LogState(State):
@@ -55,7 +39,6 @@ class LogState(State):
 
     def __init__(
         self,
-        config: Config,
         *,
         fault: ControlFault,
         removed: Callable[[Topic], None] | None = None,
@@ -64,14 +47,14 @@ class LogState(State):
         """Begin empty.
 
         Args:
-            config: the result of `config_for`.
             fault: called for control frames that cannot be decoded.
             removed: called for topics that are deleted.
             new_projections: makes the projections that frames are applied to.
         """
         super().__init__(
-            config,
+            DEFAULTS,
             LogCalls(
+                _refuse_to_append,
                 _refuse_to_append,
                 _refuse_to_append,
                 _refuse_to_append,

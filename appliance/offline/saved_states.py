@@ -216,7 +216,7 @@ class SavedStates:
             source_count=len(entries),
             topics=rows.topics,
             is_whole=True,
-            now_ms=rows.now_ms,
+            forget_pos=rows.forget_pos,
         )
         fs, paths = self._data.fs, self._data.paths
         sources = [open_run(stack, fs, paths, entry) for entry in entries]

@@ -32,7 +32,7 @@ def find_verdicts(data: DataDir) -> Ranges:
         if check(frame, base) == WHOLE:
             _note(found, KIND_HEAD, _payload_of(frame))
     scan = LogScan(
-        Projections(id_key=bytes(16), completed_id_memory_ms=0),
+        Projections(id_key=bytes(16)),
         log.segments[-1:],
         log.read_into,
         lambda kind, _topic_id, payload, _epoch: _note(found, kind, payload),

@@ -43,6 +43,7 @@ from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK, HeadFrame
 from appliance.store.state.epoch_starts import next_epoch
+from appliance.store.state.expiry import Expiry
 from appliance.store.state.flushed_mark import FlushedMark
 from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.snapshot import KnownDamage
@@ -128,6 +129,7 @@ class MessageStore:
         log = LogCalls(
             self._append_frame,
             self._append_topic,
+            lambda: self.log.pointers.wrote,
             self._check_room,
             begin=self.log.begin_change,
             end=self.log.end_change,
@@ -310,7 +312,11 @@ class MessageStore:
             interval_bytes=self._config.checkpoint_interval_bytes,
             kept=start.kept,
         )
-        self.state.age_clock = AgeClock(self._clock, self.state.saved_age)
+        self.state.expiry = Expiry(
+            AgeClock(self._clock, self.state.saved_age),
+            self.state.ages,
+            lambda: self.log.pointers.visible,
+        )
         self.head_freer = HeadFreer(
             self._files,
             self.state,
@@ -363,6 +369,8 @@ class MessageStore:
         self.commit()
         self.flush()
         self.mark.finish()
+        if self.state.expiry is not None:
+            self.state.expiry.step()
         self.stop_error = self.checkpoints.finish()
         self._checkpoint.end(self.log.pointers.flushed)
         self.abandon(is_clean=True)
@@ -489,11 +497,11 @@ class MessageStore:
             if partition.unsaved_count >= UNITS_SAVED_AT and not partition.topic.deleted:
                 self._queues.save(partition)
 
-    def forget_producers(self, idle_since_ms: int, *, partitions_max: int) -> None:
-        """Forget producers that are idle since before `idle_since_ms`, in the next partitions.
+    def forget_producers(self, below_pos: int, *, partitions_max: int) -> None:
+        """Forget producers whose last batch is below `below_pos`, in the next partitions.
 
         Args:
-            idle_since_ms: epoch ms.
+            below_pos: log position.
             partitions_max: visit at most this many, so that the loop is not blocked.
         """
         for _ in range(partitions_max):
@@ -505,4 +513,4 @@ class MessageStore:
                 return
             # A checkpoint in progress must still include them.
             self.state.projections.capture(partition)
-            partition.forget_producers(idle_since_ms)
+            partition.forget_producers(below_pos)

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from _core.tables.plan_scan import HistoryProjections, PlanScan
 from appliance.errors import ConfigError, FormatVersionError
-from appliance.offline.log_state import DEFAULTS, LogState
+from appliance.offline.log_state import LogState
 from appliance.store.checkpoint import NO_CLUSTER
 from appliance.store.log.frame_kinds import newer_frame_error
 from appliance.store.paths import segment_name
@@ -82,7 +82,7 @@ class Plan:
         self._state = self._new_state()
 
     def _new_state(self) -> LogState:
-        return LogState(DEFAULTS, fault=lambda *_: None, new_projections=HistoryProjections)
+        return LogState(fault=lambda *_: None, new_projections=HistoryProjections)
 
     @property
     def end(self) -> int:

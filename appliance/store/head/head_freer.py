@@ -211,9 +211,9 @@ class HeadFreer:
     def _remembered_from(self) -> int:
         """A log position below which no frame completed a timer whose id is remembered."""
         state = self._state
-        if state.projections.ids.count == 0 or state.age_clock is None:
+        if state.projections.ids.count == 0 or state.expiry is None:
             return self._log.pointers.flushed
-        return state.ages.position_of(state.age_clock.age_ms - self._id_memory_ms)
+        return state.expiry.position_before(self._id_memory_ms)
 
     def _base_of(self, pos: int) -> int:
         """The base of the segment that holds a log position; the log keeps it and all after it."""

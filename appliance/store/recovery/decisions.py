@@ -115,7 +115,7 @@ REASONS: Final[dict[Fault, str]] = {
     Fault.CONTROL_MISSING: "the file that the checkpoint names does not exist",
     Fault.CONTROL_DAMAGED: "its size, CRC or number differs from the checkpoint, or its version is "
     "unknown",
-    Fault.OTHER_SETTINGS: "`delay.completed_id_memory_ms` changed",
+    Fault.OTHER_SETTINGS: "a setting changed that the state depends on; at present there is none",
     Fault.OTHER_LOG: "it belongs to another cluster, or the log has a gap before its position or "
     "ends before it, or a different frame ends there",
     Fault.RUNS_MISSING: "a file of timers or ids that it names does not exist",

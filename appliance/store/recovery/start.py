@@ -69,12 +69,11 @@ class Start:
         """Touch nothing yet.
 
         Args:
-            files: the segments and the checkpoint are open; the clock decides which timer ids
-                have expired.
+            files: the segments and the checkpoint are open.
             presence: says whether the checkpoint describes this log.
             new_state: makes an empty state.
         """
-        self._clock, self._fs, self._paths = files.clock, files.fs, files.paths
+        self._fs, self._paths = files.fs, files.paths
         self._log, self._checkpoint = files.log, files.checkpoint
         self._new_state = new_state
         self.is_own = presence.is_own
@@ -273,8 +272,7 @@ class Start:
         try:
             for _ in self.state.restore(control):
                 yield Progress("loading", 0, 0)
-            now_ms = self._clock.wall_ms()
-            for _ in self.runs.load(control.runs, control.applied, now_ms):
+            for _ in self.runs.load(control.runs, control.applied):
                 yield Progress("loading", 0, 0)
             self.state.projections.restore_level_offsets(control.level_offsets)
         except (StorageError, CorruptionError, ValueError, KeyError, IndexError) as error:
@@ -356,7 +354,7 @@ class Start:
         projections.advance_visible(self.scan.pos)
         if self.runs.is_due and self.runs.delta_bytes > self._retried_at_bytes:
             self._remove_orphans()
-            job = self.runs.freeze(self.scan.pos, self._clock.wall_ms())
+            job = self.runs.freeze(self.scan.pos)
             try:
                 job.run()
             except StorageError as error:

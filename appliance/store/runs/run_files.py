@@ -331,7 +331,7 @@ class IdRow:
     topic_id: int
     accept_pos: int
     due_ms: int
-    forget_ms: int
+    completed_pos: int
     index: int
     partition: int
     state: int

@@ -95,7 +95,7 @@ class RunsJob:
         numbers: the number of the next run, by kind.
         from_pos: log position at which the memtables begin.
         pos: where they end: the state includes all frames below it and no others.
-        now_ms: epoch ms.
+        forget_pos: log position; ids of timers that frames below it completed are dropped.
         entries: after `run`: all runs that form this state.
         damage: after `run`: why older runs could not be merged. The checkpoint still names them,
             although recovery will reject them and replay the log instead.
@@ -110,7 +110,7 @@ class RunsJob:
     numbers: dict[int, int]
     from_pos: int
     pos: int
-    now_ms: int
+    forget_pos: int
     entries: tuple[RunEntry, ...] = ()
     damage: tuple[StorageError | CorruptionError, ...] = ()
     _writers: list[RunWriter] = field(default_factory=list)
@@ -172,7 +172,7 @@ class RunsJob:
             source_count=len(merged) + len(self.memtables),
             topics=self.topics,
             is_whole=first == 0,
-            now_ms=self.now_ms,
+            forget_pos=self.forget_pos,
         )
         with ExitStack() as stack:
             sources = [open_run(stack, self.fs, self.paths, entry) for entry in merged]
@@ -244,7 +244,7 @@ class TimersNow:
             source_count=len(self.entries) + 1,
             topics=self.topics,
             is_whole=True,
-            now_ms=0,
+            forget_pos=0,
         )
         self.memtable.sort()
         with ExitStack() as stack:
@@ -343,7 +343,7 @@ class Runs:
                     done += len(block)
                     yield done
 
-    def load(self, entries: Sequence[RunEntry], pos: int, now_ms: int) -> Iterator[int]:
+    def load(self, entries: Sequence[RunEntry], pos: int) -> Iterator[int]:
         """Load timers and ids of a checkpoint into the projections; yield the rows loaded so far.
 
         The projections have the topics already, but no timers and ids; the caller restores the
@@ -352,7 +352,6 @@ class Runs:
         Args:
             entries: runs that `check` has passed.
             pos: the position of the checkpoint.
-            now_ms: epoch ms; ids that have expired by then are dropped.
 
         Raises:
             StorageError: a run cannot be read.
@@ -367,7 +366,7 @@ class Runs:
                 source_count=len(of_kind),
                 topics=self._projections.topics_by_id,
                 is_whole=True,
-                now_ms=now_ms,
+                forget_pos=self._projections.ids.forget_pos,
             )
             take = loader.load_timers if kind == RUN_TIMERS else loader.load_ids
             with ExitStack() as stack:
@@ -380,12 +379,11 @@ class Runs:
 
     # Checkpoints
 
-    def freeze(self, pos: int, now_ms: int) -> RunsJob:
+    def freeze(self, pos: int) -> RunsJob:
         """Begin a checkpoint; the caller runs the job, then ends or abandons it.
 
         Args:
             pos: log position: every frame below it is applied, and none from it on.
-            now_ms: epoch ms.
         """
         assert self._job is None, "one checkpoint at a time"
         assert pos >= self._pos, "positions do not fall"
@@ -405,7 +403,7 @@ class Runs:
             numbers=dict(self._next_numbers),
             from_pos=self._pos,
             pos=pos,
-            now_ms=now_ms,
+            forget_pos=projections.ids.forget_pos,
         )
         for kind in KINDS:
             # Even if the job fails, its names are never reused.

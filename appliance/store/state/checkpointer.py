@@ -147,6 +147,9 @@ class Checkpointer:
         self._size = newest[0].size if newest else 0
         if newest and newest[0].number in kept:
             self._size += sum(entry.size for entry in kept[newest[0].number].runs)
+        self._saved_age = (
+            kept[newest[0].number].age if newest and newest[0].number in kept else None
+        )
         self._capture: Capture | None = None
         self._job: CheckpointJob | None = None
         self._failed_ns: int | None = None
@@ -247,7 +250,7 @@ class Checkpointer:
                 damage=tuple(self._state.damage),
             ),
         )
-        self._runs_job = self._runs.freeze(applied, self._clock.wall_ms())
+        self._runs_job = self._runs.freeze(applied)
         self._unsaved = iter([each for each in self._state.projections.partitions if each])
         return self._capture
 
@@ -281,6 +284,7 @@ class Checkpointer:
         self._saved_ns = self._clock.monotonic_ns()
         self._is_asked = False
         self._applied = job.saved.applied
+        self._saved_age = job.control.age
         self._size = job.saved.size + sum(entry.size for entry in job.control.runs)
         self.snapshot_bytes = job.saved.size
         if self._is_debug:
@@ -317,6 +321,9 @@ class Checkpointer:
     def finish(self) -> StorageError | CorruptionError | None:
         """Take a last checkpoint at the end of the log, all of which is flushed.
 
+        It saves the age of the store, even if the log has not grown since the last one: what a stop
+        does not save counts as a stop, and is in doubt for an hour.
+
         No other job may run. A failure is harmless: the next start replays more.
 
         Returns:
@@ -333,7 +340,7 @@ class Checkpointer:
             self._capture.abandon()
             self._capture = None
             self._runs.abandon(self._runs_job)
-        if self._applied == self._log.pointers.committed:
+        if self._applied == self._log.pointers.committed and self._saved_age == self._state.age:
             return None
         capture = self._begin()
         while self.is_capturing and not self._go_on(capture):

@@ -36,18 +36,21 @@ STATE_STABLE: Final = 4
 STATE_ASSIGNING: Final = 5
 STATE_RECONCILING: Final = 6
 
-OFFSET_ENTRY: Final = struct.Struct(">Bxhiiiqqqq")
+OFFSET_ENTRY: Final = struct.Struct(">Bxhiiiqqqqq")
 """_OFFSET_FIELDS; then group and metadata as texts."""
-GROUP_HEAD: Final = struct.Struct(">BBBxiiqI")
+GROUP_HEAD: Final = struct.Struct(">BBBxiiqqI")
 """_GROUP_FIELDS, member count; then _GROUP_TEXTS."""
 MEMBER_HEAD: Final = struct.Struct(">iiii")
 """_MEMBER_FIELDS; then _MEMBER_TEXTS and _MEMBER_OCTETS."""
 
 _OFFSET_FIELDS: Final = (
     *("op", "producer_epoch", "topic_id", "partition", "leader_epoch"),
-    *("offset", "commit_ms", "expiry_ms", "producer_id"),
+    *("offset", "commit_ms", "commit_pos", "retention_ms", "producer_id"),
 )
-_GROUP_FIELDS: Final = ("op", "group_type", "state", "generation", "assignment_epoch", "state_ms")
+_GROUP_FIELDS: Final = (
+    *("op", "group_type", "state", "generation", "assignment_epoch"),
+    *("state_ms", "state_pos"),
+)
 _GROUP_TEXTS: Final = ("group", "protocol_type", "protocol", "leader")
 _MEMBER_FIELDS: Final = ("session_timeout_ms", "rebalance_timeout_ms", "epoch", "previous_epoch")
 _MEMBER_TEXTS: Final = ("member_id", "instance_id", "rack_id", "client_id", "client_host")
@@ -80,8 +83,10 @@ class OffsetEntry:
     leader_epoch: int = -1
     metadata: str | None = None
     commit_ms: int = -1
-    expiry_ms: int = -1
-    """Epoch ms; -1: the configured retention applies."""
+    commit_pos: int = -1
+    """Where the log ended when it was committed, by which it expires; -1: not committed yet."""
+    retention_ms: int = -1
+    """How long it is kept from then on; -1: as long as configured."""
     producer_id: int = -1
     producer_epoch: int = -1
 
@@ -118,6 +123,8 @@ class GroupFrame:
     generation: int = -1
     assignment_epoch: int = -1
     state_ms: int = -1
+    state_pos: int = -1
+    """Where the log ended when the group entered its state; 0: only its offsets have an age."""
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None

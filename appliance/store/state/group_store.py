@@ -15,6 +15,7 @@ from _core.log.tail import ROOM_CONTROL
 from appliance.errors import OffsetsTooLargeError, TooLargeError
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
+    OFFSET_COMMITTED,
     OFFSET_DELETED,
     GroupFrame,
     OffsetEntry,
@@ -108,7 +109,8 @@ class GroupStore:
         This holds after a crash too if they are small enough to share a frame (GATHERED_MAX_BYTES).
 
         Args:
-            entries: of any groups, of topics that exist; later entries override earlier ones.
+            entries: of any groups, of topics that exist; later entries override earlier ones. One
+                without `commit_pos` gets the present end of the log.
 
         Raises:
             RequestError: the disk is full, an entry is larger than a frame, or there are too many
@@ -122,6 +124,13 @@ class GroupStore:
         entries = list({(e.group, e.topic_id, e.partition): e for e in entries}.values())
         if self.offsets_size + sum(map(offset_size, entries)) > self._offsets_size_max:
             self._check_growth(entries)
+        end_pos = self._log.end_pos()
+        entries = [
+            replace(entry, commit_pos=end_pos)
+            if entry.op == OFFSET_COMMITTED and entry.commit_pos < 0
+            else entry
+            for entry in entries
+        ]
         encoded = [encode_offset(entry) for entry in entries]
         self._check_payload(max(map(len, encoded)) + FRAME_OVERHEAD_BYTES)
         size = sum(map(len, encoded))
@@ -162,6 +171,7 @@ class GroupStore:
             RequestError: the disk is full, or the state is larger than a frame; the stored group
                 does not change.
         """
+        frame = replace(frame, state_pos=self._state_pos(frame))
         payload = encode_group(frame)
         self.append_gathered()
         self._check_payload(len(payload))
@@ -169,6 +179,15 @@ class GroupStore:
         self._log.append(KIND_GROUP, payload)
         self.apply_group(frame)
         self._log.end()
+
+    def _state_pos(self, frame: GroupFrame) -> int:
+        """Where the log ended when the group entered the state that is saved now."""
+        if frame.state_ms == 0:
+            return 0
+        known = self._groups.get(frame.group)
+        if known is not None and (known.state, known.state_ms) == (frame.state, frame.state_ms):
+            return known.state_pos
+        return self._log.end_pos()
 
     def _check_payload(self, size: int) -> None:
         if size > self._payload_size_max:

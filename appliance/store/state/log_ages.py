@@ -6,7 +6,7 @@ live longer, never shorter. Layer 2; does no I/O.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 MARKS_MAX: Final = 8_192
@@ -86,20 +86,29 @@ class LogAges:
         return self._positions[found - 1] if found else 0
 
 
+Marks = tuple[tuple[int, int], ...]
+
+
 class SizeMarks:
     """Marks (offset, bytes of the partition below it) of the partitions that have a size limit."""
 
-    def __init__(self, rows: Sequence[tuple[int, int, int, int]] = ()) -> None:
-        """Continue with saved rows: topic id, partition, offset, bytes."""
-        self._marks: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for topic_id, partition, offset, size in rows:
-            self._marks.setdefault((topic_id, partition), []).append((offset, size))
+    def __init__(self) -> None:
+        """Start without marks."""
+        self._marks: dict[tuple[int, int], Marks] = {}
 
-    def rows(self) -> Iterator[tuple[int, int, int, int]]:
-        """Return all rows."""
-        for (topic_id, partition), marks in self._marks.items():
-            for offset, size in marks:
-                yield topic_id, partition, offset, size
+    def restore(self, rows: Iterable[tuple[int, ...]]) -> None:
+        """Add saved rows: topic id, partition, offset, bytes; those of a partition in order."""
+        for topic_id, partition, offset, size in rows:
+            key = topic_id, partition
+            self._marks[key] = (*self._marks.get(key, ()), (offset, size))
+
+    def capture(self) -> list[tuple[tuple[int, int], Marks]]:
+        """Return topic id, partition and marks of each partition as they are now.
+
+        O(partitions with marks), 20 ns each: what changes later is replaced, never changed in
+        place.
+        """
+        return list(self._marks.items())
 
     def excess(self, key: tuple[int, int], end: int, size: int, limit: int) -> int:
         """Return the offset below which a partition's records exceed its size limit.
@@ -113,15 +122,17 @@ class SizeMarks:
         Returns:
             An offset; at least `limit` bytes lie above it. 0 if there is none.
         """
-        marks = self._marks.setdefault(key, [])
+        marks = self._marks.get(key, ())
         if not marks or (size - marks[-1][1] >= max(1, limit // SIZE_PARTS) and end > marks[-1][0]):
-            marks.append((end, size))
+            marks = self._marks[key] = (*marks, (end, size))
         over = sum(size - below >= limit for _, below in marks)
         if not over:
             return 0
-        del marks[: over - 1]
+        if over > 1:
+            marks = self._marks[key] = marks[over - 1 :]
         return marks[0][0]
 
     def keep(self, keys: set[tuple[int, int]]) -> None:
         """Drop the marks of all other partitions: they have no limit, or are gone."""
-        self._marks = {key: marks for key, marks in self._marks.items() if key in keys}
+        for key in self._marks.keys() - keys:
+            del self._marks[key]

@@ -12,6 +12,7 @@ class LogCalls:
         append: (kind, payload) appends a control frame; `end` must follow.
         append_topic: (payload, topic id) appends a topic frame and returns the end of its segment;
             `end` must follow.
+        end_pos: returns where the log ends, including what is only encoded yet.
         check_room: (payload size, ROOM_*) raises DiskFullError unless that payload fits.
         begin: announces that memory changes before its frame is appended.
         end: notes that the frame is applied: memory and log agree. If an error prevents the call,
@@ -20,6 +21,7 @@ class LogCalls:
 
     append: Callable[[int, bytes], None]
     append_topic: Callable[[bytes, int], int]
+    end_pos: Callable[[], int]
     check_room: Callable[[int, int], None]
     begin: Callable[[], None]
     end: Callable[[], None]

@@ -3,13 +3,14 @@
 A group with members keeps all its offsets. Without members, an offset expires when the group has
 been empty for the retention time. The time counts from the offset's commit if that is later, so
 that an offset that a tool sets for an empty group is kept as long. For a group with only committed
-offsets, the commit time alone counts. An offset with its own expiry time expires then, but not
-before the group is empty. These are Kafka's rules (KIP-211).
+offsets, the commit alone counts. An offset with its own retention is kept that long from its
+commit, and as long as the group has members. These are Kafka's rules (KIP-211), but the time is the
+age of the log, by positions: a wrong wall clock expires nothing.
 
 Each expired offset is deleted by an entry in the log: replay does not know the retention. Layer 2.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -46,22 +47,28 @@ class OffsetExpiry:
         self._round: Iterator[OffsetEntry] = iter(())
         self._began_ms = -ROUND_INTERVAL_MS
 
-    def expire_some(self, now_ms: int, offsets_max: int = OFFSETS_PER_SLICE) -> bool:
+    def expire_some(
+        self,
+        now_ms: int,
+        position_before: Callable[[int], int],
+        offsets_max: int = OFFSETS_PER_SLICE,
+    ) -> bool:
         """Check the next offsets and delete expired ones; appended at the end of the turn.
 
         Args:
-            now_ms: wall clock, epoch ms.
+            now_ms: monotonic, for the pauses between rounds.
+            position_before: see `Expiry.position_before`.
             offsets_max: check at most this many.
 
         Returns:
             Whether any was deleted.
         """
         entries = list(islice(self._round, offsets_max))
-        # A clock that was set back must not stop the expiry.
-        if not entries and abs(now_ms - self._began_ms) >= ROUND_INTERVAL_MS:
+        if not entries and now_ms - self._began_ms >= ROUND_INTERVAL_MS:
             self._began_ms = now_ms
             self._round = self._groups.walk_offsets()
             entries = list(islice(self._round, offsets_max))
+        cut_pos = position_before(self._retention_ms) if entries else 0
         expired = [
             OffsetEntry(
                 op=OFFSET_DELETED,
@@ -70,7 +77,7 @@ class OffsetExpiry:
                 partition=entry.partition,
             )
             for entry in entries
-            if self._is_current(entry) and self._is_over(entry, now_ms)
+            if self._is_current(entry) and self._is_over(entry, cut_pos, position_before)
         ]
         # If the disk is full, the next round finds them again.
         with suppress(RequestError):
@@ -82,14 +89,16 @@ class OffsetExpiry:
         key = entry.topic_id, entry.partition
         return self._groups.offsets(entry.group).get(key) is entry
 
-    def _is_over(self, entry: OffsetEntry, now_ms: int) -> bool:
+    def _is_over(
+        self, entry: OffsetEntry, cut_pos: int, position_before: Callable[[int], int]
+    ) -> bool:
         group = self._groups.groups.get(entry.group)
         if group is not None and group.state != STATE_EMPTY:
             return False
-        if entry.expiry_ms >= 0:
-            return now_ms >= entry.expiry_ms
-        return now_ms - _idle_since_ms(group, entry) >= self._retention_ms
+        if entry.retention_ms >= 0:
+            return entry.commit_pos < position_before(entry.retention_ms)
+        return _idle_since_pos(group, entry) < cut_pos
 
 
-def _idle_since_ms(group: GroupFrame | None, entry: OffsetEntry) -> int:
-    return entry.commit_ms if group is None else max(group.state_ms, entry.commit_ms)
+def _idle_since_pos(group: GroupFrame | None, entry: OffsetEntry) -> int:
+    return entry.commit_pos if group is None else max(group.state_pos, entry.commit_pos)

@@ -12,8 +12,8 @@ from appliance.store.state.payload import PayloadReader
 
 SEQUENCES_HEAD: Final = struct.Struct(">iI")
 """Partition, count of producers."""
-PRODUCER_STATE: Final = struct.Struct(">qhBx")
-"""Producer id, epoch, count of batches; then the batches."""
+PRODUCER_STATE: Final = struct.Struct(">qhBxq")
+"""Producer id, epoch, count of batches, last position; then the batches."""
 SEQUENCE: Final = struct.Struct(">iiqq")
 """First and last sequence number, answer, store time."""
 
@@ -35,6 +35,8 @@ class ProducerState:
 
     producer_id: int
     epoch: int
+    last_pos: int
+    """Log position after the frame of its last batch, by which it expires."""
     batches: tuple[SequencedBatch, ...]
 
 
@@ -49,10 +51,12 @@ def decode_sequences(payload: bytes) -> tuple[int, tuple[ProducerState, ...]]:
     reader.check_count(count, PRODUCER_STATE.size)
     producers = []
     for _ in range(count):
-        producer_id, epoch, batch_count = reader.fields(PRODUCER_STATE)
+        producer_id, epoch, batch_count, last_pos = reader.fields(PRODUCER_STATE)
         batches = [SequencedBatch(*reader.fields(SEQUENCE)) for _ in range(batch_count)]
         producers.append(
-            ProducerState(producer_id=producer_id, epoch=epoch, batches=tuple(batches))
+            ProducerState(
+                producer_id=producer_id, epoch=epoch, last_pos=last_pos, batches=tuple(batches)
+            )
         )
     reader.finish()
     return partition, tuple(producers)

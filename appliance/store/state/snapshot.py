@@ -55,6 +55,7 @@ VALUE_AGE: Final = 138
 VALUE_AGE_MARKS: Final = 139
 VALUE_SIZE_MARKS: Final = 140
 VALUE_DOUBTFUL_MARKS: Final = 141
+VALUE_FORGET_POS: Final = 142
 
 PARTITION: Final = struct.Struct(">iiqqqq")
 """Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
@@ -64,6 +65,8 @@ LEVEL_OFFSET: Final = struct.Struct(">q")
 RANGE: Final = struct.Struct(">qq")
 """From, to."""
 TOTAL: Final = struct.Struct(">q")
+FORGET_POS: Final = struct.Struct(">q")
+"""Log position: ids of timers that frames below it completed have expired."""
 AGE: Final = struct.Struct(">qq")
 """Age in ms, and the wall clock then."""
 AGE_MARK: Final = struct.Struct(">qq")
@@ -71,7 +74,7 @@ AGE_MARK: Final = struct.Struct(">qq")
 SIZE_MARK: Final = struct.Struct(">iiqq")
 """Topic id, partition, offset, bytes of the partition in the log below it."""
 
-_BULK: Final = frozenset((KIND_TOPIC, KIND_OFFSET, KIND_GROUP, VALUE_SEQUENCES))
+_BULK: Final = frozenset((KIND_TOPIC, KIND_OFFSET, KIND_GROUP, VALUE_SEQUENCES, VALUE_SIZE_MARKS))
 """Kinds with any number of values: they are restored one by one, in slices."""
 
 
@@ -129,9 +132,10 @@ class ControlState:
     age_marks: tuple[tuple[int, int], ...] = ()
     doubtful_marks: tuple[tuple[int, int], ...] = ()
     """Age marks that follow `age_marks`, set while a jump of the clock was in doubt."""
-    size_marks: tuple[tuple[int, int, int, int], ...] = ()
+    forget_pos: int = 0
+    """Log position: ids of timers that frames below it completed have expired."""
     values: list[Value] = field(default_factory=list)
-    """Of kind topic (without partitions), offset, group and sequences."""
+    """Of kind topic (without partitions), offset, group, sequences and size marks."""
 
 
 # Writing
@@ -166,11 +170,10 @@ def encode_small_values(state: ControlState) -> bytes:
         parts.append(encode_value(VALUE_AGE, age))
     marks = b"".join(AGE_MARK.pack(*each) for each in state.age_marks)
     doubtful = b"".join(AGE_MARK.pack(*each) for each in state.doubtful_marks)
-    sizes = b"".join(SIZE_MARK.pack(*each) for each in state.size_marks)
     parts += [
         encode_value(VALUE_AGE_MARKS, marks),
-        encode_value(VALUE_SIZE_MARKS, sizes),
         encode_value(VALUE_DOUBTFUL_MARKS, doubtful),
+        encode_value(VALUE_FORGET_POS, FORGET_POS.pack(state.forget_pos)),
     ]
     parts += [encode_value(VALUE_DAMAGE, _encode_damage(each)) for each in state.damage]
     parts += [encode_value(KIND_EPOCH, payload) for payload in state.epochs]
@@ -202,6 +205,23 @@ def write(fs: FileSystem, path: Path, parts: Sequence[bytes]) -> tuple[int, int]
         file.fdatasync()
     fs.sync_dir(path.parent)
     return len(data), crc32c(data)
+
+
+def encode_size_marks(
+    marks: Iterable[tuple[tuple[int, int], Iterable[tuple[int, int]]]],
+) -> bytes:
+    """Encode a value with the size marks of some partitions, as (topic id, partition) and marks."""
+    rows = [SIZE_MARK.pack(*key, *mark) for key, of_key in marks for mark in of_key]
+    return encode_value(VALUE_SIZE_MARKS, b"".join(rows))
+
+
+def decode_size_marks(payload: bytes) -> Iterable[tuple[int, ...]]:
+    """Return the rows of a value of kind VALUE_SIZE_MARKS.
+
+    Raises:
+        CorruptionError: its size is not one of whole rows.
+    """
+    return _rows(SIZE_MARK, payload, "size marks")
 
 
 # Reading
@@ -318,9 +338,8 @@ def _take_small(state: ControlState, value: Value) -> bool:
     elif value.kind == VALUE_DOUBTFUL_MARKS:
         rows = _rows(AGE_MARK, payload, "doubtful age marks")
         state.doubtful_marks = tuple((a, b) for a, b in rows)
-    elif value.kind == VALUE_SIZE_MARKS:
-        rows = _rows(SIZE_MARK, payload, "size marks")
-        state.size_marks = tuple((a, b, c, d) for a, b, c, d in rows)
+    elif value.kind == VALUE_FORGET_POS:
+        (state.forget_pos,) = reader.fields(FORGET_POS)
     else:
         return False
     return True

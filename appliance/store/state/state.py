@@ -26,7 +26,7 @@ from _core.state.projections import Projections
 from appliance.config.config import Config
 from appliance.store.log.commit_log import RESERVE_FRACTION
 from appliance.store.state import control_frames, group_frames, snapshot
-from appliance.store.state.age_clock import AgeClock, SavedAge
+from appliance.store.state.age_clock import SavedAge
 from appliance.store.state.carry_frames import VALUE_LEVELS, decode_carry, decode_levels
 from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
@@ -36,6 +36,7 @@ from appliance.store.state.control_frames import (
     TopicFrame,
 )
 from appliance.store.state.epoch_starts import EpochStarts
+from appliance.store.state.expiry import Expiry
 from appliance.store.state.group_store import GroupStore
 from appliance.store.state.log_ages import LogAges, SizeMarks
 from appliance.store.state.log_calls import LogCalls
@@ -44,6 +45,7 @@ from appliance.store.state.sequences import decode_sequences
 from appliance.store.state.snapshot import (
     PARTITION,
     VALUE_SEQUENCES,
+    VALUE_SIZE_MARKS,
     ControlState,
     KnownDamage,
     encode_value,
@@ -57,7 +59,7 @@ ENTRIES_PER_SLICE: Final = 512
 """Topics, groups or committed offsets encoded in one slice: about a millisecond."""
 
 PARTITIONS_PER_SLICE: Final = 256
-"""Partitions whose producers are encoded in one slice."""
+"""Partitions whose producers or size marks are encoded in one slice."""
 
 
 UnitRuns = dict[tuple[int, int], list[Any]]
@@ -75,7 +77,7 @@ class State:
         next_producer_id, producer_id_limit: ids in this range may be allocated; the limit is in
             the log.
         projections, topics, groups, epochs, offset_expiry, ages, sizes: the parts.
-        age_clock: records age by it; None while a log is replayed.
+        expiry: what is old enough to expire; None while a log is replayed.
     """
 
     def __init__(
@@ -102,8 +104,8 @@ class State:
         self.verdicts: control_frames.Ranges = ()
         self.next_producer_id = 0
         self.producer_id_limit = 0
-        self.settings = f"completed_id_memory_ms={config.completed_id_memory_ms}"
-        """The part of the configuration that the state depends on."""
+        self.settings = ""
+        """The part of the configuration that the state depends on: nothing at present."""
         self.epochs = EpochStarts()
         self.groups = GroupStore(
             log,
@@ -114,7 +116,6 @@ class State:
         self.offset_expiry = OffsetExpiry(self.groups, retention_ms=config.offset_retention_ms)
         self.projections = new_projections(
             id_key=secrets.token_bytes(16),
-            completed_id_memory_ms=config.completed_id_memory_ms,
         )
         self.lost: list[tuple[int, int]] = []
         """(from, to) of parts of the log whose timers are unknown."""
@@ -123,8 +124,8 @@ class State:
         self.ages = LogAges()
         self.sizes = SizeMarks()
         self.saved_age: SavedAge | None = None
-        """What the state snapshot said; `age_clock` continues from there."""
-        self.age_clock: AgeClock | None = None
+        """What the state snapshot said; `expiry` continues from there."""
+        self.expiry: Expiry | None = None
         self._removed = removed
         self.topics = TopicStore(
             self.projections, log, configure=configure, removed=self._forget_topic
@@ -182,6 +183,11 @@ class State:
             else:
                 self.apply_control(value.kind, value.topic_id, value.payload, epoch)
 
+    @property
+    def age(self) -> SavedAge | None:
+        """The age to save; None if there is none that is certain."""
+        return None if self.expiry is None else self.expiry.age_clock.saved
+
     # Floors and verdicts
 
     @property
@@ -222,6 +228,7 @@ class State:
             CorruptionError: its content is invalid; discard this state.
         """
         self.projections.set_id_key(control.id_key)
+        self.projections.ids.forget_below(control.forget_pos)
         rows: dict[int, list[tuple[int, ...]]] = {}
         for topic_id, _, *row in PARTITION.iter_unpack(control.partitions):
             rows.setdefault(topic_id, []).append(tuple(row))
@@ -236,6 +243,8 @@ class State:
                 )
             elif value.kind == VALUE_SEQUENCES:
                 self._restore_producers(value.topic_id, value.payload, control.applied)
+            elif value.kind == VALUE_SIZE_MARKS:
+                self.sizes.restore(snapshot.decode_size_marks(value.payload))
             else:
                 self.apply_control(value.kind, value.topic_id, value.payload, control.epoch)
             if number % VALUES_PER_SLICE == 0:
@@ -255,7 +264,6 @@ class State:
         # Without the age that belongs to them, the marks say nothing.
         if control.age is not None:
             self.ages = LogAges(control.age_marks, control.doubtful_marks)
-        self.sizes = SizeMarks(control.size_marks)
         self.projections.restore_totals(control.totals)
 
     def _restore_topic(
@@ -320,14 +328,15 @@ class Capture:
             ),
             partitions=projections.partition_rows(),
             unit_runs=tuple(_unit_runs(projections)),
-            age=None if state.age_clock is None else state.age_clock.saved,
+            age=state.age,
+            forget_pos=projections.ids.forget_pos,
             age_marks=tuple(state.ages.certain()),
             doubtful_marks=tuple(state.ages.doubtful()),
-            size_marks=tuple(state.sizes.rows()),
         )
         projections.begin_capture()
         self._groups, self._offsets = state.groups.begin_capture()
         self._topics = state.topics.capture()
+        self._sizes = state.sizes.capture()
         self.values: list[bytes] = []
         self._steps = self._run()
 
@@ -350,6 +359,10 @@ class Capture:
             yield True
         yield from self._encode_groups()
         yield from self._encode_offsets()
+        for start in range(0, len(self._sizes), PARTITIONS_PER_SLICE):
+            part = self._sizes[start : start + PARTITIONS_PER_SLICE]
+            self.values.append(snapshot.encode_size_marks(part))
+            yield True
         self._state.groups.end_capture()
         while not self._state.projections.capture_some(PARTITIONS_PER_SLICE):
             yield True

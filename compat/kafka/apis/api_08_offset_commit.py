@@ -93,9 +93,7 @@ def _entry(node: Node, request: Fields, topic: Topic, partition: Fields) -> Offs
     metadata: str = partition["committed_metadata"] or ""
     if len(metadata.encode()) > node.broker.config.offset_metadata_size_max_bytes:
         return None
-    now_ms = node.broker.clock.wall_ms()
     retention_ms: int = request.get("retention_time", _NO_RETENTION)
-    expiry_ms = -1 if retention_ms == _NO_RETENTION else now_ms + retention_ms
     return OffsetEntry(
         op=OFFSET_COMMITTED,
         group=request["group_id"],
@@ -104,6 +102,6 @@ def _entry(node: Node, request: Fields, topic: Topic, partition: Fields) -> Offs
         offset=partition["committed_offset"],
         leader_epoch=partition.get("committed_leader_epoch", _NO_EPOCH),
         metadata=metadata,
-        commit_ms=now_ms,
-        expiry_ms=expiry_ms if expiry_ms == -1 else min(max(expiry_ms, 0), _LAST_MS),
+        commit_ms=node.broker.clock.wall_ms(),
+        retention_ms=-1 if retention_ms == _NO_RETENTION else min(max(retention_ms, 0), _LAST_MS),
     )

@@ -106,8 +106,9 @@ def _install_franz_go(directory: Path) -> None:
     # go.sum has the checksums. "local": an older Go fails and does not download a newer one.
     binary, package = directory / "kgo.test", "github.com/twmb/franz-go/pkg/kgo"
     _run("go", "test", "-c", "-o", binary, package, cwd=CLIENTS / "go", GOTOOLCHAIN="local")
-    program = ("-o", directory / "gaps", "./gaps")
-    _run("go", "build", *program, cwd=CLIENTS / "go", GOTOOLCHAIN="local")
+    for name in ("gaps", "admin"):
+        program = ("-o", directory / name, f"./{name}")
+        _run("go", "build", *program, cwd=CLIENTS / "go", GOTOOLCHAIN="local")
 
 
 def _install_kafka_python_tests(directory: Path) -> None:
@@ -162,7 +163,10 @@ PARTS: Final = (
     ),
     Part(
         "franz_go",
-        [CLIENTS / "go" / name for name in ("go.mod", "go.sum", "clients.go", "gaps/main.go")],
+        [
+            CLIENTS / "go" / name
+            for name in ("go.mod", "go.sum", "clients.go", "gaps/main.go", "admin/main.go")
+        ],
         {"go": "golang-go"},
         _install_franz_go,
     ),

@@ -42,11 +42,11 @@ def note_named(
     position: int,
     partition: int = 0,
     due_ms: int = 0,
-    forget_at_ms: int = 0,
+    completed_pos: int = 0,
     state: int = 1,
 ) -> None: ...
 def find_id(
-    index: IdIndex, topic_id: int, name: bytes, now_ms: int
+    index: IdIndex, topic_id: int, name: bytes
 ) -> tuple[int, int, int, int, int, int] | None: ...
 def put_id(
     index: IdIndex, topic_id: int, name: bytes, timer: tuple[int, int, int, int, int, int]
@@ -59,7 +59,7 @@ def complete_id(
     position: int,
     record_index: int,
     state: int,
-    forget_at_ms: int,
+    completed_pos: int,
 ) -> bool: ...
 def forget_ids(index: IdIndex, topic_id: int) -> None: ...
 def fill_ids(index: IdIndex, topic_id: int, first: int, count: int) -> None: ...

@@ -170,27 +170,27 @@ def note_completed(TimerMemtable memtable not None, int64_t position, int32_t re
 
 def note_named(
     TimerMemtable memtable not None, uint64_t hash_high, uint32_t hash_low, int32_t topic_id, *,
-    int64_t position, int32_t partition=0, int64_t due_ms=0, int64_t forget_at_ms=0, int state=1
+    int64_t position, int32_t partition=0, int64_t due_ms=0, int64_t completed_pos=0, int state=1
 ):
     """Add a change of an id, given by its hash: it now names the first timer of that batch."""
     cdef NameSlot slot = NameSlot(
-        hash_high, hash_low, topic_id, position, due_ms, forget_at_ms, 0, state
+        hash_high, hash_low, topic_id, position, due_ms, completed_pos, 0, state
     )
     memtable.name(&slot, partition)
 
 
 # IdIndex
 
-def find_id(IdIndex index not None, int32_t topic_id, bytes name not None, int64_t now_ms):
+def find_id(IdIndex index not None, int32_t topic_id, bytes name not None):
     """Return what an id of 1 to 255 bytes names, None if nothing.
 
-    A timer is (position, record_index, partition, due_ms, forget_at_ms, state).
+    A timer is (position, record_index, partition, due_ms, completed_pos, state).
     """
     cdef NamedTimer timer
-    if not index.find(topic_id, name, len(name), now_ms, &timer):
+    if not index.find(topic_id, name, len(name), &timer):
         return None
     return (
-        timer.position, timer.record_index, timer.partition, timer.due_ms, timer.forget_at_ms,
+        timer.position, timer.record_index, timer.partition, timer.due_ms, timer.completed_pos,
         timer.state,
     )
 
@@ -201,20 +201,20 @@ def put_id(IdIndex index not None, int32_t topic_id, bytes name not None, timer)
     Raises:
         MemoryError: nothing has changed.
     """
-    position, record_index, partition, due_ms, forget_at_ms, state = timer
+    position, record_index, partition, due_ms, completed_pos, state = timer
     cdef NamedTimer named = NamedTimer(
-        position, record_index, partition, due_ms, forget_at_ms, state
+        position, record_index, partition, due_ms, completed_pos, state
     )
     index.put(topic_id, name, len(name), &named)
 
 
 def complete_id(
     IdIndex index not None, int32_t topic_id, bytes name not None, *, int64_t position,
-    int32_t record_index, int state, int64_t forget_at_ms
+    int32_t record_index, int state, int64_t completed_pos
 ):
     """Record that a timer was cancelled or delivered; return whether the id still names it."""
     return index.complete(
-        topic_id, name, len(name), position, record_index, state, forget_at_ms
+        topic_id, name, len(name), position, record_index, state, completed_pos
     ) == 1
 
 

@@ -245,6 +245,7 @@ OFFSETS: Final = (
         leader_epoch=3,
         metadata="",
         commit_ms=START_MS,
+        commit_pos=FIRST_FRAME_POS,
     ),
     group.OffsetEntry(
         op=group.OFFSET_COMMITTED,
@@ -254,7 +255,8 @@ OFFSETS: Final = (
         offset=6,
         metadata="m",
         commit_ms=START_MS,
-        expiry_ms=START_MS + DAY_MS,
+        commit_pos=SECOND_FRAME_POS,
+        retention_ms=DAY_MS,
         producer_id=7,
         producer_epoch=2,
     ),
@@ -266,6 +268,7 @@ GROUP_FRAME: Final = group.GroupFrame(
     state=group.STATE_STABLE,
     generation=4,
     state_ms=START_MS,
+    state_pos=SECOND_FRAME_POS,
     protocol_type="consumer",
     protocol="range",
     leader="w-1",
@@ -330,12 +333,13 @@ SEQUENCES: Final = (
     sequences.ProducerState(
         producer_id=7,
         epoch=2,
+        last_pos=SECOND_FRAME_POS,
         batches=(
             sequences.SequencedBatch(first=40, last=42, answer=-1, store_ms=START_MS),
             sequences.SequencedBatch(first=43, last=43, answer=12, store_ms=START_MS + 9),
         ),
     ),
-    sequences.ProducerState(producer_id=1001, epoch=0, batches=()),
+    sequences.ProducerState(producer_id=1001, epoch=0, last_pos=0, batches=()),
 )
 LEVELS: Final = {3: 2, 18: 6}
 IDS: Final = (
@@ -346,7 +350,7 @@ IDS: Final = (
         index=1,
         partition=0,
         due_ms=START_MS,
-        forget_ms=START_MS + DAY_MS,
+        completed_pos=SECOND_FRAME_POS,
     ),
     carry.CompletedId(
         user_id=b"\x00",
@@ -355,7 +359,7 @@ IDS: Final = (
         index=0,
         partition=1,
         due_ms=START_MS + 1,
-        forget_ms=START_MS + DAY_MS,
+        completed_pos=SECOND_FRAME_POS + 160,
     ),
 )
 CARRIED: Final = (

@@ -395,6 +395,19 @@ class BrokerHarness:
         self.clock.advance_ms(duration_ms)
         return self.deliver_all()
 
+    def age(self, duration_ms: int) -> None:
+        """Flush, then let time pass for what expires by age, with housekeeping at both ends.
+
+        What was written before counts as one check interval younger, as for a broker that checks
+        just before that interval ends.
+        """
+        self.flush()
+        interval_ms = min(duration_ms, self.config.retention_check_interval_ms)
+        for step_ms in (interval_ms, duration_ms - interval_ms):
+            self.pass_ms(step_ms)
+            for _ in range(3):
+                self.housekeep()
+
     def run_until_idle(self) -> int:
         """Wake at each due millisecond until nothing is pending; return how many were delivered."""
         count = 0

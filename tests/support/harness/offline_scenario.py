@@ -22,7 +22,6 @@ from appliance.system.files import FileSystem
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import DATA_DIR
 from tests.support.simulator.sim_fs import SimFileSystem
-from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.kafka_records import Producer, Record, cancel, delay
 
 LOG: Final = DATA_DIR / "commitlog"
@@ -150,7 +149,7 @@ def check(
     data = DataDir(fs, root, findings)
     try:
         data.open(may_be_live=may_be_live)
-        run = Check(data, findings, VirtualClock(), slice_bytes=slice_bytes)
+        run = Check(data, findings, slice_bytes=slice_bytes)
         for _ in run.run():
             pass
     finally:

@@ -17,8 +17,6 @@ from tests.support.values.scanned_log import reader, sizes
 
 LEVEL_MS: Final = (1_000, 5_000, 10_000)
 ID_KEY: Final = bytes(range(16))
-MEMORY_MS: Final = 20_000
-"""How long completed ids are kept: each history drops a few of them."""
 IDS: Final = tuple(b"id-%d" % number for number in range(8))
 PARTITIONS: Final = 3
 
@@ -226,9 +224,11 @@ class TimerHistory:
         )
 
 
-def new_projections(id_key: bytes = ID_KEY) -> Projections:
-    """Empty projections."""
-    return Projections(id_key=id_key, completed_id_memory_ms=MEMORY_MS)
+def new_projections(id_key: bytes = ID_KEY, *, forget_pos: int = 0) -> Projections:
+    """Empty projections, which forget ids of timers completed below a log position."""
+    projections = Projections(id_key=id_key)
+    projections.ids.forget_below(forget_pos)
+    return projections
 
 
 def replay(projections: Projections, log: bytes, start: int, end: int) -> None:
@@ -262,7 +262,7 @@ def copy_topics(of: Projections, to: Projections) -> None:
         to.add_topic(Topic(known.name, known.uuid, topic_id, {}), offsets)
 
 
-def state_of(projections: Projections, now_ms: int) -> dict[str, object]:
+def state_of(projections: Projections) -> dict[str, object]:
     """Everything known of timers and ids. It pops the timers."""
     places = {
         partition.handle: (topic_id, partition.index)
@@ -272,7 +272,7 @@ def state_of(projections: Projections, now_ms: int) -> dict[str, object]:
     ids = {}
     for topic_id in projections.topics_by_id:
         for user_id in IDS:
-            known = calls.find_id(projections.ids, topic_id, user_id, now_ms)
+            known = calls.find_id(projections.ids, topic_id, user_id)
             if known is not None:
                 ids[topic_id, user_id] = (*known[:2], places[known[2]], *known[3:])
     due = projections.due

@@ -66,8 +66,8 @@ class CompletedId:
     index: int
     partition: int
     due_ms: int
-    forget_ms: int
-    """Epoch ms, from which on the id is unknown."""
+    completed_pos: int
+    """Log position after the frame that completed the timer, by which the id expires."""
 
 
 def encode_carry(values: Sequence[CarriedValue]) -> bytes:
@@ -82,7 +82,9 @@ def encode_sequences(partition: int, producers: Sequence[ProducerState]) -> byte
     """A value of kind VALUE_SEQUENCES: the producers of one partition of the value's topic."""
     parts = [SEQUENCES_HEAD.pack(partition, len(producers))]
     for state in producers:
-        parts.append(PRODUCER_STATE.pack(state.producer_id, state.epoch, len(state.batches)))
+        parts.append(
+            PRODUCER_STATE.pack(state.producer_id, state.epoch, len(state.batches), state.last_pos)
+        )
         parts += [
             SEQUENCE.pack(each.first, each.last, each.answer, each.store_ms)
             for each in state.batches
@@ -101,7 +103,7 @@ def encode_ids(ids: Sequence[CompletedId]) -> bytes:
     parts = [COUNT.pack(len(ids))]
     for each in ids:
         head = COMPLETED_ID.pack(
-            each.accept_pos, each.index, each.partition, each.due_ms, each.forget_ms, each.state
+            each.accept_pos, each.index, each.partition, each.due_ms, each.completed_pos, each.state
         )
         parts += [head, pack_name(each.user_id)]
     return b"".join(parts)

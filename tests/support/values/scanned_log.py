@@ -169,7 +169,7 @@ def scan(
     budget: int = 2**40,
     read: Callable[[int, memoryview], list[Lost]] | None = None,
 ) -> Outcome:
-    projections = Projections(id_key=bytes(16), completed_id_memory_ms=1000)
+    projections = Projections(id_key=bytes(16))
     controls: list[tuple[int, int, int]] = []
 
     def apply_control(kind: int, topic_id: int, payload: bytes, epoch: int) -> None:

@@ -129,6 +129,28 @@ def test_librdkafka_changes_settings_one_by_one_and_all_at_once(
     assert entries["max.message.bytes"].value == "1048588"
 
 
+def test_librdkafka_sets_retention_and_learns_what_is_wrong(admin: AdminClient, topic: str) -> None:
+    wanted = {"retention.ms": "604800000", "retention.bytes": "-1", "segment.bytes": "104857600"}
+    done(admin.create_topics([NewTopic(topic, 1, 1, config=wanted)]))
+    entries = described(admin, topic_resource(topic))
+    for name, value in wanted.items():
+        assert entries[name].value == value
+        assert entries[name].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    removed = topic_resource(topic, ("retention.ms", AlterConfigOpType.DELETE, None))
+    done(admin.incremental_alter_configs([removed]))
+    entry = described(admin, topic_resource(topic))["retention.ms"]
+    assert (entry.value, entry.source) == ("259200000", ConfigSource.DEFAULT_CONFIG.value)
+    for operation, value, why in (
+        (AlterConfigOpType.SET, "soon", "retention.ms"),
+        (AlterConfigOpType.SET, "-2", "retention.ms"),
+        (AlterConfigOpType.APPEND, "1", "is not a list"),
+    ):
+        wrong = topic_resource(topic, ("retention.ms", operation, value))
+        with pytest.raises(KafkaException, match=why) as refusal:
+            done(admin.incremental_alter_configs([wrong]))
+        assert refusal.value.args[0].code() == KafkaError.INVALID_CONFIG
+
+
 def test_librdkafka_learns_where_settings_of_the_broker_are_changed(admin: AdminClient) -> None:
     resource = ConfigResource(
         ConfigResource.Type.BROKER,

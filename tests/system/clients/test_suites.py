@@ -23,15 +23,25 @@ def test_what_kafka_python_tests_works_here(suites: Suites, name: str) -> None:
     assert set(failures) == expected, failures
 
 
-def test_franz_go_reads_on_after_offsets_that_hold_nothing(broker: ApplianceProcess) -> None:
-    """From before a gap and from inside of it: without a reset, each record once."""
+def run_franz_go(program: str, *arguments: str) -> None:
     try:
-        program = find("franz_go") / "gaps"
+        path = find("franz_go") / program
     except ClientMissingError as missing:
         pytest.skip(str(missing))
-    command = [program, broker.kafka, FRANZ_GO_GAPS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_franz_go_reads_on_after_offsets_that_hold_nothing(broker: ApplianceProcess) -> None:
+    """From before a gap and from inside of it: without a reset, each record once."""
+    run_franz_go("gaps", broker.kafka, FRANZ_GO_GAPS)
+
+
+def test_franz_go_sets_and_describes_settings_of_topics(
+    broker: ApplianceProcess, topic: str
+) -> None:
+    """With kadm: at creation, one by one, all at once; with sources, defaults and refusals."""
+    run_franz_go("admin", broker.kafka, topic)
 
 
 def test_what_franz_go_tests_works_here(suites: Suites) -> None:

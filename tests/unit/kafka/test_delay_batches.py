@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from appliance.units import MS_PER_DAY, MS_PER_HOUR
 from tests.support.clients.wire_client import WireClient
-from tests.support.harness.broker_harness import with_topic
+from tests.support.harness.broker_harness import Stop, with_topic
+from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.raw_batch import CODECS, NONE, Raw, RawHeaders, make_batch, split_batches
@@ -147,9 +149,38 @@ def test_completed_ids_are_remembered_for_a_day(client: WireClient) -> None:
     client.harness.tick(10)
     day_ms = client.harness.config.completed_id_memory_ms
     assert day_ms == 24 * 3_600_000
-    client.harness.clock.advance_ms(day_ms - 11)
-    assert client.harness.timer_state("t", b"b")[0] == "cancelled"
-    client.harness.clock.advance_ms(11)
-    assert client.harness.timer_state("t", b"b") == UNKNOWN
-    client.harness.clock.advance_ms(10)
+    client.harness.age(day_ms - 1)
+    for user_id, state in ((b"a", "delivered"), (b"b", "cancelled")):
+        assert client.harness.timer_state("t", user_id)[0] == state
+    client.harness.age(2 * client.harness.config.retention_check_interval_ms)
+    for user_id in (b"a", b"b"):
+        assert client.harness.timer_state("t", user_id) == UNKNOWN
+
+
+@pytest.mark.parametrize("jump_ms", [-1_000 * MS_PER_DAY, 1_000 * MS_PER_DAY])
+@pytest.mark.parametrize("how", ["clean", "dropped"])
+def test_a_wrong_clock_forgets_no_id(client: WireClient, jump_ms: int, how: Stop) -> None:
+    send(client, later(b"a", 10, b"a"))
+    client.harness.tick(10)
+    harness = client.harness
+    harness.age(MS_PER_HOUR // 2)
+    harness.clock.step_ms(jump_ms)
+    harness = harness.reborn(how)
+    harness.age(MS_PER_HOUR // 2)
+    assert harness.timer_state("t", b"a")[0] == "delivered"
+    harness.clock.step_ms(-jump_ms)
+    harness.age(harness.config.completed_id_memory_ms)
+    assert harness.timer_state("t", b"a") == UNKNOWN
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+def test_an_id_that_was_forgotten_before_a_checkpoint_stays_so(
+    client: WireClient, how: Stop
+) -> None:
+    send(client, later(b"a", 10, b"a"))
+    client.harness.tick(10)
+    client.harness.age(client.harness.config.completed_id_memory_ms + MS_PER_HOUR)
     assert client.harness.timer_state("t", b"a") == UNKNOWN
+    take_checkpoint(client.harness)
+    client.harness.clock.step_ms(-MS_PER_DAY)
+    assert client.harness.reborn(how).timer_state("t", b"a") == UNKNOWN

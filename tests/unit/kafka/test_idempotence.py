@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.units import MS_PER_DAY, MS_PER_HOUR
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import Stop, with_topic
@@ -189,9 +190,32 @@ def test_batch_sent_again_gets_its_first_append_time(client: WireClient) -> None
 def test_silent_producer_is_forgotten(client: WireClient) -> None:
     """After `producers.id_expiry_ms` it may begin anywhere, like one that was never seen."""
     send(client, 0)
-    client.harness.clock.advance_ms(client.harness.config.producer_id_expiry_ms + 1)
-    for _ in range(4):
-        client.harness.broker.housekeep()
+    config = client.harness.config
+    client.harness.age(config.producer_id_expiry_ms - 1)
+    assert send(client, 77)[0] == ErrorCode.out_of_order_sequence_number
+    client.harness.age(2 * config.retention_check_interval_ms)
+    assert send(client, 77) == (0, 1)
+
+
+@pytest.mark.parametrize("jump_ms", [-1_000 * MS_PER_DAY, 1_000 * MS_PER_DAY])
+def test_a_wrong_clock_forgets_no_producer(client: WireClient, jump_ms: int) -> None:
+    send(client, 0)
+    client.harness.age(MS_PER_HOUR // 2)
+    client.harness.clock.step_ms(jump_ms)
+    client.harness.age(MS_PER_HOUR // 2)
+    assert send(client, 77)[0] == ErrorCode.out_of_order_sequence_number
+    client.harness.clock.step_ms(-jump_ms)
+    client.harness.age(client.harness.config.producer_id_expiry_ms)
+    assert send(client, 77) == (0, 1)
+
+
+def test_a_silent_producer_is_forgotten_over_restarts(client: WireClient) -> None:
+    send(client, 0)
+    for _ in range(3):
+        assert send(client, 77)[0] == ErrorCode.out_of_order_sequence_number
+        client.harness.age(client.harness.config.producer_id_expiry_ms // 3)
+        client = WireClient(client.harness.restart())
+    client.harness.age(4 * client.harness.config.retention_check_interval_ms)
     assert send(client, 77) == (0, 1)
 
 

@@ -171,19 +171,19 @@ def test_a_commit_that_names_a_partition_twice_leaves_the_later_offset(
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_a_commit_may_bring_its_own_expiry(offsets: OffsetsClient, version: int) -> None:
+def test_a_commit_may_bring_its_own_retention(offsets: OffsetsClient, version: int) -> None:
     harness = offsets.harness
     now_ms = harness.clock.wall_ms()
     topic = harness.topic()
     expected = {
         -1: -1,
-        0: now_ms,
-        DAY_MS: now_ms + DAY_MS,
+        0: 0,
+        DAY_MS: DAY_MS,
         2**63 - 1: 2**63 - 1,
         -(2**63): 0,
-        -2: now_ms - 2,
+        -2: 0,
     }
-    for retention_ms, expiry_ms in expected.items():
+    for retention_ms, kept_ms in expected.items():
         offsets.commit("g", {("t", 0): Commit(1)}, version=version, retention_ms=retention_ms)
         entry = harness.broker.groups.offsets("g")[topic.topic_id, 0]
-        assert (entry.expiry_ms, entry.commit_ms) == (expiry_ms, now_ms)
+        assert (entry.retention_ms, entry.commit_ms) == (kept_ms, now_ms)

@@ -15,21 +15,24 @@ from appliance.store.state.group_frames import (
 )
 from tests.support.clients.offsets_client import Commit, OffsetsClient, fetch_request
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.harness.configs import small_config
 from tests.unit.offsets.members import join
 
 RETENTION_MS = 3_600_000
+CHECK_MS = 1_000
 
 
 @pytest.fixture
 def harness() -> BrokerHarness:
     """A broker with topics 1 (`t`, 40 partitions) and 2 (`u`), and an hour of retention."""
-    harness = with_topic(40, config=small_config(offset_retention_ms=RETENTION_MS))
+    config = small_config(offset_retention_ms=RETENTION_MS, retention_check_interval_ms=CHECK_MS)
+    harness = with_topic(40, config=config)
     harness.create_topic("u")
     return harness
 
 
-def commit(harness: BrokerHarness, group: str, *partitions: int, expiry_ms: int = -1) -> None:
+def commit(harness: BrokerHarness, group: str, *partitions: int, retention_ms: int = -1) -> None:
     harness.broker.groups.commit_offsets(
         [
             OffsetEntry(
@@ -40,7 +43,7 @@ def commit(harness: BrokerHarness, group: str, *partitions: int, expiry_ms: int 
                 offset=7,
                 metadata="m",
                 commit_ms=harness.clock.wall_ms(),
-                expiry_ms=expiry_ms,
+                retention_ms=retention_ms,
             )
             for partition in partitions
         ]
@@ -60,10 +63,8 @@ def set_state(harness: BrokerHarness, group: str, state: int) -> None:
 
 
 def pass_time(harness: BrokerHarness, duration_ms: int) -> None:
-    """Let time pass; the housekeeping is done at its end, as often as it needs."""
-    harness.clock.advance_ms(duration_ms)
-    for _ in range(2):
-        harness.housekeep()
+    """Let time pass, with the housekeeping that it needs."""
+    harness.age(duration_ms)
     harness.flush()
 
 
@@ -79,15 +80,15 @@ def test_offsets_of_no_group_expire_after_their_commit(harness: BrokerHarness) -
     assert partitions(harness, "g") == [0, 1]
     pass_time(harness, 10_000)
     assert partitions(harness, "g") == [1]
-    pass_time(harness, 10_001)
+    pass_time(harness, 10_001 + CHECK_MS)
     assert partitions(harness, "g") == []
     assert harness.broker.groups.names == []
 
 
 def test_a_group_with_members_keeps_its_offsets(harness: BrokerHarness) -> None:
-    """Also those that came with an expiry: somebody is reading from there."""
+    """Also those that came with a retention: somebody is reading from there."""
     commit(harness, "g", 0)
-    commit(harness, "g", 1, expiry_ms=harness.clock.wall_ms() + 1)
+    commit(harness, "g", 1, retention_ms=1)
     set_state(harness, "g", STATE_STABLE)
     pass_time(harness, 100 * RETENTION_MS)
     assert partitions(harness, "g") == [0, 1]
@@ -116,12 +117,11 @@ def test_what_is_set_for_an_empty_group_stays_as_long(harness: BrokerHarness) ->
 
 
 @pytest.mark.parametrize("has_state", [True, False])
-def test_an_expiry_of_its_own_counts_instead(harness: BrokerHarness, has_state: bool) -> None:
-    now_ms = harness.clock.wall_ms()
+def test_a_retention_of_its_own_counts_instead(harness: BrokerHarness, has_state: bool) -> None:
     if has_state:
         set_state(harness, "g", STATE_EMPTY)
-    commit(harness, "g", 0, expiry_ms=now_ms + 60_000)
-    commit(harness, "g", 1, expiry_ms=now_ms + 10 * RETENTION_MS)
+    commit(harness, "g", 0, retention_ms=60_000)
+    commit(harness, "g", 1, retention_ms=10 * RETENTION_MS)
     commit(harness, "g", 2)
     pass_time(harness, 59_999)
     assert partitions(harness, "g") == [0, 1, 2]
@@ -136,8 +136,8 @@ def test_an_expiry_of_its_own_counts_instead(harness: BrokerHarness, has_state: 
 def test_what_expired_stays_so_after_a_restart(harness: BrokerHarness) -> None:
     """A replay knows no retention: it must find the deletion in the log."""
     commit(harness, "g", 0)
-    commit(harness, "h", 0, expiry_ms=harness.clock.wall_ms() + 100 * RETENTION_MS)
-    pass_time(harness, RETENTION_MS)
+    commit(harness, "h", 0, retention_ms=100 * RETENTION_MS)
+    pass_time(harness, RETENTION_MS + CHECK_MS)
     assert harness.broker.groups.names == ["h"]
     harness.clock.step_ms(-RETENTION_MS)
     harness = harness.crash("dropped", random.Random(1))
@@ -152,8 +152,7 @@ def test_a_group_without_members_and_offsets_is_forgotten(offsets: OffsetsClient
     offsets.commit("h", {("t", 0): Commit(1)})
     member.leave()
     assert harness.broker.groups.names == ["g", "h"]
-    harness.pass_ms(harness.config.offset_retention_ms)
-    harness.housekeep()
+    harness.age(harness.config.offset_retention_ms + harness.config.retention_check_interval_ms)
     assert offsets.fetch("g") == offsets.fetch("h") == {}
     for _ in range(10):
         harness.pass_ms(600_000)
@@ -165,8 +164,8 @@ def test_a_group_without_members_and_offsets_is_forgotten(offsets: OffsetsClient
 
 def test_an_expiry_that_a_power_cut_can_undo_is_not_announced(offsets: OffsetsClient) -> None:
     offsets.commit("g", {("t", 0): Commit(1)})
-    offsets.harness.clock.advance_ms(offsets.harness.config.offset_retention_ms)
-    offsets.harness.housekeep()
+    config = offsets.harness.config
+    offsets.harness.age(config.offset_retention_ms + config.retention_check_interval_ms)
     client = offsets.client
     client.send(fetch_request(7, {"g": None}), 7)
     assert client.take() == b""
@@ -174,27 +173,55 @@ def test_an_expiry_that_a_power_cut_can_undo_is_not_announced(offsets: OffsetsCl
     assert client.take() != b""
 
 
-def test_a_clock_that_was_set_back_does_not_stop_it(harness: BrokerHarness) -> None:
+@pytest.mark.parametrize("jump_ms", [-500 * RETENTION_MS, 500 * RETENTION_MS])
+def test_a_wrong_clock_neither_expires_nor_keeps_offsets(
+    harness: BrokerHarness, jump_ms: int
+) -> None:
     commit(harness, "g", 0)
-    pass_time(harness, RETENTION_MS - 1)
-    harness.clock.step_ms(-5 * RETENTION_MS)
-    harness.housekeep()
+    commit(harness, "own", 0, retention_ms=RETENTION_MS // 2)
+    pass_time(harness, RETENTION_MS // 4)
+    harness.clock.step_ms(jump_ms)
     commit(harness, "h", 0)
+    pass_time(harness, RETENTION_MS // 4 - 1)
+    assert harness.broker.groups.names == ["g", "h", "own"]
+    pass_time(harness, RETENTION_MS // 4)
+    assert harness.broker.groups.names == ["g", "h"]
+    harness.clock.step_ms(-jump_ms)
+    pass_time(harness, RETENTION_MS // 4 + 2 * CHECK_MS)
+    assert harness.broker.groups.names == ["h"]
+    pass_time(harness, RETENTION_MS // 4 + CHECK_MS)
+    assert harness.broker.groups.names == []
+
+
+def test_the_age_of_offsets_goes_on_over_stops_and_crashes(harness: BrokerHarness) -> None:
+    pass_time(harness, 2 * RETENTION_MS)  # a store that is young does not trust its clock
+    commit(harness, "g", 0)
+    pass_time(harness, RETENTION_MS // 2)
+    harness = harness.restart()
     assert partitions(harness, "g") == [0]
-    pass_time(harness, RETENTION_MS)
-    assert partitions(harness, "h") == []
+    take_checkpoint(harness)
+    pass_time(harness, RETENTION_MS // 4)
+    harness = harness.crash("killed", random.Random(1))
+    # What passed since the checkpoint starts again.
+    pass_time(harness, RETENTION_MS // 2 - CHECK_MS)
     assert partitions(harness, "g") == [0]
+    pass_time(harness, 10_000 + 3 * CHECK_MS)
+    assert partitions(harness, "g") == []
 
 
 def test_slices_are_bounded_and_reach_everything(harness: BrokerHarness) -> None:
     """What is committed or replaced between two slices is treated as it then is."""
     for number in range(5):
         commit(harness, f"g{number}", *range(40))
+    harness.flush()
+    state = harness.broker._store.state
+    assert state.expiry is not None
+    state.expiry.step()
     harness.clock.advance_ms(RETENTION_MS)
-    store = harness.broker._store
+    state.expiry.step()
     counts = []
     for _ in range(9):
-        store.state.offset_expiry.expire_some(harness.clock.wall_ms(), offsets_max=30)
+        state.offset_expiry.expire_some(harness.now_ms(), state.expiry.position_before, 30)
         counts.append(sum(len(partitions(harness, name)) for name in harness.broker.groups.names))
         if len(counts) == 2:
             commit(harness, "g1", 39)  # looked up already, not looked at
@@ -210,7 +237,7 @@ def test_on_a_full_disk_offsets_stay_and_expire_later(harness: BrokerHarness) ->
     harness.disk.free = 0
     with pytest.raises(RequestError, match="disk is full"):
         commit_for_ever(harness)
-    pass_time(harness, RETENTION_MS)
+    pass_time(harness, RETENTION_MS + CHECK_MS)
     assert partitions(harness, "g") == [0]
     harness.disk.free = 1 << 30
     pass_time(harness, RETENTION_MS)

@@ -29,6 +29,7 @@ class ModelRun:
         self.model = OffsetsModel()
         self.committed_ms: dict[tuple[str, Place], int] = {}
         self.topics: set[str] = set()
+        self.expired = 0
 
     def step(self) -> None:
         match self.rng.randrange(16):
@@ -102,16 +103,18 @@ class ModelRun:
             self.model.delete(group, places)
 
     def pass_time(self) -> None:
-        """Rarely so much that what was committed before expires."""
+        """Rarely so much that what was committed before expires; a stop may lose its age."""
         harness = self.offsets.harness
-        harness.pass_ms(self.rng.randrange(1, RETENTION_MS // 2))
-        for _ in range(2):
-            harness.housekeep()
+        harness.age(self.rng.randrange(1, self.rng.choice((RETENTION_MS // 2, 3 * RETENTION_MS))))
+        harness.flush()
         now_ms = harness.clock.wall_ms()
+        names = {topic.topic_id: topic.name for topic in harness.broker.topics.all()}
         for group, offsets in self.model.groups.items():
-            for place in list(offsets):
-                if now_ms - self.committed_ms[group, place] >= RETENTION_MS:
-                    del offsets[place]
+            kept = {(names[key], index) for key, index in harness.broker.groups.offsets(group)}
+            for place in offsets.keys() - kept:
+                assert now_ms - self.committed_ms[group, place] >= RETENTION_MS
+                del offsets[place]
+                self.expired += 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -121,3 +124,4 @@ def test_offsets_are_those_of_the_model(seed: int) -> None:
         run.step()
         assert seen_by(run.offsets) == run.model.seen(), f"seed {seed}, step {number}"
     assert run.offsets.harness.broker.wrote_pos > run.offsets.harness.config.segment_size_bytes
+    assert run.expired > 0

@@ -111,11 +111,11 @@ def test_the_commits_of_one_read_share_a_frame() -> None:
     offsets = client_of(t=3)
     client = offsets.client
     before = offset_frame_count(offsets.harness)
-    requests = [commit_request(f"g{n}", {("t", n % 3): Commit(n)}) for n in range(30)]
+    requests = [commit_request(f"g{n}", {("t", n % 3): Commit(n)}) for n in range(25)]
     client.send_bytes(b"".join(framed(request, 7, n) for n, request in enumerate(requests)))
     offsets.harness.flush()
     answers = [OffsetCommitResponse.decode(p, version=7, header=True) for p in take(client)]
-    assert [commit_errors(answer) for answer in answers] == [{("t", n % 3): 0} for n in range(30)]
+    assert [commit_errors(answer) for answer in answers] == [{("t", n % 3): 0} for n in range(25)]
     assert offset_frame_count(offsets.harness) == before + 1
 
 

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from appliance.store.state.log_ages import MARKS_MAX, SIZE_PARTS, LogAges, SizeMarks
+from appliance.store.state.snapshot import VALUE_HEAD, decode_size_marks, encode_size_marks
 
 KEY = (1, 0)
 
@@ -75,11 +76,25 @@ def test_a_partition_keeps_its_limit_and_not_much_more(limit: int) -> None:
         assert total - sizes[start] >= min(limit, total)
         assert total - sizes[start] <= limit + limit // SIZE_PARTS + 8 * largest
     assert start > 0
-    assert len(list(marks.rows())) <= SIZE_PARTS + 2
-    assert list(SizeMarks(list(marks.rows())).rows()) == list(marks.rows())
+    captured = marks.capture()
+    assert len(captured[0][1]) <= SIZE_PARTS + 2
+    again = SizeMarks()
+    again.restore(decode_size_marks(encode_size_marks(captured)[VALUE_HEAD.size :]))
+    assert again.capture() == captured
 
 
 def test_marks_of_partitions_without_a_limit_are_dropped() -> None:
-    marks = SizeMarks([(1, 0, 5, 500), (2, 0, 7, 700)])
+    marks = SizeMarks()
+    marks.restore([(1, 0, 5, 500), (2, 0, 7, 700)])
     marks.keep({(2, 0)})
-    assert list(marks.rows()) == [(2, 0, 7, 700)]
+    assert marks.capture() == [((2, 0), ((7, 700),))]
+
+
+def test_captured_marks_do_not_change() -> None:
+    marks = SizeMarks()
+    marks.excess(KEY, 1, 100, 1_000)
+    captured = marks.capture()
+    for end in range(2, 40):
+        marks.excess(KEY, end, end * 100, 1_000)
+    marks.keep(set())
+    assert captured == [(KEY, ((1, 100),))]

@@ -425,10 +425,10 @@ def test_a_replay_on_a_full_disk_does_not_try_again_at_each_slice(
     tried: list[int] = []
     freeze = Runs.freeze
 
-    def count(runs: Runs, pos: int, now_ms: int) -> RunsJob:
+    def count(runs: Runs, pos: int) -> RunsJob:
         tried.append(pos)
         disk.free = 0  # also what was made free by a removal
-        return freeze(runs, pos, now_ms)
+        return freeze(runs, pos)
 
     monkeypatch.setattr(Runs, "freeze", count)
     defaults = Runs.__init__.__kwdefaults__

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,9 +157,7 @@ def test_a_producer_that_is_forgotten_meanwhile_is_saved_all_the_same() -> None:
     harness.produce("t", 1, [Record(b"x")], Producer(7, 0, 0))
     harness.broker.checkpoints.ask()
     assert harness.broker.checkpoints.step() is None
-    harness.clock.advance_ms(10_000)
-    for _ in range(3):
-        harness.housekeep()
+    harness.age(200_000)
     topic = harness.topic()
     assert not topic.partitions[1].producers
     take_checkpoint(harness)
@@ -298,9 +295,9 @@ def test_a_log_that_ends_before_its_checkpoint_is_replayed_and_the_loss_reported
 
 
 def test_a_state_of_other_settings_is_not_used(harness: BrokerHarness) -> None:
+    harness.broker._store.state.settings = "other"
     harness.broker.close()
-    config = replace(harness.config, completed_id_memory_ms=1)
-    started = BrokerHarness(crashed(harness), harness.clock, config)
+    started = start(harness, crashed(harness))
     assert [each.fault for each in started.report.rejected] == [StateFault.OTHER_SETTINGS]
     assert started.report.frames > 0
 

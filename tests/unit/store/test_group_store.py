@@ -54,7 +54,12 @@ def test_state_larger_than_a_frame_is_refused_and_names_the_setting() -> None:
     topic_id = harness.topic().topic_id
     small, large = (
         OffsetEntry(
-            op=OFFSET_COMMITTED, group="g", topic_id=topic_id, partition=0, metadata="x" * size
+            op=OFFSET_COMMITTED,
+            group="g",
+            topic_id=topic_id,
+            partition=0,
+            metadata="x" * size,
+            commit_pos=harness.broker.wrote_pos,
         )
         for size in (10_000, 40_000)
     )
@@ -72,6 +77,7 @@ def test_commits_are_appended_in_as_few_frames_as_they_fit_in_and_before_a_group
             (kind, len(decode_offsets(payload)) if kind == KIND_OFFSET else 0)
         ),
         append_topic=lambda _payload, _topic_id: 0,
+        end_pos=lambda: 0,
         check_room=lambda _size, _room: None,
         begin=lambda: None,
         end=lambda: None,

@@ -66,7 +66,7 @@ def check_snapshot(disk: SimFileSystem, status: SnapshotStatus, log: bytes) -> N
     findings = Findings(faults.append)
     data = DataDir(disk, root, findings)
     data.open(may_be_live=False)
-    check = Check(data, findings, BrokerHarness().clock)
+    check = Check(data, findings)
     for _ in check.run():
         pass
     data.close()

@@ -54,8 +54,8 @@ def new_runs(disk: SimFileSystem, projections: Projections, **options: int) -> R
     return runs
 
 
-def checkpoint(runs: Runs, pos: int, now_ms: int) -> None:
-    job = runs.freeze(pos, now_ms)
+def checkpoint(runs: Runs, pos: int) -> None:
+    job = runs.freeze(pos)
     job.run()
     assert not job.damage
     runs.end(job)
@@ -75,8 +75,10 @@ class Play:
         self.history.play(frames)
         self.log = bytes(self.history.log)
         self.ends = self.history.ends
+        # Each history forgets some ids.
+        self.forget_pos = self.ends[len(self.ends) // 2]
         self.disk = new_disk()
-        self.projections = new_projections()
+        self.projections = new_projections(forget_pos=self.forget_pos)
         self.runs = new_runs(self.disk, self.projections)
         self.runs.begin(0)
         self.pos = 0
@@ -86,29 +88,29 @@ class Play:
         self.pos = pos
 
     def checkpoint(self) -> None:
-        checkpoint(self.runs, self.pos, self.history.now_ms)
+        checkpoint(self.runs, self.pos)
 
     def restart(self, entries: Sequence[RunEntry], pos: int) -> None:
         """Begin again with what a checkpoint at `pos` named."""
         at_pos = new_projections()
         replay(at_pos, self.log, 0, pos)
-        self.projections = new_projections(bytes(16))
+        self.projections = new_projections(bytes(16), forget_pos=self.forget_pos)
         self.projections.set_id_key(ID_KEY)
         self.runs = new_runs(self.disk, self.projections)
         drain(self.runs.check(entries))
         copy_topics(at_pos, self.projections)
-        drain(self.runs.load(entries, pos, self.history.now_ms))
+        drain(self.runs.load(entries, pos))
         self.projections.restore_level_offsets(at_pos.level_offsets())
         self.pos = pos
 
     def state(self) -> dict[str, object]:
-        return state_of(self.projections, self.history.now_ms)
+        return state_of(self.projections)
 
     def expected_state(self) -> dict[str, object]:
         """That of a full replay up to the same position."""
-        projections = new_projections()
+        projections = new_projections(forget_pos=self.forget_pos)
         replay(projections, self.log, 0, self.pos)
-        return state_of(projections, self.history.now_ms)
+        return state_of(projections)
 
 
 def names(disk: SimFileSystem) -> set[Path]:
@@ -171,7 +173,7 @@ def test_what_is_not_saved_is_counted_and_asks_for_a_checkpoint() -> None:
     play.go_to(play.ends[-1])
     assert play.runs.delta_bytes >= 100_000
     assert play.runs.is_due
-    job = play.runs.freeze(play.pos, play.history.now_ms)
+    job = play.runs.freeze(play.pos)
     assert not play.runs.is_due
     job.run()
     play.runs.end(job)
@@ -266,7 +268,7 @@ def test_what_a_failed_checkpoint_did_not_save_is_in_the_next(seed: int) -> None
         before = names(play.disk)
         call = play.disk.calls + play.rng.randrange(1, 12)
         play.disk.fail_at(call, OSError(5, "Input/output error"))
-        job = play.runs.freeze(pos, play.history.now_ms)
+        job = play.runs.freeze(pos)
         try:
             job.run()
         except StorageError:
@@ -288,7 +290,7 @@ def test_a_disk_that_stays_full_costs_no_memory_for_each_try() -> None:
     play.disk.free = 0
     for pos in play.ends[: FRAMES // 2]:
         play.go_to(pos)
-        job = play.runs.freeze(pos, play.history.now_ms)
+        job = play.runs.freeze(pos)
         with suppress(StorageError):  # nothing is to be saved yet
             job.run()
         play.runs.abandon(job)
@@ -302,7 +304,7 @@ def test_a_disk_that_stays_full_costs_no_memory_for_each_try() -> None:
 def test_a_name_is_used_once_and_a_failed_checkpoint_leaves_no_file() -> None:
     play = Play(5)
     play.go_to(play.ends[150])
-    job = play.runs.freeze(play.pos, play.history.now_ms)
+    job = play.runs.freeze(play.pos)
     play.disk.free = 100
     with pytest.raises(StorageError):
         job.run()
@@ -338,7 +340,7 @@ def test_a_damaged_run_is_left_alone_by_a_merge_and_found_by_the_next_start(
     play.disk.open(damaged.path(PATHS)).pwritev([b"\xff"], damaged.size // 2)
     play.go_to(play.ends[-1])
     monkeypatch.setattr("appliance.store.runs.run_set.SLACK_ROWS", -(1 << 40))
-    job = play.runs.freeze(play.pos, play.history.now_ms)
+    job = play.runs.freeze(play.pos)
     job.run()
     play.runs.end(job)
     assert [error.path for error in job.damage] == [damaged.path(PATHS)]
@@ -434,7 +436,7 @@ def test_blocks_that_changed_places_are_found() -> None:
         calls.note_pushed(memtable, number, number, 0, topic_id=1, partition=0)
     log = bytes(TimerHistory(random.Random(1)).log)  # topic 1
     replay(projections, log, 0, len(log))
-    checkpoint(runs, 1, 0)
+    checkpoint(runs, 1)
     (entry,) = runs.entries
     assert entry.rows == 20_000
     reader = RunReader(disk, entry.path(PATHS))

@@ -37,7 +37,8 @@ PACKAGE: Final = str(Path(appliance.__file__).parent)
 CHANGES_BEFORE: Final = 4
 LINES_MIN: Final = 5
 SEED: Final = 10
-REST_MAX_BYTES: Final = 400
+REST_BYTES: Final = 184
+"""Room for a header, and for no frame."""
 ROLLING: Final = ("create a topic", "commit offsets", "cancel a timer")
 """Also tried where their frame goes into another segment: one of each way to append."""
 
@@ -139,8 +140,16 @@ CHANGES: Final[dict[str, Callable[[BrokerHarness], object]]] = {
 def fill_segment(harness: BrokerHarness) -> None:
     """Leave so little of it that the next frame goes into another one."""
     tail = harness.broker._store.log.tail
-    while (rest := tail.segment_end - tail.pointers.wrote) > REST_MAX_BYTES:
-        harness.produce("t", 0, [Record(bytes(4_000 if rest > 8_000 else 1))])
+
+    def spare() -> int:
+        return tail.segment_end - tail.pointers.wrote - REST_BYTES
+
+    before = spare()
+    harness.produce("t", 0, [Record(bytes(1_000))])
+    overhead = before - spare() - 1_000
+    while spare():
+        size = 4_000 if spare() > 8_000 else spare() // 16 * 8 if spare() > 4_000 else spare()
+        harness.produce("t", 0, [Record(bytes(size - overhead))])
 
 
 def make_harness(*, is_full: bool) -> BrokerHarness:

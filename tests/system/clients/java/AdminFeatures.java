@@ -8,6 +8,7 @@ import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.errors.TopicExistsException;
 
@@ -73,12 +74,33 @@ final class AdminFeatures {
     private static void alterConfigs(String name) throws Exception {
         Client.create(name, 1);
         var topic = new ConfigResource(ConfigResource.Type.TOPIC, name);
-        var entry = new ConfigEntry("max.message.bytes", "2000");
-        var change = List.of(new AlterConfigOp(entry, AlterConfigOp.OpType.SET));
-        Client.await(Client.ADMIN.get().incrementalAlterConfigs(Map.of(topic, change)).all());
+        var own = ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG;
+        for (var given : Client.SETTINGS.entrySet()) {
+            var shown = settings(topic).get(given.getKey());
+            Client.checkEqual(given.getValue(), shown.value());
+            Client.checkEqual(own, shown.source());
+        }
+        change(topic, AlterConfigOp.OpType.SET, "max.message.bytes", "2000");
         Client.checkEqual("2000", settings(topic).get("max.message.bytes").value());
+        change(topic, AlterConfigOp.OpType.SET, "retention.ms", "-1");
+        change(topic, AlterConfigOp.OpType.DELETE, "retention.bytes", "");
+        Client.checkEqual("-1", settings(topic).get("retention.ms").value());
+        var bytes = settings(topic).get("retention.bytes");
+        Client.checkEqual("-1", bytes.value());
+        Client.check(bytes.isDefault(), bytes);
+        Client.checkThrows(InvalidConfigurationException.class,
+                ignored -> change(topic, AlterConfigOp.OpType.APPEND, "retention.ms", "1"));
+        Client.checkThrows(InvalidConfigurationException.class,
+                ignored -> change(topic, AlterConfigOp.OpType.SET, "segment.bytes", "much"));
         Client.checkThrows(RecordTooLargeException.class,
                 ignored -> Client.sendValues(name, "x".repeat(3_000)));
+    }
+
+    private static void change(
+            ConfigResource topic, AlterConfigOp.OpType op, String name, String value)
+            throws Exception {
+        var change = List.of(new AlterConfigOp(new ConfigEntry(name, value), op));
+        Client.await(Client.ADMIN.get().incrementalAlterConfigs(Map.of(topic, change)).all());
     }
 
     private static void deleteRecords(String name) throws Exception {

@@ -2,7 +2,7 @@
 // that nobody else uses.
 
 const assert = require('node:assert/strict')
-const { CompressionTypes, ConfigResourceTypes } = require('kafkajs')
+const { CompressionTypes, ConfigResourceTypes, ConfigSource } = require('kafkajs')
 
 const LIMIT_MS = 60_000 // for anything that should happen at once
 const TIME_MS = 1_700_000_000_000
@@ -399,9 +399,38 @@ const features = {
 
   async alter_configs (client, name) {
     await create(client, name)
-    const configEntries = [{ name: 'max.message.bytes', value: '2000' }]
-    const resources = [{ type: ConfigResourceTypes.TOPIC, name, configEntries }]
-    await administrating(client, (admin) => admin.alterConfigs({ resources }))
+    const changed = [
+      { name: 'retention.ms', value: '-1' },
+      { name: 'retention.bytes', value: '2000000' },
+      { name: 'max.message.bytes', value: '2000' }
+    ]
+    const type = ConfigResourceTypes.TOPIC
+    await administrating(client, async (admin) => {
+      const expectSettings = async (expected) => {
+        const { resources: [{ configEntries }] } = await admin.describeConfigs({
+          includeSynonyms: true,
+          resources: [{ type, name, configNames: Object.keys(expected) }]
+        })
+        const shown = configEntries.map((entry) =>
+          [entry.configName, [entry.configValue, entry.configSource]])
+        assert.deepEqual(Object.fromEntries(shown), expected)
+        assert(configEntries.every((entry) => entry.configSynonyms.length > 0))
+      }
+      const alter = (configEntries) =>
+        admin.alterConfigs({ resources: [{ type, name, configEntries }] })
+      const { TOPIC_CONFIG, DEFAULT_CONFIG } = ConfigSource
+      await expectSettings(Object.fromEntries(configEntries.map(({ name, value }) =>
+        [name, [value, TOPIC_CONFIG]])))
+      await alter(changed)
+      await expectSettings({
+        'retention.ms': ['-1', TOPIC_CONFIG],
+        'retention.bytes': ['2000000', TOPIC_CONFIG],
+        'segment.bytes': ['1073741824', DEFAULT_CONFIG],
+        'max.message.bytes': ['2000', TOPIC_CONFIG]
+      })
+      const invalid = alter([{ name: 'retention.ms', value: 'soon' }])
+      await assert.rejects(invalid, { type: 'INVALID_CONFIG' })
+    })
     const tooLarge = sendValues(client, name, ['x'.repeat(3000)])
     await assert.rejects(tooLarge, { type: 'MESSAGE_TOO_LARGE' })
   },

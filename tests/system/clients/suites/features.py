@@ -304,8 +304,19 @@ def describe_configs(library: Library, name: str) -> None:
     assert library.settings_of(None)["message.max.bytes"] == "1048588"
 
 
+RETENTION: Final = {
+    "retention.ms": "-1",
+    "retention.bytes": "1073741824",
+    "segment.bytes": "104857600",
+}
+"""What applications and infrastructure tools set, beside `max.message.bytes`."""
+
+
 def alter_configs(library: Library, name: str) -> None:
     library.create(name)
+    for key, value in RETENTION.items():
+        library.change_setting(name, key, value)
+        assert library.settings_of(name)[key] == value
     library.change_setting(name, "max.message.bytes", "2000")
     assert library.settings_of(name)["max.message.bytes"] == "2000"
     (refused,) = library.try_send(name, [Sent(b"x" * 3_000)])

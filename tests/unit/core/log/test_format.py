@@ -55,6 +55,7 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "state partition": snapshot.PARTITION,
     "level offset": snapshot.LEVEL_OFFSET,
     "offset run": snapshot.UNIT_RUN,
+    "forget pos": snapshot.FORGET_POS,
     "age": snapshot.AGE,
     "age mark": snapshot.AGE_MARK,
     "size mark": snapshot.SIZE_MARK,

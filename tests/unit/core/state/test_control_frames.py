@@ -65,7 +65,8 @@ OFFSETS = tuples(
         leader_epoch=I32,
         metadata=st.none() | TEXT,
         commit_ms=I64,
-        expiry_ms=I64,
+        commit_pos=I64,
+        retention_ms=I64,
         producer_id=I64,
         producer_epoch=I16,
     )
@@ -108,6 +109,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
         generation=I32,
         assignment_epoch=I32,
         state_ms=I64,
+        state_pos=I64,
         protocol_type=st.none() | TEXT,
         protocol=st.none() | TEXT,
         leader=st.none() | TEXT,
@@ -120,6 +122,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
                 sequences.ProducerState,
                 producer_id=I64,
                 epoch=I16,
+                last_pos=I64,
                 batches=tuples(st.builds(sequences.SequencedBatch, I32, I32, I64, I64), 5),
             )
         ),

@@ -6,7 +6,7 @@ from _core.state.projections import Projections
 
 
 def new_projections() -> Projections:
-    return Projections(id_key=bytes(16), completed_id_memory_ms=1_000)
+    return Projections(id_key=bytes(16))
 
 
 def test_restored_level_offsets_never_decrease() -> None:

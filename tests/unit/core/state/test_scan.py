@@ -318,7 +318,7 @@ def test_slices_of_any_size_find_the_same(
 
 def test_a_slice_stops_soon_after_its_budget() -> None:
     log = small_log(30, segment_size=2048)
-    projections = Projections(id_key=bytes(16), completed_id_memory_ms=1000)
+    projections = Projections(id_key=bytes(16))
     topic = Topic("jobs1", JOBS, 1, {})
     projections.add_topic(topic, [(0, 0, -1)])
     segments = log.segments()
@@ -341,7 +341,7 @@ def test_nothing_is_searched_for_after_the_watermark(watermark: str) -> None:
         "end": log.end,
         "before the fault": log.positions[4],
     }
-    projections = Projections(id_key=bytes(16), completed_id_memory_ms=1000)
+    projections = Projections(id_key=bytes(16))
     segments = log.segments()
     log_scan = LogScan(
         projections,

@@ -13,7 +13,8 @@ from tests.support.compiled.timer_calls import siphash_128
 
 KEY = bytes(range(16))
 START_MS = 1_780_000_000_000
-DAY_MS = 86_400_000
+END_POS = 1 << 40
+"""After the frame that completed a timer."""
 SLOT_BYTES = 48
 # 1024 parts of 16 bytes each, and the smallest tables.
 FIXED_BYTES = 1024 * 16
@@ -27,13 +28,13 @@ def entry(
     record_index: int = 0,
     partition: int = 0,
     due_ms: int = START_MS,
-    forget_at_ms: int = 0,
+    completed_pos: int = 0,
     state: int = PENDING,
 ) -> Entry:
-    return position, record_index, partition, due_ms, forget_at_ms, state
+    return position, record_index, partition, due_ms, completed_pos, state
 
 
-def complete(index: IdIndex, topic_id: int, name: bytes, timer: Entry, forget_at_ms: int) -> bool:
+def complete(index: IdIndex, topic_id: int, name: bytes, timer: Entry, completed_pos: int) -> bool:
     return calls.complete_id(
         index,
         topic_id,
@@ -41,13 +42,14 @@ def complete(index: IdIndex, topic_id: int, name: bytes, timer: Entry, forget_at
         position=timer[0],
         record_index=timer[1],
         state=DELIVERED,
-        forget_at_ms=forget_at_ms,
+        completed_pos=completed_pos,
     )
 
 
-def expire_all(index: IdIndex, now_ms: int) -> int:
+def expire_all(index: IdIndex, pos: int) -> int:
     """Look at every slot: one call leaves out those before the place where it begins."""
-    return index.expire_some(now_ms, 1 << 40) + index.expire_some(now_ms, 1 << 40)
+    index.forget_below(pos)
+    return index.expire_some(1 << 40) + index.expire_some(1 << 40)
 
 
 # The hash
@@ -130,20 +132,20 @@ def test_key_of_another_size_is_refused(size: int) -> None:
 def test_an_id_names_what_was_put_last() -> None:
     """All fields come back as they were given, up to their largest values."""
     index = IdIndex(KEY)
-    assert calls.find_id(index, 1, b"a", START_MS) is None
+    assert calls.find_id(index, 1, b"a") is None
     first = entry(100, record_index=7, partition=3, due_ms=START_MS + 5)
     calls.put_id(index, 1, b"a", first)
-    assert calls.find_id(index, 1, b"a", START_MS) == first
+    assert calls.find_id(index, 1, b"a") == first
     second = entry(
         2**63 - 1,
         record_index=2**31 - 1,
         partition=2**29 - 1,
         due_ms=2**63 - 1,
-        forget_at_ms=2**63 - 1,
+        completed_pos=2**63 - 1,
         state=DELIVERED,
     )
     calls.put_id(index, 1, b"a", second)
-    assert calls.find_id(index, 1, b"a", START_MS) == second
+    assert calls.find_id(index, 1, b"a") == second
     assert index.count == 1
 
 
@@ -156,7 +158,7 @@ def test_ids_of_topics_are_apart() -> None:
             calls.put_id(index, topic_id, name, entry(topic_id + i))
     for topic_id in (0, 1, 2**28):
         for i, name in enumerate(names):
-            assert calls.find_id(index, topic_id, name, START_MS) == entry(topic_id + i)
+            assert calls.find_id(index, topic_id, name) == entry(topic_id + i)
     assert index.count == 18
 
 
@@ -173,9 +175,9 @@ def test_a_replaced_timer_of_the_same_batch_cannot_be_completed() -> None:
     old, new = entry(100, record_index=1), entry(100, record_index=2)
     calls.put_id(index, 1, b"a", old)
     calls.put_id(index, 1, b"a", new)
-    assert not complete(index, 1, b"a", old, START_MS + DAY_MS)
-    assert calls.find_id(index, 1, b"a", START_MS) == new
-    assert complete(index, 1, b"a", new, START_MS + DAY_MS)
+    assert not complete(index, 1, b"a", old, END_POS)
+    assert calls.find_id(index, 1, b"a") == new
+    assert complete(index, 1, b"a", new, END_POS)
 
 
 def test_expiry_goes_in_bounded_steps_and_misses_nothing() -> None:
@@ -183,17 +185,18 @@ def test_expiry_goes_in_bounded_steps_and_misses_nothing() -> None:
     index = IdIndex(KEY)
     count = 20_000
     for i in range(count):
-        state = (DELIVERED, START_MS) if i % 3 else (PENDING, 0)
-        calls.put_id(index, 1, b"%d" % i, entry(i, state=state[0], forget_at_ms=state[1]))
+        state = (DELIVERED, END_POS) if i % 3 else (PENDING, 0)
+        calls.put_id(index, 1, b"%d" % i, entry(i, state=state[0], completed_pos=state[1]))
     dropped, steps = 0, 0
     while dropped < count - len(range(0, count, 3)):
-        step = index.expire_some(START_MS, 100)
+        index.forget_below(END_POS)
+        step = index.expire_some(100)
         assert step <= 100
         dropped += step
         steps += 1
         assert steps < count // 20
     assert index.count == len(range(0, count, 3))
-    assert all(calls.find_id(index, 1, b"%d" % i, START_MS) == entry(i) for i in range(0, count, 3))
+    assert all(calls.find_id(index, 1, b"%d" % i) == entry(i) for i in range(0, count, 3))
 
 
 def test_memory_follows_the_number_of_ids() -> None:
@@ -201,18 +204,19 @@ def test_memory_follows_the_number_of_ids() -> None:
     index = IdIndex(KEY)
     count = 50_000
     for i in range(count):
-        calls.put_id(index, 1, b"%d" % i, entry(i, forget_at_ms=START_MS, state=DELIVERED))
+        calls.put_id(index, 1, b"%d" % i, entry(i, completed_pos=END_POS, state=DELIVERED))
     assert index.memory_bytes <= SLOT_BYTES / 0.46 * count + FIXED_BYTES
     assert index.memory_bytes >= SLOT_BYTES / 0.7 * count
     grown = index.memory_bytes
-    # The clock has moved on: as many again take the place of the first.
-    assert calls.find_id(index, 1, b"0", START_MS) is None
+    # They expire: as many again take the place of the first.
+    index.forget_below(END_POS)
+    assert calls.find_id(index, 1, b"0") is None
     for i in range(count):
-        calls.put_id(index, 2, b"%d" % i, entry(i, forget_at_ms=START_MS + 1, state=DELIVERED))
+        calls.put_id(index, 2, b"%d" % i, entry(i, completed_pos=END_POS + 1, state=DELIVERED))
     assert index.count < 1.6 * count
     assert index.memory_bytes <= 1.6 * grown
     for _ in range(10):
-        expire_all(index, START_MS + 1)
+        expire_all(index, END_POS + 1)
     assert index.count == 0
     assert index.memory_bytes <= FIXED_BYTES
 
@@ -224,11 +228,11 @@ def test_a_hundred_thousand_ids_are_all_found() -> None:
     calls.fill_ids(index, 1, 0, count)
     assert index.count == count
     for i in range(0, count, 7):
-        assert calls.find_id(index, 1, i.to_bytes(8, "little"), START_MS) == entry(i, due_ms=i)
+        assert calls.find_id(index, 1, i.to_bytes(8, "little")) == entry(i, due_ms=i)
     for i in range(count, count + 10_000):
-        assert calls.find_id(index, 1, i.to_bytes(8, "little"), START_MS) is None
+        assert calls.find_id(index, 1, i.to_bytes(8, "little")) is None
     calls.forget_ids(index, 1)
-    assert sum(index.expire_some(START_MS, 10_000) for _ in range(200)) == count
+    assert sum(index.expire_some(10_000) for _ in range(200)) == count
 
 
 topic_ids = st.integers(0, 3)
@@ -242,19 +246,19 @@ class IdIndexMachine(RuleBasedStateMachine):
     def begin(self, key: bytes) -> None:
         self.index = IdIndex(key)
         self.model: dict[tuple[int, bytes], Entry] = {}
-        self.now_ms = START_MS
+        self.pos = END_POS
         self.next_position = 0
         self.topic_base = 0
 
     def known(self, topic_id: int, name: bytes) -> Entry | None:
         found = self.model.get((topic_id, name))
-        return None if found is None or 0 < found[4] <= self.now_ms else found
+        return None if found is None or 0 < found[4] <= self.pos else found
 
     @rule(topic=topic_ids, name=names, state=st.sampled_from([PENDING, CANCELLED, DELIVERED]))
     def put_one(self, topic: int, name: bytes, state: int) -> None:
         self.next_position += 100
-        forget_at_ms = 0 if state == PENDING else self.now_ms + 50
-        timer = entry(self.next_position, forget_at_ms=forget_at_ms, state=state)
+        completed_pos = 0 if state == PENDING else self.pos + 50
+        timer = entry(self.next_position, completed_pos=completed_pos, state=state)
         calls.put_id(self.index, self.topic_base + topic, name, timer)
         self.model[self.topic_base + topic, name] = timer
 
@@ -270,18 +274,19 @@ class IdIndexMachine(RuleBasedStateMachine):
         key = (self.topic_base + topic, name)
         found = self.known(*key)
         timer = found if found and is_current else entry(-1)
-        done = complete(self.index, *key, timer, self.now_ms + 100)
+        done = complete(self.index, *key, timer, self.pos + 100)
         assert done == (found is not None and is_current)
         if done:
-            self.model[key] = (*timer[:4], self.now_ms + 100, DELIVERED)
+            self.model[key] = (*timer[:4], self.pos + 100, DELIVERED)
 
-    @rule(passed_ms=st.integers(0, 60))
-    def wait(self, passed_ms: int) -> None:
-        self.now_ms += passed_ms
+    @rule(passed=st.integers(0, 60))
+    def wait(self, passed: int) -> None:
+        self.pos += passed
+        self.index.forget_below(self.pos)
 
     @rule(budget=st.sampled_from([1, 100, 10_000]))
     def expire(self, budget: int) -> None:
-        self.index.expire_some(self.now_ms, budget)
+        self.index.expire_some(budget)
 
     @rule(topic=topic_ids)
     def forget_topic(self, topic: int) -> None:
@@ -293,7 +298,7 @@ class IdIndexMachine(RuleBasedStateMachine):
 
     @rule(topic=topic_ids, name=names)
     def look_up(self, topic: int, name: bytes) -> None:
-        found = calls.find_id(self.index, self.topic_base + topic, name, self.now_ms)
+        found = calls.find_id(self.index, self.topic_base + topic, name)
         assert found == self.known(self.topic_base + topic, name)
 
     @invariant()
@@ -305,9 +310,9 @@ class IdIndexMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "index"):
             return
-        expire_all(self.index, self.now_ms)
+        expire_all(self.index, self.pos)
         for key in self.model:
-            assert calls.find_id(self.index, *key, self.now_ms) == self.known(*key)
+            assert calls.find_id(self.index, *key) == self.known(*key)
         assert self.index.count == sum(self.known(*key) is not None for key in self.model)
 
 
@@ -321,7 +326,7 @@ def test_long_histories_agree_with_a_dict(seed: int) -> None:
     rng = random.Random(seed)
     index = IdIndex(rng.randbytes(16))
     model: dict[bytes, Entry] = {}
-    now_ms = START_MS
+    pos = END_POS
     for step in range(30_000):
         name = b"%d" % rng.randrange(4_000)
         found = model.get(name)
@@ -329,14 +334,15 @@ def test_long_histories_agree_with_a_dict(seed: int) -> None:
             model[name] = entry(step)
             calls.put_id(index, 9, name, model[name])
         elif found[5] == PENDING:
-            forget_at_ms = now_ms + rng.randrange(1, 3_000)
-            assert complete(index, 9, name, found, forget_at_ms)
-            model[name] = (*found[:4], forget_at_ms, DELIVERED)
-        now_ms += rng.randrange(3)
+            completed_pos = pos + rng.randrange(1, 3_000)
+            assert complete(index, 9, name, found, completed_pos)
+            model[name] = (*found[:4], completed_pos, DELIVERED)
+        pos += rng.randrange(3)
+        index.forget_below(pos)
         if step % 50 == 0:
-            index.expire_some(now_ms, rng.randrange(600))
-        expected = None if found is None or 0 < model[name][4] <= now_ms else model[name]
-        assert found is None or calls.find_id(index, 9, name, now_ms) == expected
+            index.expire_some(rng.randrange(600))
+        expected = None if found is None or 0 < model[name][4] <= pos else model[name]
+        assert found is None or calls.find_id(index, 9, name) == expected
     for name, timer in model.items():
-        expected = None if 0 < timer[4] <= now_ms else timer
-        assert calls.find_id(index, 9, name, now_ms) == expected
+        expected = None if 0 < timer[4] <= pos else timer
+        assert calls.find_id(index, 9, name) == expected

@@ -20,7 +20,7 @@ from appliance.store.runs.run_files import (
 )
 from tests.support.compiled import timer_calls as calls
 
-NOW_MS: Final = 1_000
+NOW_POS: Final = 1_000
 DONE: Final = -1
 SEEDS: Final = range(20)
 
@@ -49,8 +49,8 @@ def timer(pos: int, index: int = 0, *, topic_id: int = 1, due_ms: int = 5) -> Ti
     return TimerRow(pos, index, 0, due_ms, -1, topic_id, 0)
 
 
-def id_row(hash_high: int, pos: int, *, topic_id: int = 1, forget_ms: int = 0) -> IdRow:
-    return IdRow(hash_high, 7, topic_id, pos, 5, forget_ms, 0, 0, 3 if forget_ms else 1)
+def id_row(hash_high: int, pos: int, *, topic_id: int = 1, completed_pos: int = 0) -> IdRow:
+    return IdRow(hash_high, 7, topic_id, pos, 5, completed_pos, 0, 0, 3 if completed_pos else 1)
 
 
 def blocks_of(memtable: TimerMemtable, kind: int) -> list[bytes]:
@@ -81,7 +81,7 @@ def merge(
     feeds = [iter(source) for source in sources]
     checks = [RowCheck(kind) for _ in sources]
     merging = RunMerge(
-        kind, source_count=len(sources), topics=topics, is_whole=is_whole, now_ms=NOW_MS
+        kind, source_count=len(sources), topics=topics, is_whole=is_whole, forget_pos=NOW_POS
     )
     rows: list[Row] = []
     while True:
@@ -143,7 +143,7 @@ def test_the_last_change_of_an_id_is_in_a_block(seed: int) -> None:
         place = rng.choice((5, 1 << 63, rng.getrandbits(64))), rng.randrange(3), rng.randrange(1, 3)
         last[place] = IdRow(*place, pos, 8, 9, 0, 4, 3)
         calls.note_named(
-            memtable, *place, position=pos, partition=4, due_ms=8, forget_at_ms=9, state=3
+            memtable, *place, position=pos, partition=4, due_ms=8, completed_pos=9, state=3
         )
     rows = [row for block in blocks_of(memtable, RUN_IDS) for row in rows_of(RUN_IDS, block)]
     assert rows == [last[place] for place in sorted(last)]
@@ -190,7 +190,7 @@ def merged_model(
     if not is_whole:
         kept += [row for place, row in completed.items() if place not in timers]
     for id_ in ids.values():
-        is_forgotten = is_whole and 0 < id_.forget_ms <= NOW_MS
+        is_forgotten = is_whole and 0 < id_.completed_pos <= NOW_POS
         if id_.topic_id in topics and not is_forgotten:
             kept.append(id_)
     return sorted(kept, key=key)
@@ -222,7 +222,7 @@ def random_id_runs(rng: random.Random) -> list[list[Row]]:
         )
         runs.append(
             [
-                id_row(high, number, topic_id=topic_id, forget_ms=rng.choice((0, 5, 5_000)))
+                id_row(high, number, topic_id=topic_id, completed_pos=rng.choice((0, 5, 5_000)))
                 for high, topic_id in places
             ]
         )
@@ -263,7 +263,7 @@ def test_a_completed_row_goes_on_until_it_meets_its_timer() -> None:
 
 
 def test_a_forgotten_id_hides_what_it_named_before_until_everything_is_merged() -> None:
-    old, new = [id_row(9, 1)], [id_row(9, 1, forget_ms=NOW_MS)]
+    old, new = [id_row(9, 1)], [id_row(9, 1, completed_pos=NOW_POS)]
     encoded = [[b"".join(map(encode, rows))] for rows in (old, new)]
     assert merge(RUN_IDS, encoded[1:], is_whole=False) == new
     assert merge(RUN_IDS, encoded) == []
