@@ -177,7 +177,7 @@ class MessageStore:
         Raises:
             LogRefusedError: it may not.
         """
-        admission.check_is_no_snapshot(self._fs, self._paths)
+        admission.check_may_serve(self._fs, self._paths)
         admission.check_exists(self._fs, self._paths, must_exist=self._config.must_exist)
         self._fs.make_dirs(self._paths.root)
         self._lock = self._fs.lock(self._paths.root)
