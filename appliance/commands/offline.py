@@ -94,11 +94,12 @@ class Meter:
     def __init__(self) -> None:
         self._is_shown = False
 
-    def show(self, done: int, total: int) -> None:
-        """Show how many bytes of the log are done, and of how many."""
+    def show(self, done: int, total: int, what: str = "") -> None:
+        """Show how many bytes of the log are done, of how many, and what is done with them."""
         if sys.stderr.isatty():
             share = 100 * done // total if total else 100
-            sys.stderr.write(f"\r{done // MIB} of {total // MIB} MiB, {share} % ")
+            text = f"{done // MIB} of {total // MIB} MiB, {share} % "
+            sys.stderr.write(f"\r\x1b[K{what}: {text}" if what else f"\r{text}")
             sys.stderr.flush()
             self._is_shown = True
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from appliance.offline.check_backup import BackupCheck
 from appliance.offline.check_queues import QueueCheck
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
@@ -37,7 +38,8 @@ class CheckReport:
         epoch: of the last frame.
         is_clean: the last broker stopped cleanly.
         is_live: a broker was running; what it wrote during the check was not checked.
-        is_snapshot: it is a snapshot of a log.
+        is_snapshot: it is a snapshot of a log, or a backup.
+        is_backup: it is a backup, whose files were compared with its manifest.
         faults: the number of faults.
     """
 
@@ -50,6 +52,7 @@ class CheckReport:
     is_clean: bool
     is_live: bool
     is_snapshot: bool
+    is_backup: bool
     faults: int
 
 
@@ -58,9 +61,11 @@ class Check:
 
     Attributes:
         report: what the check covered; set when `run` ends.
+        state: what follows from the log; set when `run` ends.
     """
 
     report: CheckReport
+    state: LogState
 
     def __init__(
         self,
@@ -69,6 +74,7 @@ class Check:
         clock: Clock,
         *,
         slice_bytes: int = SLICE_BYTES,
+        wants_manifest: bool = True,
     ) -> None:
         """Prepare a check; reads nothing yet.
 
@@ -77,8 +83,10 @@ class Check:
             findings: receives the faults.
             clock: ids whose retention has ended are not expected.
             slice_bytes: bytes of the log to check between two reports of progress.
+            wants_manifest: compare the files of a backup with its manifest.
         """
         self._slice_bytes = slice_bytes
+        self._wants_manifest = wants_manifest
         self._data = data
         self._findings = findings
         self._now_ms = clock.wall_ms()
@@ -125,6 +133,9 @@ class Check:
         self._note_unnamed()
         self._note_cuts()
         queues.finish()
+        if self._data.is_backup and self._wants_manifest:
+            yield from BackupCheck(self._data.fs, self._data.paths, self._findings).run(walk.pos)
+        self.state = walk.state
         self.report = CheckReport(
             start=start,
             end=walk.pos,
@@ -135,6 +146,7 @@ class Check:
             is_clean=self._data.is_clean,
             is_live=self._data.is_live,
             is_snapshot=self._data.is_snapshot,
+            is_backup=self._data.is_backup,
             faults=self._findings.fault_count,
         )
 

@@ -32,6 +32,7 @@ from appliance.store.recovery.decisions import TAILS, End, Stop
 from appliance.store.recovery.log_presence import LogPresence, read_heads
 from appliance.store.recovery.lost import set_aside
 from appliance.store.recovery.report import Progress, RecoveryReport
+from appliance.store.recovery.restored import forget_restored, is_restored
 from appliance.store.recovery.start import Start
 from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
@@ -227,6 +228,9 @@ class MessageStore:
         self._checkpoint.log = LogIdentity(
             cluster=state.cluster, start=self.log.start_pos, salt=state.salt, epoch=epoch
         )
+        was_restored = is_restored(self._fs, self._paths)
+        if was_restored:
+            verdict.restored_in = epoch
         if tail.is_cut:
             kept = set_aside(self._fs, self._paths, self.log, scan, epoch)
             verdict.torn_bytes = max(verdict.torn_bytes, kept)
@@ -248,6 +252,8 @@ class MessageStore:
         skips = append_verdict(verdict, recovered, state, self.writer, epoch=epoch, now_ms=now_ms)
         self.commit()
         self.flush()
+        if was_restored:
+            forget_restored(self._fs, self._paths)
         if end is End.SHORT or not start.is_own:
             self._checkpoint.rewrite(self.log.pointers.flushed)
         self.state.projections.advance_visible(self.log.pointers.visible)
