@@ -14,6 +14,7 @@ from appliance.commands.offline import (
     EXIT_FAULTS,
     Meter,
     finding_in_json,
+    interruptible,
     opened,
     reports_failure,
 )
@@ -89,6 +90,7 @@ def backup(  # noqa: PLR0917 (these are flags: click passes them by name)
     meter = Meter()
     findings = Findings(report_finding)
     with ExitStack() as stack:
+        stack.enter_context(interruptible())
         root = Path(data_dir) if data_dir is not None else stack.enter_context(_held(admin))
         source = stack.enter_context(opened(root, Findings(lambda _: None), may_be_live=False))
         if source.is_backup:
@@ -176,5 +178,6 @@ def _print_made(directory: Path, run: "Backup", *, json: bool) -> None:
     )
     if run.linked_bytes:
         print_line(
-            f"{run.linked_bytes} bytes of it are hard links: damage to the disk damages both"
+            f"{run.linked_bytes} bytes of it are hard links to files of the data or of the base: "
+            "damage to one damages the other"
         )

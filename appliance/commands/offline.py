@@ -1,6 +1,7 @@
 """Parts that `check`, `dump` and `rebuild` share: directory, progress, exit status. Layer 6."""
 
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,6 +76,20 @@ def opened(root: Path, findings: Findings, *, may_be_live: bool) -> Iterator["Da
         raise InUseError(error) from None
     finally:
         data.close()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that nothing is left of what it began."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class InUseError(LatermqError):

@@ -12,6 +12,7 @@ from appliance.commands.offline import (
     EXIT_FAULTS,
     Meter,
     finding_in_json,
+    interruptible,
     reports_failure,
 )
 from appliance.commands.output import print_json, print_line, print_table, printable
@@ -103,7 +104,7 @@ COMMAND: Final = usage.Command(restore, EXAMPLES)
 
 
 def _exhaust(steps: "Generator[Step, None, None]", meter: Meter) -> None:
-    with closing(steps):
+    with interruptible(), closing(steps):
         for what, done, total in steps:
             meter.show(done, total, what)
     meter.clear()

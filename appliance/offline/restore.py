@@ -247,6 +247,8 @@ class Restore:
         linked: list[BackupFile] = []
         copied: list[BackupFile] = []
         for file in self.plan.manifest.files:
+            if self._accepts_loss and not self._fs.exists(self._backup.root / file.name):
+                continue  # the check has reported it
             # The log continues in the last segment, and the checkpoint is written again.
             is_full = file.size == file.room and file.name != _NAMES.checkpoint.name
             may_link = self._may_link and is_full

@@ -1,7 +1,9 @@
 """`latermq backup` and `restore` with a real broker, under the load of a real client."""
 
 import hashlib
+import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -14,6 +16,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from appliance.commands.offline import Meter
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Findings
 from appliance.system.files import OsFileSystem
@@ -256,6 +259,27 @@ def test_a_stopped_broker_is_moved_to_another_disk(
         process.stop()
     finally:
         process.close()
+
+
+def test_a_backup_that_is_asked_to_end_leaves_nothing(
+    latermq: CommandLine,
+    appliance: ApplianceProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    latermq.ok("send t 1. --partition 0")
+    backup = tmp_path / "backup"
+    with monkeypatch.context() as patched:
+        patched.setattr(Meter, "show", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        assert latermq.run(f"backup {backup}").status == 130
+        assert not backup.exists()
+        assert latermq.ok("snapshot list --json").json() == []
+    latermq.ok(f"backup {backup}")
+    with monkeypatch.context() as patched:
+        patched.setattr(Meter, "show", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        assert latermq.run(f"restore {backup} --data-dir {tmp_path}/new").status == 130
+        assert not (tmp_path / "new").exists()
+    latermq.ok(f"restore {backup} --data-dir {tmp_path}/new")
 
 
 def test_no_broker_serves_a_backup_and_a_damaged_one_is_not_restored(

@@ -229,3 +229,16 @@ def play(harness: BrokerHarness, verb: str, held: Path) -> None:
         open_backup(harness, held)
     else:
         restore(harness, OLD)
+
+
+def test_a_restore_of_which_only_the_last_sync_fails_is_not_removed(prepared: Prepared) -> None:
+    """No mark keeps brokers out by then: a crash while it is removed would leave a part of it."""
+    harness = prepared.on_copy()
+    before = harness.disk.calls
+    restore(harness, OLD)
+    count = harness.disk.calls - before
+    harness = prepared.on_copy()
+    harness.disk.fail_at(harness.disk.calls + count, OSError(errno.EIO, "injected"))
+    with pytest.raises(StorageError, match="fsync"):
+        restore(harness, OLD)
+    assert serves(prepared, harness.disk.crashed("killed", random.Random(0)))

@@ -2,6 +2,7 @@
 
 import errno
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,21 @@ def test_a_damaged_backup_is_restored_only_on_request(harness: BrokerHarness) ->
     assert not harness.disk.exists(RESTORED)
     assert restore(harness, accepts_loss=True).faults == 1
     assert len(start_on(harness).report.damage) == 1
+
+
+def test_a_backup_that_lacks_a_file_is_restored_without_it_on_request(
+    harness: BrokerHarness,
+) -> None:
+    back_up_live(harness)
+    harness.disk.unlink(LOG / segment_name(SEGMENT))
+    with pytest.raises(BackupError, match="is damaged"):
+        restore(harness)
+    restore(harness, accepts_loss=True)
+    with pytest.raises(LogRefusedError, match="segments are missing in the middle"):
+        start_on(harness)
+    config = replace(harness.config, data_dir=RESTORED)
+    started = BrokerHarness(harness.disk, harness.clock, config, accepts_loss=True)
+    assert started.values()[0] == harness.values()[0]
 
 
 def test_bytes_that_no_frame_has_are_compared_with_the_manifest(harness: BrokerHarness) -> None:
