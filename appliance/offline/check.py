@@ -106,6 +106,9 @@ class Check:
             StorageError: a file cannot be opened.
         """
         log, states = self._data.log, self._states
+        if self._data.is_half_restored:
+            path = self._data.paths.snapshot_mark
+            self._findings.fault(Fault(path, 0, "no such file", "that a restore did not end"))
         states.read()
         queues = QueueCheck(self._data, self._findings, states.required_units())
         newest = states.newest

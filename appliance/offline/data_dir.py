@@ -78,6 +78,7 @@ class DataDir:
         is_live: a broker is running on it.
         is_snapshot: it is a snapshot; the bytes after its flushed position do not belong to it.
         is_backup: it is a backup, which is read like a snapshot.
+        is_half_restored: it is the copy of a backup, and a part of it may be missing.
         is_clean: the last broker stopped cleanly.
         cluster: the cluster of the log, if its first frame names it.
     """
@@ -90,6 +91,7 @@ class DataDir:
         self.is_live = False
         self.is_snapshot = False
         self.is_backup = False
+        self.is_half_restored = False
         self.is_clean = False
         self.cluster: UUID | None = None
         self._lock: Lock | None = None
@@ -116,6 +118,7 @@ class DataDir:
         mark = read_mark(self.fs, self.paths.snapshot_mark)
         self.is_snapshot = mark is not None
         self.is_backup = mark is not None and mark.kind == "backup"
+        self.is_half_restored = mark is not None and mark.kind == "restore"
         self.is_clean = not self.is_snapshot and not self.fs.exists(self.paths.abort)
         # Before the log: whatever the checkpoint calls flushed is in the files opened next.
         self.read_checkpoint()

@@ -244,6 +244,8 @@ def test_a_stopped_broker_is_moved_to_another_disk(
     said = latermq.ok(f"backup {other_disk}/b --data-dir {appliance.data_dir}").lines
     assert said[0].startswith(f"made and checked {other_disk}/b: the log of cluster ")
     assert len(said) == 1, "nothing is linked"
+    dumped = latermq.ok(f"dump {other_disk}/b records --json").json_lines()
+    assert [each["value"] for each in dumped] == ["1.", "2.", "3."]
     new = other_disk / "data"
     plan = latermq.ok(f"restore {other_disk}/b --data-dir {new} --dry-run").lines
     assert plan[-1] == "nothing was restored: --dry-run"

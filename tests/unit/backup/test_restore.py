@@ -26,12 +26,14 @@ from tests.support.harness.backups import (
     restore,
     start_on,
 )
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, produced
 from tests.support.harness.checkpoints import commit
+from tests.support.harness.offline_scenario import check
 from tests.support.simulator.sim_fs import SimFileSystem
-from tests.support.values.kafka_records import Record, cancel, delay
+from tests.support.values.kafka_records import Producer, Record, cancel, delay
 
 HOUR_MS = 3_600_000
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 LOG = DataPaths(BACKUP).commit_log
 
 
@@ -168,6 +170,56 @@ def test_a_clock_that_is_behind_is_named(harness: BrokerHarness) -> None:
     assert restore(harness).is_clock_behind
 
 
+def test_a_consumer_that_has_read_beyond_the_backup_finds_the_end_of_its_epoch_before(
+    harness: BrokerHarness,
+) -> None:
+    back_up_live(harness)
+    seen = harness.produce("t", 1, [Record(b"seen")]).base_offset
+    harness.clock.advance_ms(1_000)
+    restore(harness)
+    started = start_on(harness)
+    assert started.produce("t", 1, [Record(b"other")]).base_offset == seen
+    started.read_cold([(started.partition(1).handle, seen)])
+    found = started.broker.search.find_end_of_epoch(started.partition(1), harness.broker.epoch)
+    assert found is not None
+    assert found[1] <= seen
+
+
+def test_an_idempotent_producer_of_which_batches_are_lost_gets_an_error(
+    harness: BrokerHarness,
+) -> None:
+    def produce(broker: BrokerHarness, producer: Producer) -> int:
+        number = broker.send_produce("t", 1, [Record(b"v")], producer)
+        broker.flush()
+        return produced(broker.answers()[number]).error
+
+    assert produce(harness, Producer(77, 0, 0)) == 0
+    back_up_live(harness)
+    assert produce(harness, Producer(77, 0, 1)) == 0
+    restore(harness)
+    started = start_on(harness)
+    assert produce(started, Producer(77, 0, 2)) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(started, Producer(77, 0, 1)) == 0
+    assert produce(started, Producer(88, 0, 9)) == 0, "the backup does not know it"
+
+
+def test_a_backup_of_a_restored_broker_is_restored_above_it(harness: BrokerHarness) -> None:
+    back_up_live(harness)
+    harness.clock.advance_ms(1_000)
+    restore(harness)
+    first = start_on(harness)
+    given = {first.broker.allocate_producer_id() for _ in range(1_500)}
+    two = BACKUP.with_name("two")
+    back_up_live(first, two)
+    given |= {first.broker.allocate_producer_id() for _ in range(1_500)}
+    first.clock.advance_ms(1_000)
+    restore(first, two, Path("/again"))
+    second = start_on(first, Path("/again"))
+    assert second.broker.allocate_producer_id() > max(given)
+    assert second.report.damage == ()
+    assert second.values() == first.values()
+
+
 # Files
 
 
@@ -284,5 +336,6 @@ def test_no_broker_starts_on_a_restore_that_did_not_end(harness: BrokerHarness) 
     with pytest.raises(LogRefusedError, match="the copy of a backup, and it is not complete"):
         start_on(harness, RESTORED, left)
     harness.disk = left
+    assert "a restore did not end" in check(left, RESTORED).faults[0].found
     with pytest.raises(BackupError, match="a restore that did not end, which may be removed"):
         examine(harness)
