@@ -134,8 +134,10 @@ def _held(admin: str) -> Iterator[Path]:
     path = Path(made["path"])
     try:
         if not OsFileSystem().exists(path):
+            where = "" if path.is_absolute() else ", in the directory in which it was started"
             raise BackupError(
-                f"{path} is not on this machine: run the command on that of the broker at {admin}"
+                f"{path} is not here: run the command on the machine of the broker at {admin}"
+                f"{where}"
             )
         yield path
     finally:

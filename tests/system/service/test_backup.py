@@ -263,6 +263,26 @@ def test_a_stopped_broker_is_moved_to_another_disk(
         process.close()
 
 
+def test_a_directory_that_is_not_here_is_named(
+    tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    process = ApplianceProcess(Path("data"), arguments)
+    try:
+        process.start()
+        shell = CommandLine(monkeypatch, process.kafka, process.admin)
+        shell.ok("backup one")
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+        said = shell.fails("backup two", 2)
+        assert "is not here: run the command on the machine of the broker" in said
+        assert "in the directory in which it was started" in said
+        assert shell.ok("snapshot list --json").json() == []
+    finally:
+        monkeypatch.chdir(tmp_path)
+        process.close()
+
+
 def test_a_backup_that_is_asked_to_end_leaves_nothing(
     latermq: CommandLine,
     appliance: ApplianceProcess,
