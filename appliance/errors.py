@@ -1,7 +1,7 @@
 """Every error that latermq raises on purpose, by who must act.
 
-The operator acts on ConfigError, DataDirectoryLockedError and StorageError; the caller on
-RequestError and SnapshotError; the author of the client on RemoteProtocolError; the owner of the
+The operator acts on ConfigError, DataDirectoryLockedError, StorageError and BackupError; the caller
+on RequestError and SnapshotError; the author of the client on RemoteProtocolError; the owner of the
 disk on CorruptionError, FormatVersionError and LogRefusedError; the user of a command on
 UnreachableError. After NotReadyError the caller waits. Any other exception that leaves the broker
 is a bug. Layer 1; does no I/O.
@@ -97,6 +97,10 @@ class SnapshotError(LatermqError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class BackupError(LatermqError):
+    """A backup cannot be made or restored as asked; the message says what to do."""
 
 
 class RemoteProtocolError(LatermqError):

@@ -75,6 +75,8 @@ def _print_report(report: "CheckReport", *, json: bool) -> None:
         return
     stop = "is running" if report.is_live else "stopped cleanly" if report.is_clean else "crashed"
     said = "this is a snapshot" if report.is_snapshot else f"the broker {stop}"
+    if report.is_backup:
+        said = "this is a backup"
     verdict = f"{report.faults} faults" if report.faults else "whole"
     looked_at = f"{report.frames} frames from log position {report.start} to {report.end}"
     followed = f"{report.units} queue units, {report.states} saved states"

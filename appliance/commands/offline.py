@@ -1,6 +1,7 @@
 """Parts that `check`, `dump` and `rebuild` share: directory, progress, exit status. Layer 6."""
 
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,6 +78,20 @@ def opened(root: Path, findings: Findings, *, may_be_live: bool) -> Iterator["Da
         data.close()
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that nothing is left of what it began."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class InUseError(LatermqError):
     """A broker holds the lock of the directory that a command is to read."""
 
@@ -94,11 +109,12 @@ class Meter:
     def __init__(self) -> None:
         self._is_shown = False
 
-    def show(self, done: int, total: int) -> None:
-        """Show how many bytes of the log are done, and of how many."""
+    def show(self, done: int, total: int, what: str = "") -> None:
+        """Show how many bytes of the log are done, of how many, and what is done with them."""
         if sys.stderr.isatty():
             share = 100 * done // total if total else 100
-            sys.stderr.write(f"\r{done // MIB} of {total // MIB} MiB, {share} % ")
+            text = f"{done // MIB} of {total // MIB} MiB, {share} % "
+            sys.stderr.write(f"\r\x1b[K{what}: {text}" if what else f"\r{text}")
             sys.stderr.flush()
             self._is_shown = True
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from appliance.offline.check_backup import BackupCheck
 from appliance.offline.check_queues import QueueCheck
 from appliance.offline.data_dir import DataDir
 from appliance.offline.findings import Fault, Findings
@@ -36,7 +37,8 @@ class CheckReport:
         epoch: of the last frame.
         is_clean: the last broker stopped cleanly.
         is_live: a broker was running; what it wrote during the check was not checked.
-        is_snapshot: it is a snapshot of a log.
+        is_snapshot: it is a snapshot of a log, or a backup.
+        is_backup: it is a backup, whose files were compared with its manifest.
         faults: the number of faults.
     """
 
@@ -49,6 +51,7 @@ class CheckReport:
     is_clean: bool
     is_live: bool
     is_snapshot: bool
+    is_backup: bool
     faults: int
 
 
@@ -57,9 +60,11 @@ class Check:
 
     Attributes:
         report: what the check covered; set when `run` ends.
+        state: what follows from the log; set when `run` ends.
     """
 
     report: CheckReport
+    state: LogState
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class Check:
         findings: Findings,
         *,
         slice_bytes: int = SLICE_BYTES,
+        wants_manifest: bool = True,
     ) -> None:
         """Prepare a check; reads nothing yet.
 
@@ -74,8 +80,10 @@ class Check:
             data: the open directory.
             findings: receives the faults.
             slice_bytes: bytes of the log to check between two reports of progress.
+            wants_manifest: compare the files of a backup with its manifest.
         """
         self._slice_bytes = slice_bytes
+        self._wants_manifest = wants_manifest
         self._data = data
         self._findings = findings
         self._states = SavedStates(data, findings)
@@ -94,6 +102,9 @@ class Check:
             StorageError: a file cannot be opened.
         """
         log, states = self._data.log, self._states
+        if self._data.is_half_restored:
+            path = self._data.paths.snapshot_mark
+            self._findings.fault(Fault(path, 0, "no such file", "that a restore did not end"))
         states.read()
         queues = QueueCheck(self._data, self._findings, states.required_units())
         newest = states.newest
@@ -120,6 +131,9 @@ class Check:
         self._note_unnamed()
         self._note_cuts()
         queues.finish()
+        if self._data.is_backup and self._wants_manifest:
+            yield from BackupCheck(self._data.fs, self._data.paths, self._findings).run(walk.pos)
+        self.state = walk.state
         self.report = CheckReport(
             start=start,
             end=walk.pos,
@@ -130,6 +144,7 @@ class Check:
             is_clean=self._data.is_clean,
             is_live=self._data.is_live,
             is_snapshot=self._data.is_snapshot,
+            is_backup=self._data.is_backup,
             faults=self._findings.fault_count,
         )
 

@@ -21,6 +21,7 @@ from appliance.offline.findings import Findings
 from appliance.offline.log_files import LogFiles
 from appliance.store.checkpoint import COPY_SIZE, NO_CLUSTER, Checkpoint, SavedState, decode
 from appliance.store.log.frame_kinds import WHOLE
+from appliance.store.marks import read_mark
 from appliance.store.paths import DataPaths
 from appliance.store.state.control_frames import decode_head
 from appliance.system.files import FileSystem, Lock
@@ -76,6 +77,8 @@ class DataDir:
         checkpoint: the content of the checkpoint file.
         is_live: a broker is running on it.
         is_snapshot: it is a snapshot; the bytes after its flushed position do not belong to it.
+        is_backup: it is a backup, which is read like a snapshot.
+        is_half_restored: it is the copy of a backup, and a part of it may be missing.
         is_clean: the last broker stopped cleanly.
         cluster: the cluster of the log, if its first frame names it.
     """
@@ -87,6 +90,8 @@ class DataDir:
         self.checkpoint = CheckpointCopies(self.paths.checkpoint)
         self.is_live = False
         self.is_snapshot = False
+        self.is_backup = False
+        self.is_half_restored = False
         self.is_clean = False
         self.cluster: UUID | None = None
         self._lock: Lock | None = None
@@ -110,7 +115,10 @@ class DataDir:
             if not may_be_live:
                 raise
             self.is_live = True
-        self.is_snapshot = self.fs.exists(self.paths.snapshot_mark)
+        mark = read_mark(self.fs, self.paths.snapshot_mark)
+        self.is_snapshot = mark is not None
+        self.is_backup = mark is not None and mark.kind == "backup"
+        self.is_half_restored = mark is not None and mark.kind == "restore"
         self.is_clean = not self.is_snapshot and not self.fs.exists(self.paths.abort)
         # Before the log: whatever the checkpoint calls flushed is in the files opened next.
         self.read_checkpoint()

@@ -15,7 +15,7 @@ from appliance.offline.data_dir import not_a_data_dir
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.paths import DataPaths
-from appliance.store.recovery.admission import check_is_no_snapshot
+from appliance.store.recovery.admission import check_may_serve
 from appliance.store.recovery.log_presence import LogPresence, read_heads
 from appliance.store.recovery.report import Progress, RecoveryReport
 from appliance.system.clock import Clock
@@ -54,7 +54,7 @@ class Rebuild:
         """
         if not self.fs.exists(self._paths.commit_log):
             raise not_a_data_dir(self._paths)
-        check_is_no_snapshot(self.fs, self._paths)
+        check_may_serve(self.fs, self._paths)
         lock = self.fs.lock(self._paths.root)
         try:
             if not self.accepts_loss:

@@ -13,30 +13,28 @@ of a snapshot. Layer 2.
 """
 
 import errno
-import json
 import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 from appliance.errors import SnapshotError, StorageError
 from appliance.model import SnapshotStatus
 from appliance.store.checkpoint import CheckpointFile, LogIdentity
 from appliance.store.log.data_files import DataFiles
+from appliance.store.marks import Mark, read_mark, write_mark
 from appliance.store.paths import DataPaths, parse_segment_name, segment_name
 from appliance.system.files import FileSystem
 from appliance.units import MS_PER_SECOND
 
 NAME_SIZE_MAX: Final = 64
-MARK_SIZE_MAX_BYTES: Final = 4096
 TEMPORARY_SUFFIX: Final = ".new"
 SHARED_END_UNKNOWN: Final = 1 << 63
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_SIZE_MAX - 1}}}", re.ASCII)
-_NO_LINKS: Final = frozenset(
+NO_LINKS: Final = frozenset(
     [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK]
 )
 
@@ -153,7 +151,7 @@ class LogSnapshots:
                 has no hard links. Nothing is left of the snapshot.
             StorageError: it failed for another reason.
         """
-        name = _name_of(part.created_at) if name is None else name
+        name = name_of_instant(part.created_at) if name is None else name
         check_name(name)
         remove_incomplete(self._fs, self._paths)
         path = self._paths.log_snapshot(name)
@@ -172,33 +170,15 @@ class LogSnapshots:
     def _make(self, target: DataPaths, part: LogPart) -> None:
         fs = self._fs
         fs.make_dirs(target.root)
-        mark = fs.open(target.snapshot_mark, create=True)
-        try:
-            mark.pwritev([json.dumps({"created_at": part.created_at}).encode()], 0)
-            mark.fdatasync()
-        finally:
-            mark.close()
+        write_mark(fs, target.snapshot_mark, Mark("snapshot", part.created_at))
         fs.make_dirs(target.commit_log)
         for base in part.bases:
             segment = segment_name(base)
             fs.link(self._paths.commit_log / segment, target.commit_log / segment)
         fs.sync_dir(target.commit_log)
         fs.sync_dir(target.root)
-        self._write_checkpoint(target, part)
-
-    def _write_checkpoint(self, target: DataPaths, part: LogPart) -> None:
-        """Make the snapshot complete, in one step: a checkpoint counts only if it is whole."""
-        new = target.checkpoint.with_name(target.checkpoint.name + TEMPORARY_SUFFIX)
-        checkpoint = CheckpointFile(self._fs, new)
-        checkpoint.log = part.log
-        try:
-            checkpoint.ensure()
-            for _ in checkpoint.copies:
-                checkpoint.write(part.flushed, part.watermark)
-        finally:
-            checkpoint.close()
-        self._fs.rename(new, target.checkpoint)
-        self._fs.sync_dir(target.root)
+        # The snapshot becomes complete in one step: a checkpoint counts only if it is whole.
+        write_checkpoint(fs, target, log=part.log, flushed=part.flushed, watermark=part.watermark)
 
     # List and delete
 
@@ -257,34 +237,47 @@ class LogSnapshots:
             kept += 0 if segment in in_log else file.size()
             file.close()
         last = checkpoint.last
+        mark = read_mark(self._fs, target.snapshot_mark)
         return SnapshotStatus(
             name=name,
             path=str(target.root),
-            created_at=self._created_at(target.snapshot_mark),
+            created_at=0 if mark is None else mark.created_at,
             start=min(bases, default=0),
             end=0 if last is None else last.flushed,
             size_bytes=size,
             kept_bytes=kept,
         )
 
-    def _created_at(self, mark: Path) -> int:
-        """Return when a snapshot was made; 0 if that is damaged."""
-        try:
-            file = self._fs.open(mark, writable=False)
-        except StorageError as error:
-            if error.is_missing:
-                return 0
-            raise
-        try:
-            return int(json.loads(file.pread(MARK_SIZE_MAX_BYTES, 0))["created_at"])
-        except (ValueError, KeyError, TypeError):
-            return 0
-        finally:
-            file.close()
+
+def write_checkpoint(
+    fs: FileSystem, target: DataPaths, *, log: LogIdentity, flushed: int, watermark: int
+) -> None:
+    """Write the checkpoint of a copy of a log durably; it names no saved state.
+
+    Args:
+        fs, target: the directory of the copy.
+        log: identity of the log.
+        flushed: log position at which the copy ends.
+        watermark: no frame is in its files at or after this log position.
+
+    Raises:
+        StorageError: it failed.
+    """
+    new = target.checkpoint.with_name(target.checkpoint.name + TEMPORARY_SUFFIX)
+    checkpoint = CheckpointFile(fs, new)
+    checkpoint.log = log
+    try:
+        checkpoint.ensure()
+        for _ in checkpoint.copies:
+            checkpoint.write(flushed, watermark)
+    finally:
+        checkpoint.close()
+    fs.rename(new, target.checkpoint)
+    fs.sync_dir(target.root)
 
 
-def _name_of(created_at: int) -> str:
-    """Return the name of a snapshot that was given none: the time, in UTC."""
+def name_of_instant(created_at: int) -> str:
+    """Return an instant, epoch ms, in UTC, as it may stand in the name of a snapshot."""
     instant = datetime.fromtimestamp(created_at / MS_PER_SECOND, tz=UTC)
     return f"{instant:%Y%m%dT%H%M%S}.{created_at % MS_PER_SECOND:03d}Z"
 
@@ -293,7 +286,7 @@ def _as_snapshot_error(error: StorageError) -> SnapshotError | None:
     """Return what a caller can act on; None for a failure of the storage."""
     if error.is_disk_full:
         return SnapshotError("full", f"the disk is full: no snapshot was made ({error.message})")
-    if error.operation == "link" and error.errno in _NO_LINKS:
+    if error.operation == "link" and error.errno in NO_LINKS:
         return SnapshotError(
             "unsupported",
             f"a snapshot needs hard links, which this file system does not make: {error.message}",

@@ -35,6 +35,7 @@ from appliance.store.recovery.decisions import TAILS, End, Stop
 from appliance.store.recovery.log_presence import LogPresence, cluster_of, read_heads
 from appliance.store.recovery.lost import set_aside
 from appliance.store.recovery.report import Progress, RecoveryReport
+from appliance.store.recovery.restored import forget_restored, is_restored
 from appliance.store.recovery.start import Start
 from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
@@ -187,7 +188,7 @@ class MessageStore:
         Raises:
             LogRefusedError: it may not.
         """
-        admission.check_is_no_snapshot(self._fs, self._paths)
+        admission.check_may_serve(self._fs, self._paths)
         admission.check_exists(self._fs, self._paths, must_exist=self._config.must_exist)
         self._fs.make_dirs(self._paths.root)
         self._lock = self._fs.lock(self._paths.root)
@@ -250,6 +251,9 @@ class MessageStore:
         self._checkpoint.log = LogIdentity(
             cluster=state.cluster, start=self.log.start_pos, salt=state.salt, epoch=epoch
         )
+        was_restored = is_restored(self._fs, self._paths)
+        if was_restored:
+            verdict.restored_in = epoch
         if tail.is_cut:
             kept = set_aside(self._fs, self._paths, self.log, scan, epoch)
             verdict.torn_bytes = max(verdict.torn_bytes, kept)
@@ -277,6 +281,8 @@ class MessageStore:
         skips = append_verdict(verdict, recovered, state, self.writer, epoch=epoch, now_ms=now_ms)
         self.commit()
         self.flush()
+        if was_restored:
+            forget_restored(self._fs, self._paths)
         if end is End.SHORT or not start.is_own:
             self._checkpoint.rewrite(self.log.pointers.flushed)
         self.state.projections.advance_visible(self.log.pointers.visible)

@@ -8,7 +8,9 @@
     checkpoint                              which of these belong together; the end of the log
     lost/POSITION-EPOCH                     bytes that a start cut off the log at that position
     snapshots/NAME/                         a snapshot: `snapshot`, commitlog/ and checkpoint
-    snapshot                                says that the directory is a snapshot
+    snapshot                                says that no broker may start on the directory, and why
+    manifest                                what a backup has
+    restored                                says that the log was restored and not yet served
     abort                                   exists while a broker runs
     lock                                    held while a broker runs
 
@@ -62,6 +64,8 @@ class DataPaths:
         self.lost = root / "lost"
         self.snapshots = root / "snapshots"
         self.snapshot_mark = root / "snapshot"
+        self.manifest = root / "manifest"
+        self.restored_mark = root / "restored"
 
     def directories(self) -> tuple[Path, ...]:
         """All directories of a store, parents first."""

@@ -130,6 +130,9 @@ class FileSystem(Protocol):
     def exists(self, path: Path) -> bool:
         """Return whether the path exists."""
 
+    def resolve(self, path: Path) -> Path:
+        """Return the absolute path without symlinks; the last parts of it need not exist."""
+
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file or directory; replace a file that has the new path."""
 
@@ -357,6 +360,10 @@ class OsFileSystem:
         except OSError as error:
             _fail(path, "stat", error)
         return True
+
+    def resolve(self, path: Path) -> Path:
+        with _reporting(path, "realpath"):
+            return Path(os.path.realpath(path))
 
     def rename(self, old: Path, new: Path) -> None:
         with _reporting(old, "rename"):

@@ -78,8 +78,17 @@ def put_aside(fs: FileSystem, segment: Segment, size_bytes: int, *, may_reuse: b
         fs.unlink(path)
 
 
+def has_one_name(file: File) -> bool:
+    """Return whether a file has no other name, so that its bytes may be overwritten.
+
+    A snapshot or a backup may be a hard link to a segment. Ask this after the file has lost its
+    name in the log, when nobody can link it any more, and before the first byte is overwritten.
+    """
+    return file.link_count() == 1
+
+
 def _is_fit(file: File, size_bytes: int) -> bool:
-    return file.size() == size_bytes and file.link_count() == 1
+    return file.size() == size_bytes and has_one_name(file)
 
 
 def make_private(fs: FileSystem, segment: Segment, kept_bytes: int) -> None:

@@ -5,6 +5,7 @@ from typing import Final
 from appliance.errors import LogRefusedError
 from appliance.store.checkpoint import Checkpoint
 from appliance.store.log.commit_log import CommitLog
+from appliance.store.marks import MarkKind, read_mark
 from appliance.store.paths import DataPaths
 from appliance.store.recovery.decisions import LogFault, Stop, Unclean
 from appliance.store.recovery.log_presence import LogPresence
@@ -18,6 +19,22 @@ HEAD_FRACTION: Final = 8
 PARTS_SHOWN: Final = 5
 """Maximum number of damaged parts that a refusal lists."""
 
+_MARKED: Final[dict[MarkKind, tuple[str, str]]] = {
+    "snapshot": (
+        "this is a snapshot, which shares its files with the log",
+        "Copy the directory (cp -r), remove that file in the copy, and use the copy",
+    ),
+    "backup": (
+        "this is a backup",
+        "Restore it into another directory with `latermq restore`, and use that one",
+    ),
+    "restore": (
+        "this is the copy of a backup, and it is not complete",
+        "Remove the directory and run `latermq restore` again",
+    ),
+}
+"""What is wrong, and what to do, by what the mark says."""
+
 
 def check_exists(fs: FileSystem, paths: DataPaths, *, must_exist: bool) -> None:
     """Refuse a directory that is not a data directory, if `must_exist` is set.
@@ -29,19 +46,21 @@ def check_exists(fs: FileSystem, paths: DataPaths, *, must_exist: bool) -> None:
         raise _missing(paths)
 
 
-def check_is_no_snapshot(fs: FileSystem, paths: DataPaths) -> None:
-    """Refuse to write to a snapshot: its last segment is the log's own file.
+def check_may_serve(fs: FileSystem, paths: DataPaths) -> None:
+    """Refuse to write to a snapshot, to a backup, and to a copy of one that is not complete.
 
     Raises:
         LogRefusedError: it is one.
     """
-    if fs.exists(paths.snapshot_mark):
+    mark = read_mark(fs, paths.snapshot_mark)
+    if mark is not None:
+        fault, advice = _MARKED[mark.kind]
         raise LogRefusedError(
             paths.root,
-            "this is a snapshot, which shares its files with the log",
+            fault,
             "the data directory of a broker",
             f"the file {paths.snapshot_mark.name}",
-            advice="Copy the directory (cp -r), remove that file in the copy, and use the copy",
+            advice=advice,
         )
 
 

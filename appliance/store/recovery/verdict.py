@@ -18,6 +18,7 @@ from _core.bytes.layout import FRAME_HEADER_SIZE, RECORDS_PER_BYTE_MAX
 from _core.queue.partition import Partition
 from _core.state.scan import LogScan
 from appliance.store.recovery.decisions import End
+from appliance.store.recovery.restored import JUMP, first_producer_id
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK, Floors, Ranges, VerdictFrame
 from appliance.store.state.group_store import RAISED_MAX, raised
 from appliance.store.state.snapshot import KnownDamage
@@ -55,6 +56,7 @@ class Verdict:
         damage: every damaged part found by the replay, including those of earlier verdicts.
         missing_bytes: bytes lost after the end of the log; the log continues there.
         torn_bytes: bytes cut at the end of the log.
+        restored_in: the epoch of this start if the log was restored from a backup, else None.
     """
 
     def __init__(self, scan: LogScan, state: State, *, flushed: int) -> None:
@@ -73,6 +75,7 @@ class Verdict:
             # The log is intact up to its end: whole segments are missing.
             self.damage.append(KnownDamage(scan.pos, self.missing_bytes, "it is missing"))
         self.torn_bytes = max(0, scan.garbage_end - scan.pos - self.missing_bytes)
+        self.restored_in: int | None = None
 
     @property
     def lost_bytes(self) -> int:
@@ -80,8 +83,8 @@ class Verdict:
         return sum(end - start for start, end in self.judged) + self.missing_bytes
 
     def is_empty(self) -> bool:
-        """Nothing is lost beyond the verdicts of earlier starts."""
-        return not (self.lost_bytes or self.torn_bytes)
+        """Nothing is lost beyond the verdicts of earlier starts, and nothing was restored."""
+        return not (self.lost_bytes or self.torn_bytes) and self.restored_in is None
 
     def _lost_after(self, pos: int) -> int:
         """The number of bytes lost after a log position."""
@@ -103,13 +106,17 @@ class Verdict:
         """Return the verdict frame for the log."""
         state = self._state
         lost_frames = 0
-        if not self.is_empty():
+        if self.lost_bytes or self.torn_bytes:
             lost_frames = (self.lost_bytes + self.torn_bytes) // CONTROL_FRAME_MIN_BYTES + 1
         floors = state.floors
-        seen = state.projections.producer_id_seen + 1
+        producer_id = max(floors.producer_id, state.projections.producer_id_seen + 1)
+        producer_id += lost_frames * PRODUCER_ID_BLOCK
+        if self.restored_in is not None:
+            lost_frames += JUMP
+            producer_id = max(producer_id, first_producer_id(self.restored_in))
         return VerdictFrame(
             floors=Floors(
-                producer_id=max(floors.producer_id, seen) + lost_frames * PRODUCER_ID_BLOCK,
+                producer_id=producer_id,
                 topic_id=raised(max(floors.topic_id, state.groups.topic_id_seen + 1), lost_frames),
                 generation=raised(floors.generation, lost_frames),
             ),

@@ -56,9 +56,12 @@ def append_verdict(
     state.apply_control(KIND_VERDICT, 0, payload, epoch)
     state.log.end()
     after = frame.floors
+    who = "lost frames may have used the values between"
+    if verdict.restored_in is not None:
+        who = "the broker of the backup may have used the values between since"
     skips.append(
         f"producer ids continue at {after.producer_id} instead of {before.producer_id}, topic ids "
         f"at {after.topic_id} instead of {before.topic_id}, group generations are "
-        f"{frame.generation_jump} higher: lost frames may have used the values between"
+        f"{frame.generation_jump} higher: {who}"
     )
     return tuple(skips)

@@ -24,6 +24,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "test_packages.py": 20,
     "test_source.py": 60,
     "test_tidy.py": 8,
+    "unit/backup/test_backup_crashes.py": 12,
     "unit/core/log/test_window.py": 20,
     "unit/core/timers/test_due_queue_model.py": 20,
     "unit/groups/test_real_members.py": 14,

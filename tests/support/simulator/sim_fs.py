@@ -247,6 +247,9 @@ class SimFileSystem:
     def exists(self, path: Path) -> bool:
         return self._find(path) is not None
 
+    def resolve(self, path: Path) -> Path:
+        return Path(os.path.normpath(path))
+
     def rename(self, old: Path, new: Path) -> None:
         old_parent, old_name = self._parent(old, "rename")
         new_parent, new_name = self._parent(new, "rename")

@@ -13,6 +13,7 @@ from appliance.errors import DataDirectoryLockedError
 from appliance.system.files import OsFileSystem
 from tests.support.harness import offline_scenario as scenario
 from tests.support.harness.appliance_process import ApplianceProcess
+from tests.support.harness.backups import BACKUP, back_up_live
 from tests.support.harness.command_line import CommandLine
 from tests.support.simulator.sim_fs import SimFileSystem
 
@@ -64,6 +65,14 @@ def test_a_read_only_disk_can_be_checked() -> None:
     assert checked.faults == []
 
 
+def test_a_backup_on_a_read_only_disk_can_be_checked() -> None:
+    harness = scenario.play()
+    back_up_live(harness)
+    checked = scenario.check(ReadOnly(harness.disk), BACKUP)
+    assert checked.faults == []
+    assert checked.report.is_backup
+
+
 @contextlib.contextmanager
 def as_nobody() -> Iterator[None]:
     """Without the rights of root, if that is who runs the tests."""
@@ -104,6 +113,7 @@ def test_the_verdict(directory: Path, command: CommandLine) -> None:
         "is_clean": True,
         "is_live": False,
         "is_snapshot": False,
+        "is_backup": False,
         "faults": 0,
     }
 

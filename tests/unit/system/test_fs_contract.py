@@ -400,3 +400,15 @@ def test_random_calls_give_the_same_on_both(tmp_path: Path) -> None:
         # The real one may take a hole for data (a block that was cut), never data for a hole.
         real, simulated = (file.next_data(offset) for file in pair)
         assert simulated is None or (real is not None and real <= simulated), (call, offset)
+
+
+def test_a_path_is_resolved_also_if_it_does_not_exist(place: Place) -> None:
+    root = place.fs.resolve(place.root)
+    assert place.fs.resolve(place.root / "a" / ".." / "b") == root / "b"
+
+
+def test_a_path_is_resolved_through_symlinks(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    fs = OsFileSystem()
+    assert fs.resolve(tmp_path / "link" / "new") == fs.resolve(tmp_path) / "real" / "new"
