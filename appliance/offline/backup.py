@@ -29,7 +29,7 @@ from appliance.offline.file_copies import (
     remove_content,
 )
 from appliance.offline.findings import Findings
-from appliance.offline.log_state import ControlFault, LogState, config_for
+from appliance.offline.log_state import ControlFault, LogState
 from appliance.offline.log_walk import LogWalk
 from appliance.offline.manifest import BackupFile, Manifest
 from appliance.store.checkpoint import NO_CLUSTER, LogIdentity
@@ -316,7 +316,7 @@ class Backup:
         data = DataDir(self._fs, self._target.root, findings)
         with closing(data):
             data.open(may_be_live=False)
-            check = Check(data, findings, self._clock, wants_manifest=False)
+            check = Check(data, findings, wants_manifest=False)
             for done, total in check.run():
                 yield "checking", done, total
         return check.report.faults
@@ -327,4 +327,4 @@ def _ignore(_: object) -> None:
 
 
 def _new_state(fault: ControlFault) -> LogState:
-    return LogState(config_for(None), fault=fault)
+    return LogState(fault=fault)

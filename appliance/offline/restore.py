@@ -154,7 +154,7 @@ class Restore:
         with closing(data):
             data.open(may_be_live=False)
             # The files are compared with the manifest when they are copied.
-            check = Check(data, findings, self._clock, wants_manifest=False)
+            check = Check(data, findings, wants_manifest=False)
             for done, total in check.run():
                 yield "checking", done, total
         self.plan = self._plan(found, check.state, check.report.faults)
