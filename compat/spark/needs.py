@@ -73,9 +73,15 @@ def choose_home() -> None:
     if not (installed / "jars").is_dir():
         return  # PySpark without Spark: its home is elsewhere
     home = Path(tempfile.mkdtemp(prefix="latermq-spark-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    atexit.register(_remove, home, os.getpid())
     link_home(home)
     os.environ["SPARK_HOME"] = str(home)
+
+
+def _remove(home: Path, owner: int) -> None:
+    """Remove a home, unless this process was only forked off its owner."""
+    if os.getpid() == owner:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def find_installed() -> Path:
