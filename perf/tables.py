@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import random
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,11 @@ BOUNDS: Final = (
 )
 SCANNER_MIN: Final = 3.0
 """GB/s on one core, CRCs checked."""
+GROWTHS: Final = (("plan", None), ("scanner", None), ("full", "empty"))
+"""Cases that are measured with a tenth of the data as well, and the case that is their fixed part.
+"""
+GROWTH_MAX: Final = 12.0
+"""Times as long with ten times the data: in proportion, and a fifth for what is noise."""
 
 
 def values(seed: int) -> Iterator[bytes]:
@@ -178,11 +184,37 @@ def report(measured: Measured, size: int) -> bool:
         fixed = measured.median("empty")
         share = (measured.median("one hour") - fixed) / (measured.median("full") - fixed)
         verdicts.append(("one hour of 24, share of a full scan (<= 0.10)", share, share <= 0.1))
+    verdicts += growths(measured)
     for name, found, is_met in verdicts:
         print(f"{name}: {found:.2f}, {'met' if is_met else 'MISSED'}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"memory of this process at most {peak:.0f} MiB")
     return all(is_met for _, _, is_met in verdicts)
+
+
+def growths(measured: Measured) -> Iterator[tuple[str, float, bool]]:
+    """Yield a name, how many times as long ten times the data takes, and whether that is linear."""
+    for case, fixed_case in GROWTHS:
+        tenth = f"{case}, a tenth"
+        if {case, tenth, fixed_case or case} <= measured.seconds.keys():
+            fixed = 0.0 if fixed_case is None else measured.median(fixed_case)
+            ratio = (measured.median(case) - fixed) / (measured.median(tenth) - fixed)
+            name = f"{case}, ten times the data (<= {GROWTH_MAX:.0f})"
+            yield name, ratio, ratio <= GROWTH_MAX
+
+
+def peak_mib(data: Path) -> float:
+    """Return the most MiB that a process has in memory that plans and scans a log."""
+    # Not by getrusage, which counts what this process had before the other program began.
+    program = (
+        "import sys; from pathlib import Path; from perf.tables import Query, scan; "
+        "scan(Path(sys.argv[1]), Query()); print(Path('/proc/self/status').read_text())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(data)], capture_output=True, text=True, check=True
+    )
+    (line,) = (each for each in done.stdout.splitlines() if each.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
 
 
 @contextmanager
@@ -232,8 +264,10 @@ def run(options: argparse.Namespace) -> bool:
             if spark is not None:
                 spark.measure(measured)
         is_met = report(measured, plan.end)
-        for name, peak_mib in ({} if spark is None else spark.worker_peaks()).items():
-            print(f"memory of a Python process of Spark, {name}: {peak_mib:.0f} MiB")
+        least, most = peak_mib(stores.tenth), peak_mib(stores.data)
+        print(f"memory of a process that scans: a tenth {least:.0f} MiB, all {most:.0f} MiB")
+        for name, mib in ({} if spark is None else spark.worker_peaks()).items():
+            print(f"memory of a Python process of Spark, {name}: {mib:.0f} MiB")
         return is_met
 
 

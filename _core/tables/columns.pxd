@@ -2,7 +2,7 @@
 # the byte order of the machine, as Arrow has them.
 # Source: "Arrow Columnar Format", the chapter on the physical memory layout.
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from _core.bytes.buffer cimport Buf, reserve
@@ -15,13 +15,25 @@ cdef struct ColumnData:
     Buf data                  # the values; empty in a list
 
 
+cdef enum:
+    SPARES_MAX = 64
+
+
+cdef class Spares:
+    cdef Buf bufs[SPARES_MAX]
+    cdef int give(self, int place, Buf* buf) except -1
+    cdef int keep(self, int place, Buf* buf) except -1
+
+
 cdef class Memory:
     cdef Buf buf
+    cdef Spares spares
+    cdef int place
 
 
-cdef tuple take_column(ColumnData* c)
+cdef tuple take_column(ColumnData* c, Spares spares, int place)
 cdef void release_column(ColumnData* c) noexcept nogil
-cdef void _put_bit(ColumnData* c, bint is_set) noexcept nogil
+cdef void _begin_validity(ColumnData* c) noexcept nogil
 
 
 # Raises ValueError: Arrow's offsets have 32 bits.
@@ -38,6 +50,17 @@ cdef inline int make_room(ColumnData* c, int64_t rows, int64_t octets) except -1
     reserve(&c.data, 8 * rows + octets)
     reserve(&c.validity, (c.length + rows) // 8 + 1)
     return 0
+
+
+cdef inline void _put_bit(ColumnData* c, bint is_set) noexcept nogil:
+    cdef uint64_t i = <uint64_t>c.length
+    if c.null_count == 0:
+        _begin_validity(c)
+    if i & 7 == 0:
+        c.validity.data[i >> 3] = 0
+        c.validity.size += 1
+    c.validity.data[i >> 3] |= <uint8_t>(is_set << (i & 7))
+    c.null_count += not is_set
 
 
 # Starts the bitmap at the first null: most columns have none.

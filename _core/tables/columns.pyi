@@ -1,4 +1,6 @@
 from typing_extensions import Buffer
 
+class Spares: ...
+
 class Memory(Buffer):
     def __len__(self) -> int: ...

@@ -12,6 +12,40 @@ from libc.string cimport memset
 from _core.bytes.buffer cimport Buf, release
 
 
+cdef enum:
+    SPARE_MIN_BYTES = 1 << 16    # smaller ones come from malloc without the kernel
+
+
+cdef class Spares:
+    """Memory of columns that nobody reads any more, one for each column, for the next batch.
+
+    The kernel would clear new memory for each batch, which takes longer than to fill it.
+    """
+
+    cdef int give(self, int place, Buf* buf) except -1:
+        """Give the spare memory of a column to an empty buffer, if there is some."""
+        if buf.data == NULL:
+            buf[0] = self.bufs[place]
+            buf.size = 0
+            self.bufs[place].data = NULL
+            self.bufs[place].capacity = 0
+        return 0
+
+    cdef int keep(self, int place, Buf* buf) except -1:
+        """Keep the memory of a buffer, unless there is enough; the buffer is empty afterwards."""
+        if self.bufs[place].data == NULL and buf.capacity >= SPARE_MIN_BYTES:
+            self.bufs[place] = buf[0]
+            buf.data = NULL
+            buf.size = buf.capacity = 0
+        release(buf)
+        return 0
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(SPARES_MAX):
+            release(&self.bufs[i])
+
+
 cdef class Memory:
     """Bytes that this object owns, for the buffer protocol. Read-only."""
 
@@ -25,48 +59,47 @@ cdef class Memory:
         return self.buf.size
 
     def __dealloc__(self):
+        if self.spares is not None:
+            self.spares.keep(self.place, &self.buf)
         release(&self.buf)
 
 
-cdef Memory _owned(Buf* buf):
+cdef Memory _owned(Buf* buf, Spares spares, int place):
     """Move the bytes of a buffer into an object; the buffer is empty afterwards."""
     cdef Memory memory = Memory()
     memory.buf = buf[0]
+    memory.spares = spares
+    memory.place = place
     buf.data = NULL
     buf.size = buf.capacity = 0
     return memory
 
 
-cdef void _put_bit(ColumnData* c, bint is_set) noexcept nogil:
-    """Append one bit of validity. The first null sets the bits of all values before it."""
+cdef void _begin_validity(ColumnData* c) noexcept nogil:
+    """Set the bits of all values so far, before the first null."""
     cdef int64_t i = c.length
-    if c.null_count == 0:
-        memset(c.validity.data, 0xFF, (i + 7) // 8)
-        c.validity.size = (i + 7) // 8
-        if i % 8:
-            c.validity.data[i // 8] &= <uint8_t>((1 << (i % 8)) - 1)
-    if i % 8 == 0:
-        c.validity.data[i // 8] = 0
-        c.validity.size += 1
-    if is_set:
-        c.validity.data[i // 8] |= <uint8_t>(1 << (i % 8))
-    else:
-        c.null_count += 1
+    memset(c.validity.data, 0xFF, (i + 7) // 8)
+    c.validity.size = (i + 7) // 8
+    if i % 8:
+        c.validity.data[i // 8] &= <uint8_t>((1 << (i % 8)) - 1)
 
 
 cdef int refuse_size() except -1:
     raise ValueError("the rows of one frame have 2 GiB or more in a column")
 
 
-cdef tuple take_column(ColumnData* c):
+cdef tuple take_column(ColumnData* c, Spares spares, int place):
     """Give the column away, and empty it.
+
+    Args:
+        spares: has the memory of its data, at `place`, when the caller has dropped the result.
 
     Returns:
         (length, null count, validity or None, offsets or None, data), the last three as `Memory`.
     """
-    validity = _owned(&c.validity) if c.null_count else None
-    offsets = _owned(&c.offsets) if c.offsets.size else None
-    taken = (c.length, c.null_count, validity, offsets, _owned(&c.data))
+    validity = _owned(&c.validity, None, 0) if c.null_count else None
+    offsets = _owned(&c.offsets, None, 0) if c.offsets.size else None
+    taken = (c.length, c.null_count, validity, offsets, _owned(&c.data, spares, place))
     release_column(c)    # room that was not used
     c.length = c.null_count = 0
     return taken

@@ -4,7 +4,7 @@ from _core.bytes.batch cimport Record, Slice
 from _core.bytes.octets cimport Cursor
 from _core.log.frames cimport FrameHeader
 from _core.log.window cimport LogWindow
-from _core.tables.columns cimport ColumnData, null_i64, put_i64, put_octets
+from _core.tables.columns cimport ColumnData, Spares, null_i64, put_i64, put_octets
 
 # The columns of all tables; COLUMN_NAMES has their names in this order.
 cdef enum:
@@ -97,6 +97,8 @@ cdef class RowScan:
     cdef int64_t rows
     cdef readonly list faults         # (log position, fault), until they are taken
     cdef ColumnData columns[COLUMN_ROOM]
+    cdef Spares spares                # by column
+    cdef tuple _take(self, int column)
     cdef bint _enters(self) except -1
     cdef bint _takes_place(self, const FrameHeader* h) except -1
     cdef bint _takes(self, const FrameHeader* h) except -1

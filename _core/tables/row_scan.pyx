@@ -22,8 +22,8 @@ from _core.log.frames cimport (
 from _core.log import frames
 from _core.log.window cimport LogWindow
 from _core.tables.columns cimport (
-    make_room, put_end, put_octets, release_column, repeat_i32, repeat_i64, repeat_octets,
-    take_column,
+    Spares, make_room, put_end, put_octets, release_column, repeat_i32, repeat_i64,
+    repeat_octets, take_column,
 )
 
 COLUMN_NAMES = (
@@ -109,6 +109,7 @@ cdef class RowScan:
         self.partition = partition
         self.names = list(columns)
         self.faults = []
+        self.spares = Spares()
         places = {name: place for place, name in enumerate(COLUMN_NAMES)}
         for name in self.names:
             self.wanted |= <uint64_t>1 << <int>places[name]
@@ -140,6 +141,8 @@ cdef class RowScan:
             tuple of `headers` has two more items: those of its names and of its values. None if
             there are no more rows.
         """
+        for place in range(COLUMN_ROOM):
+            self.spares.give(place, &self.columns[<int>place].data)
         while self._enters() and self.rows < row_max and self._size_held() < size_max:
             self._one_frame()
         if not self.rows:
@@ -148,14 +151,14 @@ cdef class RowScan:
         taken = {}
         for name in self.names:
             place = COLUMN_NAMES.index(name)
-            column = take_column(&self.columns[<int>place])
+            column = self._take(place)
             if place == COLUMN_HEADERS:
-                column += (
-                    take_column(&self.columns[HEADER_KEY]),
-                    take_column(&self.columns[HEADER_VALUE]),
-                )
+                column += (self._take(HEADER_KEY), self._take(HEADER_VALUE))
             taken[name] = column
         return taken
+
+    cdef tuple _take(self, int column):
+        return take_column(&self.columns[column], self.spares, column)
 
     cdef bint _enters(self) except -1:
         """Go to the next range if this one is done; False if there is none."""

@@ -104,6 +104,14 @@ Workers = Annotated[
     usage.Option(min=1, metavar="N", help="Processes that write; all processors if left out."),
 ]
 Force = Annotated[bool, usage.Option("--force", help="Replace what an earlier export has written.")]
+IncludeExpired = Annotated[
+    bool,
+    usage.Option(
+        "--include-expired",
+        help="Also messages and queue units that have expired or were deleted, but whose topic "
+        "exists and which the log still has.",
+    ),
+]
 AcceptDataLoss = Annotated[
     bool,
     usage.Option(
@@ -127,6 +135,7 @@ def export(  # noqa: PLR0917 (these are flags: click passes them by name)
     compression: CompressionOption = None,
     workers: Workers = None,
     force: Force = False,
+    include_expired: IncludeExpired = False,
     accept_data_loss: AcceptDataLoss = False,
 ) -> None:
     """Write a table of a data directory to Parquet files or JSON lines.
@@ -142,6 +151,7 @@ def export(  # noqa: PLR0917 (these are flags: click passes them by name)
         columns=None if columns is None else tuple(each.strip() for each in columns.split(",")),
         selection=_selection(table, topic, partition, (from_, to), due_between),
         fails_on_loss=not accept_data_loss,
+        with_expired=include_expired,
     )
     _ = query.schema
     job = _Job(query, Path(directory), workers or multiprocessing.cpu_count(), force=force)

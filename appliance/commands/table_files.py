@@ -1,7 +1,7 @@
 """Writes the tasks of a table to files: Parquet, in several processes, or JSON lines. Layer 6.
 
-`write_part` runs in a process of its own, which gets nothing but its arguments. An error comes back
-as a value: errors of ours have facts that do not survive the way between processes.
+`write_part` runs in this process and in others, which get nothing but its arguments. An error comes
+back as a value: errors of ours have facts that do not survive the way between processes.
 """
 
 import multiprocessing
@@ -99,7 +99,7 @@ def write_parts(
 
     Args:
         parts: the files; they may be written in any order.
-        worker_count: processes; 1 for none but this one.
+        worker_count: processes, of which this one is one.
         progress: called after each file.
 
     Raises:
@@ -125,10 +125,15 @@ def _outcomes(parts: Sequence[Part], worker_count: int) -> Iterator[Outcome]:
         return
     # A process that is forked from one with threads, as pyarrow has them, may hang.
     context = multiprocessing.get_context("spawn")
-    count = min(worker_count, len(parts))
-    executor = ProcessPoolExecutor(count, context, initializer=_ignore_interrupts)
+    others = min(worker_count, len(parts)) - 1
+    executor = ProcessPoolExecutor(others, context, initializer=_ignore_interrupts)
     try:
-        for future in as_completed([executor.submit(write_part, part) for part in parts]):
+        futures = [executor.submit(write_part, part) for part in parts]
+        # This process has loaded already what the others load now: it begins, from the end.
+        for future, part in reversed(list(zip(futures, parts, strict=True))):
+            if future.cancel():
+                yield write_part(part)
+        for future in as_completed([each for each in futures if not each.cancelled()]):
             yield future.result()
     except BrokenProcessPool:
         raise ExportError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.errors import ConfigError
 from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MS_PER_SECOND, parse_duration_ms
+from compat.spark.needs import choose_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,8 @@ def spark_session(master: str | None) -> "Iterator[SparkSession]":
         raise ConfigError(
             f"{error.name} is missing: pip install 'latermq[spark]' brings it"
         ) from None
+    if master is None or master.startswith("local"):
+        choose_home()
     try:
         # Only Java knows what spark-submit and spark-defaults.conf set, which comes first.
         SparkContext._ensure_initialized(conf=SparkConf().setAll(list(_JAVA_SETTINGS.items())))

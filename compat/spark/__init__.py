@@ -42,6 +42,7 @@ def session(name: str = "latermq", settings: Mapping[str, str] | None = None) ->
     from pyspark.sql import SparkSession
 
     needs.choose_python()
+    needs.choose_home()
     builder = SparkSession.builder.appName(name)
     for key, value in (DEFAULTS | dict(settings or {})).items():
         builder = builder.config(key, value)

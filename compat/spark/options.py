@@ -25,6 +25,7 @@ NAMES: Final = (
     "snapshot",
     "splitBytes",
     "maxBytesPerTrigger",
+    "includeExpired",
     "pushFilters",
     "failOnDataLoss",
     "verifyCrc",
@@ -77,6 +78,7 @@ class Options:
             processors=1 if "splitbytes" in options else multiprocessing.cpu_count(),
             verifies=_verifies(options),
             fails_on_loss=_truth("failOnDataLoss", options.get("failondataloss", "true")),
+            with_expired=_truth("includeExpired", options.get("includeexpired", "false")),
         )
         check_query(query)
         trigger = _size("maxBytesPerTrigger", options.get("maxbytespertrigger"))

@@ -207,12 +207,15 @@ class Plan:
         path = self.reader.paths.commit_log / segment_name(base)
         return newer_frame_error(path, pos - base, bytes(header))
 
-    def topics(self, selection: Selection, *, with_deleted: bool = False) -> Topics:
+    def topics(
+        self, selection: Selection, *, with_deleted: bool = False, with_expired: bool = False
+    ) -> Topics:
         """Return the topics that exist at the end of the plan and are selected.
 
         Args:
             selection: the rows asked for.
             with_deleted: also return those that existed earlier.
+            with_expired: let each partition begin with offset 0, not with its start offset.
         """
         found: Topics = {}
         deleted = cast(HistoryProjections, self._state.projections).deleted if with_deleted else {}
@@ -223,6 +226,8 @@ class Plan:
             if selection.topics is None or topic.name in selection.topics:
                 starts = [partition.start_offset for partition in topic.partitions]
                 found[topic_id] = (topic.name.encode("ascii"), starts)
+        if with_expired:
+            return {key: (name, [0] * len(starts)) for key, (name, starts) in found.items()}
         return found
 
     def outcomes(self, start: int, end: int) -> bytes:

@@ -11,7 +11,7 @@ from appliance.errors import ConfigError
 from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MIB
 from compat.tables.batches import DataLossError, LiteralTask, ScanTask, Task
-from compat.tables.plan import Plan, Zone
+from compat.tables.plan import Plan, Topics, Zone
 from compat.tables.schema import schema_of
 from compat.tables.selection import ANY, Selection
 
@@ -35,6 +35,8 @@ class Query:
         verifies: check the CRCs of batches.
         fails_on_loss: raise an error where the log cannot be read; otherwise pass over it.
         with_deleted: topics that were deleted have rows as well.
+        with_expired: records before the start offset of their partition have rows as well, as far
+            as the log still has them.
     """
 
     table: str = "messages"
@@ -45,6 +47,7 @@ class Query:
     verifies: bool = True
     fails_on_loss: bool = True
     with_deleted: bool = False
+    with_expired: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -99,7 +102,7 @@ def check_query(query: Query) -> None:
 
 
 def _scans(plan: Plan, query: Query, start: int, end: int) -> Iterator[Task]:
-    topics = plan.topics(query.selection, with_deleted=query.with_deleted)
+    topics = _topics(plan, query)
     found = [
         zone
         for zone in plan.zones_of(query.table, query.selection, topics)
@@ -132,8 +135,7 @@ def divided(zones: list[Zone], split_bytes: int, processors: int) -> Iterator[li
 def _scan(plan: Plan, query: Query, zones: list[Zone], start: int, end: int) -> ScanTask:
     ranges = merged([(max(zone.start, start), min(zone.end, end)) for zone in zones], plan)
     used = frozenset().union(*(zone.topics for zone in zones))
-    selected = plan.topics(query.selection, with_deleted=query.with_deleted)
-    topics = {key: value for key, value in selected.items() if key in used}
+    topics = {key: value for key, value in _topics(plan, query).items() if key in used}
     outcomes: tuple[bytes, ...] = ()
     if query.table == "timers":
         outcomes = tuple(plan.outcomes(*each) for each in ranges)
@@ -151,6 +153,12 @@ def _scan(plan: Plan, query: Query, zones: list[Zone], start: int, end: int) -> 
         outcomes=outcomes,
         verifies=query.verifies,
         fails_on_loss=query.fails_on_loss,
+    )
+
+
+def _topics(plan: Plan, query: Query) -> Topics:
+    return plan.topics(
+        query.selection, with_deleted=query.with_deleted, with_expired=query.with_expired
     )
 
 

@@ -15,7 +15,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "commands": 20,
     "disks": 70,
     "programs": 70,
-    "spark": 160,
+    "spark": 130,
     "system/clients/test_rebalances.py": 10,
     "system/clients/test_snippets.py": 12,
     "system/fuzz/test_fuzz.py": 50,

@@ -2,25 +2,36 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compat.spark import needs
 from tests.support.clients.client_setup import ClientMissingError, find
 from tests.support.docs.source_files import ROOT
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JAVA = {"SPARK_LAUNCHER_OPTS": QUICK, "SPARK_SUBMIT_OPTS": QUICK}
+"""The environment of programs that start a Java machine of their own."""
 
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # The tables are tiny: nothing that Java or Spark compiles would be used often.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": QUICK,
     "spark.driver.memory": "700m",
     "spark.python.daemon.module": "tests.system.spark.warm_daemon",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
+    # The default one starts a program for each file, to ask whether it is a link.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -57,20 +68,20 @@ class Machine:
         """Start Java.
 
         Args:
-            home: an empty directory, to be Spark's. It lacks Spark's own archive of PySpark, so
-                that its Python processes take the PySpark that is installed. They would compile
-                the one in the archive each time they start, which takes a second.
+            home: an empty directory, to be Spark's, without its archive of PySpark: see
+                `needs.choose_home`.
         """
-        import pyspark
         from pyspark.java_gateway import launch_gateway
 
-        for part in ("bin", "jars"):
-            (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+        needs.link_home(home)
         options = [f'--conf "{name}={value}"' for name, value in SETTINGS.items()]
         if jars := connector_jars():
             options.append(f'--driver-class-path "{":".join(jars)}"')
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SPARK_HOME", str(home))
+            # Else each load looks for sources with the python3 of the path, which may lack Spark.
+            patch.setenv("PYSPARK_PYTHON", sys.executable)
+            patch.setenv("SPARK_LAUNCHER_OPTS", QUICK)
             patch.setenv("PYSPARK_SUBMIT_ARGS", " ".join([*options, "pyspark-shell"]))
             self.gateway: Any = launch_gateway()
         parameters = self.gateway.gateway_parameters

@@ -1,14 +1,14 @@
-"""A cluster of processes that get latermq as an environment archive, and nothing else."""
+"""A cluster whose executor, a process of its own, gets the wheel of latermq as an archive."""
 
 import re
-import shutil
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.docs.source_files import PACKAGES, ROOT
+from tests.support.packages import built_wheel, contents
 from tests.system.spark.machine import Machine
 
 PROGRAM = """\
@@ -19,7 +19,7 @@ archive, root = sys.argv[1:]
 sys.path.insert(0, archive.removesuffix(".tar.gz"))
 from compat.spark import register
 
-builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+builder = SparkSession.builder.master("local-cluster[1,2,1024]")
 for name, value in {
     "spark.archives": archive + "#environment",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -48,14 +48,15 @@ spark.stop()
 def archive(tmp_path: Path) -> Path:
     """What the wheel installs, as an archive; the libraries are those of this environment."""
     tree = tmp_path / "environment"
-    for package in PACKAGES:
-        wanted = shutil.ignore_patterns("*.pyx", "*.pxd", "*.h", "__pycache__")
-        shutil.copytree(ROOT / package, tree / package, ignore=wanted)
-    packed = tmp_path / "environment.tar.gz"
-    with tarfile.open(packed, "w:gz", compresslevel=1) as file:
+    wheel = built_wheel.build(tmp_path)
+    with zipfile.ZipFile(wheel) as packed:
+        assert contents.wheel_name_faults(packed.namelist()) == []
+        packed.extractall(tree)
+    packed_tree = tmp_path / "environment.tar.gz"
+    with tarfile.open(packed_tree, "w:gz", compresslevel=1) as file:
         for path in tree.iterdir():
             file.add(path, path.name)
-    return packed
+    return packed_tree
 
 
 def test_executors_read_with_what_the_archive_has(

@@ -31,7 +31,7 @@ from tests.support.harness.broker_harness import BrokerHarness  # noqa: E402
 from tests.support.harness.offline_scenario import export  # noqa: E402
 from tests.support.values.kafka_records import Record, delay  # noqa: E402
 from tests.system.spark.killed_run import SMALL_LIMITS, run_until_killed  # noqa: E402
-from tests.system.spark.machine import Machine  # noqa: E402
+from tests.system.spark.machine import QUICK_JAVA, Machine  # noqa: E402
 
 KILLS: Final = (
     # (the day it runs on, what it is about to do, on which path, which time)
@@ -140,7 +140,11 @@ def test_a_machine_without_java_is_told_what_to_install(tmp_path: Path) -> None:
 def test_java_that_the_command_starts_logs_nothing_below_an_error(tmp_path: Path) -> None:
     command = [latermq_command(), "pipeline", "run", "--data-dir", str(tmp_path), "--out"]
     ended = subprocess.run(
-        [*command, str(tmp_path / "out")], capture_output=True, text=True, timeout=120
+        [*command, str(tmp_path / "out")],
+        env=os.environ | QUICK_JAVA,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     if "Spark needs Java" in ended.stderr:
         pytest.skip("Java is not installed")
@@ -332,18 +336,16 @@ def test_an_empty_log_gives_no_tables_yet(spark: Any, tmp_path: Path) -> None:
 
 
 def test_the_picture_of_the_document_shows_the_tables(
-    spark: Any, days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    out = tmp_path / "tables"
-    run(spark, days[-1], out)
     text = (ROOT / "docs" / "PIPELINE.md").read_text()
     program = text.partition("## A picture\n")[2].partition("```python\n")[2].partition("```\n")[0]
     names: dict[str, Any] = {}
-    exec(program.replace("/srv/tables", str(out)).replace("/srv/", f"{tmp_path}/"), names)
-    tables = scenario.written(out)
+    exec(program.replace("/srv/tables", str(tables)).replace("/srv/", f"{tmp_path}/"), names)
+    written = scenario.written(tables)
     wanted = {
-        name: sorted(row[2:] for row in tables[name] if row[0] == "orders")
+        name: sorted(row[2:] for row in written[name] if row[0] == "orders")
         for name in ("lateness", "due")
     }
     assert [bar.get_height() for bar in names["bottom"].patches] == [

@@ -17,7 +17,8 @@ from tests.system.spark.reading import Row, error_of, in_order, load, rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STREAMS = ("messages", "deliveries", "frames")
+STREAMS = ("deliveries", "frames")
+"""Other tests have the messages."""
 
 
 class Stream:
@@ -98,7 +99,6 @@ def test_a_stream_has_the_rows_of_its_table_once(
 
 
 COLUMNS = {
-    "messages": "topic,partition,offset,key,value,headers,timestamp,position",
     "deliveries": "topic,partition,offset,id,lateness_ms",
     "frames": "position,size,kind",
 }
@@ -178,27 +178,7 @@ def test_a_stream_may_begin_before_the_first_record(spark: "SparkSession", tmp_p
     assert [row["value"] for row in stream.rows()] == [b"first"]
 
 
-def test_a_table_whose_rows_change_is_no_stream(
-    spark: "SparkSession", store: Path, tmp_path: Path
-) -> None:
-    """Other tables are in the unit tests; this one shows that Spark passes the error on."""
-    stream = Stream(spark, store, tmp_path, table="timers")
-    assert "rows of table timers change, so it is no stream: use spark.read" in error_of(
-        lambda: stream.start().awaitTermination(60)
-    )
-
-
-def test_a_stream_does_not_go_on_with_another_log(spark: "SparkSession", tmp_path: Path) -> None:
-    stream = Stream(spark, tmp_path / "data", tmp_path)
-    grown(UsedBroker(random.Random(16)), stream.root, 40)
-    stream.run()
-    shutil.rmtree(stream.root)
-    grown(UsedBroker(random.Random(17)), stream.root, 60)
-    message = error_of(lambda: stream.start().awaitTermination(60))
-    assert "does not hold the log that was read before: it is of cluster" in message
-
-
-def test_a_stream_does_not_go_on_with_less_of_its_log(
+def test_a_stream_does_not_go_on_with_another_log_or_less_of_its_own(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path / "data", tmp_path)
@@ -210,3 +190,7 @@ def test_a_stream_does_not_go_on_with_less_of_its_log(
     (tmp_path / "older").rename(stream.root)
     message = error_of(lambda: stream.start().awaitTermination(60))
     assert f"and was read up to {stream.position()}" in message
+    shutil.rmtree(stream.root)
+    grown(UsedBroker(random.Random(17)), stream.root, 80)
+    message = error_of(lambda: stream.start().awaitTermination(60))
+    assert "does not hold the log that was read before: it is of cluster" in message

@@ -98,6 +98,20 @@ def test_filters_leave_out_rows(
     assert [row["position"] for row in found.json_lines()] == expected
 
 
+def test_expired_records_are_exported_on_request(command: CommandLine, tmp_path: Path) -> None:
+    harness = BrokerHarness()
+    harness.create_topic("t")
+    for value in (b"gone", b"kept"):
+        harness.produce("t", 0, [Record(value)])
+    harness.broker.topics.delete_records(harness.topic(), {0: 1})
+    harness.flush()
+    harness.broker.close()
+    directory = scenario.export(harness.disk, tmp_path / "data")
+    for option, values in (("", ["kept"]), ("--include-expired", ["gone", "kept"])):
+        found = command.ok(f"export {directory} --format jsonl --columns value {option}")
+        assert [row["value"] for row in found.json_lines()] == values
+
+
 @pytest.mark.parametrize("table", ["timers", "deliveries", "queues", "frames"])
 def test_other_tables_are_selected_by_the_time_of_storage(
     directory: Path, command: CommandLine, table: str

@@ -69,3 +69,45 @@ def test_spark_runs_this_python_unless_another_is_chosen(monkeypatch: pytest.Mon
     monkeypatch.setenv("PYSPARK_PYTHON", "python3.13")
     needs.choose_python()
     assert os.environ["PYSPARK_PYTHON"] == "python3.13"
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An environment that chooses nothing of Spark; an installed PySpark with Spark."""
+    for name in ("PYSPARK_PYTHON", *needs._CHOSEN_HOME):
+        monkeypatch.delenv(name, raising=False)
+    installed = tmp_path / "pyspark"
+    for part in ("bin", "jars", needs.ARCHIVES):
+        (installed / part).mkdir(parents=True)
+    monkeypatch.setattr(needs, "find_installed", lambda: installed)
+    return installed
+
+
+def test_spark_has_a_home_without_the_archive_of_pyspark(free: Path) -> None:
+    needs.choose_home()
+    home = Path(os.environ["SPARK_HOME"])
+    assert {each.name: each.resolve() for each in home.iterdir()} == {
+        name: free / name for name in ("bin", "jars")
+    }
+    needs.choose_home()
+    assert os.environ["SPARK_HOME"] == str(home), "one that is set stays"
+    os.environ.pop("SPARK_HOME")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SPARK_HOME", "/opt/spark"), ("YARN_CONF_DIR", "/etc/yarn"), ("PYSPARK_PYTHON", "python3")],
+)
+def test_a_home_that_the_environment_needs_stays(
+    free: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    before = os.environ.get("SPARK_HOME")
+    monkeypatch.setenv(name, value)
+    needs.choose_home()
+    assert os.environ.get("SPARK_HOME") == (value if name == "SPARK_HOME" else before)
+
+
+def test_a_pyspark_without_spark_has_its_home_elsewhere(free: Path) -> None:
+    (free / "jars").rmdir()
+    needs.choose_home()
+    assert "SPARK_HOME" not in os.environ

@@ -41,6 +41,7 @@ def source(**options: str) -> LatermqDataSource:
         ({"dueBetween": "0", "table": "timers"}, "dueBetween is FROM,TO, not '0'"),
         ({"verifyCrc": "false"}, "verifyCrc is false: that is allowed for a snapshot alone"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': use true or false"),
+        ({"includeExpired": "1"}, "includeExpired is '1': use true or false"),
         ({"endTimestamp": "1", "table": "groups"}, "table groups has no startTimestamp"),
     ],
 )
@@ -55,6 +56,12 @@ def test_tasks_are_shared_by_the_processors_unless_their_size_is_named(store: Pa
     assert Options.parse(options).query.processors == multiprocessing.cpu_count()
     named = Options.parse(options | {"splitBytes": "1m"}).query
     assert (named.processors, named.split_bytes) == (1, 1 << 20)
+
+
+def test_expired_records_are_read_on_request(store: Path) -> None:
+    options = {"path": str(store)}
+    assert not Options.parse(options).query.with_expired
+    assert Options.parse(options | {"includeExpired": "true"}).query.with_expired
 
 
 @pytest.mark.parametrize(
