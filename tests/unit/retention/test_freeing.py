@@ -10,10 +10,12 @@ import pytest
 from appliance.errors import StorageError
 from appliance.store.paths import parse_segment_name
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
+from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, Digest, Stop
 from tests.support.harness.checkpoints import PATHS, change, commit, rebuild, take_checkpoint
 from tests.support.harness.configs import small_config
 from tests.support.harness.crash_points import CrashPoints, ignore_call
+from tests.support.harness.tables import planned, rows_of
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Producer, Record, delay
 
@@ -282,3 +284,32 @@ def test_a_read_that_meets_freed_bytes_reports_no_damage() -> None:
         reading(0, memory)
     harness.read_cold([0, 208])
     assert harness.broker.damage == []
+
+
+def test_tables_checks_and_dumps_read_a_log_whose_head_was_freed() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("kept", 1, {"retention.ms": "-1"})
+    harness.produce("t", 0, [Record(b"early", headers=delay(100, IDS[0]))])
+    fill(harness, 1.5)
+    harness.produce("t", 0, [Record(b"gone", headers=delay(2 * MS_PER_HOUR))])
+    fill(harness, 2)
+    free(harness)
+    harness.produce("t", 0, [Record(b"new", headers=delay(100, IDS[1]))])
+    harness.produce("kept", 0, [Record(b"mine")])
+    harness.tick(100)
+    fill(harness, 1)
+    harness.flush()
+    assert start_pos(harness) > SEGMENT
+    take_checkpoint(harness)
+    harness.broker.close()
+
+    plan = planned(harness.disk)
+    assert plan.damage == []
+    messages = [row for row in rows_of(harness.disk, "messages", plan) if row["topic"] == "kept"]
+    assert [row["value"] for row in messages] == [b"mine"]
+    timers = rows_of(harness.disk, "timers", plan)
+    assert [row["delay_state"] for row in timers] == ["delivered"]
+    assert any(row["kind"] == "carry" for row in rows_of(harness.disk, "frames", plan))
+    checked = offline_scenario.check(harness.disk)
+    assert checked.faults == []
