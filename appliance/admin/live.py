@@ -269,7 +269,10 @@ class LiveStatus:
             check_name(name)
         await pump.flushed(self._broker.wrote_pos)
         snapshots = self._broker.snapshots
-        return await pump.snapshot(functools.partial(snapshots.create, snapshots.freeze(), name))
+        # A segment that is freed meanwhile could not be linked.
+        with self._broker.head_freer.paused():
+            create = functools.partial(snapshots.create, snapshots.freeze(), name)
+            return await pump.snapshot(create)
 
     async def delete_snapshot(self, name: str) -> SnapshotStatus:
         delete = functools.partial(self._broker.snapshots.delete, name)

@@ -14,6 +14,7 @@ all after it. Layer 2.
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -146,8 +147,18 @@ class HeadFreer:
         self._values: Iterator[list[bytes]] = iter(())
         self._carried_pos = 0
         self._pass_bytes = 0
+        self._pauses = 0
         self.freed_bytes = 0
         self.carried_bytes = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Remove no segment in this context."""
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
 
     @property
     def is_carrying(self) -> bool:
@@ -167,6 +178,8 @@ class HeadFreer:
             return self._begin(kept_from)
         if self._phase == "carrying":
             self._carry()
+        if self._pauses:
+            return None
         if self._phase == "flushing" and self._log.pointers.flushed >= self._carried_pos:
             return self._free()
         return None

@@ -272,6 +272,21 @@ def test_the_next_start_refuses_a_log_whose_kept_segment_is_gone() -> None:
         BrokerHarness(harness.disk, harness.clock, harness.config)
 
 
+def test_a_snapshot_has_all_segments_of_its_moment() -> None:
+    harness = ready_to_free()
+    with harness.broker.head_freer.paused():
+        part = harness.broker.snapshots.freeze()
+        for _ in range(2):
+            harness.free_head()
+            harness.flush()
+        assert start_pos(harness) == 0
+        harness.broker.snapshots.create(part, "whole")
+    harness.free_head()
+    assert start_pos(harness) > 0
+    names = harness.disk.list_dir(PATHS.snapshots / "whole" / "commitlog")
+    assert len(names) == len(part.bases)
+
+
 def test_a_read_that_meets_freed_bytes_reports_no_damage() -> None:
     harness = ready_to_free()
     reading = harness.broker.log.read_some
