@@ -140,6 +140,7 @@ class LiveStatus:
             started_at=self._started_at,
             uptime_ms=(broker.clock.monotonic_ns() - self._started_ns) // NS_PER_MS,
             log=LogPositions(
+                start=gauges.log_start_pos,
                 wrote=gauges.log_wrote_pos,
                 committed=gauges.log_committed_pos,
                 flushed=gauges.log_flushed_pos,

@@ -95,7 +95,13 @@ _SCHEMAS: Final[dict[str, Any]] = {
         flush={"enum": ["sync", "async"]},
         started_at=_INSTANT,
         uptime_ms=_COUNT,
-        log=_object(wrote=_POSITION, committed=_POSITION, flushed=_POSITION, visible=_POSITION),
+        log=_object(
+            start=_POSITION,
+            wrote=_POSITION,
+            committed=_POSITION,
+            flushed=_POSITION,
+            visible=_POSITION,
+        ),
         disk={
             **_object(
                 state={"enum": ["ok", "warn", "refusing"]},

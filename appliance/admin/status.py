@@ -22,8 +22,9 @@ from appliance.store.recovery.report import Progress
 
 @dataclass(frozen=True, slots=True)
 class LogPositions:
-    """The end positions of the log, in bytes; see `_core.log.pointers`."""
+    """Where the log begins, and its end positions, in bytes; see `_core.log.pointers`."""
 
+    start: int
     wrote: int
     committed: int
     flushed: int

@@ -83,7 +83,11 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         ("cluster", f"{found['cluster_id']}, epoch {found['epoch']}"),
         ("up", f"{_duration(found['uptime_ms'])}, since {format_instant(found['started_at'])}"),
         ("flush", flushed[found["flush"]]),
-        ("log", f"{log['wrote']} bytes, {log['wrote'] - log['flushed']} of them not flushed yet"),
+        (
+            "log",
+            f"{log['wrote'] - log['start']} bytes, {log['wrote'] - log['flushed']} of them not "
+            f"flushed yet; {log['start']} were freed",
+        ),
         ("disk", _disk_line(found["disk"])),
         ("topics", f"{found['topics']} with {counted(found['partitions'], 'partition')}"),
         ("groups", found["groups"]),

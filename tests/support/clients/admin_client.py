@@ -39,7 +39,7 @@ BROKER: Final = BrokerStatus(
     flush="sync",
     started_at=1_767_225_600_000,
     uptime_ms=5,
-    log=LogPositions(wrote=4, committed=3, flushed=2, visible=1),
+    log=LogPositions(start=0, wrote=4, committed=3, flushed=2, visible=1),
     disk=DiskStatus(
         state="ok",
         total_bytes=100,
