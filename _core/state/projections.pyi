@@ -46,3 +46,6 @@ class Projections:
     def timer_state(
         self, topic: Topic, user_id: bytes, now_ms: int
     ) -> tuple[Literal["pending", "cancelled", "delivered"], int, int] | None: ...
+    def named_timer(
+        self, topic: Topic, user_id: bytes, now_ms: int
+    ) -> tuple[Literal["pending", "cancelled", "delivered"], int, int] | None: ...
