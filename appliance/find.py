@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from _core.bytes.layout import KIND_DELIVER
+from _core.bytes.layout import KIND_ACCEPT, KIND_CANCEL, KIND_DELIVER
 from _core.queue.partition import Topic
+from _core.tables import key_scan
 from _core.tables.key_scan import PLACE_CANCEL, PLACE_COMPLETED, PLACE_RECORD, PLACE_TIMER
 from appliance.errors import FindError
 from appliance.offline.frame_items import Frame, Item
@@ -28,6 +29,14 @@ FOUND_MAX_BYTES: Final = 4 * MIB
 
 SCANNED_MAX_BYTES: Final = 256 * MIB
 """Bytes of the log that one call reads: a quarter of a second."""
+
+_WHAT: Final = {
+    PLACE_RECORD: "record",
+    PLACE_TIMER: "timer",
+    PLACE_CANCEL: "cancel",
+    PLACE_COMPLETED: "cancelled",
+}
+"""What an item is, unless its frame is a delivery."""
 
 Topics = Mapping[int, Topic]
 """The topics that exist, by id."""
@@ -72,6 +81,7 @@ class FindAnswer:
         unreadable: (from, to) of parts of the log that hold no whole frame.
         scanned_bytes: bytes of the log read because they are not indexed.
         damaged: pieces of the index that cannot be used.
+        size_bytes: bytes of the keys and values in it.
     """
 
     found: list[Item] = field(default_factory=list)
@@ -79,6 +89,12 @@ class FindAnswer:
     unreadable: list[tuple[int, int]] = field(default_factory=list)
     scanned_bytes: int = 0
     damaged: list[Piece] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, item: Item) -> None:
+        """Add an item."""
+        self.found.append(item)
+        self.size_bytes += sum(len(item[name] or b"") for name in ("key", "value") if name in item)
 
 
 class Finder:
@@ -159,7 +175,6 @@ class Finder:
         self, answer: FindAnswer, hits: Iterable[Hit], start: int, skipped: int, limit: int
     ) -> None:
         """Read the frames of hits, and add an item for each until a limit is reached."""
-        size = 0
         for pos, some in groupby(hits, key=lambda hit: hit[0]):
             places = [hit[1:] for hit in some]
             frame = self._frame(pos)
@@ -167,11 +182,10 @@ class Finder:
             for done, item in enumerate(self._items(frame, places)):
                 if done < before or item is None:
                     continue
-                if len(answer.found) >= limit or size >= FOUND_MAX_BYTES:
+                if len(answer.found) >= limit or answer.size_bytes >= FOUND_MAX_BYTES:
                     answer.next = f"{pos}.{done}"
                     return
-                answer.found.append(item)
-                size += sum(len(item[name] or b"") for name in ("key", "value") if name in item)
+                answer.add(item)
 
     def _frame(self, pos: int) -> Frame:
         data = self._part.frame_at(pos)
@@ -195,25 +209,14 @@ class Finder:
                 "position", f"no frame begins at position {pos}: use one that a command printed"
             )
         frame = Frame(pos, memoryview(data))
-        header = frame.header
         answer = FindAnswer()
         first = _read_token(request.after)[1]
-        places = [
-            *((PLACE_RECORD, n) for n in range(header["record_count"])),
-            *((PLACE_TIMER, n) for n in range(len(frame.timers()))),
-        ]
-        if request.offset is None:
-            places += [(PLACE_CANCEL, n) for n in range(len(frame.cancels()))]
-            places += [(PLACE_COMPLETED, n) for n in range(len(frame.completed()))]
-        for done, item in enumerate(self._items(frame, places)):
-            if done < first or item is None:
-                continue
-            if request.offset is not None and item.get("offset") != request.offset:
-                continue
-            if len(answer.found) >= request.limit:
-                answer.next = f"{pos}.{done}"
-                break
-            answer.found.append(item)
+        places = _places_in(frame, request.offset)[first:]
+        for item in self._items(frame, places[: request.limit]):
+            if item is not None and request.offset in (None, item.get("offset")):
+                answer.add(item)
+        if len(places) > request.limit:
+            answer.next = f"{pos}.{first + request.limit}"
         return answer
 
     # Items
@@ -226,35 +229,64 @@ class Finder:
         start = 0
         if topic is not None and 0 <= partition < len(topic.partitions):
             start = topic.partitions[partition].start_offset
-        wants_records = header["visible_size"] and any(
-            place in (PLACE_RECORD, PLACE_COMPLETED) for place, _ in places
-        )
-        records = frame.records(self._decompress, self._unpacked_max) if wants_records else []
-        is_delivery = frame.kind == KIND_DELIVER
-        of_place: dict[int, tuple[str, list[Item]]] = {
-            PLACE_RECORD: ("delivered" if is_delivery else "record", records),
-            PLACE_TIMER: ("timer", frame.timers()),
-            PLACE_CANCEL: ("cancel", frame.cancels()),
-            PLACE_COMPLETED: ("delivered" if is_delivery else "cancelled", frame.completed()),
-        }
+        numbers: dict[int, set[int]] = {}
         for place, number in places:
-            what, some = of_place[place]
-            if number >= len(some):
-                continue
-            item = some[number]
-            if place == PLACE_COMPLETED and is_delivery and number < len(records):
-                item |= records[number]
-            if item.get("offset", start) < start:
+            numbers.setdefault(place, set()).add(number)
+        parts = {place: self._part_of(frame, place, some) for place, some in numbers.items()}
+        for place, number in places:
+            item = parts[place].get(number)
+            if item is None or item.get("offset", start) < start:
                 yield None
                 continue
             yield {
-                "what": what,
+                "what": "delivered" if frame.kind == KIND_DELIVER else _WHAT[place],
                 "topic": None if topic is None else topic.name,
                 "partition": partition,
                 **item,
                 "stored_at": header["store_time_ms"],
                 "position": frame.pos,
             }
+
+    def _part_of(self, frame: Frame, place: int, numbers: set[int]) -> dict[int, Item]:
+        """Decode those of the records or entries of a frame that are wanted, and no other."""
+        wanted = sorted(numbers)
+        match place:
+            case key_scan.PLACE_TIMER:
+                found = frame.timers(numbers)
+            case key_scan.PLACE_CANCEL:
+                found = [item for n, item in enumerate(frame.cancels()) if n in numbers]
+            case key_scan.PLACE_COMPLETED:
+                found = [item for n, item in enumerate(frame.completed()) if n in numbers]
+                if frame.kind == KIND_DELIVER:
+                    records = self._records(frame, numbers)
+                    found = [a | b for a, b in zip(found, records, strict=True)]
+            case _:
+                found = self._records(frame, numbers)
+        return dict(zip(wanted, found, strict=True))
+
+    def _records(self, frame: Frame, numbers: set[int]) -> list[Item]:
+        """Return records of the visible batch; each says so if the batch cannot be unpacked."""
+        found = frame.records(self._decompress, self._unpacked_max, numbers)
+        return found if len(found) == len(numbers) else found[:1] * len(numbers)
+
+
+def _places_in(frame: Frame, offset: int | None) -> list[tuple[int, int]]:
+    """Return all places of a frame, or those that may have an offset."""
+    header = frame.header
+    count, timers = header["record_count"], header["timer_count"]
+    if offset is not None:
+        if count == header["last_delta"] + 1:
+            return [(PLACE_RECORD, offset - header["base_offset"])]
+        return [(PLACE_RECORD, n) for n in range(count)]
+    places = [(PLACE_RECORD, n) for n in range(count)]
+    if frame.kind == KIND_ACCEPT:
+        places += [(PLACE_TIMER, n) for n in range(timers)]
+        places += [(PLACE_CANCEL, n) for n in range(header["cancel_count"])]
+    elif frame.kind == KIND_CANCEL:
+        places += [(PLACE_COMPLETED, n) for n in range(timers)]
+    elif frame.kind == KIND_DELIVER:
+        places = [(PLACE_COMPLETED, n) for n in range(timers)]
+    return places
 
 
 def _read_token(text: str | None) -> tuple[int, int]:

@@ -147,8 +147,7 @@ class Api:
             found = await self._status.find(parse_query(request.rel_url.raw_query_string))
         except FindError as error:
             return error_answer(_FIND_STATUS[error.reason], error.message)
-        # Up to some megabytes of records: not on the loop.
-        return web.json_response(text=await asyncio.to_thread(json.dumps, found))
+        return web.json_response(text=found)
 
     # Retention
 

@@ -1,9 +1,10 @@
 """`GET /api/v1/find`: what its query means, and how a running broker answers it. Layer 5."""
 
+import json
 import re
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from appliance.broker import Broker
@@ -21,10 +22,13 @@ from appliance.find import (
 from appliance.offset_search import NO_RECORD
 from appliance.pump import Pump
 from appliance.store.keys.key_search import Piece
-from appliance.units import MS_PER_SECOND, NS_PER_MS
+from appliance.units import KIB, MS_PER_SECOND, NS_PER_MS
 
 FIND_NS: Final = MS_PER_SECOND * NS_PER_MS
 """How long one request searches; its answer says where the next one goes on."""
+
+ENCODED_MAX_BYTES: Final = 64 * KIB
+"""Bytes of records that are encoded on the loop, in less than a millisecond."""
 
 COLD_READS_MAX: Final = 100
 """Frames read to find an offset; more of them are damaged."""
@@ -91,8 +95,8 @@ def _number(fields: dict[str, bytes], name: str, least: int, greatest: int) -> i
     return int(text)
 
 
-async def find(broker: Broker, pump: Pump, request: FindRequest) -> dict[str, Any]:
-    """Answer a request by a broker, as JSON has it. The search runs on a thread.
+async def find(broker: Broker, pump: Pump, request: FindRequest) -> str:
+    """Answer a request by a broker, as JSON. The search runs on a thread.
 
     Raises:
         FindError: it cannot be answered; the error says why.
@@ -117,7 +121,13 @@ async def find(broker: Broker, pump: Pump, request: FindRequest) -> dict[str, An
         broker.key_index.end_search(damaged)
     for item in answer.found:
         add_state(item, broker.named_timer)
-    return await pump.find(partial(answer_in_json, answer))
+    if answer.size_bytes > ENCODED_MAX_BYTES:
+        return await pump.find(partial(_encode, answer))
+    return _encode(answer)
+
+
+def _encode(answer: FindAnswer) -> str:
+    return json.dumps(answer_in_json(answer))
 
 
 async def _with_position(broker: Broker, pump: Pump, request: FindRequest) -> FindRequest:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from _core.queue.partition import Topic
 from appliance.admin import finding
@@ -257,7 +257,7 @@ class LiveStatus:
 
     # Records
 
-    async def find(self, request: FindRequest) -> dict[str, Any]:
+    async def find(self, request: FindRequest) -> str:
         return await finding.find(self._broker, self._serving.pump, request)
 
     # Retention

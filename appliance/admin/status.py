@@ -5,7 +5,7 @@ Times are epoch ms and end in `_at`, durations end in `_ms`. Layer 5.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from appliance.find import FindRequest
 from appliance.model import (
@@ -185,8 +185,8 @@ class StatusSource(Protocol):
             RequestError: the disk is full.
         """
 
-    async def find(self, request: FindRequest) -> dict[str, Any]:
-        """Return the next records and timers that a request finds, as JSON has them.
+    async def find(self, request: FindRequest) -> str:
+        """Return the next records and timers that a request finds, as JSON.
 
         Raises:
             FindError: the request is wrong, or what it names does not exist.

@@ -55,6 +55,17 @@ MERGED_RUNS: Final = 4
 MERGED_ROWS_MAX: Final = 1 << 26
 """Rows of a merged run: a file of 1 GiB. So the index of a freed part of the log is freed soon."""
 
+BUSY_BYTES_PER_S: Final = 16 * MIB
+"""From this growth of the log on the index gives way to producers."""
+
+BUSY_PAUSE: Final = 50
+"""While the log grows so fast, a job is followed by a pause of so many times its duration."""
+
+GROWTH_NS: Final = MS_PER_SECOND * NS_PER_MS // 5
+"""Over this time the growth of the log is measured."""
+
+BUSY_PAUSE_MAX_NS: Final = 5 * MS_PER_SECOND * NS_PER_MS
+
 RETRY_NS: Final = 10 * MS_PER_SECOND * NS_PER_MS
 """Pause after a job that failed, on a full disk for example."""
 
@@ -150,6 +161,10 @@ class KeyIndex:
         self._is_stopping = False
         self._job: IndexJob | None = None
         self._failed_ns: int | None = None
+        self._seen = (self._clock.monotonic_ns(), self._log.pointers.committed)
+        self._bytes_per_s = 0
+        self._began_ns = 0
+        self._resume_ns = 0
         self._damaged: list[IndexPiece] = []
         self._retired: list[KeyRun] = []
         self._search_count = 0
@@ -184,19 +199,34 @@ class KeyIndex:
         """Return a job to run on a thread and then pass to `end`; None if there is none now."""
         if self._job is not None:
             return None
+        now_ns = self._clock.monotonic_ns()
+        self._note_growth(now_ns)
         if self._failed_ns is not None:
-            if self._clock.monotonic_ns() - self._failed_ns < RETRY_NS:
+            if now_ns - self._failed_ns < RETRY_NS:
                 return None
             self._failed_ns = None
+        if now_ns < self._resume_ns:
+            return None
         work = self._next_work()
         if work is not None:
+            self._began_ns = now_ns
             self._job = IndexJob(work)
         return self._job
+
+    def _note_growth(self, now_ns: int) -> None:
+        """Measure how fast the log grows."""
+        then_ns, before = self._seen
+        if now_ns - then_ns >= GROWTH_NS:
+            committed = self._log.pointers.committed
+            seconds_ns = MS_PER_SECOND * NS_PER_MS
+            self._bytes_per_s = (committed - before) * seconds_ns // (now_ns - then_ns)
+            self._seen = now_ns, committed
 
     def end(self, job: IndexJob) -> None:
         """Note that a job has run."""
         assert job is self._job
         self._job = None
+        self._pause()
         self._is_open = True
         if job.error is not None:
             self._failed_ns = self._clock.monotonic_ns()
@@ -212,6 +242,13 @@ class KeyIndex:
         self._damaged = [piece for piece in self._damaged if id(piece) not in removed]
         self._retired += [piece for piece in change.removed if isinstance(piece, KeyRun)]
         self._close_retired()
+
+    def _pause(self) -> None:
+        """Leave the processors to producers if the log grows fast."""
+        now_ns = self._clock.monotonic_ns()
+        if self._bytes_per_s >= BUSY_BYTES_PER_S:
+            pause_ns = (now_ns - self._began_ns) * BUSY_PAUSE
+            self._resume_ns = now_ns + min(pause_ns, BUSY_PAUSE_MAX_NS)
 
     def stop(self) -> None:
         """Make a job that runs on a thread end soon."""

@@ -59,7 +59,7 @@ class LogPart:
         self._directory = directory
         self._segments = [each for each in segments if each[0] < end]
         self._files: dict[int, File | None] = {}
-        self._buffer = bytearray(CHUNK_BYTES)
+        self._buffer = bytearray(FRAME_READ_BYTES)
         self._salt = salt
         self.start = self._segments[0][0] if self._segments else end
         self.end = end
@@ -191,7 +191,7 @@ class LogPart:
         if size > len(self._buffer):
             self._buffer = bytearray(size)
         elif size <= CHUNK_BYTES < len(self._buffer):
-            self._buffer = bytearray(CHUNK_BYTES)
+            self._buffer = bytearray(FRAME_READ_BYTES)
         memory = memoryview(self._buffer)[:size]
         read_around(file, memory, pos - base)
         self.read_bytes += size

@@ -119,11 +119,11 @@ class Status:
             return None
         return self.timers[topic].get(user_id, TimerState("unknown"))
 
-    async def find(self, request: FindRequest) -> dict[str, Any]:
+    async def find(self, request: FindRequest) -> str:
         self.finds.append(request)
         if request.topic is not None and request.topic not in self.known_topics:
             raise FindError("unknown", f"there is no topic {request.topic!r}")
-        return self.found
+        return json.dumps(self.found)
 
     async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
         timer = await self.timer_state(topic, user_id)

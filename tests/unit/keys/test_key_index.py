@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from appliance.find import FindRequest
-from appliance.store.keys.key_index import RETRY_NS
+from appliance.store.keys.key_index import BUSY_PAUSE, RETRY_NS
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import DATA_DIR
 from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.values.kafka_records import Record
 from tests.unit.keys.index_harness import (
     LIMITS,
     Sent,
@@ -246,6 +247,38 @@ class Once:
     def __call__(self) -> bool:
         self.left -= 1
         return self.left >= 0
+
+
+def test_the_index_gives_way_while_the_log_grows_fast(sent: Sent) -> None:
+    index, clock = sent.new_index(), sent.harness.clock
+    build(index, 1)
+
+    def grow(byte_count: int, duration_ms: int) -> None:
+        clock.advance_ms(duration_ms)
+        end = sent.harness.broker.wrote_pos + byte_count
+        while sent.harness.broker.wrote_pos < end:
+            sent.harness.produce("a", 0, [Record(bytes(6_000))])
+
+    def work(duration_ms: int) -> bool:
+        """Do a job of some duration, if there is one now."""
+        job = index.step()
+        if job is None:
+            return False
+        clock.advance_ms(duration_ms)
+        job.run()
+        index.end(job)
+        return True
+
+    grow(0, 1_000)
+    assert work(10)
+    assert work(10)
+    index._seen = (clock.monotonic_ns(), sent.harness.broker.committed_pos - (64 << 20))
+    grow(10_000, 200)
+    assert work(10)
+    clock.advance_ms(10 * BUSY_PAUSE - 1)
+    assert not work(10)
+    clock.advance_ms(1)
+    assert work(10)
 
 
 def test_a_full_disk_delays_the_index_and_loses_nothing(sent: Sent) -> None:
