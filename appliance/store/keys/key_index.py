@@ -61,7 +61,7 @@ BUSY_BYTES_PER_S: Final = 16 * MIB
 BUSY_PAUSE: Final = 50
 """While the log grows so fast, a job is followed by a pause of so many times its duration."""
 
-GROWTH_NS: Final = MS_PER_SECOND * NS_PER_MS // 5
+GROWTH_NS: Final = MS_PER_SECOND * NS_PER_MS // 20
 """Over this time the growth of the log is measured."""
 
 BUSY_PAUSE_MAX_NS: Final = 5 * MS_PER_SECOND * NS_PER_MS
@@ -246,6 +246,7 @@ class KeyIndex:
     def _pause(self) -> None:
         """Leave the processors to producers if the log grows fast."""
         now_ns = self._clock.monotonic_ns()
+        self._note_growth(now_ns)
         if self._bytes_per_s >= BUSY_BYTES_PER_S:
             pause_ns = (now_ns - self._began_ns) * BUSY_PAUSE
             self._resume_ns = now_ns + min(pause_ns, BUSY_PAUSE_MAX_NS)

@@ -211,9 +211,13 @@ class KeySearch:
                     break
                 if not may_go_on():
                     return pos
-                frame = self._part.frame_at(pos)
-                if frame is not None:
-                    match.walk(frame, pos, pos + len(frame))
+                frame = self._part.read_frame(pos)
+                if frame is None:
+                    continue
+                before = match.hit_count
+                match.walk(frame, pos, pos + len(frame))
+                if match.hit_count > before:
+                    self._part.keep(pos, frame)
         except CorruptionError:
             return None
         except StorageError as error:

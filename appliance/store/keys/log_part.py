@@ -22,6 +22,9 @@ CHUNK_BYTES: Final = MIB
 FRAME_READ_BYTES: Final = 4 * KIB
 """Bytes of the first read for one frame: most frames are smaller."""
 
+KEPT_MAX_BYTES: Final = 8 * MIB
+"""Of frames that were found and are shown next."""
+
 FAULTS_KEPT_MAX: Final = 100
 
 FRAME_STEP: Final = 8
@@ -61,6 +64,8 @@ class LogPart:
         self._files: dict[int, File | None] = {}
         self._buffer = bytearray(FRAME_READ_BYTES)
         self._salt = salt
+        self._kept: dict[int, bytes] = {}
+        self._kept_bytes = 0
         self.start = self._segments[0][0] if self._segments else end
         self.end = end
         self.faults: list[tuple[int, int]] = []
@@ -113,6 +118,24 @@ class LogPart:
         Raises:
             StorageError: as `scan`.
         """
+        frame = self._kept.get(pos)
+        if frame is not None:
+            return frame
+        frame = self.read_frame(pos)
+        return frame if frame is not None and frames.check(frame, pos) == WHOLE else None
+
+    def keep(self, pos: int, frame: bytes) -> None:
+        """Keep a frame that was checked for a later `frame_at`, as far as memory permits."""
+        if self._kept_bytes + len(frame) <= KEPT_MAX_BYTES:
+            self._kept_bytes += len(frame)
+            self._kept[pos] = frame
+
+    def read_frame(self, pos: int) -> bytes | None:
+        """Return the frame that begins at a position by its header, unchecked; None for none.
+
+        Raises:
+            StorageError: as `scan`.
+        """
         if not self.start <= pos < self.end or pos % FRAME_STEP:
             return None
         base, limit = self._bounds_of(pos)
@@ -128,10 +151,9 @@ class LogPart:
             data = self._read(base, pos, size)
             if data is None:
                 return None
-        frame = bytes(data[:size])
         if self._salt and header["salt"] != self._salt:
             return None
-        return frame if frames.check(frame, pos) == WHOLE else None
+        return bytes(data[:size])
 
     def crc_at(self, pos: int) -> int | None:
         """Return the field crc of the frame that begins at a position, unchecked; None if gone."""
