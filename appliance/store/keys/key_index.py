@@ -227,13 +227,14 @@ class KeyIndex:
         assert job is self._job
         self._job = None
         self._pause()
-        self._is_open = True
-        if job.error is not None:
+        error = job.error
+        if error is not None:
             self._failed_ns = self._clock.monotonic_ns()
-            _log.warning("the key index was not extended, will be retried: %s", job.error)
-            if isinstance(job.error, CorruptionError):
-                self.note_damage(run for run in self._runs() if run.path == job.error.path)
+            _log.warning("the key index was not extended, will be retried: %s", error)
+            if isinstance(error, CorruptionError) or error.is_unreadable:
+                self.note_damage(run for run in self._runs() if run.path == error.path)
             return
+        self._is_open = True
         change = job.change
         removed = {id(piece) for piece in change.removed}
         kept = [piece for piece in self.pieces if id(piece) not in removed]

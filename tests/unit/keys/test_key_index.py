@@ -147,6 +147,32 @@ def test_a_run_that_cannot_be_read_is_scanned_and_made_again(sent: Sent) -> None
     assert check_all_keys(sent, sent.harness, index) == 0
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["damaged", "unreadable"])
+def test_a_merge_that_meets_damage_makes_the_run_again(sent: Sent, *, is_lost: bool) -> None:
+    limits = replace(LIMITS, merged_rows_max=0)
+    build(sent.new_index(limits))
+    disk = sent.harness.disk
+    index = sent.new_index()
+    build(index, 1)
+    files = run_files(disk)
+    assert len(files) >= LIMITS.merged_runs
+    for path in files:
+        last_rows = len(disk.files()[path]) - 4_096
+        if is_lost:
+            disk.spoil(path, last_rows, 1)
+        else:
+            disk.flip(path, last_rows, 1)
+    for _ in range(len(files) + 1):
+        build(index)
+        sent.harness.clock.advance_ms(RETRY_NS // 1_000_000)
+    assert index.indexed_pos == sent.harness.broker.flushed_pos
+    assert index.run_count < len(files)
+    # Runs that no merge has met are damaged still.
+    check_all_keys(sent, sent.harness, index)
+    build(index)
+    assert check_all_keys(sent, sent.harness, index) == 0
+
+
 def test_runs_of_another_log_are_not_used(sent: Sent) -> None:
     build(sent.new_index())
     other = Sent(seed=2)
