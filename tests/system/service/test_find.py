@@ -34,6 +34,13 @@ def wait_for_index(latermq: CommandLine) -> None:
         assert time.monotonic() < end_s, "the index does not follow the log"
 
 
+def wait_for_mark(latermq: CommandLine, directory: Path) -> None:
+    """Wait until the broker has published that all of the last key's records are flushed."""
+    end_s = time.monotonic() + LIMIT_S
+    while len(latermq.run(f"find --key blue --json --limit 100 --dir {directory}").lines) < 40:
+        assert time.monotonic() < end_s, "the broker does not publish its flushed position"
+
+
 def find(latermq: CommandLine, options: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = latermq.ok(f"find --json {options}").json_lines()
     return found
@@ -71,6 +78,7 @@ def test_keys_are_found_after_a_kill_and_after_the_index_was_deleted(
     wait_for_index(latermq)
     assert latermq.ok("status --json").json()["key_index"]["rows"] > 0
     check(latermq, "green")
+    wait_for_mark(latermq, appliance.data_dir)
     appliance.kill()
     check(latermq, "red", f"--dir {appliance.data_dir}")
     appliance.start()
