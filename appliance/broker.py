@@ -25,6 +25,7 @@ from appliance import broker_metrics
 from appliance.config.config import Config
 from appliance.errors import CorruptionError, DiskFullError, StorageError
 from appliance.facade import Facade
+from appliance.find import Finder
 from appliance.metrics import Gauges, Metrics
 from appliance.model import ColdPlace, TimerState, TimerStateName
 from appliance.offset_search import OffsetSearch
@@ -34,6 +35,8 @@ from appliance.store.cold_reads import ColdRead
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
 from appliance.store.head.head_freer import HeadFreer
+from appliance.store.keys.key_index import KeyIndex
+from appliance.store.keys.log_part import LogPart
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
@@ -50,6 +53,9 @@ NODE_ID: Final = 1
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions visited in one turn of the housekeeping."""
 
+INDEX_SETTING: Final = "index.keys"
+"""Of a topic: "off" leaves it out of the key index."""
+
 HOUSEKEEPING_IDS: Final = 65_536
 """Remembered timer ids checked for expiry in one turn."""
 
@@ -62,11 +68,13 @@ class Broker:
         log: the CommitLog.
         topics, groups, search: the parts that handlers of the control plane use; set by `recover`.
         retention: what expires records; set by `recover`.
+        key_index: where keys and ids are in the log; set by `recover`.
         metrics: the counters.
         report: the outcome of recovery, once it is complete.
     """
 
     node_id = NODE_ID
+    key_index: KeyIndex
 
     def __init__(
         self,
@@ -85,6 +93,10 @@ class Broker:
 
         def configure(topic: Topic) -> None:
             facade.configure_topic(topic, config)
+            is_left_out = topic.settings.get(INDEX_SETTING) == "off"
+            (left_out.add if is_left_out else left_out.discard)(topic.topic_id)
+
+        left_out = self._left_out = set[int]()
 
         self._store = MessageStore(clock, fs, config, configure, accepts_loss=accepts_loss)
         self._progress = Progress("starting", 0, 0)
@@ -110,6 +122,9 @@ class Broker:
             config,
             expiry=state.expiry,
             sizes=state.sizes,
+        )
+        self.key_index = store.new_key_index(
+            self._decompress, left_out=self._left_out, is_on=config.index_keys
         )
         splitter = BatchSplitter(
             list(config.delay_levels),
@@ -150,12 +165,18 @@ class Broker:
         Returns:
             The error if no checkpoint could be written; the next start replays more of the log.
         """
+        self._close_key_index()
         self._store.close()
         return self._store.stop_error
 
     def abandon(self) -> None:
         """Close the files as they are; the next start recovers."""
+        self._close_key_index()
         self._store.abandon()
+
+    def _close_key_index(self) -> None:
+        if hasattr(self, "key_index"):  # a start may end before there is one
+            self.key_index.close()
 
     def progress(self) -> Progress:
         """The progress of recovery."""
@@ -261,6 +282,13 @@ class Broker:
         state, due_at, partition = found
         return TimerState(cast(TimerStateName, state), due_at, partition)
 
+    def named_timer(self, name: str, user_id: bytes) -> tuple[str, int, int] | None:
+        """Return (state, accept position, index) of the timer that an id of a topic names now."""
+        topic = self.topics.find(name)
+        if topic is None:
+            return None
+        return self._store.state.projections.named_timer(topic, user_id)
+
     def cancel_timer(self, topic: Topic, user_id: bytes) -> TimerState:
         """Cancel the pending timer with that id; do nothing if there is none.
 
@@ -354,6 +382,24 @@ class Broker:
         """The snapshots of the log."""
         return self._store.snapshots
 
+    # Find
+
+    def begin_find(self) -> tuple[Finder, LogPart]:
+        """Return what finds records up to the visible end of the log, for one use on any thread.
+
+        The caller closes the part of the log, and calls `KeyIndex.end_search`.
+        """
+        store = self._store
+        search, part = self.key_index.begin_search(store.log.pointers.visible)
+        finder = Finder(
+            part,
+            search,
+            dict(store.state.projections.topics_by_id),
+            self._facade.decompress,
+            unpacked_max=self.config.decompressed_size_max_bytes,
+        )
+        return finder, part
+
     # Topics
 
     @property
@@ -382,7 +428,12 @@ class Broker:
     def gauges(self, connections: int, inflight_bytes: int = 0) -> Gauges:
         """Return the current values for the metrics page."""
         return broker_metrics.gauges(
-            self.config, self._store, self._deliver, connections, inflight_bytes
+            self.config,
+            self._store,
+            self._deliver,
+            self.key_index,
+            connections=connections,
+            inflight_bytes=inflight_bytes,
         )
 
     def collect_metrics(self) -> Metrics:

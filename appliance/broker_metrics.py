@@ -10,6 +10,7 @@ from _core.state.projections import Projections
 from appliance.config.config import Config
 from appliance.metrics import Gauges, Metrics
 from appliance.model import DiskState
+from appliance.store.keys.key_index import KeyIndex
 from appliance.store.message_store import MessageStore
 from appliance.units import MS_PER_SECOND
 
@@ -20,12 +21,18 @@ DISK_STATES: Final[tuple[DiskState, ...]] = ("ok", "warn", "refusing")
 
 
 def gauges(
-    config: Config, store: MessageStore, deliver: DeliverPath, connections: int, inflight_bytes: int
+    config: Config,
+    store: MessageStore,
+    deliver: DeliverPath,
+    index: KeyIndex,
+    *,
+    connections: int,
+    inflight_bytes: int,
 ) -> Gauges:
     """Return the current values.
 
     Args:
-        config, store, deliver: of the broker.
+        config, store, deliver, index: of the broker.
         connections: open connections of Kafka clients.
         inflight_bytes: memory of their requests and answers.
     """
@@ -45,6 +52,10 @@ def gauges(
         log_committed_pos=pointers.committed,
         log_flushed_pos=pointers.flushed,
         log_visible_pos=pointers.visible,
+        key_index_pos=index.indexed_pos,
+        key_index_lag_bytes=max(0, pointers.flushed - index.indexed_pos),
+        key_index_rows=index.row_count,
+        key_index_runs=index.run_count,
         recovered_damage=len(store.damage),
         clock_jump_seconds=expiry.age_clock.jump_ms // MS_PER_SECOND if expiry else 0,
         disk_full=store.log.is_full,

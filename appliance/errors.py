@@ -103,6 +103,20 @@ class BackupError(LatermqError):
     """A backup cannot be made or restored as asked; the message says what to do."""
 
 
+class FindError(LatermqError):
+    """What somebody looks for cannot be found as asked.
+
+    Args:
+        reason: "request" or "position" if the request is wrong, "unknown" if what it names does not
+            exist, "gone" if it was freed meanwhile.
+        message: a sentence for the caller.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class RemoteProtocolError(LatermqError):
     """The peer sent bytes that are not a request: send no answer and close the connection."""
 

@@ -101,6 +101,10 @@ class Gauges:
     log_committed_pos: int = 0
     log_flushed_pos: int = 0
     log_visible_pos: int = 0
+    key_index_pos: int = 0
+    key_index_lag_bytes: int = 0
+    key_index_rows: int = 0
+    key_index_runs: int = 0
     recovered_damage: int = 0
     clock_jump_seconds: int = 0
     disk_full: bool = False
@@ -185,6 +189,12 @@ METRICS: Final = (
     MetricInfo("log_committed_pos", "gauge", "Log position up to which frames are written."),
     MetricInfo("log_flushed_pos", "gauge", "Log position up to which frames are synced."),
     MetricInfo("log_visible_pos", "gauge", "Log position up to which consumers see frames."),
+    MetricInfo("key_index_pos", "gauge", "Log position up to which keys and ids are indexed."),
+    MetricInfo(
+        "key_index_lag_bytes", "gauge", "Synced bytes of the log after that; `find` reads them."
+    ),
+    MetricInfo("key_index_rows", "gauge", "Rows of the key index, one for each key in a frame."),
+    MetricInfo("key_index_runs", "gauge", "Files of the key index."),
     MetricInfo("recovered_damage", "gauge", "Damaged places found by the start and since."),
     MetricInfo(
         "clock_jump_seconds",

@@ -27,6 +27,7 @@ from appliance.model import ColdPlace
 from appliance.retention import Cleanup
 from appliance.store.disk_space import SpaceJob
 from appliance.store.head.head_freer import Job as HeadJob
+from appliance.store.keys.key_index import IndexJob
 from appliance.store.log.commit_log import FlushJob
 from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
@@ -83,6 +84,9 @@ class Pump:
         self._marker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-mark")
         self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-snap")
         self._space = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-space")
+        # A merge takes seconds; a search of somebody who waits is not behind it.
+        self._indexer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-index")
+        self._finder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-find")
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -100,6 +104,7 @@ class Pump:
         self._carry_slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._awaited_flushes: list[asyncio.Future[None]] = []
+        self._awaited_reads: set[asyncio.Future[None]] = set()
         self._cleaning = asyncio.Lock()
         self._cleanup: asyncio.Future[None] | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
@@ -124,6 +129,7 @@ class Pump:
             if handle is not None:
                 handle.cancel()
         self._broker.log.stop_prewriting()
+        self._broker.key_index.stop()
         for threads in (
             self._flusher,
             self._allocator,
@@ -133,6 +139,8 @@ class Pump:
             self._marker,
             self._snapshots,
             self._space,
+            self._indexer,
+            self._finder,
         ):
             await asyncio.to_thread(threads.shutdown)
         if self._flush_future is not None:
@@ -237,10 +245,21 @@ class Pump:
             NotReadyError: the broker stops or has failed.
             Exception: what the work raised; a failed sync also ends the process.
         """
+        return await self._run(self._snapshots, work)
+
+    async def find(self, work: Callable[[], T]) -> T:
+        """Run a bounded search on the thread of searches, and wait for its result.
+
+        Raises:
+            NotReadyError, Exception: as `snapshot`.
+        """
+        return await self._run(self._finder, work)
+
+    async def _run(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self.is_stopped:
             raise NotReadyError("the broker is stopping")
         try:
-            return await self._loop.run_in_executor(self._snapshots, work)
+            return await self._loop.run_in_executor(threads, work)
         except StorageError as error:
             if error.is_fatal:
                 self.fail(error)
@@ -278,7 +297,8 @@ class Pump:
     def _fail_waiters(self) -> None:
         """End all waits: there will be no more progress."""
         cleanups = () if self._cleanup is None else (self._cleanup,)
-        waits = (*(future for _, future in self._awaited), *self._awaited_flushes, *cleanups)
+        awaited = (future for _, future in self._awaited)
+        waits = (*awaited, *self._awaited_flushes, *self._awaited_reads, *cleanups)
         for future in waits:
             if not future.done():
                 future.set_exception(NotReadyError("the broker is stopping"))
@@ -387,6 +407,22 @@ class Pump:
         """
         self._read(self._readers, places, then)
 
+    async def cold(self, place: ColdPlace) -> None:
+        """Do as `read_cold`, and wait for it.
+
+        Raises:
+            NotReadyError: the broker stops or has failed.
+        """
+        if self.is_stopped:
+            raise NotReadyError("the broker is stopping")
+        future = self._loop.create_future()
+        self._awaited_reads.add(future)
+        self.read_cold([place], lambda: None if future.done() else future.set_result(None))
+        try:
+            await future
+        finally:
+            self._awaited_reads.discard(future)
+
     def _read(
         self,
         threads: ThreadPoolExecutor,
@@ -434,6 +470,7 @@ class Pump:
         self._free_head()
         self._mark_flushed()
         self._check_space()
+        self._index()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
 
     def _expire(self) -> None:
@@ -519,6 +556,17 @@ class Pump:
     def _end_space(self, done: asyncio.Future[None], job: SpaceJob) -> None:
         done.result()
         self._broker.disk_space.end(job)
+
+    def _index(self) -> None:
+        """Do the next work on the key index; a thread does it."""
+        job = self._broker.key_index.step()
+        if job is not None:
+            future = self._loop.run_in_executor(self._indexer, job.run)
+            future.add_done_callback(lambda done: self._guard(lambda: self._end_index(done, job)))
+
+    def _end_index(self, done: asyncio.Future[None], job: IndexJob) -> None:
+        done.result()  # a failed sync is raised here and ends the process
+        self._broker.key_index.end(job)
 
 
 def _make_spare(spare: SpareJob) -> None:

@@ -124,6 +124,8 @@ class Served:
             said = Path(log.name).read_text().splitlines()[-3:]
             raise BenchError(f"{command[0]} did not become ready: {' / '.join(said)}")
         self.address = words[0].removeprefix("kafka=")
+        admins = [word for word in line.split() if word.startswith("admin=")]
+        self.admin = admins[0].removeprefix("admin=") if admins else ""
         self.pid = self._process.pid
         self._name = Path(command[0]).name
 

@@ -28,6 +28,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.broker": 4,
     "appliance.broker_metrics": 4,
     "appliance.facade": 4,
+    "appliance.find": 4,
     "appliance.offline": 4,
     "appliance.offline.*": 4,
     "compat.kafka.apis.*": 4,
@@ -80,6 +81,7 @@ FLOORS: Final[tuple[dict[str, int], ...]] = (
     },
     {
         "appliance.store.log": 0,
+        "appliance.store.keys": 1,
         "appliance.store.queue": 1,
         "appliance.store.runs": 1,
         "appliance.store.state": 2,
@@ -110,7 +112,12 @@ LOOP_MODULES: Final = frozenset(
 FACADE_IMPORTERS: Final = frozenset({"appliance.main"})
 # Tables and the pipeline are no protocols, and their commands are a part of that root.
 TABLE_IMPORTERS: Final = frozenset(
-    {"appliance.commands.export", "appliance.commands.pipeline", "appliance.commands.table_files"}
+    {
+        "appliance.commands.export",
+        "appliance.commands.find",
+        "appliance.commands.pipeline",
+        "appliance.commands.table_files",
+    }
 )
 
 

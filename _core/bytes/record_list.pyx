@@ -25,16 +25,17 @@ cdef list _headers(const Record* r):
     return found
 
 
-def records(section, int64_t count):
+def records(section, int64_t count, wanted=None):
     """Decode the records of a batch.
 
     Args:
         section: the bytes after the batch header, decompressed.
         count: number of records.
+        wanted: the numbers of those to return, from 0 on; None for all.
 
     Returns:
-        (timestamp delta, offset delta, key, value, headers) of each record. Keys, values and
-        headers are bytes, null is None, and headers are pairs of name and value.
+        (timestamp delta, offset delta, key, value, headers) of each record, in their order. Keys,
+        values and headers are bytes, null is None, and headers are pairs of name and value.
 
     Raises:
         ValueError: `section` is not exactly `count` whole records.
@@ -52,6 +53,8 @@ def records(section, int64_t count):
     for i in range(count):
         if not next_record(&c, &record):
             raise ValueError(f"record {i} of {count} is malformed")
+        if wanted is not None and i not in wanted:
+            continue
         key = _octets(record.key.data, record.key.size)
         value = _octets(record.value.data, record.value.size)
         found.append(

@@ -47,3 +47,6 @@ class Projections:
     def timer_state(
         self, topic: Topic, user_id: bytes
     ) -> tuple[Literal["pending", "cancelled", "delivered"], int, int] | None: ...
+    def named_timer(
+        self, topic: Topic, user_id: bytes
+    ) -> tuple[Literal["pending", "cancelled", "delivered"], int, int] | None: ...

@@ -511,3 +511,15 @@ cdef class Projections:
         if partition is None:
             return None
         return _STATES[known.state], known.due_ms, partition.index
+
+    def named_timer(self, Topic topic not None, bytes user_id not None):
+        """Return (state, accept position, index) of the timer that an id names now, or None.
+
+        The arguments and the state are those of `timer_state`.
+        """
+        cdef NamedTimer known
+        if not self.ids.find(
+            topic.topic_id, <const uint8_t*><const char*>user_id, len(user_id), &known
+        ):
+            return None
+        return _STATES[known.state], known.position, known.record_index

@@ -15,9 +15,10 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
+from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
-from appliance.errors import RequestError, SnapshotError
+from appliance.errors import FindError, RequestError, SnapshotError
 from appliance.model import GroupSummary, TimerState, TopicSummary
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
@@ -34,6 +35,9 @@ _SNAPSHOT_STATUS: Final = {
     "full": 507,
 }
 """HTTP status by the reason of a SnapshotError."""
+
+_FIND_STATUS: Final = {"request": 400, "position": 400, "unknown": 404, "gone": 404}
+"""HTTP status by the reason of a FindError."""
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -71,6 +75,7 @@ class Api:
             web.post(
                 "/api/v1/cleanup", self._when_ready(_with_body(_cleanup_request, self._clean_up))
             ),
+            web.get("/api/v1/find", self._when_ready(self._find)),
             web.get("/api/v1/snapshots", self._when_ready(self._get_snapshots)),
             web.post(
                 "/api/v1/snapshots",
@@ -134,6 +139,15 @@ class Api:
         if timer is None:
             return error_answer(404, f"there is no topic {topic!r}")
         return _cancelled(timer)
+
+    # Records
+
+    async def _find(self, request: web.Request) -> web.Response:
+        try:
+            found = await self._status.find(parse_query(request.rel_url.raw_query_string))
+        except FindError as error:
+            return error_answer(_FIND_STATUS[error.reason], error.message)
+        return web.json_response(text=found)
 
     # Retention
 

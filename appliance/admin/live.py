@@ -10,10 +10,18 @@ from itertools import islice
 from typing import Final, Protocol
 
 from _core.queue.partition import Topic
-from appliance.admin.status import BrokerStatus, CleanupRequest, DamagedPart, LogPositions
+from appliance.admin import finding
+from appliance.admin.status import (
+    BrokerStatus,
+    CleanupRequest,
+    DamagedPart,
+    KeyIndexStatus,
+    LogPositions,
+)
 from appliance.broker import Broker
 from appliance.config.config import Address
 from appliance.errors import NotReadyError
+from appliance.find import FindRequest
 from appliance.metrics import render
 from appliance.model import (
     CleanupStatus,
@@ -146,6 +154,13 @@ class LiveStatus:
                 flushed=gauges.log_flushed_pos,
                 visible=gauges.log_visible_pos,
             ),
+            key_index=KeyIndexStatus(
+                on=broker.key_index.is_on,
+                indexed=gauges.key_index_pos,
+                lag_bytes=gauges.key_index_lag_bytes,
+                rows=gauges.key_index_rows,
+                runs=gauges.key_index_runs,
+            ),
             disk=broker.disk_space.status(),
             connections=gauges.connections,
             topics=len(topics),
@@ -240,6 +255,11 @@ class LiveStatus:
         # Report no state that a power cut could still undo.
         await pump.durable(self._broker.wrote_pos)
         return state
+
+    # Records
+
+    async def find(self, request: FindRequest) -> str:
+        return await finding.find(self._broker, self._serving.pump, request)
 
     # Retention
 

@@ -102,6 +102,16 @@ _SCHEMAS: Final[dict[str, Any]] = {
             flushed=_POSITION,
             visible=_POSITION,
         ),
+        key_index={
+            **_object(
+                on={"type": "boolean"},
+                indexed=_POSITION,
+                lag_bytes={**_COUNT, "description": "flushed bytes of the log after that"},
+                rows=_COUNT,
+                runs={**_COUNT, "description": "files"},
+            ),
+            "description": "how far the index of keys and ids is",
+        },
         disk={
             **_object(
                 state={"enum": ["ok", "warn", "refusing"]},
@@ -203,6 +213,19 @@ _SCHEMAS: Final[dict[str, Any]] = {
         age_jump_ms={**_COUNT, "description": "by how much the confirmed clock aged all records"},
         clock_jump_ms={**_COUNT, "description": "how far the wall clock is ahead, in doubt"},
     ),
+    "Found": _object(
+        found=_list(_ref("FoundItem")),
+        next={**_MAYBE_TEXT, "description": "the next `after`; null if nothing is left"},
+        scanned_bytes={**_COUNT, "description": "bytes of the log read: they are not indexed"},
+        unreadable={
+            **_list(_object(**{"from": _POSITION, "to": _POSITION})),
+            "description": "parts of the log without a whole frame",
+        },
+    ),
+    "FoundItem": {
+        "type": "object",
+        "description": "a record, a timer, or what was done to one; docs/ADMIN.md has the fields",
+    },
     "Timer": _object(**_TIMER),
     "NotCancelled": _object(error=_TEXT, **_TIMER),
 }
@@ -267,6 +290,47 @@ _CLEANUP_PATH: Final[dict[str, Any]] = {
             "415": _error("the body is not of the type application/json"),
             "503": _NOT_READY,
             "507": _error("the disk is full"),
+        },
+    },
+}
+
+
+def _query(name: str, description: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A field of the query."""
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "schema": schema or _TEXT,
+        "description": description,
+    }
+
+
+_FIND_PARAMETERS: Final = [
+    _query("key", "records with this key: bytes of any kind, percent-encoded"),
+    _query("id", "what was done to timers with this x-deliver-id, percent-encoded"),
+    _query("position", "the frame at this position of the log", _POSITION),
+    _query("offset", "TOPIC/PARTITION@OFFSET"),
+    _query("topic", "only this topic"),
+    _query("partition", "only this partition", _COUNT),
+    _query("from", "received or delivered from this instant on", _INSTANT),
+    _query("to", "received or delivered before this instant", _INSTANT),
+    _query("limit", "items at most", {"type": "integer", "minimum": 1, "maximum": 1000}),
+    _query("after", "`next` of the answer before"),
+]
+
+_FIND_PATH: Final[dict[str, Any]] = {
+    "get": {
+        "operationId": "find",
+        "parameters": _FIND_PARAMETERS,
+        "summary": "records and timers by key, id, position, offset or time",
+        "description": "Give one of key, id, position and offset, or a time. One request searches "
+        "for a second at most; `next` says where the next one goes on.",
+        "responses": {
+            "200": _json("in the order of the log", _ref("Found")),
+            "400": _error("the query is something else, or no frame begins at the position"),
+            "404": _error("there is no such topic, offset or position"),
+            "503": _NOT_READY,
         },
     },
 }
@@ -387,6 +451,7 @@ _PATHS: Final[dict[str, Any]] = {
     ),
     "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
     "/api/v1/cleanup": _CLEANUP_PATH,
+    "/api/v1/find": _FIND_PATH,
     "/api/v1/snapshots": _SNAPSHOTS_PATH,
     "/api/v1/snapshots/{name}": _SNAPSHOT_PATH,
     "/api/v1/groups": _get(

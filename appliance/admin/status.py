@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.find import FindRequest
 from appliance.model import (
     CleanupStatus,
     DiskStatus,
@@ -29,6 +30,24 @@ class LogPositions:
     committed: int
     flushed: int
     visible: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndexStatus:
+    """How far the key index is.
+
+    Attributes:
+        on: it is built.
+        indexed: log position up to which everything is indexed.
+        lag_bytes: flushed bytes of the log after that.
+        rows, runs: its size: rows, and files.
+    """
+
+    on: bool
+    indexed: int
+    lag_bytes: int
+    rows: int
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,7 @@ class BrokerStatus:
         started_at: when the broker began to serve clients.
         uptime_ms: the time since then.
         log: positions.
+        key_index: how far it is.
         disk: how full it is.
         connections: the number of Kafka clients.
         topics, partitions, groups: how many exist.
@@ -77,6 +97,7 @@ class BrokerStatus:
     started_at: int
     uptime_ms: int
     log: LogPositions
+    key_index: KeyIndexStatus
     disk: DiskStatus
     connections: int
     topics: int
@@ -163,6 +184,13 @@ class StatusSource(Protocol):
 
         Raises:
             RequestError: the disk is full.
+        """
+
+    async def find(self, request: FindRequest) -> str:
+        """Return the next records and timers that a request finds, as JSON.
+
+        Raises:
+            FindError: the request is wrong, or what it names does not exist.
         """
 
     async def clean_up(self, wanted: CleanupRequest) -> CleanupStatus | None:

@@ -1,6 +1,7 @@
 """A client of the admin API; it uses the standard library only, which loads fast. Layer 6."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from appliance.commands.arguments import read_address
@@ -13,9 +14,14 @@ SNAPSHOT_TIMEOUT_S: Final = 120.0
 """A snapshot waits for a flush, for other snapshots and for some syncs of directories."""
 
 
-def get(address: str, *segments: str | bytes, timeout_s: float = TIMEOUT_S) -> Any:
+def get(
+    address: str,
+    *segments: str | bytes,
+    query: Mapping[str, str | bytes | int | None] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Any:
     """Get the resource at `/api/v1/` and these path segments; see `_ask`."""
-    return _ask(address, "GET", segments, timeout_s=timeout_s)
+    return _ask(address, "GET", segments, query=query or {}, timeout_s=timeout_s)
 
 
 def delete(address: str, *segments: str | bytes, timeout_s: float = TIMEOUT_S) -> Any:
@@ -33,6 +39,7 @@ def _ask(
     method: str,
     segments: tuple[str | bytes, ...],
     *,
+    query: Mapping[str, str | bytes | int | None] | None = None,
     body: bytes | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Any:
@@ -49,9 +56,12 @@ def _ask(
     """
     # Imported here because other commands do not need it.
     import http.client
-    from urllib.parse import quote
+    from urllib.parse import quote, urlencode
 
     path = "/api/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    if given:
+        path += "?" + urlencode(given, quote_via=quote)
     host, port = read_address("--admin", address)
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     headers = {} if body is None else {"Content-Type": "application/json"}

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from appliance.commands import usage
-from appliance.commands.arguments import Json, format_instant, to_bytes
+from appliance.commands.arguments import Json, to_bytes
+from appliance.commands.items import text_lines
 from appliance.commands.offline import (
     EXIT_FAULTS,
     DirArgument,
@@ -43,26 +44,6 @@ Exit status: 0 done, 1 part of the data is damaged (it prints where), 2 nothing 
 _KINDS: Final = {name.replace(" ", "-"): number for number, name in KIND_NAMES.items()}
 
 _LINES_AT_ONCE: Final = 512
-
-_INSTANTS: Final = frozenset(
-    {
-        *("stored_at", "timestamp", "min_timestamp", "max_timestamp", "running_max"),
-        *("min_due", "max_due", "due", "highest_timestamp", "last_at", "committed_at"),
-        *("state_ms", "commit_ms", "begin_ms", "completed_at"),
-    }
-)
-
-_ONE_OF_MANY: Final = {
-    "records": "record",
-    "timers": "timer",
-    "cancels": "cancel",
-    "completed": "completed",
-    "partitions": "partition",
-    "entries": "entry",
-    "members": "member",
-    "values": "value",
-    "cancellations": "cancellation",
-}
 
 
 class What(StrEnum):
@@ -199,11 +180,11 @@ class _Printer:
             self._lines.append(json_line(_for_json(item)))
         elif what is What.FRAMES:
             head = f"{item.pop('position')} {item.pop('kind')}"
-            self._lines += _text_lines(head, item, "")
+            self._lines += text_lines(head, item, "")
         elif what in (What.STATE, What.CHECKPOINT):
-            self._lines += _text_lines(item.pop("type"), item, "")
+            self._lines += text_lines(item.pop("type"), item, "")
         else:
-            self._lines += _text_lines(str(what).removesuffix("s"), item, "")
+            self._lines += text_lines(str(what).removesuffix("s"), item, "")
         if len(self._lines) >= _LINES_AT_ONCE:
             self.flush()
 
@@ -222,40 +203,3 @@ def _for_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_for_json(each) for each in value]
     return value
-
-
-def _text_lines(head: str, item: "Item", indent: str) -> Iterator[str]:
-    """Yield a line of names and values, then nested values on indented lines."""
-    flat, deep = [], []
-    for name, value in item.items():
-        is_list_of_items = isinstance(value, list) and value and isinstance(value[0], dict)
-        if is_list_of_items or (isinstance(value, dict) and name in ("payload", "batch")):
-            deep.append((name, value))
-        else:
-            flat.append(f"{name}={_text(name, value)}")
-    yield " ".join([f"{indent}{head}", *flat])
-    for name, value in deep:
-        parts = value if isinstance(value, list) else [value]
-        for part in parts:
-            yield from _text_lines(_ONE_OF_MANY.get(name, name), part, indent + "  ")
-
-
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return format_instant(value) if name in _INSTANTS and value >= 0 else str(value)
-    if value is None:
-        return "-"
-    if isinstance(value, bytes):
-        return _quoted(value)
-    if isinstance(value, str):
-        return printable(value) if value and " " not in value else _quoted(value)
-    if isinstance(value, dict):
-        pairs = (f"{printable(str(key))}:{_text('', each)}" for key, each in value.items())
-        return "{" + ",".join(pairs) + "}"
-    return "[" + ",".join(_text("", each) for each in value) + "]"
-
-
-def _quoted(value: str | bytes) -> str:
-    return '"' + printable(value).replace('"', '\\"') + '"'

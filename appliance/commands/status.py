@@ -88,6 +88,7 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
             f"{log['wrote'] - log['start']} bytes, {log['wrote'] - log['flushed']} of them not "
             f"flushed yet; {log['start']} were freed",
         ),
+        ("keys", _index_line(found["key_index"])),
         ("disk", _disk_line(found["disk"])),
         ("topics", f"{found['topics']} with {counted(found['partitions'], 'partition')}"),
         ("groups", found["groups"]),
@@ -103,6 +104,13 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
     if found["insecure"]:
         fields.append(("INSECURE", "other machines can connect without encryption or password"))
     return fields
+
+
+def _index_line(index: Any) -> str:
+    if not index["on"]:
+        return "not indexed"
+    size = f"{index['rows']} rows in {index['runs']} runs"
+    return f"indexed, {index['lag_bytes']} bytes behind; {size}"
 
 
 def _disk_line(disk: Any) -> str:

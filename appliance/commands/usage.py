@@ -174,7 +174,10 @@ def _ends_quietly(function: Callable[..., object]) -> Callable[..., object]:
 def _parameter(declared: inspect.Parameter) -> click.Parameter:
     annotation, option = _split(declared.annotation)
     is_list = typing.get_origin(annotation) is list
+    is_pair = typing.get_origin(annotation) is tuple
     kind: type = typing.get_args(annotation)[0] if is_list else annotation
+    if is_pair:  # of texts
+        kind = tuple
     default = None if declared.default is declared.empty else declared.default
     common: dict[str, Any] = {"help": option.help, "callback": _reader(kind, is_list)}
     if isinstance(default, enum.Enum):
@@ -207,6 +210,7 @@ def _parameter(declared: inspect.Parameter) -> click.Parameter:
         show_envvar=True,
         show_default=True,
         multiple=is_list,
+        nargs=2 if kind is tuple else 1,
         type=click.Choice(option.choices) if option.choices else _type(kind, option.min),
         **common,
     )
@@ -222,6 +226,8 @@ def _split(annotation: Any) -> tuple[Any, Argument | Option]:
 
 
 def _type(kind: type, least: int | None) -> click.ParamType[Any]:
+    if kind is tuple:
+        return click.STRING
     if issubclass(kind, enum.Enum):
         return click.Choice([each.value for each in kind])
     return _TYPES[kind] if least is None else click.IntRange(min=least)

@@ -13,6 +13,7 @@ from appliance.config.delay import DelaySettings
 from appliance.config.disk import DiskSettings
 from appliance.config.flush import FlushSettings
 from appliance.config.groups import GroupSettings
+from appliance.config.index import IndexSettings
 from appliance.config.limits import LimitSettings
 from appliance.config.network import NetworkSettings
 from appliance.config.process import ProcessSettings
@@ -65,6 +66,7 @@ class Config(
     FlushSettings,
     NetworkSettings,
     DiskSettings,
+    IndexSettings,
     StoreSettings,
 ):
     """All settings of one broker: a base class for each section of the configuration file.

@@ -5,7 +5,7 @@ information are left out. Layer 4; does no I/O.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, cast
 from uuid import UUID
@@ -160,13 +160,19 @@ class Frame:
         decode = _DECODERS.get(self.kind)
         return None if decode is None else decode(bytes(self._tables()))
 
-    def timers(self) -> list[Item]:
-        """Return the timer table of an accept frame, with the held record of each timer."""
+    def timers(self, wanted: Collection[int] | None = None) -> list[Item]:
+        """Return the timer table of an accept frame, with the held record of each timer.
+
+        Args:
+            wanted: the numbers of those to return; None for all.
+        """
         if self.kind != KIND_ACCEPT or not self.header["timer_count"]:
             return []
-        held = self._held_records()
+        held = iter(self._held_records(wanted))
         found = []
         for n in range(self.header["timer_count"]):
+            if wanted is not None and n not in wanted:
+                continue
             at = FRAME_HEADER_SIZE + n * TIMER_ENTRY_SIZE
             accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, *_ = (
                 _TIMER.unpack_from(self.data, at)
@@ -178,7 +184,7 @@ class Frame:
                 item["level"] = level
             if level_offset >= 0:
                 item["level_offset"] = level_offset
-            item |= held[n] if n < len(held) else {}
+            item |= next(held, {})
             found.append(item)
         return found
 
@@ -213,16 +219,26 @@ class Frame:
             found.append(item)
         return found
 
-    def records(self, decompress: Decompress, unpacked_max: int) -> list[Item]:
-        """Return the visible records, or one item with `problem` if they cannot be decoded."""
+    def records(
+        self,
+        decompress: Decompress,
+        unpacked_max: int,
+        wanted: Collection[int] | None = None,
+    ) -> list[Item]:
+        """Return the visible records, or one item with `problem` if they cannot be decoded.
+
+        Args:
+            decompress, unpacked_max: unpacks the batch, up to so many bytes.
+            wanted: the numbers of those to return, from 0 on; None for all.
+        """
         start = FRAME_HEADER_SIZE + self.header["tables_size"]
         batch = self.data[start : start + self.header["visible_size"]]
-        return _records(batch, decompress, unpacked_max)
+        return _records(batch, decompress, unpacked_max, wanted)
 
-    def _held_records(self) -> list[Item]:
+    def _held_records(self, wanted: Collection[int] | None = None) -> list[Item]:
         start = FRAME_HEADER_SIZE + self.header["tables_size"] + self.header["visible_size"]
         batch = self.data[start : start + self.header["held_size"]]
-        found = _records(batch, _refuse, 0)
+        found = _records(batch, _refuse, 0, wanted)
         for item in found:
             item.pop("offset", None)
         return found
@@ -233,7 +249,9 @@ def _refuse(codec: int, section: memoryview, size_max: int) -> bytes:
     raise RequestError(f"held records are never compressed, codec {codec}")
 
 
-def _records(batch: memoryview, decompress: Decompress, unpacked_max: int) -> list[Item]:
+def _records(
+    batch: memoryview, decompress: Decompress, unpacked_max: int, wanted: Collection[int] | None
+) -> list[Item]:
     if not batch:
         return []
     header = batch_header(batch)
@@ -242,7 +260,7 @@ def _records(batch: memoryview, decompress: Decompress, unpacked_max: int) -> li
     try:
         if codec:
             section = decompress(codec, batch[BATCH_HEADER_SIZE:], unpacked_max)
-        rows = records(section, header["count"])
+        rows = records(section, header["count"], wanted)
     except (RequestError, ValueError) as error:
         return [{"problem": str(error)}]
     is_append_time = header["attributes"] & _ATTRIBUTE_LOG_APPEND_TIME

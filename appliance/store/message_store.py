@@ -11,7 +11,7 @@ the visible position. Layer 2.
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Final
 
 from _core.bytes.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
@@ -24,6 +24,7 @@ from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
 from appliance.store.head.head_freer import HeadFreer, remove_segments
+from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import Segment
@@ -343,6 +344,19 @@ class MessageStore:
         )
         self.disk_space.check()
         self.snapshots = LogSnapshots(self._files)
+
+    def new_key_index(
+        self, decompress: Callable[[int, memoryview], bytes], *, left_out: Set[int], is_on: bool
+    ) -> KeyIndex:
+        """Return the index of the keys in the log; see `KeyIndex`."""
+        return KeyIndex(
+            self._files,
+            cluster=self.state.cluster,
+            salt=self.state.salt,
+            decompress=decompress,
+            left_out=left_out,
+            is_on=is_on,
+        )
 
     def _note_damage(self, start: Start, verdict: Verdict) -> None:
         self.state.damage = [*start.damage, *verdict.damage]

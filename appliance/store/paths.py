@@ -4,6 +4,7 @@
     commitlog/spare                         a file to be reused as a segment
     consumequeue/TOPIC/QUEUE/000...         units of one partition, named by its first byte
     timer/ index/                           pending timers and users' ids as of a checkpoint
+    keyindex/FROM-TO                        where keys and ids are, in that range of the log
     control/                                all other state as of a checkpoint
     checkpoint                              which of these belong together; the end of the log
     lost/POSITION-EPOCH                     bytes that a start cut off the log at that position
@@ -49,6 +50,20 @@ def parse_lost_name(name: str) -> tuple[int, int] | None:
     return base, int(epoch)
 
 
+def range_name(from_pos: int, to_pos: int) -> str:
+    """Return the file name of what is about a range of the log, positions >= 0."""
+    return f"{segment_name(from_pos)}-{segment_name(to_pos)}"
+
+
+def parse_range_name(name: str) -> tuple[int, int] | None:
+    """Return the range in a name of `range_name`; None if it is not valid."""
+    first, dash, last = name.partition("-")
+    from_pos, to_pos = parse_segment_name(first), parse_segment_name(last)
+    if from_pos is None or to_pos is None or not dash:
+        return None
+    return from_pos, to_pos
+
+
 class DataPaths:
     """The paths of one data directory."""
 
@@ -58,6 +73,7 @@ class DataPaths:
         self.consume_queue = root / "consumequeue"
         self.timer = root / "timer"
         self.index = root / "index"
+        self.key_index = root / "keyindex"
         self.control = root / "control"
         self.abort = root / "abort"
         self.checkpoint = root / "checkpoint"

@@ -7,7 +7,7 @@
  * produce   sends N records of the same BYTES and waits until each is acknowledged. With --delay-ms
  *           each record carries the header x-delay, from that to --delay-spread-ms more. One more
  *           record, without header, goes to partition 0 before the clock starts: it makes
- *           librdkafka connect to the leader.
+ *           librdkafka connect to the leader. With --keys K the others have keys, key-0 to key-K-1.
  * consume   assigns all partitions from the beginning, without a group, and reads N records; their
  *           offsets must be dense.
  * burst     sends N records that are due at one millisecond, --lead-ms from the start; then a
@@ -70,6 +70,7 @@ static const struct number_option numbers[] = {
     {"window", AT(window_count), 1, 1000000},
     {"broker-pid", AT(broker_pid), 1, 1 << 30},
     {"per-sync", AT(per_sync_count), 1, 1000000},
+    {"keys", AT(key_count), 1, 1000000000},
 };
 
 static const struct mode {

@@ -19,7 +19,8 @@ void produce(const struct options *options) {
         char *payload = new_payload(options->size_bytes);
         const char *header = options->delay_ms ? "x-delay" : NULL;
         char value[32];
-        produce_one(producer, topic, 0, NULL, NULL, payload, options->size_bytes, 0);
+        char key[32];
+        produce_one(producer, topic, 0, NULL, NULL, NULL, payload, options->size_bytes, 0);
         await_acknowledged(producer);
 
         struct usage begin = usage_now();
@@ -30,8 +31,10 @@ void produce(const struct options *options) {
                         long later_ms = i * 7919 % (options->delay_spread_ms + 1);
                         snprintf(value, sizeof value, "%ld", options->delay_ms + later_ms);
                 }
-                produce_one(producer, topic, partition, header, value, payload,
-                            options->size_bytes, 0);
+                if (options->key_count)
+                        snprintf(key, sizeof key, "key-%ld", i * 7919 % options->key_count);
+                produce_one(producer, topic, partition, options->key_count ? key : NULL, header,
+                            value, payload, options->size_bytes, 0);
                 if (i % BLOCK_COUNT == 0)
                         rd_kafka_poll(producer, 0);
         }

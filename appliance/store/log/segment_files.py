@@ -36,6 +36,11 @@ class SegmentFiles:
         return [segment.base for segment in self._segments]
 
     @property
+    def places(self) -> list[tuple[int, int]]:
+        """Base position and size of all segments, ascending."""
+        return [(segment.base, segment.size) for segment in self._segments]
+
+    @property
     def end_of_files(self) -> int:
         """Log position after the last segment; 0 if there is none."""
         return self._segments[-1].end if self._segments else 0

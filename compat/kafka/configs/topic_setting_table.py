@@ -94,6 +94,12 @@ _CHOSEN: Final = (
         bounds=(-1, LONG_MAX),
         default="retention_size_bytes",
     ),
+    TopicSetting(
+        "index.keys",
+        _STRING,
+        "off: `latermq find` reads the log for keys and ids of this topic",
+        ("on", "off"),
+    ),
 )
 """Settings whose value clients can choose."""
 

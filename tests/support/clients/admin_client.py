@@ -12,9 +12,10 @@ import aiohttp
 from yarl import URL
 
 from appliance.admin import AdminServer
-from appliance.admin.status import BrokerStatus, CleanupRequest, LogPositions
+from appliance.admin.status import BrokerStatus, CleanupRequest, KeyIndexStatus, LogPositions
 from appliance.config.config import Address
-from appliance.errors import SnapshotError
+from appliance.errors import FindError, SnapshotError
+from appliance.find import FindRequest
 from appliance.model import (
     CleanupStatus,
     DiskStatus,
@@ -40,6 +41,7 @@ BROKER: Final = BrokerStatus(
     started_at=1_767_225_600_000,
     uptime_ms=5,
     log=LogPositions(start=0, wrote=4, committed=3, flushed=2, visible=1),
+    key_index=KeyIndexStatus(on=True, indexed=1, lag_bytes=1, rows=9, runs=2),
     disk=DiskStatus(
         state="ok",
         total_bytes=100,
@@ -72,6 +74,7 @@ class Status:
         cancelled: the timers that requests cancelled.
         known_snapshots: by name.
         cleanups: those that requests asked for.
+        finds: what requests looked for; `found` is the answer to each.
     """
 
     ready: bool = True
@@ -83,6 +86,10 @@ class Status:
     cancelled: list[tuple[str, bytes]] = field(default_factory=list)
     known_snapshots: dict[str, SnapshotStatus] = field(default_factory=dict)
     cleanups: list[CleanupRequest] = field(default_factory=list)
+    finds: list[FindRequest] = field(default_factory=list)
+    found: dict[str, Any] = field(
+        default_factory=lambda: {"found": [], "next": None, "scanned_bytes": 0, "unreadable": []}
+    )
 
     def progress(self) -> Progress:
         return Progress(phase="scanning the log", recovered_bytes=3, total_bytes=7)
@@ -111,6 +118,12 @@ class Status:
         if topic not in self.timers:
             return None
         return self.timers[topic].get(user_id, TimerState("unknown"))
+
+    async def find(self, request: FindRequest) -> str:
+        self.finds.append(request)
+        if request.topic is not None and request.topic not in self.known_topics:
+            raise FindError("unknown", f"there is no topic {request.topic!r}")
+        return json.dumps(self.found)
 
     async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
         timer = await self.timer_state(topic, user_id)

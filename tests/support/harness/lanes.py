@@ -31,6 +31,8 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "unit/groups/test_schedules.py": 19,
     "unit/kafka/test_codec_properties.py": 6,
     "unit/kafka/test_control_fuzz.py": 10,
+    "unit/keys/test_key_index.py": 6,
+    "unit/keys/test_key_index_crashes.py": 17,
     "unit/offsets/test_offset_crashes.py": 10,
     "unit/perf/test_clients.py": 18,
     "unit/pipeline/test_target.py": 8,

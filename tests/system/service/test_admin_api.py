@@ -17,6 +17,7 @@ from appliance.admin.api import SLICE_WORK
 from appliance.admin.openapi import DESCRIPTION
 from appliance.config.config import Address
 from appliance.errors import DiskFullError, SnapshotError
+from appliance.find import FindRequest
 from appliance.model import (
     AssignedPartition,
     CommittedOffset,
@@ -80,7 +81,7 @@ def full_status() -> Status:
 
 def operation_of(path: str) -> str:
     """The path of the description that a path of a request belongs to."""
-    parts = path.split("/")
+    parts = path.partition("?")[0].split("/")
     for template in DESCRIPTION["paths"]:
         wanted = template.split("/")
         if len(wanted) == len(parts) and all(
@@ -100,6 +101,19 @@ def check_answer(method: str, path: str, answer: Answer) -> None:
         schema = {**described["schema"], "components": DESCRIPTION["components"]}
         checker = Draft202012Validator.FORMAT_CHECKER
         Draft202012Validator(schema, format_checker=checker).validate(answer.json())
+
+
+async def test_the_query_of_a_find_is_read_as_bytes() -> None:
+    status = full_status()
+    async with serving(status) as client:
+        await client.ask(FIND + f"?key=a%FF+b&topic={ESCAPED}&partition=7&from=1&limit=3&after=4.5")
+        await client.ask(FIND + "?id=%00")
+    assert status.finds == [
+        FindRequest(
+            key=b"a\xff+b", topic=NAME, partition=7, stored=(1, None), limit=3, after="4.5"
+        ),
+        FindRequest(user_id=b"\0"),
+    ]
 
 
 # The description
@@ -179,6 +193,7 @@ def refused(reason: str) -> Callable[[Status], object]:
 
 
 SNAPSHOTS: Final = "/api/v1/snapshots"
+FIND: Final = "/api/v1/find"
 CLEANUP: Final = "/api/v1/cleanup"
 JSON: Final = {"Content-Type": "application/json"}
 FOREIGN: Final = {"Origin": "http://evil.example"}
@@ -229,6 +244,20 @@ CASES: Final = (
     Case("POST", CLEANUP, 400, headers=JSON, body=b'{"dry_run": true, "confirm_clock": true}'),
     Case("POST", CLEANUP, 503, starting, headers=JSON, body=b"{}"),
     Case("POST", CLEANUP, 507, full_disk, headers=JSON, body=b"{}"),
+    Case(
+        "GET", FIND + f"?key=a%FFb&topic={ESCAPED}&partition=0&from=1&to=2&limit=3&after=4.5", 200
+    ),
+    Case("GET", FIND + "?offset=a/b/7@8", 404),
+    *(
+        Case("GET", FIND + query, 400)
+        for query in (
+            *("", "?", "?limit=1", "?key=a&id=b", "?key=a&key=b", "?key=%zz", "?key", "?x=1"),
+            *("?id=", "?position=-1", "?position=x", "?offset=a@1", "?key=a&limit=0"),
+            *("?key=a&limit=1001", "?key=a&partition=a", "?from=1e3"),
+        )
+    ),
+    Case("GET", FIND + "?key=a&topic=nowhere", 404),
+    Case("GET", FIND + "?key=a", 503, starting),
     Case("GET", SNAPSHOTS, 200),
     Case("GET", SNAPSHOTS, 503, starting),
     Case("GET", SNAPSHOTS + "/old", 200),

@@ -270,7 +270,7 @@ def test_status_tells_what_the_broker_is(
 ) -> None:
     latermq.ok(f"send {topic} x --delay 1h")
     status = latermq.ok("status --json").json()
-    moving = {name: status[name] for name in ("uptime_ms", "connections", "disk")}
+    moving = {name: status[name] for name in ("uptime_ms", "connections", "disk", "key_index")}
     assert status == broker.get_json("/api/v1/status")[1] | moving
     fields = {
         name: value.strip()

@@ -15,6 +15,7 @@ from appliance import cli
 from appliance.errors import FormatVersionError
 from appliance.store import checkpoint
 from appliance.store.checkpoint import COPY_SIZE, CRC, SavedState
+from appliance.store.keys import key_runs
 from appliance.store.paths import DataPaths
 from appliance.store.state import snapshot
 from tests.support.docs.source_files import ROOT
@@ -54,6 +55,7 @@ def test_the_page_lists_the_versions_of_this_latermq() -> None:
         "checkpoint copy": str(checkpoint.VERSION),
         "state snapshot": str(snapshot.VERSION),
         "run": str(layout.RUN_VERSION),
+        "key run": str(key_runs.KEY_RUN_VERSION),
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 from _core.bytes import layout
 from _core.log.frames import check, read_header
 from appliance.store import checkpoint
+from appliance.store.keys import key_runs
 from appliance.store.paths import segment_name
 from appliance.store.runs import run_files
 from appliance.store.state import control_frames as control
@@ -64,6 +65,9 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "state run": run_files.ENTRY,
     "run": run_files.HEAD,
     "run block": run_files.BLOCK_HEAD,
+    "key run": key_runs.HEAD,
+    "key row": struct.Struct(">Qq"),
+    "key page tail": struct.Struct(">IIxxxxI"),
     "topic": control.TOPIC_HEAD,
     "topic partition": control.TOPIC_PARTITION,
     "producer": control.PRODUCER,

@@ -1,0 +1,165 @@
+"""`GET /api/v1/find`: what its query means, and how a running broker answers it. Layer 5."""
+
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from appliance.broker import Broker
+from appliance.errors import ColdFrameError, FindError
+from appliance.find import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    FindAnswer,
+    FindRequest,
+    add_state,
+    answer_in_json,
+    place_of,
+    until,
+)
+from appliance.offset_search import NO_RECORD
+from appliance.pump import Pump
+from appliance.store.keys.key_search import Piece
+from appliance.units import KIB, MS_PER_SECOND, NS_PER_MS
+
+FIND_NS: Final = MS_PER_SECOND * NS_PER_MS
+"""How long one request searches; its answer says where the next one goes on."""
+
+ENCODED_MAX_BYTES: Final = 64 * KIB
+"""Bytes of records that are encoded on the loop, in less than a millisecond."""
+
+COLD_READS_MAX: Final = 100
+"""Frames read to find an offset; more of them are damaged."""
+
+PARAMETERS: Final = (
+    "key", "id", "position", "offset", "topic", "partition", "from", "to", "limit", "after",
+)  # fmt: skip
+SUBJECTS: Final = ("key", "id", "position", "offset")
+
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
+
+
+def parse_query(query: str) -> FindRequest:
+    """Return the request in the query of a URL.
+
+    Raises:
+        FindError: it is something else.
+    """
+    fields: dict[str, bytes] = {}
+    for pair in query.split("&") if query else ():
+        name, equals, value = pair.partition("=")
+        if name not in PARAMETERS or not equals or _BAD_ESCAPE.search(value) or name in fields:
+            raise FindError(
+                "request", f"the query is not one with some of: {', '.join(PARAMETERS)}"
+            )
+        fields[name] = unquote_to_bytes(value)
+    given = [name for name in SUBJECTS if name in fields]
+    if len(given) > 1 or not (given or {"from", "to"} & fields.keys()):
+        raise FindError(
+            "request", "look for one of key, id, position and offset, or for a time: from, to"
+        )
+    topic = _text(fields.get("topic"))
+    partition, offset = _number(fields, "partition", 0, 1 << 31), None
+    if "offset" in fields:
+        topic, partition, offset = place_of(_text(fields["offset"]) or "")
+    user_id = fields.get("id")
+    if user_id is not None and not 1 <= len(user_id) <= 255:
+        raise FindError("request", f"an id has 1 to 255 bytes, not {len(user_id)}")
+    limit = _number(fields, "limit", 1, LIMIT_MAX)
+    return FindRequest(
+        key=fields.get("key"),
+        user_id=user_id,
+        position=_number(fields, "position", 0, 1 << 62),
+        offset=offset,
+        topic=topic,
+        partition=partition,
+        stored=(_number(fields, "from", 0, 1 << 48), _number(fields, "to", 0, 1 << 48)),
+        limit=LIMIT_DEFAULT if limit is None else limit,
+        after=_text(fields.get("after")),
+    )
+
+
+def _text(octets: bytes | None) -> str | None:
+    return None if octets is None else octets.decode(errors="replace")
+
+
+def _number(fields: dict[str, bytes], name: str, least: int, greatest: int) -> int | None:
+    text = _text(fields.get(name))
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text) or not least <= int(text) <= greatest:
+        raise FindError("request", f"{name} is not a whole number from {least} to {greatest}")
+    return int(text)
+
+
+async def find(broker: Broker, pump: Pump, request: FindRequest) -> str:
+    """Answer a request by a broker, as JSON. The search runs on a thread.
+
+    Raises:
+        FindError: it cannot be answered; the error says why.
+        NotReadyError: the broker is stopping.
+    """
+    if request.offset is not None:
+        request = await _with_position(broker, pump, request)
+    finder, part = broker.begin_find()
+    in_time = until(FIND_NS, broker.clock.monotonic_ns)
+    damaged: list[Piece] = []
+
+    def search() -> FindAnswer:
+        try:
+            return finder.find(request, goes_on=lambda: in_time() and not pump.is_stopped)
+        finally:
+            part.close()
+
+    try:
+        answer = await pump.find(search)
+        damaged = answer.damaged
+    finally:
+        broker.key_index.end_search(damaged)
+    for item in answer.found:
+        add_state(item, broker.named_timer)
+    if answer.size_bytes > ENCODED_MAX_BYTES:
+        return await pump.find(partial(_encode, answer))
+    return _encode(answer)
+
+
+def _encode(answer: FindAnswer) -> str:
+    return json.dumps(answer_in_json(answer))
+
+
+async def _with_position(broker: Broker, pump: Pump, request: FindRequest) -> FindRequest:
+    """Return the request with the position of the frame that holds its offset."""
+    assert request.topic is not None
+    assert request.offset is not None
+    assert request.partition is not None
+    place = f"{request.topic}/{request.partition}"
+    topic = broker.topics.find(request.topic)
+    if topic is None:
+        raise FindError("unknown", f"there is no topic {request.topic!r}")
+    if request.partition >= len(topic.partitions):
+        raise FindError("unknown", f"{place} does not exist: {len(topic.partitions)} partitions")
+    partition = topic.partitions[request.partition]
+    if request.offset < partition.start_offset:
+        raise FindError(
+            "unknown",
+            f"offset {request.offset} of {place} is gone: it begins at {partition.start_offset}",
+        )
+    if request.offset >= partition.visible_offset:
+        raise FindError(
+            "unknown",
+            f"offset {request.offset} of {place} does not exist yet: it ends at "
+            f"{partition.visible_offset}",
+        )
+    for _ in range(COLD_READS_MAX):
+        try:
+            position = broker.search.position_from(partition, request.offset)
+        except ColdFrameError as error:
+            await pump.cold(error.place)
+            continue
+        if position != NO_RECORD:
+            return replace(request, position=position)
+        break
+    raise FindError("unknown", f"offset {request.offset} of {place} is lost")
