@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from _core.bytes.layout import FRAME_FLAG_CONTROL, KIND_CARRY
+from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.head.control_values import control_values
 from appliance.store.log.data_files import DataFiles
@@ -31,6 +32,9 @@ from appliance.units import MS_PER_SECOND, NS_PER_MS, counted
 
 CARRY_DIVISOR: Final = 4
 """A carry may take a quarter of the bytes that it frees."""
+
+CARRY_MORE_BYTES: Final = 1_024
+"""Headers and padding of carry frames of a small state."""
 
 RETRY_NS: Final = 10 * MS_PER_SECOND * NS_PER_MS
 """The pause after an attempt that freed nothing."""
@@ -148,6 +152,7 @@ class HeadFreer:
         self._carried_pos = 0
         self._pass_bytes = 0
         self._pauses = 0
+        self._had_room = True
         self.freed_bytes = 0
         self.carried_bytes = 0
 
@@ -195,10 +200,30 @@ class HeadFreer:
             return
         if job.found is not None:
             self._cut = min(self._cut, self._base_of(job.found))
-        if self._is_worth(self._cut):
+        if self._is_worth(self._cut) and self._has_room():
             self._phase = "carrying"
             self._values = control_values(self._state)
             self._pass_bytes = 0
+
+    def _has_room(self) -> bool:
+        """Whether the control state fits into what is left; deliveries need the rest of that.
+
+        Without this, each attempt on a full disk would use up some of the reserve.
+        """
+        # The state may have grown since it was saved.
+        size = 2 * self._checkpoints.snapshot_bytes + CARRY_MORE_BYTES
+        had_room, self._had_room = self._had_room, True
+        if not self._log.is_full or self._log.tail.has_room(size, ROOM_CONTROL):
+            return True
+        self._had_room = False
+        if had_room:
+            _log.warning(
+                "no segment is freed although nothing needs it: the disk is full, and the topics, "
+                "groups and offsets that must be kept take %s, for which the reserve has no room; "
+                "free space on the disk",
+                counted(self._checkpoints.snapshot_bytes, "byte"),
+            )
+        return False
 
     # What can go
 
@@ -246,13 +271,9 @@ class HeadFreer:
             return
         payload = encode_carry(values)
         if not self._append(KIND_CARRY, payload, FRAME_FLAG_CONTROL):
-            # What was carried repeats what is known, so it does no harm.
+            # What was carried repeats what is known, so it does no harm. The next attempt checks
+            # for room first.
             self._phase = "idle"
-            _log.warning(
-                "no segment is freed: the disk is full, and the reserve has no room for %s of "
-                "topics, groups and offsets that are kept",
-                counted(len(payload), "byte"),
-            )
             return
         self._pass_bytes += len(payload)
         self.carried_bytes += len(payload)

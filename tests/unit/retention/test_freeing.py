@@ -272,6 +272,37 @@ def test_the_next_start_refuses_a_log_whose_kept_segment_is_gone() -> None:
         BrokerHarness(harness.disk, harness.clock, harness.config)
 
 
+def test_a_carry_that_does_not_fit_leaves_the_reserve_to_deliveries(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = ready_to_free()
+    harness.produce("t", 0, [Record(b"due", headers=delay(MS_PER_HOUR))])
+    for number in range(40):
+        commit(harness, f"a-group-with-a-long-name-{number}", 1, topic="u")
+    harness.flush()
+    take_checkpoint(harness)
+    harness.disk.free = 0
+    while harness.produce("t", 0, [Record(bytes(500))]).error == 0:
+        pass
+    end = harness.broker.wrote_pos
+    for _ in range(20):
+        harness.clock.advance_ms(MS_PER_MINUTE)
+        harness.free_head()
+        harness.flush()
+    assert (start_pos(harness), harness.broker.wrote_pos) == (0, end)
+    assert len([each for each in caplog.messages if "no segment is freed" in each]) == 1
+    assert harness.tick(MS_PER_HOUR) == 1
+
+    harness.disk.free = 1 << 30
+    harness.clock.advance_ms(MS_PER_MINUTE)
+    assert harness.produce("t", 0, [Record(b"room again")]).error == 0
+    for _ in range(2):
+        harness.free_head()
+        harness.flush()
+    assert start_pos(harness) > 0
+    check_restarts(harness)
+
+
 def test_a_snapshot_has_all_segments_of_its_moment() -> None:
     harness = ready_to_free()
     with harness.broker.head_freer.paused():
