@@ -345,7 +345,10 @@ class MessageStore:
         self.snapshots = LogSnapshots(self._files)
 
     def _note_damage(self, start: Start, verdict: Verdict) -> None:
-        self.state.damage = [*start.damage, *verdict.damage]
+        # What was damaged in segments that are freed is of no interest, and has no file.
+        self.state.damage = [
+            each for each in (*start.damage, *verdict.damage) if each.pos >= self.log.start_pos
+        ]
         self.state.lost = start.scan.lost_ranges
         found = [(each.pos, each.size, each.fault) for each in self.state.damage]
         for begin, end, why in start.scan.unreadable:

@@ -1,0 +1,34 @@
+"""Freeing of segments where something is damaged, too large, gone or full."""
+
+
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.checkpoints import take_checkpoint
+from tests.unit.retention.test_freeing import (
+    broker,
+    check_restarts,
+    fill,
+    free,
+    start_pos,
+)
+
+
+def filled(segments: float = 5) -> BrokerHarness:
+    """A broker with records of a topic that expire, and a saved state."""
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, segments)
+    take_checkpoint(harness)
+    return harness
+
+
+def test_a_start_forgets_damage_of_segments_that_are_freed() -> None:
+    harness = filled()
+    pos = harness.position_of(harness.partition(), 2)
+    path, offset = harness.broker.log.path_of(pos)
+    harness.make_cold()
+    harness.disk.flip(path, offset + 300, 1)
+    assert len(harness.read_cold([pos])) == 1
+    free(harness)
+    assert start_pos(harness) > pos
+    check_restarts(harness)
+    assert harness.restart().report.damage == ()
