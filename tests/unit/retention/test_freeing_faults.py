@@ -2,7 +2,7 @@
 
 
 from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.harness.checkpoints import take_checkpoint
+from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
 from tests.unit.retention.test_freeing import (
     broker,
     check_restarts,
@@ -32,3 +32,17 @@ def test_a_start_forgets_damage_of_segments_that_are_freed() -> None:
     assert start_pos(harness) > pos
     check_restarts(harness)
     assert harness.restart().report.damage == ()
+
+
+def test_offsets_of_a_topic_whose_declaration_is_freed_go_with_its_deletion() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("gone")
+    fill(harness, 4)
+    commit(harness, "g", 1, topic="gone")
+    harness.broker.commit()
+    harness.delete_topic("gone")
+    free(harness)
+    assert start_pos(harness) > 0
+    assert not rebuild(harness, crashed(harness)).broker.groups.offsets("g")
+    check_restarts(harness)
