@@ -266,6 +266,8 @@ class MessageStore:
             if error.is_fatal:
                 raise
             _log.warning("a freed segment could not be removed: %s", error)
+        # Their space is free once nothing refers to the files.
+        self._freed = []
         self.log.files.fill_gaps()
         shared = shared_end(self._fs, self._paths, start.flushed)
         self.log.recover_to(scan.pos, durable=durable, is_cut=tail.is_cut, shared=shared)

@@ -1,13 +1,16 @@
 """Freeing of segments where something is damaged, too large, gone or full."""
 
+import errno
 
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
 from tests.unit.retention.test_freeing import (
+    bases_on,
     broker,
     check_restarts,
     fill,
     free,
+    ready_to_free,
     start_pos,
 )
 
@@ -46,3 +49,16 @@ def test_offsets_of_a_topic_whose_declaration_is_freed_go_with_its_deletion() ->
     assert start_pos(harness) > 0
     assert not rebuild(harness, crashed(harness)).broker.groups.offsets("g")
     check_restarts(harness)
+
+
+def test_a_start_keeps_no_file_open_that_it_removes() -> None:
+    harness = ready_to_free()
+    harness.free_head()
+    harness.flush()
+    # After the checkpoint, the removal fails.
+    harness.disk.fail_at(harness.disk.calls + 5, OSError(errno.EIO, "Input/output error"))
+    harness.free_head()
+    harness.disk.heal()
+    started = harness.restart()
+    assert bases_on(started.disk)[0] == start_pos(started) > 0
+    assert started.broker._store._freed == []
