@@ -332,6 +332,7 @@ class MessageStore:
             start.runs,
             append=self._try_append,
             id_memory_ms=self._config.completed_id_memory_ms,
+            payload_max=self._config.segment_size_bytes // 2,
         )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
         self.disk_space = DiskSpace(

@@ -1,10 +1,14 @@
 """Freeing of segments where something is damaged, too large, gone or full."""
 
 import errno
+from dataclasses import replace
 
+from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
+from tests.support.values.kafka_records import Producer, Record
 from tests.unit.retention.test_freeing import (
+    SEGMENT,
     bases_on,
     broker,
     check_restarts,
@@ -62,3 +66,57 @@ def test_a_start_keeps_no_file_open_that_it_removes() -> None:
     started = harness.restart()
     assert bases_on(started.disk)[0] == start_pos(started) > 0
     assert started.broker._store._freed == []
+
+
+def check_carried(harness: BrokerHarness) -> None:
+    """The head of the log can be freed, and what it held is still known."""
+    fill(harness, 24)
+    take_checkpoint(harness)
+    free(harness)
+    assert start_pos(harness) > 23 * SEGMENT
+    check_restarts(harness)
+
+
+def test_groups_that_take_more_than_a_segment_are_carried() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    for number in range(160):
+        name = f"g{number}-" + "x" * 2_000
+        harness.broker.groups.save_group(GroupFrame(op=GROUP_SAVED, group=name, generation=1))
+        harness.broker.commit()
+    check_carried(harness)
+
+
+def test_a_group_of_half_a_segment_is_carried() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    empty = GroupFrame(op=GROUP_SAVED, group="", generation=1)
+    for name in "abc":
+        group = replace(empty, group=name * (SEGMENT // 2 - len(encode_group(empty))))
+        harness.broker.groups.save_group(group)
+        harness.broker.commit()
+    check_carried(harness)
+
+
+def test_offsets_that_take_more_than_a_segment_are_carried() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("u", 60, {"retention.ms": "-1"})
+    group = "g" * 2_000
+    for partition in range(60):
+        commit(harness, group, partition, partition, "u")
+        harness.broker.commit()
+    check_carried(harness)
+    assert len(harness.broker.groups.offsets(group)) == 60
+
+
+def test_sequences_that_take_more_than_a_segment_are_carried() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    for number in range(2_000):
+        assert harness.produce("t", 0, [Record(b"")], Producer(number, 0, 0)).error == 0
+    check_carried(harness)
+    assert len(harness.partition().producers) == 2_000
+    again = rebuild(harness, crashed(harness))
+    repeated = again.produce("t", 0, [Record(b"")], Producer(1_234, 0, 0))
+    assert (repeated.error, repeated.base_offset) == (0, 1_234)
