@@ -260,14 +260,7 @@ class MessageStore:
         durable = max(start.applied, min(start.flushed, scan.pos))
         self._checkpoint.lower_flushed(scan.pos)
         self.log.head = lambda: control_frames.encode_head(state.head())
-        try:
-            remove_segments(self._files, self._freed)
-        except StorageError as error:
-            if error.is_fatal:
-                raise
-            _log.warning("a freed segment could not be removed: %s", error)
-        # Their space is free once nothing refers to the files.
-        self._freed = []
+        self._remove_freed()
         self.log.files.fill_gaps()
         shared = shared_end(self._fs, self._paths, start.flushed)
         self.log.recover_to(scan.pos, durable=durable, is_cut=tail.is_cut, shared=shared)
@@ -307,6 +300,16 @@ class MessageStore:
             skips=skips,
             lost_bytes=verdict.lost_bytes,
         )
+
+    def _remove_freed(self) -> None:
+        try:
+            remove_segments(self._files, self._freed)
+        except StorageError as error:
+            if error.is_fatal:
+                raise
+            _log.warning("a freed segment could not be removed: %s", error)
+        # Their space is free once nothing refers to the files.
+        self._freed = []
 
     def _make_parts(self, start: Start) -> None:
         self.cold = ColdReader(
