@@ -2,12 +2,15 @@
 
 import errno
 from dataclasses import replace
+from pathlib import Path
 
 from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
+from appliance.units import MS_PER_MINUTE
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
 from tests.support.values.kafka_records import Producer, Record
 from tests.unit.retention.test_freeing import (
+    KEEP_MS,
     SEGMENT,
     bases_on,
     broker,
@@ -15,6 +18,7 @@ from tests.unit.retention.test_freeing import (
     fill,
     free,
     ready_to_free,
+    run,
     start_pos,
 )
 
@@ -120,3 +124,47 @@ def test_sequences_that_take_more_than_a_segment_are_carried() -> None:
     again = rebuild(harness, crashed(harness))
     repeated = again.produce("t", 0, [Record(b"")], Producer(1_234, 0, 0))
     assert (repeated.error, repeated.base_offset) == (0, 1_234)
+
+
+def spoil(harness: BrokerHarness, offset: int, topic: str) -> Path:
+    """Make the frame of a record unreadable; return its file."""
+    harness.flush()
+    take_checkpoint(harness)
+    pos = harness.position_of(harness.partition(topic=topic), offset)
+    path, at = harness.broker.log.path_of(pos)
+    harness.make_cold()
+    harness.disk.spoil(path, at, 64)
+    assert len(harness.read_cold([pos])) == 1
+    return path
+
+
+def test_a_record_that_cannot_be_read_at_present_keeps_its_segment() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("kept", 1, {"retention.ms": "-1"})
+    harness.produce("kept", 0, [Record(b"mine")])
+    fill(harness, 4)
+    harness.produce("kept", 0, [Record(b"later")])
+    path = spoil(harness, 0, "kept")
+    free(harness)
+    assert start_pos(harness) == 0
+    harness.disk.repair(path)
+    run(harness, 4 * MS_PER_MINUTE)
+    assert harness.values("kept") == [b"mine", b"later"]
+
+
+def test_records_that_cannot_be_read_expire_with_the_others() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("u")
+    harness.produce("u", 0, [Record(b"only")])
+    harness.produce("t", 0, [Record(b"first")])
+    spoil(harness, 0, "u")
+    spoil(harness, 0, "t")
+    run(harness, KEEP_MS // 2)
+    fill(harness, 4)
+    run(harness, KEEP_MS // 2 + 6 * MS_PER_MINUTE)
+    assert harness.partition(topic="u").start_offset == 1
+    assert harness.partition(topic="t").start_offset == 1
+    free(harness)
+    assert start_pos(harness) >= 3 * SEGMENT
