@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from _core.bytes.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
+from _core.log.tail import ROOM_CONTROL
 from _core.queue.partition import Partition, Topic
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
@@ -426,6 +427,8 @@ class MessageStore:
 
     def _try_append(self, kind: int, payload: bytes, flags: int) -> bool:
         """Append a frame that changes nothing that memory holds; False if the disk is full."""
+        if not self.log.tail.has_room(len(payload), ROOM_CONTROL):
+            return False
         self.log.check_applied()
         pos = self.log.tail.append_control(
             kind,

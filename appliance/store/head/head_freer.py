@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from _core.bytes.layout import FRAME_FLAG_CONTROL, KIND_CARRY
+from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.head.control_values import control_values, frames_of
 from appliance.store.log.data_files import DataFiles
@@ -202,7 +203,7 @@ class HeadFreer:
             return
         if job.found is not None:
             self._cut = min(self._cut, self._base_of(job.found))
-        if self._is_worth(self._cut):
+        if self._is_worth(self._cut) and self._has_room():
             self._phase = "carrying"
             self._values = control_values(self._state)
             self._pass_bytes = 0
@@ -243,6 +244,20 @@ class HeadFreer:
         """Whether a carry costs little beside what is freed."""
         return cut - self._log.start_pos > CARRY_DIVISOR * self._checkpoints.snapshot_bytes
 
+    def _has_room(self) -> bool:
+        """Whether a full disk has room for a carry: one that stops halfway would use it up."""
+        if not self._log.is_full:
+            return True
+        size = self._checkpoints.snapshot_bytes
+        if size <= self._payload_max and self._log.tail.has_room(size, ROOM_CONTROL):
+            return True
+        _log.warning(
+            "no segment is freed: the disk is full, and the reserve has no room for %s of topics, "
+            "groups and offsets that are kept",
+            counted(size, "byte"),
+        )
+        return False
+
     # Carry
 
     def _carry(self) -> None:
@@ -266,11 +281,7 @@ class HeadFreer:
             )
             return False
         if not self._append(KIND_CARRY, payload, FRAME_FLAG_CONTROL):
-            _log.warning(
-                "no segment is freed: the disk is full, and the reserve has no room for %s of "
-                "topics, groups and offsets that are kept",
-                counted(len(payload), "byte"),
-            )
+            _log.warning("no segment is freed: the disk became full")
             return False
         self._pass_bytes += len(payload)
         self.carried_bytes += len(payload)

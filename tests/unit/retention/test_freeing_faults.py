@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
-from appliance.units import MS_PER_MINUTE
+from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
-from tests.support.values.kafka_records import Producer, Record
+from tests.support.values.kafka_records import Producer, Record, delay
 from tests.unit.retention.test_freeing import (
     KEEP_MS,
     SEGMENT,
@@ -168,3 +168,33 @@ def test_records_that_cannot_be_read_expire_with_the_others() -> None:
     assert harness.partition(topic="t").start_offset == 1
     free(harness)
     assert start_pos(harness) >= 3 * SEGMENT
+
+
+def fill_disk(harness: BrokerHarness) -> None:
+    """Leave no space, and write records until the log refuses them."""
+    harness.disk.free = 0
+    for _ in range(2 * SEGMENT // 4_000):
+        if harness.produce("t", 0, [Record(b"x" * 4_000)]).error:
+            return
+    raise AssertionError("the disk is not full")
+
+
+def test_a_carry_leaves_the_reserve_of_a_full_disk_to_deliveries() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    for number in range(40):
+        name = f"g{number}-" + "x" * 1_000
+        harness.broker.groups.save_group(GroupFrame(op=GROUP_SAVED, group=name, generation=1))
+        harness.broker.commit()
+    fill(harness, 8)
+    harness.produce("t", 0, [Record(b"due", headers=delay(5 * MS_PER_HOUR))])
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, 5 * MS_PER_HOUR + 4 * MS_PER_MINUTE)
+    assert harness.broker.head_freer.carried_bytes == 0
+    found = harness.fetch("t", 0, harness.partition().start_offset)
+    assert [each.value for each in found] == [b"due"]
+    harness.disk.free = 4 * SEGMENT
+    free(harness)
+    assert start_pos(harness) >= 7 * SEGMENT
+    check_restarts(harness)
