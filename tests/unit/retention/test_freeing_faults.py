@@ -198,3 +198,20 @@ def test_a_carry_leaves_the_reserve_of_a_full_disk_to_deliveries() -> None:
     free(harness)
     assert start_pos(harness) >= 7 * SEGMENT
     check_restarts(harness)
+
+
+def test_a_verdict_on_freed_segments_spoils_no_saved_state() -> None:
+    harness = filled(3)
+    pos = harness.position_of(harness.partition(), 2)
+    path, offset = harness.broker.log.path_of(pos)
+    disk = crashed(harness)
+    disk.flip(path, offset + 300, 1)
+    harness = rebuild(harness, disk)
+    assert len(harness.report.damage) == 1
+    free(harness)
+    assert start_pos(harness) > pos
+    harness = rebuild(harness, crashed(harness))
+    take_checkpoint(harness)
+    # The head of the next segment repeats the verdict.
+    fill(harness, 1)
+    check_restarts(harness)
