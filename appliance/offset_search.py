@@ -112,7 +112,9 @@ class OffsetSearch:
         return self._first_offset(queue, "position", pos)
 
     def position_from(self, queue: Partition, offset: int) -> int:
-        """The log position of the first intact frame with a visible record from `offset` on.
+        """The log position of the first frame with a visible record from `offset` on.
+
+        It may be damaged: what cannot be read now may be readable later.
 
         Returns:
             NO_RECORD if there is none.
@@ -120,8 +122,29 @@ class OffsetSearch:
         Raises:
             ColdFrameError: as `find`.
         """
-        header = self._header_from(queue, offset, queue.visible_offset)
-        return NO_RECORD if header is None else header["position"]
+        while offset < queue.visible_offset:
+            if self._finder.look(queue, offset):
+                return self._finder.header["position"]
+            following = self._next_offset()
+            pos = _damaged_position(queue, offset)
+            if pos is not None:
+                return pos
+            offset = following
+        return NO_RECORD
+
+    def skip_damaged(self, queue: Partition, offset: int, pos: int) -> int:
+        """Return the first visible offset from `offset` on that is not damaged below `pos`.
+
+        Raises:
+            ColdFrameError: as `find`.
+        """
+        while offset < queue.visible_offset and not self._finder.look(queue, offset):
+            following = self._next_offset()
+            damaged = _damaged_position(queue, offset)
+            if damaged is not None and damaged >= pos:
+                break
+            offset = min(following, queue.visible_offset)
+        return offset
 
     def find_end_of_epoch(self, queue: Partition, epoch: int) -> tuple[int, int] | None:
         """Find where in a partition the records of an epoch, and of all before it, end.
@@ -228,3 +251,9 @@ class OffsetSearch:
 def _end_of(header: dict[str, int]) -> int:
     """The offset after a frame's last record."""
     return header["base_offset"] + header["last_delta"] + 1
+
+
+def _damaged_position(queue: Partition, offset: int) -> int | None:
+    """The position of the damaged frame of an offset; None if its records are lost for good."""
+    unit = queue.unit(offset)
+    return None if unit is None or unit[1] <= 0 else unit[0]

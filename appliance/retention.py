@@ -300,7 +300,9 @@ class Retention:
             try:
                 if self._first_position(partition) >= cut_pos:
                     break
-                return self._search.find_position(partition, cut_pos)
+                start = self._search.find_position(partition, cut_pos)
+                # A search passes over damage, and so may end before some that is as old.
+                return self._search.skip_damaged(partition, start, cut_pos)
             except ColdFrameError as error:
                 yield error.place
         return partition.start_offset

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Set
 from typing import Final
 
 from _core.bytes.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
+from _core.log.tail import ROOM_CONTROL
 from _core.queue.partition import Partition, Topic
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
@@ -261,12 +262,7 @@ class MessageStore:
         durable = max(start.applied, min(start.flushed, scan.pos))
         self._checkpoint.lower_flushed(scan.pos)
         self.log.head = lambda: control_frames.encode_head(state.head())
-        try:
-            remove_segments(self._files, self._freed)
-        except StorageError as error:
-            if error.is_fatal:
-                raise
-            _log.warning("a freed segment could not be removed: %s", error)
+        self._remove_freed()
         self.log.files.fill_gaps()
         shared = shared_end(self._fs, self._paths, start.flushed)
         self.log.recover_to(scan.pos, durable=durable, is_cut=tail.is_cut, shared=shared)
@@ -307,6 +303,21 @@ class MessageStore:
             lost_bytes=verdict.lost_bytes,
         )
 
+    def _remove_freed(self) -> None:
+        """Remove the files of segments that were freed when a crash kept them."""
+        last = self._checkpoint.last
+        if self._freed and last is not None:
+            # The crash may have left the new start in one copy only.
+            self._checkpoint.rewrite(last.flushed)
+        try:
+            remove_segments(self._files, self._freed)
+        except StorageError as error:
+            if error.is_fatal:
+                raise
+            _log.warning("a freed segment could not be removed: %s", error)
+        # Their space is free once nothing refers to the files.
+        self._freed = []
+
     def _make_parts(self, start: Start) -> None:
         self.cold = ColdReader(
             self._clock, self._fs, self.log, self._queues, self.state.projections
@@ -331,6 +342,7 @@ class MessageStore:
             start.runs,
             append=self._try_append,
             id_memory_ms=self._config.completed_id_memory_ms,
+            payload_max=self._config.segment_size_bytes // 2,
         )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
         self.disk_space = DiskSpace(
@@ -359,7 +371,10 @@ class MessageStore:
         )
 
     def _note_damage(self, start: Start, verdict: Verdict) -> None:
-        self.state.damage = [*start.damage, *verdict.damage]
+        # What was damaged in segments that are freed is of no interest, and has no file.
+        self.state.damage = [
+            each for each in (*start.damage, *verdict.damage) if each.pos >= self.log.start_pos
+        ]
         self.state.lost = start.scan.lost_ranges
         found = [(each.pos, each.size, each.fault) for each in self.state.damage]
         for begin, end, why in start.scan.unreadable:
@@ -431,6 +446,8 @@ class MessageStore:
 
     def _try_append(self, kind: int, payload: bytes, flags: int) -> bool:
         """Append a frame that changes nothing that memory holds; False if the disk is full."""
+        if not self.log.tail.has_room(len(payload), ROOM_CONTROL):
+            return False
         self.log.check_applied()
         pos = self.log.tail.append_control(
             kind,

@@ -137,7 +137,9 @@ class Plan:
         if not self._goes_on():
             self._begin()
         self._run(progress, stop)
-        while self._knowledge.learn(self._current, self._state):
+        while self._knowledge.learn(
+            self._current, self._state, start=self._state.projections.first_known_pos
+        ):
             self._begin()
             self._run(progress, stop)
         checkpoint = self.reader.checkpoint

@@ -4,31 +4,83 @@ Before a segment is freed, every value that a frame in it may have set is append
 now. So the log stays complete by itself. Layer 2; does no I/O.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from _core.bytes.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_PRODUCER, KIND_TOPIC
 from appliance.store.state import control_frames, group_frames
-from appliance.store.state.carry_frames import VALUE_LEVELS, encode_levels
+from appliance.store.state.carry_frames import VALUE_LEVELS, encode_carry, encode_levels
 from appliance.store.state.control_frames import EpochFrame
+from appliance.store.state.payload import COUNT
+from appliance.store.state.sequences import split_sequences
 from appliance.store.state.snapshot import VALUE_SEQUENCES, encode_value
 from appliance.store.state.state import State
+from appliance.units import KIB
 
 ENTRIES_PER_SLICE: Final = 256
 """Values encoded in one slice, or partitions of topics: about a millisecond."""
 
+SLICE_BYTES: Final = 256 * KIB
+"""A slice ends once it has this many bytes."""
+
+VALUE_BYTES: Final = 16 * KIB
+"""Offsets and sequences are divided into values of about this many bytes at most."""
+
 
 def control_values(state: State) -> Iterator[list[bytes]]:
-    """Yield the encoded values of a state, in slices for one carry frame each.
+    """Yield the encoded values of a state, in slices.
 
     A slice holds what the state is when the slice is made: append it before anything changes. A
     change between two slices has a frame of its own, before the later slice or after the earlier.
+    No value is much larger than a frame that an earlier change of it had.
     """
     yield _few_values(state)
     yield from _topics(state)
     yield from _groups(state)
     yield from _offsets(state)
     yield from _sequences(state)
+
+
+def frames_of(values: Sequence[bytes], size_max: int) -> Iterator[bytes]:
+    """Divide a slice into payloads of carry frames; only a single value can exceed `size_max`."""
+    for part in _parts(values, size_max - COUNT.size):
+        yield encode_carry(part)
+
+
+def _parts(items: Sequence[bytes], size_max: int) -> Iterator[list[bytes]]:
+    part: list[bytes] = []
+    size = 0
+    for item in items:
+        if part and size + len(item) > size_max:
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += len(item)
+    if part:
+        yield part
+
+
+class _Slice:
+    """The values of a slice that is being made."""
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+        self._weight = 0
+        self._size = 0
+
+    def add(self, weight: int, *values: bytes) -> None:
+        self._values += values
+        self._weight += weight
+        self._size += sum(map(len, values))
+
+    @property
+    def is_full(self) -> bool:
+        return self._weight >= ENTRIES_PER_SLICE or self._size >= SLICE_BYTES
+
+    def take(self) -> list[bytes]:
+        values, self._values = self._values, []
+        self._weight = self._size = 0
+        return values
 
 
 def _few_values(state: State) -> list[bytes]:
@@ -42,35 +94,29 @@ def _few_values(state: State) -> list[bytes]:
 
 
 def _topics(state: State) -> Iterator[list[bytes]]:
-    values: list[bytes] = []
-    weight = 0
+    made = _Slice()
     for topic_id in list(state.projections.topics_by_id):
         topic = state.projections.topics_by_id.get(topic_id)
         if topic is None:
             continue
-        values.append(encode_value(KIND_TOPIC, state.topics.payload(topic), topic_id))
-        weight += 1 + len(topic.partitions)
-        if weight >= ENTRIES_PER_SLICE:
-            yield values
-            values, weight = [], 0
-    if values:
-        yield values
+        value = encode_value(KIND_TOPIC, state.topics.payload(topic), topic_id)
+        made.add(1 + len(topic.partitions), value)
+        if made.is_full:
+            yield made.take()
+    yield made.take()
 
 
 def _groups(state: State) -> Iterator[list[bytes]]:
-    values: list[bytes] = []
-    weight = 0
+    made = _Slice()
     for name in state.groups.names:
         group = state.groups.groups.get(name)
         if group is None:
             continue
-        values.append(encode_value(KIND_GROUP, group_frames.encode_group(group)))
-        weight += 1 + len(group.members)
-        if weight >= ENTRIES_PER_SLICE:
-            yield values
-            values, weight = [], 0
-    if values:
-        yield values
+        value = encode_value(KIND_GROUP, group_frames.encode_group(group))
+        made.add(1 + len(group.members), value)
+        if made.is_full:
+            yield made.take()
+    yield made.take()
 
 
 def _offsets(state: State) -> Iterator[list[bytes]]:
@@ -81,30 +127,29 @@ def _offsets(state: State) -> Iterator[list[bytes]]:
             # As they are now: a commit since the keys were listed has its frame already.
             present = groups.offsets(name)
             entries = [present[k] for k in keys[start : start + ENTRIES_PER_SLICE] if k in present]
-            if entries:
-                encoded = [group_frames.encode_offset(entry) for entry in entries]
-                yield [encode_value(KIND_OFFSET, group_frames.join_offsets(encoded))]
+            encoded = [group_frames.encode_offset(entry) for entry in entries]
+            yield [
+                encode_value(KIND_OFFSET, group_frames.join_offsets(part))
+                for part in _parts(encoded, VALUE_BYTES)
+            ]
 
 
 def _sequences(state: State) -> Iterator[list[bytes]]:
-    values: list[bytes] = []
-    weight = 0
+    made = _Slice()
     for topic_id in list(state.projections.topics_by_id):
         for index in range(_partition_count(state, topic_id)):
             topic = state.projections.topics_by_id.get(topic_id)
             if topic is None:
                 break
             partition = topic.partitions[index]
+            made.add(1)
             if partition.producers:
-                value = encode_value(VALUE_SEQUENCES, partition.encode_producers(), topic_id)
-                values.append(value)
-                weight += len(partition.producers)
-            weight += 1
-            if weight >= ENTRIES_PER_SLICE:
-                yield values
-                values, weight = [], 0
-    if values:
-        yield values
+                parts = split_sequences(partition.encode_producers(), VALUE_BYTES)
+                values = [encode_value(VALUE_SEQUENCES, part, topic_id) for part in parts]
+                made.add(len(partition.producers), *values)
+            if made.is_full:
+                yield made.take()
+    yield made.take()
 
 
 def _partition_count(state: State, topic_id: int) -> int:

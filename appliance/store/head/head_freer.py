@@ -21,12 +21,13 @@ from typing import Final, Literal, TypeAlias
 from _core.bytes.layout import FRAME_FLAG_CONTROL, KIND_CARRY
 from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
-from appliance.store.head.control_values import control_values
+from appliance.store.head.control_values import control_values, frames_of
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import Segment
 from appliance.store.runs.run_set import Runs, TimersNow
-from appliance.store.state.carry_frames import encode_carry
 from appliance.store.state.checkpointer import Checkpointer
+from appliance.store.state.payload import COUNT
+from appliance.store.state.snapshot import VALUE_HEAD
 from appliance.store.state.state import State
 from appliance.units import MS_PER_SECOND, NS_PER_MS, counted
 
@@ -38,6 +39,9 @@ CARRY_MORE_BYTES: Final = 1_024
 
 RETRY_NS: Final = 10 * MS_PER_SECOND * NS_PER_MS
 """The pause after an attempt that freed nothing."""
+
+VALUE_OVERHEAD_BYTES: Final = COUNT.size + VALUE_HEAD.size
+"""What a carry frame of one value has besides the payload that was a frame's."""
 
 Phase: TypeAlias = Literal["idle", "finding", "carrying", "flushing", "freeing"]
 
@@ -127,6 +131,7 @@ class HeadFreer:
         *,
         append: Callable[[int, bytes, int], bool],
         id_memory_ms: int,
+        payload_max: int,
     ) -> None:
         """Start idle.
 
@@ -137,6 +142,7 @@ class HeadFreer:
             runs: say which timers are pending.
             append: (kind, payload, flags) appends a control frame; False if the disk is full.
             id_memory_ms: how long ids of completed timers are remembered.
+            payload_max: bytes of the largest payload of a control frame.
         """
         self._files = files
         self._log = files.log
@@ -145,6 +151,7 @@ class HeadFreer:
         self._runs = runs
         self._append = append
         self._id_memory_ms = id_memory_ms
+        self._payload_max = payload_max
         self._phase: Phase = "idle"
         self._tried_ns: int | None = None
         self._cut = 0
@@ -213,7 +220,9 @@ class HeadFreer:
         # The state may have grown since it was saved.
         size = 2 * self._checkpoints.snapshot_bytes + CARRY_MORE_BYTES
         had_room, self._had_room = self._had_room, True
-        if not self._log.is_full or self._log.tail.has_room(size, ROOM_CONTROL):
+        if not self._log.is_full:
+            return True
+        if size <= self._payload_max and self._log.tail.has_room(size, ROOM_CONTROL):
             return True
         self._had_room = False
         if had_room:
@@ -269,14 +278,26 @@ class HeadFreer:
             self._phase = "flushing"
             self._carried_pos = self._log.pointers.wrote
             return
-        payload = encode_carry(values)
+        for payload in frames_of(values, self._payload_max):
+            if not self._append_carry(payload):
+                # What was carried repeats what is known, so it does no harm.
+                self._phase = "idle"
+                return
+
+    def _append_carry(self, payload: bytes) -> bool:
+        if len(payload) > self._payload_max + VALUE_OVERHEAD_BYTES:
+            _log.warning(
+                "no segment is freed: a topic or group takes %s, which a frame of the log cannot "
+                "hold: raise store.segment_size_bytes",
+                counted(len(payload), "byte"),
+            )
+            return False
         if not self._append(KIND_CARRY, payload, FRAME_FLAG_CONTROL):
-            # What was carried repeats what is known, so it does no harm. The next attempt checks
-            # for room first.
-            self._phase = "idle"
-            return
+            _log.warning("no segment is freed: the disk became full")
+            return False
         self._pass_bytes += len(payload)
         self.carried_bytes += len(payload)
+        return True
 
     # Free
 

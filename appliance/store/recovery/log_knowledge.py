@@ -67,19 +67,21 @@ class LogKnowledge:
 
         return record
 
-    def learn(self, scan: LogScan, state: State) -> bool:
+    def learn(self, scan: LogScan, state: State, *, start: int) -> bool:
         """Record what a replay found too late; return whether it must run again.
 
         Args:
             scan: the completed replay.
             state: the state after it.
+            start: where the log begins; a verdict on what was freed changes nothing.
         """
         if scan.newer_version:
             return False
         has_more = False
-        unknown = [each for each in state.verdicts if not is_covered(each, scan.lost_ranges)]
+        verdicts = [(max(begin, start), end) for begin, end in state.verdicts if end > start]
+        unknown = [each for each in verdicts if not is_covered(each, scan.lost_ranges)]
         if unknown and not set(unknown) <= set(self.verdicts):
-            self.verdicts = tuple(sorted({*self.verdicts, *unknown, *state.verdicts}))
+            self.verdicts = tuple(sorted({*self.verdicts, *verdicts}))
             has_more = True
         for topic_id, partition in scan.unknown.items():
             if topic_id not in self._topics:

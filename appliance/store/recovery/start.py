@@ -118,7 +118,7 @@ class Start:
             self.flushed = last.flushed
         knowledge = LogKnowledge(last.log.epoch if last is not None else -1)
         yield from self._replay(knowledge)
-        while knowledge.learn(self.scan, self.state):
+        while knowledge.learn(self.scan, self.state, start=self._log.start_pos):
             # Frames found late change the meaning of earlier ones: replay again.
             if self._includes_lost(knowledge):
                 assert self.loaded is not None

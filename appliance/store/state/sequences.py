@@ -60,3 +60,24 @@ def decode_sequences(payload: bytes) -> tuple[int, tuple[ProducerState, ...]]:
         )
     reader.finish()
     return partition, tuple(producers)
+
+
+def split_sequences(payload: bytes, size_max: int) -> list[bytes]:
+    """Divide a value of kind VALUE_SEQUENCES into values of about `size_max` bytes at most.
+
+    Together they say the same: each one leaves the producers as they are that it does not name.
+    """
+    if len(payload) <= size_max:
+        return [payload]
+    partition, _ = SEQUENCES_HEAD.unpack_from(payload)
+    parts = []
+    start = at = SEQUENCES_HEAD.size
+    count = 0
+    while at < len(payload):
+        batches = PRODUCER_STATE.unpack_from(payload, at)[2]
+        at += PRODUCER_STATE.size + batches * SEQUENCE.size
+        count += 1
+        if at - start >= size_max or at == len(payload):
+            parts.append(SEQUENCES_HEAD.pack(partition, count) + payload[start:at])
+            start, count = at, 0
+    return parts

@@ -143,6 +143,9 @@ class State:
         """
         if kind == KIND_TOPIC:
             self.topics.replay(topic_id, payload)
+            if topic_id not in self.projections.topics_by_id:
+                # What declared it may be freed, but not the commits before its deletion.
+                self.groups.forget_topic(topic_id, 0)
         elif kind == KIND_PRODUCER:
             self._raise_producer_id(control_frames.decode_producer(payload))
         elif kind == KIND_HEAD:

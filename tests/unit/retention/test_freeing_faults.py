@@ -1,0 +1,217 @@
+"""Freeing of segments where something is damaged, too large, gone or full."""
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
+from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
+from tests.support.values.kafka_records import Producer, Record, delay
+from tests.unit.retention.test_freeing import (
+    KEEP_MS,
+    SEGMENT,
+    bases_on,
+    broker,
+    check_restarts,
+    fill,
+    free,
+    ready_to_free,
+    run,
+    start_pos,
+)
+
+
+def filled(segments: float = 5) -> BrokerHarness:
+    """A broker with records of a topic that expire, and a saved state."""
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, segments)
+    take_checkpoint(harness)
+    return harness
+
+
+def test_a_start_forgets_damage_of_segments_that_are_freed() -> None:
+    harness = filled()
+    pos = harness.position_of(harness.partition(), 2)
+    path, offset = harness.broker.log.path_of(pos)
+    harness.make_cold()
+    harness.disk.flip(path, offset + 300, 1)
+    assert len(harness.read_cold([pos])) == 1
+    free(harness)
+    assert start_pos(harness) > pos
+    check_restarts(harness)
+    assert harness.restart().report.damage == ()
+
+
+def test_offsets_of_a_topic_whose_declaration_is_freed_go_with_its_deletion() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("gone")
+    fill(harness, 4)
+    commit(harness, "g", 1, topic="gone")
+    harness.broker.commit()
+    harness.delete_topic("gone")
+    free(harness)
+    assert start_pos(harness) > 0
+    assert not rebuild(harness, crashed(harness)).broker.groups.offsets("g")
+    check_restarts(harness)
+
+
+def test_a_start_keeps_no_file_open_that_it_removes() -> None:
+    harness = ready_to_free()
+    harness.free_head()
+    harness.flush()
+    # After the checkpoint, the removal fails.
+    harness.disk.fail_at(harness.disk.calls + 5, OSError(errno.EIO, "Input/output error"))
+    harness.free_head()
+    harness.disk.heal()
+    started = harness.restart()
+    assert bases_on(started.disk)[0] == start_pos(started) > 0
+    assert started.broker._store._freed == []
+
+
+def check_carried(harness: BrokerHarness) -> None:
+    """The head of the log can be freed, and what it held is still known."""
+    fill(harness, 24)
+    take_checkpoint(harness)
+    free(harness)
+    assert start_pos(harness) > 23 * SEGMENT
+    check_restarts(harness)
+
+
+def test_groups_that_take_more_than_a_segment_are_carried() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    for number in range(160):
+        name = f"g{number}-" + "x" * 2_000
+        harness.broker.groups.save_group(GroupFrame(op=GROUP_SAVED, group=name, generation=1))
+        harness.broker.commit()
+    check_carried(harness)
+
+
+def test_a_group_of_half_a_segment_is_carried() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    empty = GroupFrame(op=GROUP_SAVED, group="", generation=1)
+    for name in "abc":
+        group = replace(empty, group=name * (SEGMENT // 2 - len(encode_group(empty))))
+        harness.broker.groups.save_group(group)
+        harness.broker.commit()
+    check_carried(harness)
+
+
+def test_offsets_that_take_more_than_a_segment_are_carried() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("u", 60, {"retention.ms": "-1"})
+    group = "g" * 2_000
+    for partition in range(60):
+        commit(harness, group, partition, partition, "u")
+        harness.broker.commit()
+    check_carried(harness)
+    assert len(harness.broker.groups.offsets(group)) == 60
+
+
+def test_sequences_that_take_more_than_a_segment_are_carried() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    for number in range(2_000):
+        assert harness.produce("t", 0, [Record(b"")], Producer(number, 0, 0)).error == 0
+    check_carried(harness)
+    assert len(harness.partition().producers) == 2_000
+    again = rebuild(harness, crashed(harness))
+    repeated = again.produce("t", 0, [Record(b"")], Producer(1_234, 0, 0))
+    assert (repeated.error, repeated.base_offset) == (0, 1_234)
+
+
+def spoil(harness: BrokerHarness, offset: int, topic: str) -> Path:
+    """Make the frame of a record unreadable; return its file."""
+    harness.flush()
+    take_checkpoint(harness)
+    pos = harness.position_of(harness.partition(topic=topic), offset)
+    path, at = harness.broker.log.path_of(pos)
+    harness.make_cold()
+    harness.disk.spoil(path, at, 64)
+    assert len(harness.read_cold([pos])) == 1
+    return path
+
+
+def test_a_record_that_cannot_be_read_at_present_keeps_its_segment() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("kept", 1, {"retention.ms": "-1"})
+    harness.produce("kept", 0, [Record(b"mine")])
+    fill(harness, 4)
+    harness.produce("kept", 0, [Record(b"later")])
+    path = spoil(harness, 0, "kept")
+    free(harness)
+    assert start_pos(harness) == 0
+    harness.disk.repair(path)
+    run(harness, 4 * MS_PER_MINUTE)
+    assert harness.values("kept") == [b"mine", b"later"]
+
+
+def test_records_that_cannot_be_read_expire_with_the_others() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("u")
+    harness.produce("u", 0, [Record(b"only")])
+    harness.produce("t", 0, [Record(b"first")])
+    spoil(harness, 0, "u")
+    spoil(harness, 0, "t")
+    run(harness, KEEP_MS // 2)
+    fill(harness, 4)
+    run(harness, KEEP_MS // 2 + 6 * MS_PER_MINUTE)
+    assert harness.partition(topic="u").start_offset == 1
+    assert harness.partition(topic="t").start_offset == 1
+    free(harness)
+    assert start_pos(harness) >= 3 * SEGMENT
+
+
+def fill_disk(harness: BrokerHarness) -> None:
+    """Leave no space, and write records until the log refuses them."""
+    harness.disk.free = 0
+    for _ in range(2 * SEGMENT // 4_000):
+        if harness.produce("t", 0, [Record(b"x" * 4_000)]).error:
+            return
+    raise AssertionError("the disk is not full")
+
+
+def test_a_carry_leaves_the_reserve_of_a_full_disk_to_deliveries() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    for number in range(40):
+        name = f"g{number}-" + "x" * 1_000
+        harness.broker.groups.save_group(GroupFrame(op=GROUP_SAVED, group=name, generation=1))
+        harness.broker.commit()
+    fill(harness, 8)
+    harness.produce("t", 0, [Record(b"due", headers=delay(5 * MS_PER_HOUR))])
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, 5 * MS_PER_HOUR + 4 * MS_PER_MINUTE)
+    assert harness.broker.head_freer.carried_bytes == 0
+    found = harness.fetch("t", 0, harness.partition().start_offset)
+    assert [each.value for each in found] == [b"due"]
+    harness.disk.free = 4 * SEGMENT
+    free(harness)
+    assert start_pos(harness) >= 7 * SEGMENT
+    check_restarts(harness)
+
+
+def test_a_verdict_on_freed_segments_spoils_no_saved_state() -> None:
+    harness = filled(3)
+    pos = harness.position_of(harness.partition(), 2)
+    path, offset = harness.broker.log.path_of(pos)
+    disk = crashed(harness)
+    disk.flip(path, offset + 300, 1)
+    harness = rebuild(harness, disk)
+    assert len(harness.report.damage) == 1
+    free(harness)
+    assert start_pos(harness) > pos
+    harness = rebuild(harness, crashed(harness))
+    take_checkpoint(harness)
+    # The head of the next segment repeats the verdict.
+    fill(harness, 1)
+    check_restarts(harness)
