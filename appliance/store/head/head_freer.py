@@ -29,7 +29,7 @@ from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.payload import COUNT
 from appliance.store.state.snapshot import VALUE_HEAD
 from appliance.store.state.state import State
-from appliance.units import MS_PER_SECOND, NS_PER_MS, counted
+from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS, counted
 
 CARRY_DIVISOR: Final = 4
 """A carry may take a quarter of the bytes that it frees."""
@@ -38,7 +38,10 @@ CARRY_MORE_BYTES: Final = 1_024
 """Headers and padding of carry frames of a small state."""
 
 RETRY_NS: Final = 10 * MS_PER_SECOND * NS_PER_MS
-"""The pause after an attempt that freed nothing."""
+"""The pause after an attempt that freed nothing. It doubles with each: each copies a memtable."""
+
+RETRY_MAX_NS: Final = 10 * MS_PER_MINUTE * NS_PER_MS
+"""The longest pause; a full disk does not wait so long."""
 
 VALUE_OVERHEAD_BYTES: Final = COUNT.size + VALUE_HEAD.size
 """What a carry frame of one value has besides the payload that was a frame's."""
@@ -158,6 +161,7 @@ class HeadFreer:
         self._values: Iterator[list[bytes]] = iter(())
         self._carried_pos = 0
         self._pass_bytes = 0
+        self._rest_ns = RETRY_NS
         self._pauses = 0
         self._had_room = True
         self.freed_bytes = 0
@@ -237,8 +241,9 @@ class HeadFreer:
     # What can go
 
     def _is_rested(self) -> bool:
+        rest_ns = RETRY_NS if self._log.is_full else self._rest_ns
         now_ns = self._files.clock.monotonic_ns()
-        return self._tried_ns is None or now_ns - self._tried_ns >= RETRY_NS
+        return self._tried_ns is None or now_ns - self._tried_ns >= rest_ns
 
     def _begin(self, kept_from: int) -> FindJob | None:
         """Find how far the log may be freed, except for timers; look for these on a thread."""
@@ -251,6 +256,7 @@ class HeadFreer:
         timers = self._runs.timers_now() if self._is_worth(cut) else None
         if timers is None:
             return None
+        self._rest_ns = min(2 * self._rest_ns, RETRY_MAX_NS)
         self._phase = "finding"
         self._cut = cut
         return FindJob(timers)
@@ -311,6 +317,7 @@ class HeadFreer:
     def _end_free(self, job: FreeJob) -> None:
         self._phase = "idle"
         self._tried_ns = None
+        self._rest_ns = RETRY_NS
         # Without a saved state inside the log, a start would replay all of it.
         self._checkpoints.ask()
         freed_bytes = sum(segment.size for segment in job.freed)

@@ -272,6 +272,25 @@ def test_the_next_start_refuses_a_log_whose_kept_segment_is_gone() -> None:
         BrokerHarness(harness.disk, harness.clock, harness.config)
 
 
+def test_a_timer_that_keeps_its_segment_is_looked_for_ever_more_seldom() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.produce("t", 0, [Record(b"later", headers=delay(30 * MS_PER_DAY))])
+    fill(harness, 2)
+    harness.produce("t", 0, [Record(b"also later", headers=delay(30 * MS_PER_DAY))])
+    run(harness, 4 * MS_PER_HOUR)
+    found = 0
+    for _ in range(60):
+        harness.clock.advance_ms(MS_PER_MINUTE)
+        job = harness.broker.head_freer.step(harness.broker.retention.kept_from)
+        if job is not None:
+            job.run()
+            harness.broker.head_freer.end(job)
+            found += 1
+    assert 1 <= found <= 7
+    assert start_pos(harness) == 0
+
+
 def test_a_carry_that_does_not_fit_leaves_the_reserve_to_deliveries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
