@@ -13,14 +13,14 @@ from appliance.commands.arguments import DEFAULT_ADMIN, Admin, Json
 from appliance.commands.offline import (
     EXIT_FAULTS,
     Meter,
-    finding_in_json,
+    finding_printer,
     interruptible,
     opened,
     reports_failure,
 )
 from appliance.commands.output import complain, print_json, print_line, printable
 from appliance.errors import BackupError, LatermqError
-from appliance.offline.findings import Fault, Findings, Note
+from appliance.offline.findings import Findings
 from appliance.store.log_snapshots import name_of_instant
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
@@ -76,19 +76,11 @@ def backup(  # noqa: PLR0917 (these are flags: click passes them by name)
     The broker goes on meanwhile. Full segments are hard links where DIR is on the disk of the data.
     """
 
-    def report_finding(finding: Fault | Note) -> None:
-        meter.clear()
-        if json:
-            print_json(finding_in_json(finding))
-        else:
-            kind = "fault" if isinstance(finding, Fault) else "note"
-            print_line(f"{kind}: {printable(str(finding))}")
-
     # Imported here so that help and argument errors do not wait for it.
     from appliance.offline.backup import Backup
 
     meter = Meter()
-    findings = Findings(report_finding)
+    findings = Findings(finding_printer(meter, json=json))
     with ExitStack() as stack:
         stack.enter_context(interruptible())
         root = Path(data_dir) if data_dir is not None else stack.enter_context(_held(admin))

@@ -11,12 +11,12 @@ from appliance.commands.offline import (
     DirArgument,
     Live,
     Meter,
-    finding_in_json,
+    finding_printer,
     opened,
     reports_failure,
 )
-from appliance.commands.output import complain, print_json, print_line, printable
-from appliance.offline.findings import Fault, Findings, Note
+from appliance.commands.output import complain, print_json, print_line
+from appliance.offline.findings import Findings
 
 if TYPE_CHECKING:
     from appliance.offline.check import CheckReport
@@ -40,19 +40,11 @@ def check(directory: DirArgument, live: Live = False, json: Json = False) -> Non
     Read-only: it creates and changes nothing in the directory.
     """
 
-    def report_finding(finding: Fault | Note) -> None:
-        meter.clear()
-        if json:
-            print_json(finding_in_json(finding))
-        else:
-            kind = "fault" if isinstance(finding, Fault) else "note"
-            print_line(f"{kind}: {printable(str(finding))}")
-
     # Imported here so that help and argument errors do not wait for it.
     from appliance.offline.check import Check
 
     meter = Meter()
-    findings = Findings(report_finding)
+    findings = Findings(finding_printer(meter, json=json))
     with opened(Path(directory), findings, may_be_live=live) as data:
         if data.is_live:
             complain("a broker is running: this checks what it has flushed up to now")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, TypeVar
 
 from appliance.commands import usage
-from appliance.commands.output import complain
+from appliance.commands.output import complain, print_json, print_line, printable
 from appliance.errors import DataDirectoryLockedError, LatermqError, StorageError
 from appliance.offline.findings import Fault, Findings, Note
 from appliance.system.files import OsFileSystem
@@ -124,6 +124,29 @@ class Meter:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._is_shown = False
+
+
+def finding_printer(
+    meter: Meter, *, json: bool, wants_notes: bool = True
+) -> Callable[[Fault | Note], None]:
+    """Return a function that prints a finding as a line, or as a JSON document.
+
+    Args:
+        meter: is cleared before it.
+        json: print documents, also of notes.
+        wants_notes: print a line for a note as well.
+    """
+
+    def report_finding(finding: Fault | Note) -> None:
+        meter.clear()
+        if json:
+            print_json(finding_in_json(finding))
+        elif isinstance(finding, Fault):
+            print_line(f"fault: {printable(str(finding))}")
+        elif wants_notes:
+            print_line(f"note: {printable(str(finding))}")
+
+    return report_finding
 
 
 def finding_in_json(finding: Fault | Note) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from appliance.commands.arguments import AcceptLoss, Json, format_instant
 from appliance.commands.offline import (
     EXIT_FAULTS,
     Meter,
-    finding_in_json,
+    finding_printer,
     interruptible,
     reports_failure,
 )
 from appliance.commands.output import print_json, print_line, print_table, printable
 from appliance.errors import BackupError, DataDirectoryLockedError
-from appliance.offline.findings import Fault, Findings, Note
+from appliance.offline.findings import Findings
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.units import counted
@@ -64,13 +64,6 @@ def restore(  # noqa: PLR0917 (these are flags: click passes them by name)
     The backup is checked first, and stays as it is.
     """
 
-    def report_finding(finding: Fault | Note) -> None:
-        meter.clear()
-        if json:
-            print_json(finding_in_json(finding))
-        elif isinstance(finding, Fault):
-            print_line(f"fault: {printable(str(finding))}")
-
     # Imported here so that help and argument errors do not wait for it.
     from appliance.offline.restore import Restore
 
@@ -84,7 +77,7 @@ def restore(  # noqa: PLR0917 (these are flags: click passes them by name)
         may_link=not copy,
     )
     try:
-        _exhaust(run.examine(Findings(report_finding)), meter)
+        _exhaust(run.examine(Findings(finding_printer(meter, json=json, wants_notes=False))), meter)
     except DataDirectoryLockedError as error:
         raise BackupError(f"a broker is running on {error.directory}: choose another") from None
     if not json:
