@@ -378,3 +378,20 @@ def test_tables_checks_and_dumps_read_a_log_whose_head_was_freed() -> None:
     assert any(row["kind"] == "carry" for row in rows_of(harness.disk, "frames", plan))
     checked = offline_scenario.check(harness.disk)
     assert checked.faults == []
+
+
+def test_the_delivery_of_a_timer_that_was_accepted_in_freed_segments_says_nothing() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.produce("t", 0, [Record(b"first", headers=delay(MS_PER_HOUR))])
+    fill(harness, 2)
+    harness.produce("t", 0, [Record(b"second", headers=delay(30 * MS_PER_DAY))])
+    assert harness.tick(MS_PER_HOUR) == 1
+    fill(harness, 1)
+    free(harness)
+    assert start_pos(harness) >= SEGMENT
+    assert harness.broker.pending_timers == 1
+    alone = rebuild(harness, harness.disk.crashed("kept", random.Random(0)))
+    assert alone.broker.pending_timers == 1
+    assert alone.broker._store.state.projections.completed_twice == 0
+    check_restarts(harness)
