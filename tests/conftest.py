@@ -32,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--states", type=int, default=50_000, help="how many crash states the store is put into"
     )
+    parser.addoption("--days", type=int, default=30, help="how long a broker of the year lives")
+    parser.addoption("--timers", type=int, default=1_500, help="how many timers it has pending")
     parser.addoption(
         "--fuzz-seconds", type=float, default=0, help="how long to fuzz; 0: a fixed number of cases"
     )
@@ -80,6 +82,20 @@ def states(request: pytest.FixtureRequest) -> int:
 def rounds(request: pytest.FixtureRequest) -> int:
     """How often to kill the broker."""
     value: int = request.config.getoption("--rounds")
+    return value
+
+
+@pytest.fixture
+def days(request: pytest.FixtureRequest) -> int:
+    """How many days to simulate."""
+    value: int = request.config.getoption("--days")
+    return value
+
+
+@pytest.fixture
+def timers(request: pytest.FixtureRequest) -> int:
+    """How many timers are pending at the start of these days."""
+    value: int = request.config.getoption("--timers")
     return value
 
 

@@ -1,6 +1,9 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
-from _core.bytes.layout cimport KINDS_READ, RUN_OFFSETS_MIN
+from _core.bytes.layout cimport (
+    FRAME_FLAG_CONTROL, KIND_ACCEPT, KIND_CANCEL, KIND_CARRY, KIND_DELIVER, KINDS_READ,
+    RUN_OFFSETS_MIN,
+)
 
 # A frame header with native integers; the fields are those of layout.pxd.
 cdef struct FrameHeader:
@@ -49,6 +52,17 @@ cdef enum FrameFault:
 # Whether this version reads frames of that kind.
 cdef inline bint is_read(int kind) noexcept nogil:
     return 0 < kind < 32 and (KINDS_READ >> kind) & 1
+
+# Whether it is a carry frame of timers.
+cdef inline bint is_timer_carry(const FrameHeader* h) noexcept nogil:
+    return h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL
+
+# Whether it belongs to one partition, and is applied to it.
+cdef inline bint is_of_partition(const FrameHeader* h) noexcept nogil:
+    return (
+        h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL
+        or is_timer_carry(h)
+    )
 
 # Whether one entry stands for all offsets of the visible batch, instead of one unit for each.
 cdef inline bint is_run(const FrameHeader* h) noexcept nogil:

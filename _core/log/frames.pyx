@@ -146,8 +146,8 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER:
         # A batch takes at least one offset, even if all of its records are gone.
         return h.last_delta >= 0 if h.visible_size else h.last_delta == -1
-    if h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL:
-        return True  # of timers, which this version does not read
+    if is_timer_carry(h):
+        return h.visible_size == 0
     return payload == 0 or not is_read(h.kind)
 
 
@@ -181,7 +181,7 @@ cdef int64_t DUE_MS_END = 1LL << 48    # the year 10889, the limit of the due qu
 
 
 cdef int _check_timer_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """Check the table entries of an accept frame.
+    """Check the table entries of an accept frame, or of a carry frame of timers.
 
     They must fit into the tables, point into the frame, have due times in range, and use only known
     features.
@@ -206,6 +206,8 @@ cdef int _check_timer_tables(const uint8_t* p, const FrameHeader* h) noexcept no
             return FRAME_BAD_TABLE
         due_ms = load_i64(e + TIMER_AT_DUE)
         if not 0 <= due_ms < DUE_MS_END:
+            return FRAME_BAD_TABLE
+        if h.kind == KIND_CARRY and not 0 <= load_i64(e + TIMER_AT_ACCEPT_POS) < h.position:
             return FRAME_BAD_TABLE
         if not _id_is_inside(h, load_u32(e + TIMER_AT_ID_POS), e[TIMER_AT_ID_SIZE]):
             return FRAME_BAD_TABLE
@@ -240,7 +242,7 @@ cdef int _check_completed_table(const uint8_t* p, const FrameHeader* h) noexcept
 
 
 cdef int _check_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    if h.kind == KIND_ACCEPT:
+    if h.kind == KIND_ACCEPT or is_timer_carry(h):
         return _check_timer_tables(p, h)
     if h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
         return _check_completed_table(p, h)
@@ -293,8 +295,8 @@ cdef int _check_meaning(const uint8_t* p, const FrameHeader* h) noexcept nogil:
         return FRAME_NEWER_VERSION
     if not is_read(h.kind):
         return FRAME_OK if h.flags & FRAME_FLAG_OPTIONAL else FRAME_NEWER_VERSION
-    if (h.kind == KIND_CARRY) != ((h.flags & FRAME_FLAG_CONTROL) != 0):
-        return FRAME_NEWER_VERSION  # a carry frame of timers, or control values elsewhere
+    if h.flags & FRAME_FLAG_CONTROL and h.kind != KIND_CARRY:
+        return FRAME_NEWER_VERSION  # control values elsewhere
     return _check_tables(p, h)
 
 

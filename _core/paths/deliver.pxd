@@ -9,6 +9,7 @@ from _core.log.view cimport LogView
 from _core.state.writer cimport LogWriter
 from _core.queue.partition cimport Partition, Topic
 from _core.bytes.tags cimport TagSum
+from _core.timers.moved_frames cimport MovedFrames
 from _core.timers.waiting_timers cimport Waiting
 
 cdef enum:
@@ -18,6 +19,7 @@ cdef class DeliverPath:
     cdef readonly LogWriter writer
     cdef readonly LogView view
     cdef HeldRecords records
+    cdef MovedFrames moved
     cdef Timer* timers
     cdef Due* found
     cdef int32_t* group_of    # by partition handle: index of its last timer in the chunk, -1 = none

@@ -86,7 +86,8 @@ cdef class DeliverPath:
         """
         self.writer = writer
         self.view = view
-        self.records = HeldRecords(view)
+        self.moved = writer.projections.moved
+        self.records = HeldRecords(view, self.moved)
         self.chunk_max = chunk_max
         self.batch_size_max = batch_size_max
         self.retried = set()
@@ -249,15 +250,14 @@ cdef class DeliverPath:
         cdef DueQueue due = self.writer.projections.due
         cdef Py_ssize_t i, left = 0
         cdef Timer timer
+        cdef int64_t pos
         if not self.is_retried:
             return count
         self.is_retried = False
         for i in range(self.unreadable.count):
             timer = self.unreadable.timers[self.unreadable.start + i]
-            if (
-                timer.position in self.retried and count < limit
-                and not self.view.is_damaged(timer.position)
-            ):
+            pos = self.moved.place_of(timer.position)
+            if pos in self.retried and count < limit and not self.view.is_damaged(pos):
                 if not due.take_kept(&timer):
                     continue
                 if self.records.locate(&timer, &self.found[count]) == LOCATED:
@@ -298,15 +298,18 @@ cdef class DeliverPath:
         self.retried = set()
         for i in range(min(self.unreadable.count, LOOKED_AT_MAX)):
             self.cursor = self.cursor + 1 if self.cursor + 1 < self.unreadable.count else 0
-            pos = self.unreadable.timers[self.unreadable.start + self.cursor].position
+            pos = self.moved.place_of(
+                self.unreadable.timers[self.unreadable.start + self.cursor].position
+            )
             if len(found) < RETRIES_MAX and not self.view.is_damaged(pos):
                 found[pos] = True
                 self.retried.add(pos)
         self.reading = min(self.aside.count, READ_COUNT)
         for i in range(self.reading):
-            pos = self.aside.timers[self.aside.start + i].position
-            if self.view._find(pos, &size) == NULL and not self.view.is_damaged(pos):
-                found[pos] = True
+            pos = self.moved.place_of(self.aside.timers[self.aside.start + i].position)
+            if pos >= 0 and self.view._find(pos, &size) == NULL:
+                if not self.view.is_damaged(pos):
+                    found[pos] = True
         if not found:
             self.ready = self.reading
         self.is_reading = bool(found)
@@ -326,15 +329,16 @@ cdef class DeliverPath:
         """
         cdef DueQueue due = self.writer.projections.due
         cdef int32_t size
+        cdef int64_t pos
         cdef Py_ssize_t i, count
         if not 0 <= due.next_due_ms() <= until_ms:
             return []
         count = due.pop_due(until_ms, self.timers, self.chunk_max)
         found = set()
         for i in range(count):
-            if self.view._find(self.timers[i].position, &size) == NULL:
-                if not self.view.is_damaged(self.timers[i].position):
-                    found.add(self.timers[i].position)
+            pos = self.moved.place_of(self.timers[i].position)
+            if pos >= 0 and self.view._find(pos, &size) == NULL and not self.view.is_damaged(pos):
+                found.add(pos)
         due.unpop(self.timers, count)
         return list(found)
 

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.timers.due_queue cimport Timer
 from _core.log.view cimport LogView
+from _core.timers.moved_frames cimport MovedFrames
 
 # The location of a due timer's record.
 cdef struct Due:
@@ -19,8 +20,16 @@ cdef enum LocateResult:
     LOCATE_DAMAGED = 2        # the frame cannot be read at present
     LOCATE_CONTRADICTED = 3   # the frame can be read, but does not contain the timer
 
+# The entry of a timer in the table of an accept frame, or of a carry frame of timers; NULL: none.
+cdef const uint8_t* find_entry(
+    const uint8_t* frame, int64_t accept_pos, int32_t record_index
+) noexcept nogil
+# Reads the record of an entry: all of `due` except `next`. False if the record is malformed.
+cdef bint read_held(const uint8_t* frame, const uint8_t* entry, Due* due) noexcept nogil
+
 cdef class HeldRecords:
     cdef LogView view
+    cdef MovedFrames moved
     cdef list blocks          # the blocks of the records found
     cdef int64_t user         # see `LogView.user`
     cdef int64_t reads_left

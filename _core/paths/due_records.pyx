@@ -12,6 +12,7 @@ from _core.bytes.batch cimport Record, next_record
 from _core.timers.due_queue cimport Timer
 from _core.bytes.layout cimport *
 from _core.log.view cimport LogView
+from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.octets cimport Cursor, cursor_of, load_i32, load_i64, load_u32
 
 cdef enum:
@@ -20,12 +21,58 @@ cdef enum:
     PINNED_MAX_BYTES = 64 << 20
 
 
-cdef class HeldRecords:
-    """Finds held records through their accept frames."""
+cdef const uint8_t* find_entry(
+    const uint8_t* frame, int64_t accept_pos, int32_t record_index
+) noexcept nogil:
+    cdef int32_t low = 0, high = load_i32(frame + AT_TIMER_COUNT), middle
+    cdef const uint8_t* entries = frame + FRAME_HEADER_SIZE
+    cdef const uint8_t* entry
+    cdef int64_t found
+    while low < high:
+        middle = low + (high - low) // 2
+        entry = entries + <int64_t>middle * TIMER_ENTRY_SIZE
+        found = load_i64(entry + TIMER_AT_ACCEPT_POS)
+        if found < accept_pos or (
+            found == accept_pos and load_i32(entry + TIMER_AT_INDEX) < record_index
+        ):
+            low = middle + 1
+        else:
+            high = middle
+    if low == load_i32(frame + AT_TIMER_COUNT):
+        return NULL
+    entry = entries + <int64_t>low * TIMER_ENTRY_SIZE
+    if load_i64(entry + TIMER_AT_ACCEPT_POS) != accept_pos:
+        return NULL
+    return entry if load_i32(entry + TIMER_AT_INDEX) == record_index else NULL
 
-    def __cinit__(self, LogView view not None):
-        """Read frames from the frame cache `view`."""
+
+cdef bint read_held(const uint8_t* frame, const uint8_t* entry, Due* due) noexcept nogil:
+    cdef const uint8_t* held = (
+        frame + FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
+        + load_i32(frame + AT_VISIBLE_SIZE)
+    )
+    cdef Cursor c = cursor_of(
+        frame + load_u32(entry + TIMER_AT_RECORD_POS), load_u32(entry + TIMER_AT_RECORD_SIZE)
+    )
+    cdef Record r
+    if not next_record(&c, &r):
+        return False
+    due.tail = r.tail
+    due.tail_size = r.end - r.tail
+    due.attributes = r.attributes
+    due.timestamp = r.timestamp_delta + load_i64(held + BATCH_AT_BASE_TIMESTAMP)
+    due.name_size = entry[TIMER_AT_ID_SIZE]
+    due.name = frame + load_u32(entry + TIMER_AT_ID_POS)
+    return True
+
+
+cdef class HeldRecords:
+    """Finds held records through the frames that hold them: accept frames or carry frames."""
+
+    def __cinit__(self, LogView view not None, MovedFrames moved not None):
+        """Read frames from the frame cache `view`; `moved` says where carried timers are."""
         self.view = view
+        self.moved = moved
         self.blocks = []
 
     cdef int begin(self) except -1:
@@ -46,14 +93,13 @@ cdef class HeldRecords:
         return self.pinned_bytes >= PINNED_MAX_BYTES
 
     cdef int locate(self, const Timer* timer, Due* due) except -1:
-        """Find a timer's record through its accept frame. Returns a LocateResult."""
-        cdef int64_t pos = timer.position
+        """Find a timer's record in the frame that holds it now. Returns a LocateResult."""
+        cdef int64_t pos = self.moved.place_of(timer.position)
         cdef const uint8_t* frame
         cdef const uint8_t* entry
-        cdef int32_t low = 0, high, middle, frame_size = 0
-        cdef int64_t held_pos, record_pos, record_size
-        cdef Cursor c
-        cdef Record r
+        cdef int32_t frame_size = 0
+        if pos < 0:
+            return LOCATE_CONTRADICTED
         if self.view.is_damaged(pos):
             return LOCATE_DAMAGED
         frame = self.view._find(pos, &frame_size)
@@ -64,32 +110,7 @@ cdef class HeldRecords:
             return LOCATE_COLD
         if self.view.block.note_user(self.user, self.blocks):
             self.pinned_bytes += self.view.block.capacity
-        high = load_i32(frame + AT_TIMER_COUNT)
-        while low < high:
-            middle = (low + high) // 2
-            entry = frame + FRAME_HEADER_SIZE + <int64_t>middle * TIMER_ENTRY_SIZE
-            if load_i32(entry + TIMER_AT_INDEX) < timer.record_index:
-                low = middle + 1
-            else:
-                high = middle
-        if low >= load_i32(frame + AT_TIMER_COUNT):
+        entry = find_entry(frame, timer.position, timer.record_index)
+        if entry == NULL or not read_held(frame, entry, due):
             return LOCATE_CONTRADICTED
-        entry = frame + FRAME_HEADER_SIZE + <int64_t>low * TIMER_ENTRY_SIZE
-        if load_i32(entry + TIMER_AT_INDEX) != timer.record_index:
-            return LOCATE_CONTRADICTED
-        held_pos = (
-            <int64_t>FRAME_HEADER_SIZE + load_i32(frame + AT_TABLES_SIZE)
-            + load_i32(frame + AT_VISIBLE_SIZE)
-        )
-        record_pos = load_u32(entry + TIMER_AT_RECORD_POS)
-        record_size = load_u32(entry + TIMER_AT_RECORD_SIZE)
-        c = cursor_of(frame + record_pos, record_size)
-        if not next_record(&c, &r):
-            return LOCATE_CONTRADICTED
-        due.tail = r.tail
-        due.tail_size = r.end - r.tail
-        due.attributes = r.attributes
-        due.timestamp = r.timestamp_delta + load_i64(frame + held_pos + BATCH_AT_BASE_TIMESTAMP)
-        due.name_size = entry[TIMER_AT_ID_SIZE]
-        due.name = frame + load_u32(entry + TIMER_AT_ID_POS)
         return LOCATED

@@ -12,7 +12,7 @@ Layer 0: no I/O.
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
-from _core.log.frames cimport FrameHeader
+from _core.log.frames cimport FrameHeader, is_of_partition, is_timer_carry
 from _core.timers.id_index cimport NamedTimer
 from _core.bytes.layout cimport *
 from _core.state.scan cimport LogScan
@@ -65,6 +65,35 @@ cdef class CheckedProjections(Projections):
                 at + TIMER_AT_INDEX, "one timer for each record", f"a second one of record {index}"
             )
         return Projections._apply_timer(self, partition, h, p, entry)
+
+    cdef int _apply_carried(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1:
+        """Report a frame that carries a timer which is not pending, and do not apply it."""
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef int64_t accept_pos, before_pos = -1
+        cdef int32_t i, index, before_index = -1
+        cdef bint is_pending
+        for i in range(h.timer_count):
+            accept_pos = load_i64(entry + TIMER_AT_ACCEPT_POS)
+            index = load_i32(entry + TIMER_AT_INDEX)
+            if accept_pos < before_pos or (accept_pos == before_pos and index <= before_index):
+                return self.fault(
+                    h.position + (entry - p), "timers in the order of their ids",
+                    f"record {index} of {accept_pos} after record {before_index} of {before_pos}",
+                )
+            before_pos, before_index = accept_pos, index
+            if self._is_known(accept_pos):
+                is_pending = self.waiting.holds(accept_pos, index)
+            else:
+                is_pending = self.waiting.cancel(accept_pos, index)
+            if not is_pending:
+                return self.fault(
+                    h.position + (entry - p), "a timer that is pending",
+                    f"it carries record {index} of the frame at {accept_pos}, which is not pending",
+                )
+            entry += TIMER_ENTRY_SIZE
+        return Projections._apply_carried(self, partition, h, p)
 
     cdef int _cancel_pending(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms
@@ -141,7 +170,7 @@ cdef class LogCheck(LogScan):
         self._check_order(h)
         if h.kind == KIND_TOPIC:
             self.declared.add(h.topic_id)
-        if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
+        if is_of_partition(h):
             if h.topic_id not in self.declared and not self._has_damage_here():
                 self.checked.fault(
                     h.position + AT_TOPIC_ID,
@@ -177,7 +206,7 @@ cdef class LogCheck(LogScan):
     ) except -1:
         """Check a frame with records; False if the projections cannot apply it."""
         cdef int64_t gap = h.base_offset - partition.next_offset
-        if h.kind == KIND_ACCEPT and h.timer_count:
+        if h.timer_count and (h.kind == KIND_ACCEPT or is_timer_carry(h)):
             self._check_deliver_times(h, p)
         if h.visible_size == 0 and h.record_count == 0 and h.kind != KIND_DELIVER:
             return True

@@ -4,14 +4,11 @@ from _core.timers.due_queue cimport DueQueue
 from _core.log.frames cimport FrameHeader
 from _core.timers.id_index cimport IdIndex
 from _core.queue.partition cimport Partition
+from _core.timers.cancelled_timers cimport CancelledTimers
 from _core.timers.memtable cimport TimerMemtable
+from _core.timers.moved_frames cimport MovedFrames
 from _core.queue.unit_blocks cimport UnitBlocks
-
-# Records up to next_offset become visible once the log is visible up to end_pos.
-cdef struct VisibleMark:
-    int64_t end_pos
-    int64_t next_offset
-    int32_t handle
+from _core.state.visible_marks cimport VisibleMarks
 
 cdef enum:
     LEVELS_MAX = 255    # a timer entry holds its level in one byte
@@ -19,6 +16,7 @@ cdef enum:
 cdef class Projections:
     cdef readonly DueQueue due
     cdef readonly IdIndex ids
+    cdef readonly MovedFrames moved
     cdef readonly dict topics_by_name
     cdef readonly dict topics_by_id
     cdef readonly dict topics_by_uuid
@@ -30,6 +28,7 @@ cdef class Projections:
     cdef readonly int64_t timers_cancelled
     cdef readonly int64_t timers_replaced
     cdef readonly int64_t timers_delivered
+    cdef readonly int64_t held_bytes
     cdef public TimerMemtable memtable
     cdef public int64_t applied_pos
     cdef public int64_t first_known_pos
@@ -42,12 +41,10 @@ cdef class Projections:
     cdef list uncaptured         # partitions whose producers are not collected yet; None when done
     cdef list lost_ranges
     cdef set dropped             # ids of timers that damage made undeliverable
-    cdef VisibleMark* marks
-    cdef Py_ssize_t mark_head
-    cdef Py_ssize_t mark_count
-    cdef Py_ssize_t mark_capacity
-    cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1
+    cdef CancelledTimers settled # timers completed while others are carried; None: nothing is
+    cdef VisibleMarks marks
     cdef bint _is_lost(self, int64_t pos)
+    cdef bint _is_known(self, int64_t accept_pos)
     cdef bint _is_gone(self, int64_t accept_pos, int32_t index)
     cdef int _note_id(self) except -1
     # Applies a frame whose header and tables are contiguous at p. `live`: it was just appended, and
@@ -63,6 +60,13 @@ cdef class Projections:
     cdef int _apply_timer(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1
+    cdef int _apply_carried(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1
+    cdef int _apply_carried_timer(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1
+    cdef int _note_settled(self, int64_t accept_pos, int32_t index) except -1
     cdef int _apply_cancellation(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1

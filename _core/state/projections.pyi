@@ -6,11 +6,13 @@ from _core.queue.unit_blocks import UnitBlocks
 from _core.timers.due_queue import DueQueue
 from _core.timers.id_index import IdIndex
 from _core.timers.memtable import TimerMemtable
+from _core.timers.moved_frames import MovedFrames
 
 class Projections:
     blocks: UnitBlocks
     due: DueQueue
     ids: IdIndex
+    moved: MovedFrames
     topics_by_name: dict[bytes, Topic]
     topics_by_id: dict[int, Topic]
     topics_by_uuid: dict[bytes, Topic]
@@ -21,6 +23,7 @@ class Projections:
     timers_cancelled: int
     timers_replaced: int
     timers_delivered: int
+    held_bytes: int
     applied_pos: int
     first_known_pos: int
     completed_twice: int
@@ -43,6 +46,8 @@ class Projections:
     def level_offsets(self) -> tuple[int, ...]: ...
     def restore_level_offsets(self, offsets: Sequence[int]) -> None: ...
     def advance_visible(self, pos: int) -> list[Partition]: ...
+    def begin_settled(self) -> None: ...
+    def end_settled(self) -> None: ...
     def set_lost_ranges(self, ranges: list[tuple[int, int]]) -> None: ...
     def timer_state(
         self, topic: Topic, user_id: bytes

@@ -11,19 +11,21 @@ Layer 0: no I/O, no clock. All times come from the frames.
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from _core.bytes.buffer cimport Buf, release, reserve
 from _core.timers.due_queue cimport DueQueue, Timer
-from _core.log.frames cimport FrameHeader, is_run
+from _core.log.frames cimport FrameHeader, is_run, is_timer_carry
 from _core.timers.id_index cimport (
     CANCELLED, DELIVERED, PENDING, STATE_BITS, IdIndex, NamedTimer, NameSlot,
 )
+from _core.timers.cancelled_timers cimport CancelledTimers
+from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, load_u32, store_u32, store_u64
 from _core.queue.partition cimport Partition, Sequenced, Topic
 from _core.queue.unit_blocks cimport UnitBlocks
+from _core.state.visible_marks cimport VisibleMark, VisibleMarks
 
 _UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
 
@@ -39,18 +41,20 @@ cdef class Projections:
     Attributes:
         due: pending timers, by due time and arrival.
         ids: user ids of timers.
+        moved: where carried timers are now.
         topics_by_name, topics_by_id, topics_by_uuid: live topics; the last by the 16 bytes of the
             UUID.
         blocks: ConsumeQueue units that were read from files.
         partitions: every partition by its handle, an in-process number that timers refer to; None
             if it is deleted.
         accepted_records, timers_accepted, ...: totals since the start of the replay.
+        held_bytes: total of what accepted timers took in the log.
         id_key: key of the hash of the id index.
         completed_twice: number of timers that a frame completed although they were completed
             before. It happens when damaged bytes have become readable again.
         applied_pos: log position of the control frame that is being replayed.
-        first_known_pos: timers accepted below this log position are unknown: their frames were
-            freed before the replay began.
+        first_known_pos: timers accepted below this log position are unknown unless they were
+            carried: their frames were freed before the replay began.
         producer_id_seen: highest producer id of any batch, -1 for none.
         memtable: records each change of timers and ids for the next checkpoint; None if changes are
             not recorded.
@@ -64,15 +68,14 @@ cdef class Projections:
         """
         self.due = DueQueue()
         self.ids = IdIndex(id_key)
+        self.moved = MovedFrames()
+        self.marks = VisibleMarks()
         self.id_key = id_key
         self.topics_by_name, self.topics_by_id, self.topics_by_uuid = {}, {}, {}
         self.partitions = []
         self.lost_ranges, self.dropped = [], set()
         self.producer_id_seen = -1
         self.blocks = UnitBlocks(size_max=_UNIT_BLOCKS_MAX_BYTES)
-
-    def __dealloc__(self):
-        free(self.marks)
 
     # Topics
 
@@ -177,14 +180,14 @@ cdef class Projections:
         """The totals, in the order of `restore_totals`."""
         return (
             self.accepted_records, self.accepted_frames, self.timers_accepted,
-            self.timers_cancelled, self.timers_replaced, self.timers_delivered,
+            self.timers_cancelled, self.timers_replaced, self.timers_delivered, self.held_bytes,
         )
 
     def restore_totals(self, totals not None):
         """Continue counting from these totals."""
         (
             self.accepted_records, self.accepted_frames, self.timers_accepted,
-            self.timers_cancelled, self.timers_replaced, self.timers_delivered,
+            self.timers_cancelled, self.timers_replaced, self.timers_delivered, self.held_bytes,
         ) = totals
 
     # Restoring a checkpoint
@@ -245,25 +248,6 @@ cdef class Projections:
 
     # Visibility
 
-    cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1:
-        cdef VisibleMark* grown
-        cdef Py_ssize_t i, capacity
-        if self.mark_count == self.mark_capacity:
-            capacity = self.mark_capacity * 2 if self.mark_capacity else 256
-            grown = <VisibleMark*>malloc(capacity * sizeof(VisibleMark))
-            if grown == NULL:
-                raise MemoryError("cannot allocate the list of records not yet visible")
-            for i in range(self.mark_count):
-                grown[i] = self.marks[(self.mark_head + i) % self.mark_capacity]
-            free(self.marks)
-            self.marks = grown
-            self.mark_head = 0
-            self.mark_capacity = capacity
-        i = (self.mark_head + self.mark_count) % self.mark_capacity
-        self.marks[i] = VisibleMark(end_pos, next_offset, handle)
-        self.mark_count += 1
-        return 0
-
     def advance_visible(self, int64_t pos):
         """Make the records below log position `pos` visible, so that they may be fetched.
 
@@ -271,11 +255,11 @@ cdef class Projections:
             The partitions with new visible records and parked fetches.
         """
         cdef Partition partition
-        cdef VisibleMark* mark
+        cdef const VisibleMark* mark
         woken = {}  # a dict, for its order: many partitions may wake at once
-        while self.mark_count:
-            mark = &self.marks[self.mark_head]
-            if mark.end_pos > pos:
+        while True:
+            mark = self.marks.first_until(pos)
+            if mark == NULL:
                 break
             partition = <Partition>self.partitions[mark.handle]
             if partition is not None:
@@ -283,8 +267,7 @@ cdef class Projections:
                 partition.visible_offset = max(partition.visible_offset, mark.next_offset)
                 if partition.waiters:
                     woken[partition] = True
-            self.mark_head = (self.mark_head + 1) % self.mark_capacity
-            self.mark_count -= 1
+            self.marks.drop_first()
         return list(woken)
 
     # Frames
@@ -301,15 +284,23 @@ cdef class Projections:
 
     cdef bint _is_gone(self, int64_t accept_pos, int32_t index):
         """Whether damage, or the freeing of its frame, removed the timer or kept it out."""
-        if accept_pos < self.first_known_pos:
+        return not self._is_known(accept_pos) or (
+            bool(self.dropped) and (accept_pos, index) in self.dropped
+        )
+
+    cdef bint _is_known(self, int64_t accept_pos):
+        """Whether the accept frame, or a carry frame in its place, was applied."""
+        if self.moved.holds(accept_pos):
             return True
-        if self.lost_ranges and self._is_lost(accept_pos):
-            return True
-        return bool(self.dropped) and (accept_pos, index) in self.dropped
+        return accept_pos >= self.first_known_pos and not (
+            self.lost_ranges and self._is_lost(accept_pos)
+        )
 
     cdef int apply(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1:
+        if is_timer_carry(h):
+            return self._apply_carried(partition, h, p)
         partition.log_bytes += h.size
         if h.kind == KIND_ACCEPT:
             self.accepted_frames += 1
@@ -340,7 +331,7 @@ cdef class Projections:
             partition.add_units(end - h.base_offset, h.position, h.size, h.tags)
         partition.running_max = h.running_max
         partition.confirmed_pos = h.position
-        self._add_mark(h.position + h.size, partition.next_offset, partition.handle)
+        self.marks.add(h.position + h.size, partition.next_offset, partition.handle)
         return 0
 
     cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1:
@@ -363,6 +354,7 @@ cdef class Projections:
         cdef const uint8_t* timer = p + FRAME_HEADER_SIZE
         cdef const uint8_t* cancel = timer + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
         cdef int32_t timers = h.timer_count, cancels = h.cancel_count
+        self.held_bytes += h.held_size + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
         while timers or cancels:
             if timers and (
                 not cancels or load_i32(timer + TIMER_AT_INDEX) < load_i32(cancel + CANCEL_AT_INDEX)
@@ -385,6 +377,7 @@ cdef class Projections:
             return 0
         if self.memtable is not None:
             self.memtable.complete(known.position, known.record_index)
+        self._note_settled(known.position, known.record_index)
         if self.dropped and (known.position, known.record_index) in self.dropped:
             return 1  # not in the queue now, but a later start finds it there
         self.due.cancel(known.position, known.record_index, known.partition)
@@ -420,10 +413,73 @@ cdef class Projections:
         if self.memtable is not None:
             self.memtable.push(
                 &timer, h.topic_id, partition.index, entry[TIMER_AT_LEVEL],
-                load_i64(entry + TIMER_AT_LEVEL_OFFSET),
+                load_i64(entry + TIMER_AT_LEVEL_OFFSET), timer.position,
             )
         self.timers_accepted += 1
         return 0
+
+    # Carried timers
+
+    def begin_settled(self):
+        """Note from now on which timers are completed, so that a carry leaves them out."""
+        self.settled = CancelledTimers()
+
+    def end_settled(self):
+        """Forget what was noted since `begin_settled`."""
+        self.settled = None
+
+    cdef int _note_settled(self, int64_t accept_pos, int32_t index) except -1:
+        if self.settled is not None:
+            self.settled.cancel(accept_pos, index)
+        return 0
+
+    cdef int _apply_carried(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1:
+        """Apply a carry frame: its timers are there now. Timers of freed frames become pending."""
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef int64_t accept_pos, known_pos = -1
+        cdef int32_t i
+        cdef bint is_known = True
+        for i in range(h.timer_count):
+            accept_pos = load_i64(entry + TIMER_AT_ACCEPT_POS)
+            if accept_pos != known_pos:
+                known_pos = accept_pos
+                is_known = self._is_known(accept_pos)
+                self.moved.put(accept_pos, h.position)
+            if not is_known:
+                self._apply_carried_timer(partition, h, p, entry)
+            if self.memtable is not None:
+                self.memtable.push_carried(entry, h.topic_id, partition.index, h.position)
+            entry += TIMER_ENTRY_SIZE
+        return 0
+
+    cdef int _apply_carried_timer(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1:
+        """Make a timer pending whose accept frame was freed before the replay began."""
+        cdef Timer timer
+        cdef NamedTimer named
+        cdef int level = entry[TIMER_AT_LEVEL]
+        timer.due_ms = load_i64(entry + TIMER_AT_DUE)
+        timer.position = load_i64(entry + TIMER_AT_ACCEPT_POS)
+        timer.record_index = load_i32(entry + TIMER_AT_INDEX)
+        timer.partition = partition.handle
+        if entry[TIMER_AT_ID_SIZE]:
+            named.position = timer.position
+            named.record_index = timer.record_index
+            named.partition = timer.partition
+            named.due_ms = timer.due_ms
+            named.completed_pos = 0
+            named.state = PENDING
+            self.ids.put(
+                h.topic_id, p + load_u32(entry + TIMER_AT_ID_POS), entry[TIMER_AT_ID_SIZE], &named
+            )
+            self._note_id()
+        self.level_next[level] = max(
+            self.level_next[level], load_i64(entry + TIMER_AT_LEVEL_OFFSET) + 1
+        )
+        return self.due.push(&timer)
 
     cdef int _apply_cancellation(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
@@ -477,6 +533,7 @@ cdef class Projections:
                     self.completed_twice += 1
             if self.memtable is not None:
                 self.memtable.complete(accept_pos, index)
+            self._note_settled(accept_pos, index)
             if size and self.ids.complete(
                 h.topic_id, name, size, accept_pos, index, state,
                 h.position + h.size,

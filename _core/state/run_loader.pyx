@@ -12,6 +12,7 @@ from libc.stdlib cimport free, malloc
 
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.timers.id_index cimport SHARD_BITS, STATE_BITS, IdIndex, NameKey, NameShard, NameSlot
+from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, load_u32, load_u64
 from _core.state.projections cimport Projections
@@ -31,7 +32,9 @@ cdef class RunLoader:
 
     cdef readonly int64_t timers
     cdef readonly int64_t ids
+    cdef Projections projections
     cdef DueQueue due
+    cdef MovedFrames moved
     cdef IdIndex index
     cdef int32_t* topic_ids       # ascending
     cdef int32_t* firsts          # start of each topic's handles in `handles`, and their end
@@ -44,7 +47,9 @@ cdef class RunLoader:
         cdef Py_ssize_t i = 0, used = 0
         topics = sorted(projections.topics_by_id.items())
         total = sum([len(topic.partitions) for _, topic in topics])
+        self.projections = projections
         self.due = projections.due
+        self.moved = projections.moved
         self.index = projections.ids
         self.topic_ids = <int32_t*>malloc((len(topics) + 1) * sizeof(int32_t))
         self.firsts = <int32_t*>malloc((len(topics) + 1) * sizeof(int32_t))
@@ -96,6 +101,7 @@ cdef class RunLoader:
         cdef const uint8_t* row = <const uint8_t*><const char*>rows
         cdef const uint8_t* end = row + len(rows)
         cdef Timer timer
+        cdef int64_t body_pos
         with nogil:
             while row < end:
                 timer.partition = self._find_handle(
@@ -107,6 +113,10 @@ cdef class RunLoader:
                     timer.record_index = load_i32(row + RUN_TIMER_AT_INDEX)
                     self.due.push(&timer)
                     self.timers += 1
+                    body_pos = load_i64(row + RUN_TIMER_AT_BODY_POS)
+                    if body_pos != timer.position:
+                        with gil:
+                            self.moved.put(timer.position, body_pos)
                 row += RUN_TIMER_SIZE
 
     cdef int _put_id(self, const uint8_t* row, int32_t handle) except -1 nogil:
@@ -122,6 +132,8 @@ cdef class RunLoader:
             slot = self.index._find_slot(&key)
             shard.count += 1
             self.index.count += 1
+        else:
+            self.index.count_slot(slot, -1)
         slot.hash_high = key.hash_high
         slot.hash_low = key.hash_low
         slot.topic_id = key.topic_id
@@ -130,6 +142,8 @@ cdef class RunLoader:
         slot.completed_pos = load_i64(row + RUN_ID_AT_COMPLETED_POS)
         slot.record_index = load_i32(row + RUN_ID_AT_INDEX)
         slot.partition_state = <uint32_t>handle << STATE_BITS | row[RUN_ID_AT_STATE]
+        self.index.count_slot(slot, 1)
+        self.index.touched = slot
         return 0
 
     def load_ids(self, bytes rows not None):
@@ -153,3 +167,21 @@ cdef class RunLoader:
                     self._put_id(row, handle)
                     self.ids += 1
                 row += RUN_ID_SIZE
+
+    def carry_ids(self, bytes rows not None):
+        """Apply the ids of a carry frame: put them into the index and the memtable.
+
+        Args:
+            rows: as in `load_ids`.
+        """
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        cdef int32_t handle
+        while row < end:
+            handle = self._find_handle(
+                load_i32(row + RUN_ID_AT_TOPIC_ID), load_i32(row + RUN_ID_AT_PARTITION)
+            )
+            if handle != NO_HANDLE:
+                self._put_id(row, handle)
+                self.projections._note_id()
+            row += RUN_ID_SIZE

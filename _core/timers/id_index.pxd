@@ -47,6 +47,7 @@ cdef void siphash(
 
 cdef class IdIndex:
     cdef readonly int64_t count          # entries, including expired ones not dropped yet
+    cdef readonly int64_t completed_count    # those of completed timers among them
     cdef int64_t allocated_bytes
     cdef uint64_t key[2]
     cdef readonly int64_t forget_pos     # timers that were completed below it are forgotten
@@ -72,6 +73,8 @@ cdef class IdIndex:
     ) except -1 nogil
     # Hides all ids of a topic for good: topic ids are not reused.
     cdef int forget_topic(self, int32_t topic_id) except -1 nogil
+    # Counts what a slot holds: -1 before it changes, 1 after it.
+    cdef void count_slot(self, const NameSlot* slot, int sign) noexcept nogil
     cdef NameKey _key_of(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size
     ) noexcept nogil

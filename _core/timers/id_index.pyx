@@ -15,9 +15,16 @@ Layer 0: no I/O, no clock. Used by the event loop thread.
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
+
+from _core.bytes.layout cimport (
+    RUN_ID_AT_COMPLETED_POS, RUN_ID_AT_HASH_HIGH, RUN_ID_AT_HASH_LOW, RUN_ID_AT_TOPIC_ID,
+    RUN_ID_SIZE,
+)
+from _core.bytes.octets cimport load_i32, load_i64, load_u32, load_u64
 
 cdef enum:
     KEY_BYTES = 16
@@ -131,6 +138,7 @@ cdef class IdIndex:
 
     Attributes:
         count: number of entries, including expired ones that are not dropped yet.
+        completed_count: those of them whose timers were delivered or cancelled.
         forget_pos: log position; ids of timers that frames below it completed have expired.
     """
 
@@ -225,7 +233,10 @@ cdef class IdIndex:
         moved.count = 0
         for i in range(shard.capacity):
             slot = &shard.slots[i]
-            if slot.partition_state == 0 or self._is_dead(slot):
+            if slot.partition_state == 0:
+                continue
+            if self._is_dead(slot):
+                self.count_slot(slot, -1)
                 continue
             at = home_slot(slot.hash_high, capacity)
             while moved.slots[at].partition_state != 0:
@@ -239,6 +250,10 @@ cdef class IdIndex:
         return True
 
     # Entries
+
+    cdef void count_slot(self, const NameSlot* slot, int sign) noexcept nogil:
+        if slot.completed_pos:
+            self.completed_count += sign
 
     cdef bint find(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, NamedTimer* out
@@ -274,6 +289,8 @@ cdef class IdIndex:
             slot = self._find_slot(&key)
             shard.count += 1
             self.count += 1
+        else:
+            self.count_slot(slot, -1)
         slot.hash_high = key.hash_high
         slot.hash_low = key.hash_low
         slot.topic_id = topic_id
@@ -282,6 +299,7 @@ cdef class IdIndex:
         slot.completed_pos = timer.completed_pos
         slot.record_index = timer.record_index
         slot.partition_state = <uint32_t>timer.partition << STATE_BITS | <uint32_t>timer.state
+        self.count_slot(slot, 1)
         self.touched = slot
         return 0
 
@@ -300,7 +318,9 @@ cdef class IdIndex:
             return 0
         if slot.position != position or slot.record_index != record_index:
             return 0
+        self.count_slot(slot, -1)
         slot.completed_pos = completed_pos
+        self.count_slot(slot, 1)
         slot.partition_state = slot.partition_state >> STATE_BITS << STATE_BITS | <uint32_t>state
         self.touched = slot
         return 1
@@ -321,6 +341,36 @@ cdef class IdIndex:
         self.forgotten[topic_id >> 3] |= 1 << (topic_id & 7)
         return 0
 
+    def current_rows(self, bytes rows not None):
+        """Return the rows of an id run that say what the index says now, of completed timers only.
+
+        Args:
+            rows: whole rows, as `RunMerge.take` returns them.
+        """
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, len(rows))
+        cdef uint8_t* out = <uint8_t*><char*>found
+        cdef const NameSlot* slot
+        cdef NameKey key
+        cdef Py_ssize_t used = 0
+        with nogil:
+            while row + RUN_ID_SIZE <= end:
+                key = NameKey(
+                    load_u64(row + RUN_ID_AT_HASH_HIGH), load_u32(row + RUN_ID_AT_HASH_LOW),
+                    load_i32(row + RUN_ID_AT_TOPIC_ID),
+                )
+                slot = self._find_slot(&key)
+                if (
+                    slot != NULL and slot.partition_state != 0 and not self._is_dead(slot)
+                    and slot.completed_pos != 0
+                    and slot.completed_pos == load_i64(row + RUN_ID_AT_COMPLETED_POS)
+                ):
+                    memcpy(out + used, row, RUN_ID_SIZE)
+                    used += RUN_ID_SIZE
+                row += RUN_ID_SIZE
+        return found[:used]
+
     def forget_below(self, int64_t pos):
         """Let the ids of timers expire that frames below log position `pos` completed.
 
@@ -340,6 +390,7 @@ cdef class IdIndex:
                 if shard.slots[self.cursor_slot].partition_state != 0 and self._is_dead(
                     &shard.slots[self.cursor_slot]
                 ):
+                    self.count_slot(&shard.slots[self.cursor_slot], -1)
                     free_slot(shard, self.cursor_slot)    # another entry may move to this slot
                     self.count -= 1
                 else:

@@ -4,6 +4,11 @@ from _core.timers.due_queue cimport Timer
 from _core.timers.id_index cimport NameSlot
 from _core.timers.run_rows cimport RowKey
 
+cdef enum:
+    ROWS_PUSHED = 0
+    ROWS_COMPLETED = 1
+    ROWS_NAMED = 2
+
 # Rows of one size, in chunks so that growing never moves them.
 cdef struct Rows:
     uint8_t** chunks
@@ -11,11 +16,13 @@ cdef struct Rows:
     int64_t chunk_count
     int64_t chunk_capacity
     int64_t row_size
+    int kind               # ROWS_*
 
 cdef struct PushedTimer:
     int64_t due_ms
     int64_t position
     int64_t level_offset
+    int64_t body_pos
     int32_t record_index
     int32_t topic_id
     int32_t partition      # its index in the topic
@@ -45,7 +52,11 @@ cdef class TimerMemtable:
     cdef SortedRows sorted_named
     cdef int push(
         self, const Timer* timer, int32_t topic_id, int32_t partition, int level,
-        int64_t level_offset
+        int64_t level_offset, int64_t body_pos
+    ) except -1
+    # Adds a timer that a carry frame at `body_pos` holds; `entry` is that of its table.
+    cdef int push_carried(
+        self, const uint8_t* entry, int32_t topic_id, int32_t partition, int64_t body_pos
     ) except -1
     cdef int complete(self, int64_t position, int32_t record_index) except -1
     # Adds a change of an id: `slot` as it is in the index now. `partition` is an index in the
@@ -54,5 +65,6 @@ cdef class TimerMemtable:
     cdef bint _sort_all(self) noexcept nogil
     cdef void _free_refs(self) noexcept nogil
     cdef void _free_all(self) noexcept nogil
+    cdef bint _is_new(self, const SortRef* ref) noexcept nogil
     cdef Py_ssize_t _fill_timers(self, uint8_t* out, Py_ssize_t size) noexcept nogil
     cdef Py_ssize_t _fill_ids(self, uint8_t* out, Py_ssize_t size) noexcept nogil

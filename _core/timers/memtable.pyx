@@ -2,12 +2,12 @@
 
     event loop: push, complete, name -> [checkpoint swaps memtables] -> thread: sort -> next_block
 
-The event loop adds a row for each timer pushed, each timer completed and each change of an id, in
-the order of the log. At a checkpoint it replaces the memtable by a new one, and a thread sorts the
-old one and writes its rows as blocks of a run file. A timer that was pushed and completed within
-one memtable yields no row, and an id only its last change.
+The event loop adds a row for each timer pushed or carried, each timer completed and each change of
+an id, in the order of the log. At a checkpoint it replaces the memtable by a new one, and a thread
+sorts the old one and writes its rows as blocks of a run file. A timer that was pushed and completed
+within one memtable yields no row, and an id only its last change.
 
-A row takes 40 bytes for a timer, 16 for a completed timer and 48 for a change of an id, and 24 more
+A row takes 48 bytes for a timer, 16 for a completed timer and 48 for a change of an id, and 24 more
 while it is sorted and written.
 
 Layer 0: no I/O, no clock. Used by one thread at a time.
@@ -22,7 +22,7 @@ from libc.string cimport memcpy, memset
 from _core.timers.due_queue cimport Timer
 from _core.timers.id_index cimport STATE_BITS, NameSlot
 from _core.bytes.layout cimport *
-from _core.bytes.octets cimport store_u32, store_u64
+from _core.bytes.octets cimport load_i32, load_i64, store_u32, store_u64
 from _core.timers.run_rows cimport RowKey, is_key_before, is_key_equal
 
 cdef enum:
@@ -123,17 +123,14 @@ cdef RowKey key_of(const Rows* rows, int64_t i) noexcept nogil:
     cdef const NameSlot* slot
     cdef const CompletedTimer* completed
     cdef const PushedTimer* pushed
-    if rows.row_size == sizeof(NameSlot):
+    if rows.kind == ROWS_NAMED:
         slot = <const NameSlot*>row_at(rows, i)
         return RowKey(slot.hash_high, slot.hash_low, slot.topic_id)
-    if rows.row_size == sizeof(CompletedTimer):
+    if rows.kind == ROWS_COMPLETED:
         completed = <const CompletedTimer*>row_at(rows, i)
         return RowKey(<uint64_t>completed.position, <uint32_t>completed.record_index, 0)
     pushed = <const PushedTimer*>row_at(rows, i)
     return RowKey(<uint64_t>pushed.position, <uint32_t>pushed.record_index, 0)
-
-
-assert sizeof(NameSlot) != sizeof(PushedTimer) != sizeof(CompletedTimer) != sizeof(NameSlot)
 
 
 cdef bint sort_rows(const Rows* rows, SortedRows* out) noexcept nogil:
@@ -157,7 +154,7 @@ cdef bint sort_rows(const Rows* rows, SortedRows* out) noexcept nogil:
 
 
 cdef inline void skip_repeats(SortedRows* rows) noexcept nogil:
-    """Skip to the last of equal keys. An undamaged log has no two such rows for one timer."""
+    """Skip to the last of equal keys: a timer has a row for each frame that held it."""
     while rows.next + 1 < rows.count and is_key_equal(
         &rows.refs[rows.next].key, &rows.refs[rows.next + 1].key
     ):
@@ -175,8 +172,11 @@ cdef class TimerMemtable:
 
     def __cinit__(self):
         self.pushed.row_size = sizeof(PushedTimer)
+        self.pushed.kind = ROWS_PUSHED
         self.completed.row_size = sizeof(CompletedTimer)
+        self.completed.kind = ROWS_COMPLETED
         self.named.row_size = sizeof(NameSlot)
+        self.named.kind = ROWS_NAMED
 
     def __dealloc__(self):
         self._free_all()
@@ -185,14 +185,26 @@ cdef class TimerMemtable:
 
     cdef int push(
         self, const Timer* timer, int32_t topic_id, int32_t partition, int level,
-        int64_t level_offset
+        int64_t level_offset, int64_t body_pos
     ) except -1:
         assert not self.is_sorted
         (<PushedTimer*>new_row(&self.pushed))[0] = PushedTimer(
-            timer.due_ms, timer.position, level_offset, timer.record_index, topic_id, partition,
-            level,
+            timer.due_ms, timer.position, level_offset, body_pos, timer.record_index, topic_id,
+            partition, level,
         )
         return 0
+
+    cdef int push_carried(
+        self, const uint8_t* entry, int32_t topic_id, int32_t partition, int64_t body_pos
+    ) except -1:
+        cdef Timer timer
+        timer.due_ms = load_i64(entry + TIMER_AT_DUE)
+        timer.position = load_i64(entry + TIMER_AT_ACCEPT_POS)
+        timer.record_index = load_i32(entry + TIMER_AT_INDEX)
+        return self.push(
+            &timer, topic_id, partition, entry[TIMER_AT_LEVEL],
+            load_i64(entry + TIMER_AT_LEVEL_OFFSET), body_pos,
+        )
 
     cdef int complete(self, int64_t position, int32_t record_index) except -1:
         assert not self.is_sorted
@@ -223,6 +235,11 @@ cdef class TimerMemtable:
         assert not self.is_sorted
         append_rows(&self.pushed, &newer.pushed)
         append_rows(&self.completed, &newer.completed)
+
+    def add_ids(self, TimerMemtable newer not None):
+        """Append a copy of the rows of ids of the next memtable; otherwise as `add_timers`."""
+        assert not self.is_sorted
+        append_rows(&self.named, &newer.named)
 
     def absorb(self, TimerMemtable newer not None):
         """Append the rows of the next memtable. Rows may be added to this memtable again.
@@ -266,9 +283,15 @@ cdef class TimerMemtable:
         free_rows(&self.completed)
         free_rows(&self.named)
 
-    cdef Py_ssize_t _fill_timers(self, uint8_t* out, Py_ssize_t size) noexcept nogil:
-        """Write rows of at most `size` bytes, without timers that were pushed and completed.
+    cdef bint _is_new(self, const SortRef* ref) noexcept nogil:
+        """Whether a row of `pushed` is that of the accept frame: no older run has the timer."""
+        cdef const PushedTimer* timer = <const PushedTimer*>row_at(&self.pushed, ref.at)
+        return timer.body_pos == timer.position
 
+    cdef Py_ssize_t _fill_timers(self, uint8_t* out, Py_ssize_t size) noexcept nogil:
+        """Write rows of at most `size` bytes, without timers that were accepted and completed.
+
+        A timer that was carried and completed may have an older row in a run: its completion stays.
         Returns the number of bytes.
         """
         cdef SortedRows* pushed = &self.sorted_pushed
@@ -276,27 +299,33 @@ cdef class TimerMemtable:
         cdef const PushedTimer* timer
         cdef const SortRef* ref
         cdef Py_ssize_t used = 0
+        cdef bint is_new, is_equal, has_pushed
         while used + RUN_TIMER_SIZE <= size:
             skip_repeats(completed)
-            skip_repeats(pushed)
             if completed.next < completed.count:
                 ref = &completed.refs[completed.next]
-                if pushed.next == pushed.count or is_key_before(
+                has_pushed = pushed.next < pushed.count
+                is_equal = has_pushed and is_key_equal(&ref.key, &pushed.refs[pushed.next].key)
+                if is_equal or not has_pushed or is_key_before(
                     &ref.key, &pushed.refs[pushed.next].key
                 ):
-                    memset(out + used, 0, RUN_COMPLETED_SIZE)
-                    store_u64(out + used + RUN_COMPLETED_AT_ACCEPT_POS, ref.key.high)
-                    store_u32(out + used + RUN_COMPLETED_AT_INDEX, ref.key.low)
-                    out[used + RUN_COMPLETED_AT_KIND] = RUN_ROW_COMPLETED
-                    used += RUN_COMPLETED_SIZE
+                    is_new = False
+                    if is_equal:
+                        # Its first row says whether a run before this memtable has it.
+                        is_new = self._is_new(&pushed.refs[pushed.next])
+                        skip_repeats(pushed)
+                    if not is_new:
+                        memset(out + used, 0, RUN_COMPLETED_SIZE)
+                        store_u64(out + used + RUN_COMPLETED_AT_ACCEPT_POS, ref.key.high)
+                        store_u32(out + used + RUN_COMPLETED_AT_INDEX, ref.key.low)
+                        out[used + RUN_COMPLETED_AT_KIND] = RUN_ROW_COMPLETED
+                        used += RUN_COMPLETED_SIZE
                     completed.next += 1
-                    continue
-                if is_key_equal(&ref.key, &pushed.refs[pushed.next].key):
-                    completed.next += 1
-                    pushed.next += 1
+                    pushed.next += is_equal
                     continue
             elif pushed.next == pushed.count:
                 break
+            skip_repeats(pushed)
             timer = <const PushedTimer*>row_at(&self.pushed, pushed.refs[pushed.next].at)
             pushed.next += 1
             memset(out + used, 0, RUN_TIMER_SIZE)
@@ -308,7 +337,7 @@ cdef class TimerMemtable:
             store_u64(out + used + RUN_TIMER_AT_LEVEL_OFFSET, timer.level_offset)
             store_u32(out + used + RUN_TIMER_AT_TOPIC_ID, timer.topic_id)
             store_u32(out + used + RUN_TIMER_AT_PARTITION, timer.partition)
-            store_u64(out + used + RUN_TIMER_AT_BODY_POS, timer.position)
+            store_u64(out + used + RUN_TIMER_AT_BODY_POS, timer.body_pos)
             used += RUN_TIMER_SIZE
         return used
 

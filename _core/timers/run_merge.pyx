@@ -1,7 +1,9 @@
 """A k-way merge of sorted runs into one run, without the rows that are obsolete.
 
     rows of one key                           result
-    a pending and a completed timer row       neither
+    a pending and a completed timer row       neither, if the pending one is that of the accept
+                                              frame; else the completed one
+    pending rows alone, of a carried timer    the newest
     a completed row alone                     kept until a merge includes the run with its timer
     an id in several runs                     the newest row
     a row of a topic that no longer exists    dropped
@@ -58,8 +60,7 @@ cdef bint is_row_sound(int kind, const uint8_t* row, Py_ssize_t left) noexcept n
         and load_i64(row + RUN_TIMER_AT_LEVEL_OFFSET) >= -1
         and load_i32(row + RUN_TIMER_AT_TOPIC_ID) >= 0
         and 0 <= load_i32(row + RUN_TIMER_AT_PARTITION) < PARTITION_MAX
-        # Only a later version writes rows of relocated records.
-        and load_i64(row + RUN_TIMER_AT_BODY_POS) == load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
+        and load_i64(row + RUN_TIMER_AT_BODY_POS) >= load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
     )
 
 
@@ -80,6 +81,11 @@ cdef Py_ssize_t find_unsound(
         at += size_of_row(kind, rows + at)
         count[0] += 1
     return -1
+
+
+cdef inline bint is_first_row(const uint8_t* row) noexcept nogil:
+    """Whether a row of a pending timer is that of its accept frame: no older run has the timer."""
+    return load_i64(row + RUN_TIMER_AT_BODY_POS) == load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
 
 
 cdef class RowCheck:
@@ -194,18 +200,25 @@ cdef class RunMerge:
     cdef void _merge_equal(self, const RowKey* key) noexcept nogil:
         """Consume the rows with that key, one from each run that has it; emit one row or none."""
         cdef const uint8_t* newest = NULL
+        cdef const uint8_t* completed = NULL
         cdef MergeSource* source
-        cdef bint has_pending = False, has_completed = False
+        cdef bint has_first = False
         cdef Py_ssize_t i
         for i in range(self.source_count):
             source = &self.sources[i]
             if source.row < source.end and is_key_equal(&source.key, key):
                 newest = source.row
-                has_pending |= newest[RUN_TIMER_AT_KIND] == RUN_ROW_PENDING
-                has_completed |= newest[RUN_TIMER_AT_KIND] == RUN_ROW_COMPLETED
+                if self.kind == RUN_TIMERS:
+                    if newest[RUN_TIMER_AT_KIND] == RUN_ROW_COMPLETED:
+                        completed = newest
+                    else:
+                        has_first |= is_first_row(newest)
                 self._step(source)
-        if self.kind == RUN_IDS or not (has_pending and has_completed):
+        if completed == NULL:
             self._emit(newest)
+        elif not has_first:
+            # An older run may have the row of the accept frame.
+            self._emit(completed)
 
     cdef Py_ssize_t _merge(self) noexcept nogil:
         """Merge until a source's block is used up or the output is full.

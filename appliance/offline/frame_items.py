@@ -29,13 +29,21 @@ from _core.bytes.layout import (
     KIND_PRODUCER,
     KIND_TOPIC,
     KIND_VERDICT,
+    RUN_IDS,
     TIMER_ENTRY_SIZE,
 )
 from _core.bytes.record_list import records
 from _core.log.frames import read_header
 from appliance.errors import CorruptionError, RequestError
 from appliance.store.log.frame_kinds import kind_name
-from appliance.store.state.carry_frames import VALUE_LEVELS, decode_carry, decode_levels
+from appliance.store.runs.run_files import rows_of
+from appliance.store.state.carry_frames import (
+    VALUE_IDS,
+    VALUE_LEVELS,
+    decode_carry,
+    decode_ids,
+    decode_levels,
+)
 from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     TopicFrame,
@@ -313,6 +321,9 @@ def _carried(value: Value) -> Item:
         item: Item = {"kind": "sequences", "partition": partition, "producers": plain(producers)}
     elif value.kind == VALUE_LEVELS:
         item = {"kind": "levels", "next_offsets": decode_levels(value.payload)}
+    elif value.kind == VALUE_IDS:
+        rows = rows_of(RUN_IDS, decode_ids(value.payload))
+        item = {"kind": "ids", "ids": [plain(row) for row in rows]}
     else:
         item = {"kind": kind_name(value.kind), "payload": _DECODERS[value.kind](value.payload)}
     return item | {"topic_id": value.topic_id} if value.topic_id else item

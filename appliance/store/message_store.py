@@ -16,6 +16,7 @@ from typing import Final
 
 from _core.bytes.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
 from _core.log.tail import ROOM_CONTROL
+from _core.paths.timer_carry import TimerCarry
 from _core.queue.partition import Partition, Topic
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
@@ -24,7 +25,11 @@ from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile, L
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
+from appliance.store.head.carrier import Carrier
+from appliance.store.head.control_carrier import ControlCarrier
 from appliance.store.head.head_freer import HeadFreer, remove_segments
+from appliance.store.head.id_carrier import IdCarrier
+from appliance.store.head.timer_carrier import TimerCarrier
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
@@ -41,6 +46,7 @@ from appliance.store.recovery.restored import forget_restored, is_restored
 from appliance.store.recovery.start import Start
 from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
+from appliance.store.runs.run_set import Runs
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
@@ -53,9 +59,12 @@ from appliance.store.state.snapshot import KnownDamage
 from appliance.store.state.state import State
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem, Lock
-from appliance.units import NS_PER_MS
+from appliance.units import KIB, NS_PER_MS
 
 SALT_SIZE: Final = 4
+
+CARRY_FRAME_BYTES: Final = 256 * KIB
+"""A carry frame of timers ends once it has this many bytes of records."""
 
 _log = logging.getLogger(__name__)
 
@@ -244,12 +253,13 @@ class MessageStore:
         scan, state = start.scan, self.state
         end = find_end(scan, start.flushed)
         tail = TAILS[stop, end]
+        state.projections.moved.start = self.log.start_pos
         self._note_damage(start, verdict)
         is_fresh = start.last_frame[0] < 0 and not self.log.has_segments
         epoch = next_epoch(max(scan.epoch, start.knowledge.epoch), self._clock.wall_ms())
         state.salt = state.salt or scan.salt
         if is_fresh:
-            state.salt = int.from_bytes(secrets.token_bytes(SALT_SIZE)) or 1
+            state.begin_log(int.from_bytes(secrets.token_bytes(SALT_SIZE)) or 1)
         self._checkpoint.log = LogIdentity(
             cluster=state.cluster, start=self.log.start_pos, salt=state.salt, epoch=epoch
         )
@@ -340,8 +350,10 @@ class MessageStore:
             self.state,
             self.checkpoints,
             start.runs,
-            append=self._try_append,
-            id_memory_ms=self._config.completed_id_memory_ms,
+            movers=self._movers(start.runs),
+            carriers=self._carriers(start.runs),
+            kept_bytes=lambda: 0,
+            may_carry=lambda: True,
             payload_max=self._config.segment_size_bytes // 2,
         )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
@@ -356,6 +368,20 @@ class MessageStore:
         )
         self.disk_space.check()
         self.snapshots = LogSnapshots(self._files)
+
+    def _movers(self, runs: Runs) -> list[Carrier]:
+        """What moves timers and records out of the log's head."""
+        path = TimerCarry(self.writer, batch_size_max=CARRY_FRAME_BYTES)
+        return [TimerCarrier(self._clock, self.log, runs, self.state.projections, path)]
+
+    def _carriers(self, runs: Runs) -> list[Carrier]:
+        """What repeats the rest of the state; ids refer to topics."""
+        payload_max = self._config.segment_size_bytes // 2
+        append = self._try_append
+        return [
+            ControlCarrier(self.state, append=append, payload_max=payload_max),
+            IdCarrier(runs, self.state.projections, append=append, payload_max=payload_max),
+        ]
 
     def new_key_index(
         self, decompress: Callable[[int, memoryview], bytes], *, left_out: Set[int], is_on: bool

@@ -1,33 +1,33 @@
-"""Frees the first segments of the log when nothing in them is needed any longer.
+"""Frees the first segments of the log; what still lives in them is moved to its end first.
 
-    loop     limit     the first kept record, the oldest remembered ids
-    thread   FindJob   the first pending timer, in the runs and in what no run holds yet
-    loop     carry     appends the control state again, a slice a turn; waits for the flush
+    loop     limit     the first kept record
+    thread   FindJob   the first frame with a pending timer, in the runs and in what no run has yet
+    loop     carry     appends again what lives below the cut, a slice a turn; waits for the flush
     thread   FreeJob   writes the new start into both copies of the checkpoint, removes the files
 
-What a frame in these segments has set, and still holds, is carried to the end of the log before
-they go. So the log is complete by itself at each moment: a crash before the new start is written
-leaves the segments, and the carried values repeat what is known; a crash after it leaves files that
-the next start removes. A record, a pending timer or a remembered timer id keeps its segment, and
-all after it. Layer 2.
+Segments in which nothing lives but control values are freed at once. Otherwise the log is left to
+grow until it has more than twice its live bytes: until then, a segment is copied again and again
+for little. Then one segment after another is carried.
+
+The log is complete by itself at each moment: a crash before the new start is written leaves the
+segments, and what was carried repeats what is known; a crash after it leaves files that the next
+start removes. Layer 2.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from _core.bytes.layout import FRAME_FLAG_CONTROL, KIND_CARRY
+from _core.bytes.layout import RUN_ID_SIZE
 from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
-from appliance.store.head.control_values import control_values, frames_of
+from appliance.store.head.carrier import Carrier, CarryJob
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import Segment
-from appliance.store.runs.run_set import Runs, TimersNow
+from appliance.store.runs.run_set import RowsNow, Runs
 from appliance.store.state.checkpointer import Checkpointer
-from appliance.store.state.payload import COUNT
-from appliance.store.state.snapshot import VALUE_HEAD
 from appliance.store.state.state import State
 from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS, counted
 
@@ -43,8 +43,14 @@ RETRY_NS: Final = 10 * MS_PER_SECOND * NS_PER_MS
 RETRY_MAX_NS: Final = 10 * MS_PER_MINUTE * NS_PER_MS
 """The longest pause; a full disk does not wait so long."""
 
-VALUE_OVERHEAD_BYTES: Final = COUNT.size + VALUE_HEAD.size
-"""What a carry frame of one value has besides the payload that was a frame's."""
+LIVE_FACTOR: Final = 2
+"""What lives is carried once the log is larger than this many times its live bytes."""
+
+POOR_PART: Final = 0.75
+"""A carry that copies more than this part of what it frees gains little."""
+
+TIMER_BYTES: Final = 512
+"""What a pending timer takes in the log, as long as none was accepted."""
 
 Phase: TypeAlias = Literal["idle", "finding", "carrying", "flushing", "freeing"]
 
@@ -53,21 +59,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class FindJob:
-    """Finds the first pending timer, on a thread.
+    """Finds the first frame that holds a pending timer, on a thread.
 
     Attributes:
-        found: the log position of its frame; None if nothing is pending.
+        found: its log position; None if nothing is pending.
         error: why the runs cannot be read; None if they were.
     """
 
-    timers: TimersNow
+    timers: RowsNow
     found: int | None = None
     error: StorageError | CorruptionError | None = None
 
     def run(self) -> None:
         """Read the runs as far as needed; may run on any thread."""
         try:
-            self.found = self.timers.first_position()
+            self.found = self.timers.first_place()
         except (StorageError, CorruptionError) as error:
             self.error = error
 
@@ -100,7 +106,7 @@ class FreeJob:
             self.error = error
 
 
-Job: TypeAlias = FindJob | FreeJob
+Job: TypeAlias = FindJob | FreeJob | CarryJob
 
 
 def remove_segments(files: DataFiles, freed: list[Segment]) -> None:
@@ -122,7 +128,6 @@ class HeadFreer:
 
     Attributes:
         freed_bytes: bytes of segments freed since the start.
-        carried_bytes: bytes of carry frames appended since the start.
     """
 
     def __init__(
@@ -132,19 +137,23 @@ class HeadFreer:
         checkpoints: Checkpointer,
         runs: Runs,
         *,
-        append: Callable[[int, bytes, int], bool],
-        id_memory_ms: int,
+        movers: Sequence[Carrier],
+        carriers: Sequence[Carrier],
+        kept_bytes: Callable[[], int],
+        may_carry: Callable[[], bool],
         payload_max: int,
     ) -> None:
         """Start idle.
 
         Args:
             files: the log and the checkpoint.
-            state: what is carried.
-            checkpoints: knows how large the state is, and saves it after its log was cut.
+            state: says what lives.
+            checkpoints: knows how large the control state is, and saves it after its log was cut.
             runs: say which timers are pending.
-            append: (kind, payload, flags) appends a control frame; False if the disk is full.
-            id_memory_ms: how long ids of completed timers are remembered.
+            movers: move what lives only in the segments that go: timers and records.
+            carriers: repeat the rest of the state, in this order.
+            kept_bytes: about how many bytes of the log visible records take that are kept.
+            may_carry: whether anything but control values may be moved now.
             payload_max: bytes of the largest payload of a control frame.
         """
         self._files = files
@@ -152,20 +161,33 @@ class HeadFreer:
         self._state = state
         self._checkpoints = checkpoints
         self._runs = runs
-        self._append = append
-        self._id_memory_ms = id_memory_ms
+        self._movers = movers
+        self._carriers = carriers
+        self._kept_bytes = kept_bytes
+        self._may_carry = may_carry
         self._payload_max = payload_max
         self._phase: Phase = "idle"
         self._tried_ns: int | None = None
+        self._looked_ns: int | None = None
         self._cut = 0
-        self._values: Iterator[list[bytes]] = iter(())
+        self._carry_cut = 0
+        """Where to cut if what lives below it must be moved; the start of the log: not now."""
+        self._moving: list[Carrier] = []
         self._carried_pos = 0
-        self._pass_bytes = 0
+        self._carried_before = 0
+        self._poor_until = 0
+        """After a carry that gained little, the log must reach this position for the next."""
+        self._blocked_at: int | None = None
         self._rest_ns = RETRY_NS
         self._pauses = 0
         self._had_room = True
+        self._is_carry_running = False
         self.freed_bytes = 0
-        self.carried_bytes = 0
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes of carry frames appended since the start."""
+        return sum(each.carried_bytes for each in (*self._movers, *self._carriers))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -179,7 +201,7 @@ class HeadFreer:
     @property
     def is_carrying(self) -> bool:
         """Call `step` again soon."""
-        return self._phase == "carrying"
+        return self._phase == "carrying" and not self._is_carry_running
 
     def step(self, kept_from: int) -> Job | None:
         """Continue, or begin if something can be freed; call it at the end of a turn.
@@ -192,8 +214,11 @@ class HeadFreer:
         """
         if self._phase == "idle" and self._is_rested():
             return self._begin(kept_from)
-        if self._phase == "carrying":
-            self._carry()
+        if self._phase == "carrying" and not self._is_carry_running:
+            job = self._carry()
+            self._is_carry_running = job is not None
+            if job is not None:
+                return job
         if self._pauses:
             return None
         if self._phase == "flushing" and self._log.pointers.flushed >= self._carried_pos:
@@ -204,17 +229,24 @@ class HeadFreer:
         """Note that a job has run."""
         if isinstance(job, FreeJob):
             self._end_free(job)
-            return
+        elif isinstance(job, FindJob):
+            self._end_find(job)
+        else:
+            self._is_carry_running = False
+            if self._moving:
+                self._moving[0].end(job)
+
+    def _end_find(self, job: FindJob) -> None:
         self._phase = "idle"
         if job.error is not None:
             _log.warning("no segment is freed, the timers cannot be read: %s", job.error)
             return
         if job.found is not None:
             self._cut = min(self._cut, self._base_of(job.found))
-        if self._is_worth(self._cut) and self._has_room():
-            self._phase = "carrying"
-            self._values = control_values(self._state)
-            self._pass_bytes = 0
+        if self._is_worth(self._cut):
+            self._begin_carry(self._cut, self._carriers)
+        elif self._carry_cut > self._log.start_pos:
+            self._begin_carry(self._carry_cut, [*self._movers, *self._carriers])
 
     def _has_room(self) -> bool:
         """Whether the control state fits into what is left; deliveries need the rest of that.
@@ -222,7 +254,7 @@ class HeadFreer:
         Without this, each attempt on a full disk would use up some of the reserve.
         """
         # The state may have grown since it was saved.
-        size = 2 * self._checkpoints.snapshot_bytes + CARRY_MORE_BYTES
+        size = 2 * self._state_bytes + CARRY_MORE_BYTES
         had_room, self._had_room = self._had_room, True
         if not self._log.is_full:
             return True
@@ -232,9 +264,10 @@ class HeadFreer:
         if had_room:
             _log.warning(
                 "no segment is freed although nothing needs it: the disk is full, and the topics, "
-                "groups and offsets that must be kept take %s, for which the reserve has no room; "
+                "groups, offsets and ids that must be kept take %s, for which the reserve has no "
+                "room; "
                 "free space on the disk",
-                counted(self._checkpoints.snapshot_bytes, "byte"),
+                counted(self._state_bytes, "byte"),
             )
         return False
 
@@ -248,12 +281,13 @@ class HeadFreer:
     def _begin(self, kept_from: int) -> FindJob | None:
         """Find how far the log may be freed, except for timers; look for these on a thread."""
         log = self._log
-        limit = min(kept_from, log.pointers.flushed, self._remembered_from())
-        cut = self._base_of(limit)
-        if cut <= log.start_pos:
+        cut = self._base_of(min(kept_from, log.pointers.flushed))
+        self._carry_cut = self._choose_carry_cut(cut)
+        if max(cut, self._carry_cut) <= log.start_pos:
             return None
         self._tried_ns = self._files.clock.monotonic_ns()
-        timers = self._runs.timers_now() if self._is_worth(cut) else None
+        is_worth = self._is_worth(cut) or self._carry_cut > log.start_pos
+        timers = self._runs.timers_now() if is_worth else None
         if timers is None:
             return None
         self._rest_ns = min(2 * self._rest_ns, RETRY_MAX_NS)
@@ -261,49 +295,102 @@ class HeadFreer:
         self._cut = cut
         return FindJob(timers)
 
-    def _remembered_from(self) -> int:
-        """A log position below which no frame completed a timer whose id is remembered."""
-        state = self._state
-        if state.projections.ids.count == 0 or state.expiry is None:
-            return self._log.pointers.flushed
-        return state.expiry.position_before(self._id_memory_ms)
-
     def _base_of(self, pos: int) -> int:
         """The base of the segment that holds a log position; the log keeps it and all after it."""
         return max((base for base in self._log.files.bases if base <= pos), default=0)
 
     def _is_worth(self, cut: int) -> bool:
-        """Whether a carry costs little beside what is freed."""
-        return cut - self._log.start_pos > CARRY_DIVISOR * self._checkpoints.snapshot_bytes
+        """Whether a carry of the control values costs little beside what is freed."""
+        return cut - self._log.start_pos > CARRY_DIVISOR * self._state_bytes
+
+    @property
+    def _state_bytes(self) -> int:
+        """What control values and remembered ids take in carry frames."""
+        ids = self._state.projections.ids
+        return self._checkpoints.snapshot_bytes + ids.completed_count * RUN_ID_SIZE
+
+    @property
+    def live_bytes(self) -> int:
+        """About how many bytes of the log are needed: records, timers and control values."""
+        projections = self._state.projections
+        timer_bytes = TIMER_BYTES
+        if projections.timers_accepted:
+            timer_bytes = projections.held_bytes // projections.timers_accepted
+        return self._kept_bytes() + projections.due.pending * timer_bytes + self._state_bytes
+
+    def _choose_carry_cut(self, limit: int) -> int:
+        """The next segment's base, if the log is so large that the first one must be carried.
+
+        Args:
+            limit: the base of a segment that must stay.
+        """
+        log = self._log
+        start = log.start_pos
+        wrote = log.pointers.wrote
+        first_size = min((base for base in log.files.bases if base > start), default=wrote) - start
+        if wrote < self._poor_until or not self._is_time_to_look() or not self._may_carry():
+            return start
+        if wrote - start - first_size <= LIVE_FACTOR * self.live_bytes:
+            return start
+        cuts = [base for base in log.files.bases if base <= limit and self._is_worth(base)]
+        return min(cuts, default=start)
+
+    def _is_time_to_look(self) -> bool:
+        """Whether to count the live bytes, which takes a while with many partitions."""
+        now_ns = self._files.clock.monotonic_ns()
+        if self._looked_ns is not None and now_ns - self._looked_ns < RETRY_NS:
+            return False
+        self._looked_ns = now_ns
+        return True
 
     # Carry
 
-    def _carry(self) -> None:
-        values = next(self._values, None)
-        if values is None:
+    def _begin_carry(self, cut: int, carriers: Sequence[Carrier]) -> None:
+        if not self._has_room():
+            return
+        self._phase = "carrying"
+        self._cut = cut
+        self._moving = list(carriers)
+        self._carried_before = self.carried_bytes
+        for carrier in self._moving:
+            carrier.begin(cut)
+
+    def _carry(self) -> CarryJob | None:
+        carrier = self._moving[0]
+        if carrier.has_failed:
+            # What was carried repeats what is known, so it does no harm.
+            self._end_carry()
+        elif not carrier.is_done:
+            return carrier.step()
+        elif carrier.blocked_at is not None and not self._lower_cut(carrier.blocked_at):
+            self._end_carry()
+        elif len(self._moving) > 1:
+            self._moving.pop(0).stop()
+        else:
+            self._end_carry()
             self._phase = "flushing"
             self._carried_pos = self._log.pointers.wrote
-            return
-        for payload in frames_of(values, self._payload_max):
-            if not self._append_carry(payload):
-                # What was carried repeats what is known, so it does no harm.
-                self._phase = "idle"
-                return
+        return None
 
-    def _append_carry(self, payload: bytes) -> bool:
-        if len(payload) > self._payload_max + VALUE_OVERHEAD_BYTES:
+    def _lower_cut(self, blocked_at: int) -> bool:
+        """Keep the segment of a frame that cannot be read; whether others can still be freed."""
+        self._cut = min(self._cut, self._base_of(blocked_at))
+        if blocked_at != self._blocked_at:
+            self._blocked_at = blocked_at
+            path, offset = self._log.path_of(blocked_at)
             _log.warning(
-                "no segment is freed: a topic or group takes %s, which a frame of the log cannot "
-                "hold: raise store.segment_size_bytes",
-                counted(len(payload), "byte"),
+                "%s stays: the frame at offset %d cannot be read, and holds a pending timer or a "
+                "record that is kept",
+                path,
+                offset,
             )
-            return False
-        if not self._append(KIND_CARRY, payload, FRAME_FLAG_CONTROL):
-            _log.warning("no segment is freed: the disk became full")
-            return False
-        self._pass_bytes += len(payload)
-        self.carried_bytes += len(payload)
-        return True
+        return self._cut > self._log.start_pos
+
+    def _end_carry(self) -> None:
+        for carrier in self._moving:
+            carrier.stop()
+        self._moving = []
+        self._phase = "idle"
 
     # Free
 
@@ -311,23 +398,27 @@ class HeadFreer:
         self._phase = "freeing"
         checkpoint = self._files.checkpoint
         freed = self._log.forget_head(self._cut)
+        self._state.projections.moved.start = self._cut
         checkpoint.log = replace(checkpoint.log, start=self._cut)
         return FreeJob(self._files, freed, self._log.pointers.flushed)
 
     def _end_free(self, job: FreeJob) -> None:
         self._phase = "idle"
-        self._tried_ns = None
+        self._tried_ns = self._looked_ns = None
         self._rest_ns = RETRY_NS
         # Without a saved state inside the log, a start would replay all of it.
         self._checkpoints.ask()
         freed_bytes = sum(segment.size for segment in job.freed)
+        carried_bytes = self.carried_bytes - self._carried_before
         self.freed_bytes += freed_bytes
+        if carried_bytes > POOR_PART * freed_bytes:
+            self._poor_until = self._log.pointers.wrote + freed_bytes // 2
         _log.info(
             "freed %s, %d bytes; the log begins at %d; %d bytes were carried",
             counted(len(job.freed), "segment"),
             freed_bytes,
             self._log.start_pos,
-            self._pass_bytes,
+            carried_bytes,
         )
         if job.error is not None:
             _log.warning("a freed segment could not be removed: %s", job.error)

@@ -12,15 +12,16 @@ The caller names the runs in a checkpoint, and uses none before `check` has pass
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Final
 
-from _core.bytes.layout import RUN_IDS, RUN_TIMERS
+from _core.bytes.layout import RUN_IDS, RUN_TIMER_SIZE, RUN_TIMERS
 from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
 from _core.timers.memtable import TimerMemtable
+from _core.timers.row_places import lowest_place, rows_below
 from _core.timers.run_merge import RunMerge
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths, parse_segment_name
@@ -218,9 +219,9 @@ def merged_blocks(
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class TimersNow:
-    """All pending timers at one moment, for a thread to read: the runs, and a copy of what no run
-    holds yet.
+class RowsNow:
+    """All pending timers at one moment, or all ids, for a thread to read: the runs, and a copy of
+    what no run holds yet.
     """
 
     fs: FileSystem
@@ -228,31 +229,70 @@ class TimersNow:
     entries: tuple[RunEntry, ...]
     memtable: TimerMemtable
     topics: "array[int]"
+    kind: int
+    forget_pos: int
 
-    def first_position(self) -> int | None:
-        """Find the pending timer that was accepted first; call it once.
+    def first_place(self) -> int | None:
+        """Find the first frame of the log that holds a pending timer; call it once.
 
         Returns:
-            The log position of the frame that accepted it, None if nothing is pending.
+            Its log position, None if nothing is pending.
+
+        Raises:
+            StorageError: a run cannot be read.
+            CorruptionError: a run is damaged.
+        """
+        lowest: int | None = None
+        assert self.kind == RUN_TIMERS
+        with closing(self.blocks()) as blocks:
+            for block in blocks:
+                place = lowest_place(block)
+                lowest = place if lowest is None else min(lowest, place)
+                # Timers that were accepted later are in later frames.
+                if lowest <= int.from_bytes(block[-RUN_TIMER_SIZE:][:8], "big"):
+                    break
+        return lowest
+
+    def rows_below(self, cut: int) -> Generator[bytes, None, None]:
+        """Yield rows of the timers whose records are below a log position; call it once.
+
+        The files are opened at the first block, and stay open if they are removed.
+
+        Raises:
+            StorageError: a run cannot be read.
+            CorruptionError: a run is damaged.
+        """
+        assert self.kind == RUN_TIMERS
+        with closing(self.blocks()) as blocks:
+            for block in blocks:
+                rows = rows_below(block, cut)
+                if rows:
+                    yield rows
+                if int.from_bytes(block[-RUN_TIMER_SIZE:][:8], "big") >= cut:
+                    return
+
+    def blocks(self) -> Generator[bytes, None, None]:
+        """Yield all rows, block by block, in the order of a run; call it once.
+
+        The files are opened at the first block, and stay open if they are removed.
 
         Raises:
             StorageError: a run cannot be read.
             CorruptionError: a run is damaged.
         """
         merge = RunMerge(
-            RUN_TIMERS,
+            self.kind,
             source_count=len(self.entries) + 1,
             topics=self.topics,
             is_whole=True,
-            forget_pos=0,
+            forget_pos=self.forget_pos,
         )
         self.memtable.sort()
         with ExitStack() as stack:
             sources = [open_run(stack, self.fs, self.paths, entry) for entry in self.entries]
-            sources.append(iter(memtable_blocks(self.memtable, RUN_TIMERS)))
+            sources.append(iter(memtable_blocks(self.memtable, self.kind)))
             for block, _ in merged_blocks(merge, sources):
-                return int.from_bytes(block[:8], "big")
-        return None
+                yield block
 
 
 class Runs:
@@ -410,19 +450,31 @@ class Runs:
             self._next_numbers[kind] += 1
         return self._job
 
-    def timers_now(self) -> TimersNow | None:
+    def timers_now(self) -> RowsNow | None:
         """Return all pending timers as of now; None while a job writes some of them."""
+        return self._rows_now(RUN_TIMERS)
+
+    def ids_now(self) -> RowsNow | None:
+        """Return all ids as of now; None while a job writes some of them."""
+        return self._rows_now(RUN_IDS)
+
+    def _rows_now(self, kind: int) -> RowsNow | None:
         if self._job is not None:
             return None
         copy = TimerMemtable()
         for memtable in (*self._frozen, self._memtable):
-            copy.add_timers(memtable)
-        return TimersNow(
+            if kind == RUN_TIMERS:
+                copy.add_timers(memtable)
+            else:
+                copy.add_ids(memtable)
+        return RowsNow(
             fs=self._fs,
             paths=self._paths,
-            entries=tuple(entry for entry in self.entries if entry.kind == RUN_TIMERS),
+            entries=tuple(entry for entry in self.entries if entry.kind == kind),
             memtable=copy,
             topics=array("i", self._projections.topics_by_id),
+            kind=kind,
+            forget_pos=self._projections.ids.forget_pos,
         )
 
     def end(self, job: RunsJob) -> None:

@@ -7,11 +7,21 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from _core.bytes.layout import KIND_EPOCH, KIND_GROUP, KIND_OFFSET, KIND_PRODUCER, KIND_TOPIC
+from _core.bytes.layout import (
+    KIND_EPOCH,
+    KIND_GROUP,
+    KIND_OFFSET,
+    KIND_PRODUCER,
+    KIND_TOPIC,
+    RUN_ID_SIZE,
+    RUN_IDS,
+)
+from _core.timers.run_merge import RowCheck
 from appliance.store.state.payload import COUNT, PayloadReader
 from appliance.store.state.snapshot import VALUE_HEAD, VALUE_SEQUENCES, Value
 
 VALUE_LEVELS: Final = 66
+VALUE_IDS: Final = 67
 
 LEVEL: Final = struct.Struct(">Bxxxq")
 """Level, next offset of its queue."""
@@ -19,7 +29,7 @@ LEVEL: Final = struct.Struct(">Bxxxq")
 _CARRIED: Final = frozenset(
     (
         *(KIND_TOPIC, KIND_OFFSET, KIND_PRODUCER, KIND_GROUP, KIND_EPOCH),
-        *(VALUE_SEQUENCES, VALUE_LEVELS),
+        *(VALUE_SEQUENCES, VALUE_LEVELS, VALUE_IDS),
     )
 )
 
@@ -68,3 +78,22 @@ def decode_levels(payload: bytes) -> list[int]:
         found[level - 1] = offset
     reader.finish()
     return found
+
+
+def encode_ids(rows: bytes) -> bytes:
+    """Encode remembered ids from whole rows of an id run, ascending."""
+    return COUNT.pack(len(rows) // RUN_ID_SIZE) + rows
+
+
+def decode_ids(payload: bytes) -> bytes:
+    """Check the rows of remembered ids, and return them.
+
+    Raises:
+        CorruptionError: a row is not valid, or out of order.
+    """
+    reader = PayloadReader(payload, "remembered ids")
+    rows = reader.take(reader.count(RUN_ID_SIZE) * RUN_ID_SIZE)
+    reader.finish()
+    if RowCheck(RUN_IDS).find_unsound(rows) >= 0:
+        raise reader.error("valid rows of ids in order", "something else")
+    return rows

@@ -23,11 +23,18 @@ from _core.bytes.layout import (
 )
 from _core.queue.partition import Topic
 from _core.state.projections import Projections
+from _core.state.run_loader import RunLoader
 from appliance.config.config import Config
 from appliance.store.log.commit_log import RESERVE_FRACTION
 from appliance.store.state import control_frames, group_frames, snapshot
 from appliance.store.state.age_clock import SavedAge
-from appliance.store.state.carry_frames import VALUE_LEVELS, decode_carry, decode_levels
+from appliance.store.state.carry_frames import (
+    VALUE_IDS,
+    VALUE_LEVELS,
+    decode_carry,
+    decode_ids,
+    decode_levels,
+)
 from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     EpochFrame,
@@ -38,6 +45,7 @@ from appliance.store.state.control_frames import (
 from appliance.store.state.epoch_starts import EpochStarts
 from appliance.store.state.expiry import Expiry
 from appliance.store.state.group_store import GroupStore
+from appliance.store.state.id_key import id_key
 from appliance.store.state.log_ages import LogAges, SizeMarks
 from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.offset_expiry import OffsetExpiry
@@ -151,6 +159,7 @@ class State:
         elif kind == KIND_HEAD:
             head = control_frames.decode_head(payload)
             self.cluster, self.salt = head.cluster, head.salt
+            self._set_id_key()
             self.raise_floors(head.floors)
             self.add_verdicts(head.lost)
         elif kind == KIND_VERDICT:
@@ -172,10 +181,25 @@ class State:
             # A frame of an unknown kind ends the scan before it gets here.
             raise AssertionError(f"a control frame of kind {kind}")
 
+    def begin_log(self, salt: int) -> None:
+        """Set the salt of a log that begins."""
+        self.salt = salt
+        self._set_id_key()
+
+    def _set_id_key(self) -> None:
+        """Hash ids as the carry frames of this log do, unless some are hashed otherwise.
+
+        That happens if the first head of the log is damaged: carried ids are then unknown.
+        """
+        if self.projections.ids.count == 0:
+            self.projections.set_id_key(id_key(self.cluster, self.salt))
+
     def _apply_carry(self, payload: bytes, epoch: int) -> None:
         for value in decode_carry(payload):
             if value.kind == VALUE_LEVELS:
                 self.projections.restore_level_offsets(decode_levels(value.payload))
+            elif value.kind == VALUE_IDS:
+                RunLoader(self.projections).carry_ids(decode_ids(value.payload))
             elif value.kind == VALUE_SEQUENCES:
                 # Damage may have taken its topic, or some of its partitions.
                 topic = self.projections.topics_by_id.get(value.topic_id)

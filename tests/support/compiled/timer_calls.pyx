@@ -160,7 +160,7 @@ def note_pushed(
 ):
     """Add an accepted timer; `partition` is an index."""
     cdef Timer timer = Timer(due_ms, position, record_index, 0)
-    memtable.push(&timer, topic_id, partition, level, level_offset)
+    memtable.push(&timer, topic_id, partition, level, level_offset, position)
 
 
 def note_completed(TimerMemtable memtable not None, int64_t position, int32_t record_index):

@@ -13,6 +13,8 @@ from uuid import UUID
 
 from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
+from _core.timers.id_index import CANCELLED, DELIVERED
+from appliance.store.runs.run_files import IdRow
 from appliance.store.state import control_frames as control
 from appliance.store.state import group_frames as group
 from appliance.store.state import sequences, snapshot
@@ -343,23 +345,27 @@ SEQUENCES: Final = (
 )
 LEVELS: Final = {3: 2, 18: 6}
 IDS: Final = (
-    carry.CompletedId(
-        user_id=b"job-2",
-        state=carry.ID_DELIVERED,
+    IdRow(
+        hash_high=0x1122334455667788,
+        hash_low=0x99AABBCC,
+        topic_id=TOPIC_ID,
         accept_pos=FIRST_FRAME_POS,
-        index=1,
-        partition=0,
         due_ms=START_MS,
         completed_pos=SECOND_FRAME_POS,
+        index=1,
+        partition=0,
+        state=DELIVERED,
     ),
-    carry.CompletedId(
-        user_id=b"\x00",
-        state=carry.ID_CANCELLED,
+    IdRow(
+        hash_high=0xFF22334455667788,
+        hash_low=0,
+        topic_id=TOPIC_ID,
         accept_pos=SECOND_FRAME_POS,
-        index=0,
-        partition=1,
         due_ms=START_MS + 1,
         completed_pos=SECOND_FRAME_POS + 160,
+        index=0,
+        partition=1,
+        state=CANCELLED,
     ),
 )
 CARRIED: Final = (
@@ -371,7 +377,7 @@ CARRIED: Final = (
     carry.CarriedValue(model.EPOCH, 0, control.encode_epoch(EPOCH_FRAME)),
     carry.CarriedValue(snapshot.VALUE_SEQUENCES, TOPIC_ID, carry.encode_sequences(1, SEQUENCES)),
     carry.CarriedValue(carry.VALUE_LEVELS, 0, carry.encode_levels(LEVELS)),
-    carry.CarriedValue(carry.VALUE_IDS, TOPIC_ID, carry.encode_ids(IDS)),
+    carry.CarriedValue(carry.VALUE_IDS, 0, carry.encode_ids(IDS)),
 )
 
 
@@ -398,7 +404,7 @@ FRAMES: Final[dict[str, Golden]] = {
         SECOND_FRAME_POS, _rig_frame(_send(named_and_cancels()), _deliver_after(MINUTE_MS))
     ),
     "cancel": Golden(4096, _cancel, is_model=True),
-    "carry_timers": Golden(8192, _carry_timers, is_model=True, is_reserved=True),
+    "carry_timers": Golden(8192, _carry_timers, is_model=True),
     "carry_control": Golden(16_384, _carry_control, is_model=True),
     "topic": Golden(0, _control(model.TOPIC, control.encode_topic(TOPIC_FRAME), topic_id=TOPIC_ID)),
     "topic_deleted": Golden(

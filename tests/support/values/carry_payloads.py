@@ -1,4 +1,4 @@
-"""The payload of a carry frame with control values, which latermq does not write or read yet.
+"""The payload of a carry frame with control values, written a second time to compare.
 
     count, then for each value: kind, topic id, size, and a payload
 
@@ -10,7 +10,7 @@ completed a short time ago. docs/FORMAT.md draws them.
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
 from _core.bytes.layout import (
@@ -21,7 +21,8 @@ from _core.bytes.layout import (
     KIND_TOPIC,
     KIND_TXN,
 )
-from appliance.store.state.payload import COUNT, pack_name
+from appliance.store.runs.run_files import ID_ROW, IdRow
+from appliance.store.state.payload import COUNT
 from appliance.store.state.sequences import (
     PRODUCER_STATE,
     SEQUENCE,
@@ -38,13 +39,8 @@ VALUE_KINDS: Final = frozenset(
     (KIND_TOPIC, KIND_OFFSET, KIND_PRODUCER, KIND_GROUP, KIND_TXN, KIND_EPOCH)
 ) | {VALUE_SEQUENCES, VALUE_LEVELS, VALUE_IDS}
 
-ID_CANCELLED: Final = 2
-ID_DELIVERED: Final = 3
-
 LEVEL: Final = struct.Struct(">Bxxxq")
 """Level, next offset."""
-COMPLETED_ID: Final = struct.Struct(">qiiqqBx")
-"""Position of the accept frame, index, partition, due, forget time, state; then the user's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +50,6 @@ class CarriedValue:
     kind: int
     topic_id: int
     payload: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletedId:
-    """A user's id whose timer was delivered or cancelled a short time ago."""
-
-    user_id: bytes
-    state: int
-    accept_pos: int
-    index: int
-    partition: int
-    due_ms: int
-    completed_pos: int
-    """Log position after the frame that completed the timer, by which the id expires."""
 
 
 def encode_carry(values: Sequence[CarriedValue]) -> bytes:
@@ -98,12 +80,6 @@ def encode_levels(next_offsets: Mapping[int, int]) -> bytes:
     return COUNT.pack(len(levels)) + b"".join(levels)
 
 
-def encode_ids(ids: Sequence[CompletedId]) -> bytes:
-    """A value of kind VALUE_IDS: completed ids of the value's topic."""
-    parts = [COUNT.pack(len(ids))]
-    for each in ids:
-        head = COMPLETED_ID.pack(
-            each.accept_pos, each.index, each.partition, each.due_ms, each.completed_pos, each.state
-        )
-        parts += [head, pack_name(each.user_id)]
-    return b"".join(parts)
+def encode_ids(ids: Sequence[IdRow]) -> bytes:
+    """A value of kind VALUE_IDS: rows of ids, ascending."""
+    return COUNT.pack(len(ids)) + b"".join(ID_ROW.pack(*astuple(row)) for row in ids)

@@ -12,12 +12,19 @@ from appliance.store.paths import parse_segment_name
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, Digest, Stop
-from tests.support.harness.checkpoints import PATHS, change, commit, rebuild, take_checkpoint
+from tests.support.harness.checkpoints import (
+    PATHS,
+    change,
+    commit,
+    crashed,
+    rebuild,
+    take_checkpoint,
+)
 from tests.support.harness.configs import small_config
 from tests.support.harness.crash_points import CrashPoints, ignore_call
 from tests.support.harness.tables import planned, rows_of
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
-from tests.support.values.kafka_records import Producer, Record, delay
+from tests.support.values.kafka_records import Producer, Record, cancel, delay
 
 SEGMENT: Final = 64 * 1024
 KEEP_MS: Final = MS_PER_HOUR
@@ -81,8 +88,14 @@ def check_restarts(harness: BrokerHarness) -> None:
     assert loaded.report.damage == alone.report.damage == ()
     assert start_pos(loaded) == start_pos(alone) == start_pos(harness)
     expected = state_of(harness)
-    assert state_of(loaded) == expected
-    assert state_of(alone) == expected
+    for other in (state_of(loaded), state_of(alone)):
+        # An id that has expired since the last saved state may live a little longer.
+        known = {(topic, name) for topic, name, (state, *_) in expected.ids if state != "unknown"}
+        ids = tuple(
+            (topic, name, found if (topic, name) in known else ("unknown", None, None))
+            for topic, name, found in other.ids
+        )
+        assert replace(other, ids=ids) == expected
 
 
 def test_segments_whose_records_have_expired_are_freed() -> None:
@@ -168,35 +181,27 @@ def test_a_deleted_topic_gives_its_segments_back() -> None:
     check_restarts(harness)
 
 
-def test_a_pending_timer_keeps_its_segment_until_it_is_delivered() -> None:
-    harness = broker()
-    harness.create_topic("t")
-    fill(harness, 2)
-    at = harness.broker.wrote_pos // SEGMENT * SEGMENT
-    harness.produce("t", 0, [Record(b"later", headers=delay(2 * MS_PER_DAY))])
-    fill(harness, 3)
-    run(harness, MS_PER_DAY, MS_PER_HOUR)
-    assert start_pos(harness) == at
-    harness = harness.crash("kept", random.Random(1))
-    run(harness, MS_PER_DAY, MS_PER_HOUR)
-    # Its record came, and was readable for an hour.
-    free(harness)
-    assert start_pos(harness) > at
-    assert harness.partition().next_offset == harness.partition().start_offset > 0
-    check_restarts(harness)
-
-
-def test_a_remembered_id_keeps_its_segment_as_long_as_it_is_remembered() -> None:
+def test_a_remembered_id_outlives_the_segments_that_named_it() -> None:
     harness = broker()
     harness.create_topic("t")
     harness.produce("t", 0, [Record(b"later", headers=delay(100, IDS[0]))])
+    harness.produce("t", 0, [Record(b"never", headers=delay(200, IDS[1]))])
+    harness.produce("t", 0, [Record(b"", headers=cancel(IDS[1]))])
     harness.tick(100)
     fill(harness, 3)
     run(harness, MEMORY_MS - 4 * MS_PER_MINUTE)
-    assert start_pos(harness) == 0
-    assert harness.timer_state("t", IDS[0])[0] == "delivered"
-    run(harness, 12 * MS_PER_MINUTE)
     assert start_pos(harness) > 0
+    check_restarts(harness)
+    alone = rebuild(harness, crashed(harness))
+    for other in (alone, harness):
+        assert other.timer_state("t", IDS[0])[0] == "delivered"
+        assert other.timer_state("t", IDS[1])[0] == "cancelled"
+    fill(alone, 3)
+    before = start_pos(alone)
+    run(alone, KEEP_MS + 10 * MS_PER_MINUTE)
+    assert start_pos(alone) > before
+    assert alone.timer_state("t", IDS[0])[0] == "delivered"
+    run(harness, 12 * MS_PER_MINUTE)
     assert harness.timer_state("t", IDS[0])[0] == "unknown"
     check_restarts(harness)
 
@@ -275,9 +280,9 @@ def test_the_next_start_refuses_a_log_whose_kept_segment_is_gone() -> None:
 def test_a_timer_that_keeps_its_segment_is_looked_for_ever_more_seldom() -> None:
     harness = broker()
     harness.create_topic("t")
-    harness.produce("t", 0, [Record(b"later", headers=delay(30 * MS_PER_DAY))])
-    fill(harness, 2)
-    harness.produce("t", 0, [Record(b"also later", headers=delay(30 * MS_PER_DAY))])
+    later = Record(b"x" * 4_000, headers=delay(30 * MS_PER_DAY))
+    while harness.broker.wrote_pos < 4 * SEGMENT:
+        assert harness.produce("t", 0, [later]).error == 0
     run(harness, 4 * MS_PER_HOUR)
     found = 0
     for _ in range(60):

@@ -91,7 +91,6 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "levels": payload.COUNT,
     "level": carry.LEVEL,
     "ids": payload.COUNT,
-    "completed id": carry.COMPLETED_ID,
 }
 
 
@@ -175,7 +174,6 @@ def listed(table: str, name: str) -> dict[str, int]:
         ("txn", "op", txn, "TXN_"),
         ("txn", "outcome", txn, "OUTCOME_"),
         ("carry value", "kind", carry, "VALUE_"),
-        ("completed id", "state", carry, "ID_"),
     ],
 )
 def test_numbers_listed_on_the_page_are_those_of_the_code(
@@ -189,12 +187,6 @@ def test_numbers_listed_on_the_page_are_those_of_the_code(
     documented = listed(table, field)
     assert documented
     assert documented.items() <= in_doc_case(names).items()
-
-
-def test_states_of_completed_ids_are_those_of_the_id_index() -> None:
-    from _core.timers.id_index import CANCELLED, DELIVERED
-
-    assert (carry.ID_CANCELLED, carry.ID_DELIVERED) == (CANCELLED, DELIVERED)
 
 
 def test_kinds_that_a_carry_frame_holds_are_those_of_the_page() -> None:

@@ -1,0 +1,73 @@
+"""Which frames hold the pending timers of a run's rows, and which of these are in the log's head.
+
+Layer 0: no I/O, no clock.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from _core.bytes.layout cimport *
+from _core.bytes.octets cimport load_i64
+
+
+def rows_below(bytes rows not None, int64_t cut):
+    """Return the rows of timers whose records are below a log position.
+
+    Args:
+        rows: pending timers, as a whole merge returns them.
+        cut: log position.
+    """
+    cdef const uint8_t* p = <const uint8_t*><const char*>rows
+    cdef Py_ssize_t size = len(rows), i, at, used = 0
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t* out = <uint8_t*><char*>found
+    with nogil:
+        for i in range(size // RUN_TIMER_SIZE):
+            at = i * RUN_TIMER_SIZE
+            if load_i64(p + at + RUN_TIMER_AT_BODY_POS) < cut:
+                memcpy(out + used, p + at, RUN_TIMER_SIZE)
+                used += RUN_TIMER_SIZE
+    return found[:used]
+
+
+def lowest_place(bytes rows not None):
+    """Return the lowest log position of a frame that holds one of the timers; -1 without rows.
+
+    Args:
+        rows: as in `rows_below`.
+    """
+    cdef const uint8_t* p = <const uint8_t*><const char*>rows
+    cdef Py_ssize_t size = len(rows), i, at
+    cdef int64_t lowest = INT64_MAX
+    with nogil:
+        for i in range(size // RUN_TIMER_SIZE):
+            at = i * RUN_TIMER_SIZE
+            lowest = min(lowest, load_i64(p + at + RUN_TIMER_AT_BODY_POS))
+    return -1 if lowest == INT64_MAX else lowest
+
+
+def accept_groups(bytes rows not None):
+    """Divide rows by the frame that accepted the timers.
+
+    Args:
+        rows: as in `rows_below`.
+
+    Returns:
+        (log position of the frame that holds them now, end of their rows in bytes) of each.
+    """
+    cdef const uint8_t* p = <const uint8_t*><const char*>rows
+    cdef Py_ssize_t size = len(rows), i, at
+    cdef int64_t accept_pos, last_pos = -1, place = -1
+    groups = []
+    for i in range(size // RUN_TIMER_SIZE):
+        at = i * RUN_TIMER_SIZE
+        accept_pos = load_i64(p + at + RUN_TIMER_AT_ACCEPT_POS)
+        if accept_pos != last_pos:
+            if at:
+                groups.append((place, at))
+            last_pos = accept_pos
+            place = load_i64(p + at + RUN_TIMER_AT_BODY_POS)
+    if last_pos >= 0:
+        groups.append((place, size))
+    return groups

@@ -1,0 +1,211 @@
+"""Moves pending timers from the head of the log to its end: the carrier of timers.
+
+    loop     timers_now          the runs and a copy of the memtable; notes what completes from now
+    thread   TimerChunks.next    the rows below the cut, and the frames that hold their records
+    loop     TimerCarry.carry    a carry frame for each partition of a chunk
+
+Layer 2.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from _core.log.view import NEAR_BYTES, WINDOW_BYTES, Block
+from _core.paths.timer_carry import TimerCarry
+from _core.state.projections import Projections
+from _core.timers.row_places import accept_groups
+from appliance.errors import CorruptionError, StorageError
+from appliance.store.head.carrier import CarryJob
+from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.frame_reader import FrameReader
+from appliance.store.runs.run_set import RowsNow, Runs
+from appliance.system.clock import Clock
+from appliance.units import KIB
+
+CHUNK_BYTES: Final = 512 * KIB
+"""Bytes of frames read for one chunk, which is appended in one turn: about a millisecond."""
+
+LONE_FRAME_BYTES: Final = 16 * KIB
+"""Read for a frame if the next one is far away."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows of timers, and the frames that hold their records, ascending and without overlap."""
+
+    rows: bytes
+    blocks: list[Block]
+
+
+class TimerChunks:
+    """The timers below a cut, chunk by chunk. One thread at a time.
+
+    Attributes:
+        blocked_at: the log position of a frame that cannot be read; nothing follows after it.
+    """
+
+    def __init__(self, timers: RowsNow, frames: FrameReader, cut: int) -> None:
+        """Read nothing yet.
+
+        Args:
+            timers: all pending timers.
+            frames: reads their frames.
+            cut: log position.
+        """
+        self._blocks = timers.rows_below(cut)
+        self._frames = frames
+        self._rows = b""
+        self._is_ended = False
+        self.blocked_at: int | None = None
+
+    def next(self) -> Chunk | None:
+        """Read the next chunk; None after the last.
+
+        A chunk has all timers of an accept frame or none.
+
+        Raises:
+            StorageError: a run cannot be read.
+            CorruptionError: a run is damaged.
+        """
+        blocks: list[Block] = []
+        size = end = 0
+        groups = self._whole_groups()
+        for number, (pos, group_end) in enumerate(groups):
+            if size >= CHUNK_BYTES or self.blocked_at is not None:
+                break
+            if not any(each.pos <= pos < each.pos + each.size for each in reversed(blocks)):
+                following = groups[number + 1][0] if number + 1 < len(groups) else pos
+                is_near = pos < following <= pos + NEAR_BYTES
+                block = self._frames.read(pos, WINDOW_BYTES if is_near else LONE_FRAME_BYTES)
+                if isinstance(block, str):
+                    self.blocked_at = pos
+                    break
+                blocks.append(block)
+                size += block.size
+            end = group_end
+        if not end:
+            return None
+        rows, self._rows = self._rows[:end], self._rows[end:]
+        return Chunk(rows, sorted(blocks, key=lambda block: block.pos))
+
+    def _whole_groups(self) -> list[tuple[int, int]]:
+        """The accept frames of the rows in memory, at least one; none at the end.
+
+        For each the position of the frame that holds its timers now, and the end of its rows.
+        """
+        while True:
+            groups = accept_groups(self._rows)
+            if not self._is_ended:
+                # The last one may continue in the next block.
+                groups = groups[:-1]
+            if groups or self._is_ended:
+                return groups
+            more = next(self._blocks, b"")
+            self._rows += more
+            self._is_ended = not more
+
+    def close(self) -> None:
+        """Close the files."""
+        self._blocks.close()
+
+
+@dataclass(slots=True, eq=False)
+class ChunkJob:
+    """Reads the next chunk, on a thread.
+
+    Attributes:
+        chunk: None after the last one.
+        error: why the runs cannot be read; None if they were.
+    """
+
+    chunks: TimerChunks
+    chunk: Chunk | None = None
+    error: StorageError | CorruptionError | None = None
+
+    def run(self) -> None:
+        """Read it; may run on any thread."""
+        try:
+            self.chunk = self.chunks.next()
+        except (StorageError, CorruptionError) as error:
+            self.error = error
+
+
+class TimerCarrier:
+    """Carries pending timers; see `Carrier`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: CommitLog,
+        runs: Runs,
+        projections: Projections,
+        path: TimerCarry,
+    ) -> None:
+        """Start without a pass.
+
+        Args:
+            clock: for store times.
+            log: where the frames are.
+            runs: say which timers are pending.
+            projections: note the timers that are completed during a pass.
+            path: appends carry frames.
+        """
+        self._clock = clock
+        self._runs = runs
+        self._frames = FrameReader(log)
+        self._projections = projections
+        self._path = path
+        self._cut = 0
+        self._chunks: TimerChunks | None = None
+        self._chunk: Chunk | None = None
+        self.is_done = True
+        self.has_failed = False
+        self.error: StorageError | CorruptionError | None = None
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes of carry frames appended since the start."""
+        return self._path.carried_bytes
+
+    @property
+    def blocked_at(self) -> int | None:
+        """The log position of a frame that cannot be read, None if there is none."""
+        return None if self._chunks is None else self._chunks.blocked_at
+
+    def begin(self, cut: int) -> None:
+        """Start a pass."""
+        self.stop()
+        self._cut = cut
+        self.is_done = False
+
+    def step(self) -> CarryJob | None:
+        """Append a chunk, or return a job that reads the next."""
+        if self._chunks is None:
+            timers = self._runs.timers_now()
+            if timers is None:
+                return None  # a checkpoint writes some of them: soon
+            self._projections.begin_settled()
+            self._chunks = TimerChunks(timers, self._frames, self._cut)
+        chunk, self._chunk = self._chunk, None
+        if chunk is not None and not self._path.carry(
+            chunk.rows, chunk.blocks, self._clock.wall_ms()
+        ):
+            self.has_failed = True
+            return None
+        return ChunkJob(self._chunks)
+
+    def end(self, job: CarryJob) -> None:
+        """Note that a chunk was read."""
+        assert isinstance(job, ChunkJob)
+        self._chunk = job.chunk
+        self.error = job.error
+        self.has_failed = job.error is not None
+        self.is_done = job.chunk is None and not self.has_failed
+
+    def stop(self) -> None:
+        """End the pass."""
+        if self._chunks is not None:
+            self._chunks.close()
+            self._projections.end_settled()
+        self._chunks = self._chunk = None
+        self.is_done, self.has_failed, self.error = True, False, None
