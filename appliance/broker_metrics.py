@@ -64,6 +64,7 @@ def gauges(
         disk_free_bytes=disk.free_bytes,
         disk_log_bytes=disk.log_bytes,
         log_start_pos=store.log.start_pos,
+        carry_held_back=not store.head_freer.may_carry(),
         disk_seconds_until_full=store.disk_space.seconds_until_full,
         insecure=config.allow_insecure,
         level_next_offset={

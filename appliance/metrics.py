@@ -113,6 +113,7 @@ class Gauges:
     disk_free_bytes: int = 0
     disk_log_bytes: int = 0
     log_start_pos: int = 0
+    carry_held_back: bool = False
     disk_seconds_until_full: float = 0.0
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
@@ -215,6 +216,11 @@ METRICS: Final = (
     MetricInfo("disk_free_bytes", "gauge", "Bytes of it that are not used."),
     MetricInfo("disk_log_bytes", "gauge", "Bytes of the log's segments, allocated or written."),
     MetricInfo("log_start_pos", "gauge", "Log position of the first byte that is kept."),
+    MetricInfo(
+        "carry_held_back",
+        "gauge",
+        "1 while nothing is moved to free segments because of `store.delete_when`.",
+    ),
     MetricInfo(
         "disk_seconds_until_full",
         "gauge",

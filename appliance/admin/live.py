@@ -15,6 +15,7 @@ from appliance.admin.status import (
     BrokerStatus,
     CleanupRequest,
     DamagedPart,
+    FreeingStatus,
     KeyIndexStatus,
     LogPositions,
 )
@@ -162,6 +163,7 @@ class LiveStatus:
                 runs=gauges.key_index_runs,
             ),
             disk=broker.disk_space.status(),
+            freeing=FreeingStatus(held_back=gauges.carry_held_back),
             connections=gauges.connections,
             topics=len(topics),
             partitions=sum(len(topic.partitions) for topic in topics),

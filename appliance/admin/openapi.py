@@ -128,6 +128,15 @@ _SCHEMAS: Final[dict[str, Any]] = {
             ),
             "description": "the file system that holds the data",
         },
+        freeing={
+            **_object(
+                held_back={
+                    "type": "boolean",
+                    "description": "what lives on is not moved at this hour (store.delete_when)",
+                },
+            ),
+            "description": "how the first segments of the log are freed",
+        },
         connections=_COUNT,
         topics=_COUNT,
         partitions=_COUNT,

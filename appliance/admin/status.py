@@ -51,6 +51,17 @@ class KeyIndexStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeingStatus:
+    """How the first segments of the log are freed.
+
+    Attributes:
+        held_back: what lives on is not moved at this hour (`store.delete_when`).
+    """
+
+    held_back: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DamagedPart:
     """Bytes of a file that are damaged."""
 
@@ -77,6 +88,7 @@ class BrokerStatus:
         log: positions.
         key_index: how far it is.
         disk: how full it is.
+        freeing: how segments are freed.
         connections: the number of Kafka clients.
         topics, partitions, groups: how many exist.
         pending_timers: records that are not due yet.
@@ -99,6 +111,7 @@ class BrokerStatus:
     log: LogPositions
     key_index: KeyIndexStatus
     disk: DiskStatus
+    freeing: FreeingStatus
     connections: int
     topics: int
     partitions: int

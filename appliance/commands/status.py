@@ -101,6 +101,8 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
     if found["disk"]["refusal"] is not None:
         fields.append(("REFUSING", found["disk"]["refusal"]))
+    if found["freeing"]["held_back"]:
+        fields.append(("freeing", "what lives on is not moved at this hour (store.delete_when)"))
     if found["insecure"]:
         fields.append(("INSECURE", "other machines can connect without encryption or password"))
     return fields

@@ -191,6 +191,11 @@ class DiskSpace:
         _log.warning("%s", line)
 
     @property
+    def is_pressed(self) -> bool:
+        """The disk fills up: what frees space on it no longer waits for a quiet hour."""
+        return self.state != "ok"
+
+    @property
     def refusal(self) -> str | None:
         """Why new records are refused, with what to do; None if they are accepted."""
         return self._log.tail.full_text if self.state == "refusing" else None

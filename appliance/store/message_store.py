@@ -19,12 +19,14 @@ from _core.log.tail import ROOM_CONTROL
 from _core.queue.partition import Partition, Topic
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
+from appliance.config.setting import parse_hours
 from appliance.errors import CorruptionError, DiskFullError, LogRefusedError, StorageError
 from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile, LogIdentity
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
 from appliance.store.head.head_freer import HeadFreer, remove_segments
+from appliance.store.head.quiet_hours import QuietHours
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
@@ -335,12 +337,16 @@ class MessageStore:
             self.state.ages,
             lambda: self.log.pointers.visible,
         )
+        quiet_hours = QuietHours(
+            self._clock, parse_hours(self._config.delete_when), lambda: self.disk_space.is_pressed
+        )
         self.head_freer = HeadFreer(
             self._files,
             self.state,
             self.checkpoints,
             start.runs,
             append=self._try_append,
+            may_carry=quiet_hours.may_carry,
             id_memory_ms=self._config.completed_id_memory_ms,
             payload_max=self._config.segment_size_bytes // 2,
         )

@@ -123,6 +123,8 @@ class HeadFreer:
     Attributes:
         freed_bytes: bytes of segments freed since the start.
         carried_bytes: bytes of carry frames appended since the start.
+        may_carry: whether records and timers that live on may be moved now. Control state may
+            always: it is little beside what it frees.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class HeadFreer:
         runs: Runs,
         *,
         append: Callable[[int, bytes, int], bool],
+        may_carry: Callable[[], bool],
         id_memory_ms: int,
         payload_max: int,
     ) -> None:
@@ -144,6 +147,7 @@ class HeadFreer:
             checkpoints: knows how large the state is, and saves it after its log was cut.
             runs: say which timers are pending.
             append: (kind, payload, flags) appends a control frame; False if the disk is full.
+            may_carry: whether records and timers that live on may be moved now.
             id_memory_ms: how long ids of completed timers are remembered.
             payload_max: bytes of the largest payload of a control frame.
         """
@@ -153,6 +157,7 @@ class HeadFreer:
         self._checkpoints = checkpoints
         self._runs = runs
         self._append = append
+        self.may_carry = may_carry
         self._id_memory_ms = id_memory_ms
         self._payload_max = payload_max
         self._phase: Phase = "idle"

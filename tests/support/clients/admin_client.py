@@ -12,7 +12,13 @@ import aiohttp
 from yarl import URL
 
 from appliance.admin import AdminServer
-from appliance.admin.status import BrokerStatus, CleanupRequest, KeyIndexStatus, LogPositions
+from appliance.admin.status import (
+    BrokerStatus,
+    CleanupRequest,
+    FreeingStatus,
+    KeyIndexStatus,
+    LogPositions,
+)
 from appliance.config.config import Address
 from appliance.errors import FindError, SnapshotError
 from appliance.find import FindRequest
@@ -51,6 +57,7 @@ BROKER: Final = BrokerStatus(
         seconds_until_full=None,
         refusal=None,
     ),
+    freeing=FreeingStatus(held_back=False),
     connections=7,
     topics=1,
     partitions=4,
