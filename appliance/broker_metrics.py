@@ -26,6 +26,7 @@ def gauges(
     deliver: DeliverPath,
     index: KeyIndex,
     *,
+    expires_early: bool,
     connections: int,
     inflight_bytes: int,
 ) -> Gauges:
@@ -33,6 +34,7 @@ def gauges(
 
     Args:
         config, store, deliver, index: of the broker.
+        expires_early: records expire because the disk is too full.
         connections: open connections of Kafka clients.
         inflight_bytes: memory of their requests and answers.
     """
@@ -65,6 +67,7 @@ def gauges(
         disk_log_bytes=disk.log_bytes,
         log_start_pos=store.log.start_pos,
         carry_held_back=not store.head_freer.may_carry(),
+        expires_early=expires_early,
         disk_seconds_until_full=store.disk_space.seconds_until_full,
         insecure=config.allow_insecure,
         level_next_offset={

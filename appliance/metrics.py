@@ -70,6 +70,7 @@ class Metrics:
     timers_cancelled: int = 0
     timers_replaced: int = 0
     expired_records: int = 0
+    early_expired_records: int = 0
     freed_bytes: int = 0
     carried_bytes: int = 0
     flushes: int = 0
@@ -114,6 +115,7 @@ class Gauges:
     disk_log_bytes: int = 0
     log_start_pos: int = 0
     carry_held_back: bool = False
+    expires_early: bool = False
     disk_seconds_until_full: float = 0.0
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
@@ -168,6 +170,11 @@ METRICS: Final = (
     MetricInfo(
         "expired_records", "counter", "Offsets that age or size limits of their topics removed."
     ),
+    MetricInfo(
+        "early_expired_records",
+        "counter",
+        "Those of them that expired before their retention was over: the disk was too full.",
+    ),
     MetricInfo("freed_bytes", "counter", "Bytes of segments that were freed."),
     MetricInfo("carried_bytes", "counter", "Bytes appended again so that segments could be freed."),
     MetricInfo("flushes", "counter", "Syncs of the log."),
@@ -220,6 +227,11 @@ METRICS: Final = (
         "carry_held_back",
         "gauge",
         "1 while nothing is moved to free segments because of `store.delete_when`.",
+    ),
+    MetricInfo(
+        "expires_early",
+        "gauge",
+        "1 while records expire before their retention is over: the disk is too full.",
     ),
     MetricInfo(
         "disk_seconds_until_full",

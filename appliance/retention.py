@@ -58,6 +58,9 @@ class Cleanup:
     Attributes:
         topic: only this topic; None for all.
         before_ms: expire what is older than this instant, epoch ms, instead of what the limits say.
+        below_pos: expire what lies below this log position, of topics that do not keep their
+            records for ever; 0 for what the limits say.
+        takes_all: with `below_pos`, of all topics.
         is_dry_run: expire nothing; only count.
         done: called at the end, if it was asked for.
         expired: number of offsets that expired, or would, by topic.
@@ -66,6 +69,8 @@ class Cleanup:
 
     topic: Topic | None = None
     before_ms: int | None = None
+    below_pos: int = 0
+    takes_all: bool = False
     is_dry_run: bool = False
     done: Callable[[], None] | None = None
     expired: dict[str, int] = field(default_factory=dict)
@@ -109,6 +114,7 @@ class Retention:
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
         self._asked: Cleanup | None = None
+        self._early: Cleanup | None = None
         self._firsts: dict[int, dict[int, tuple[int, int]]] = {}
         """By topic id and partition: a start offset, and the log position of its record."""
         self._sizes_at: dict[int, tuple[int, int]] = {}
@@ -135,6 +141,10 @@ class Retention:
         """
         self._asked = cleanup
 
+    def ask_early(self, cleanup: Cleanup) -> None:
+        """Sweep because the disk fills up, like `ask` but apart from it."""
+        self._early = cleanup
+
     def step(self) -> None:
         """Do a slice of a sweep, if one is due. Call it often, and again after reading `cold`."""
         if self.cold is not None:
@@ -142,6 +152,9 @@ class Retention:
         if self._sweep is None:
             if self._is_due():
                 self._sweep = self._run(Cleanup())
+            elif self._early is not None:
+                self._sweep = self._run(self._early)
+                self._early = None
             elif self._asked is not None:
                 self._sweep = self._run(self._asked)
                 self._asked = None
@@ -188,6 +201,10 @@ class Retention:
                 continue
             if cleanup.before_ms is not None:
                 cut_pos = self._position_before(cleanup.before_ms)
+                size_limit = NEVER
+            if cleanup.below_pos:
+                is_taken = cleanup.takes_all or age_limit_ms != NEVER
+                cut_pos = cleanup.below_pos if is_taken else 0
                 size_limit = NEVER
             if cut_pos or size_limit != NEVER:
                 yield from self._expire(topic, cut_pos, size_limit, cleanup)

@@ -163,7 +163,11 @@ class LiveStatus:
                 runs=gauges.key_index_runs,
             ),
             disk=broker.disk_space.status(),
-            freeing=FreeingStatus(held_back=gauges.carry_held_back),
+            freeing=FreeingStatus(
+                held_back=gauges.carry_held_back,
+                expires_early=broker.early_expiry.is_active,
+                early_expired_records=broker.early_expiry.expired_records,
+            ),
             connections=gauges.connections,
             topics=len(topics),
             partitions=sum(len(topic.partitions) for topic in topics),

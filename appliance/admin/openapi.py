@@ -134,6 +134,12 @@ _SCHEMAS: Final[dict[str, Any]] = {
                     "type": "boolean",
                     "description": "what lives on is not moved at this hour (store.delete_when)",
                 },
+                expires_early={
+                    "type": "boolean",
+                    "description": "records expire before their retention is over "
+                    "(disk.expire_percent)",
+                },
+                early_expired_records={**_COUNT, "description": "that did so since the start"},
             ),
             "description": "how the first segments of the log are freed",
         },

@@ -56,9 +56,13 @@ class FreeingStatus:
 
     Attributes:
         held_back: what lives on is not moved at this hour (`store.delete_when`).
+        expires_early: records expire before their retention is over (`disk.expire_percent`).
+        early_expired_records: how many did since the start.
     """
 
     held_back: bool
+    expires_early: bool
+    early_expired_records: int
 
 
 @dataclass(frozen=True, slots=True)

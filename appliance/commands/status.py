@@ -101,6 +101,11 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
     if found["disk"]["refusal"] is not None:
         fields.append(("REFUSING", found["disk"]["refusal"]))
+    if found["freeing"]["expires_early"]:
+        count = found["freeing"]["early_expired_records"]
+        fields.append(
+            ("EXPIRING", f"{count} records expired early, the disk is too full (expire_percent)")
+        )
     if found["freeing"]["held_back"]:
         fields.append(("freeing", "what lives on is not moved at this hour (store.delete_when)"))
     if found["insecure"]:

@@ -359,6 +359,7 @@ class MessageStore:
             segment_size_bytes=self._config.segment_size_bytes,
             warn_percent=self._config.disk_warn_percent,
             refuse_percent=self._config.disk_refuse_percent,
+            expire_percent=self._config.disk_expire_percent,
         )
         self.disk_space.check()
         self.snapshots = LogSnapshots(self._files)

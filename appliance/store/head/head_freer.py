@@ -181,10 +181,19 @@ class HeadFreer:
         finally:
             self._pauses -= 1
 
+    def hurry(self) -> None:
+        """Let the next attempt follow at once: something else can be freed now."""
+        self._tried_ns = None
+        self._rest_ns = RETRY_NS
+
     @property
     def is_carrying(self) -> bool:
         """Call `step` again soon."""
         return self._phase == "carrying"
+
+    def next_cut(self) -> int | None:
+        """Return the first log position up to which freeing is worth its carry; None if none is."""
+        return next((base for base in self._log.files.bases[1:] if self._is_worth(base)), None)
 
     def step(self, kept_from: int) -> Job | None:
         """Continue, or begin if something can be freed; call it at the end of a turn.

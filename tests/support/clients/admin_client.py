@@ -57,7 +57,7 @@ BROKER: Final = BrokerStatus(
         seconds_until_full=None,
         refusal=None,
     ),
-    freeing=FreeingStatus(held_back=False),
+    freeing=FreeingStatus(held_back=False, expires_early=False, early_expired_records=0),
     connections=7,
     topics=1,
     partitions=4,

@@ -137,6 +137,10 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "unit/perf/test_check.py": {
         "test_the_command_compares_a_document_with_a_baseline": 0.8,
     },
+    "unit/retention/test_early_expiry.py": {
+        "test_a_producer_that_never_stops_is_never_refused": 1.0,
+        "test_a_wrong_clock_expires_nothing_early": 0.9,
+    },
     "unit/retention/test_retention.py": {
         "test_a_thousand_busy_partitions_write_half_a_megabyte_of_starts_a_day": 0.6,
         "test_starts_rise_by_size_only_for_growth_that_is_worth_a_topic_frame": 0.8,

@@ -91,6 +91,9 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked() -> None:
         replace(Config(), flush_interval_ms=501)
     with pytest.raises(ConfigError, match=r"disk\.warn_percent = 90 is not below disk\.refuse_p"):
         replace(Config(), disk_warn_percent=90)
+    for percent in (75, 90):
+        with pytest.raises(ConfigError, match=rf"disk\.expire_percent = {percent} is not between"):
+            replace(Config(), disk_expire_percent=percent)
 
 
 @pytest.mark.parametrize(
