@@ -124,6 +124,7 @@ class Broker:
             config,
             expiry=state.expiry,
             sizes=state.sizes,
+            pending_of=self.pending_timers_of,
         )
         self.early_expiry = EarlyExpiry(
             self.retention,
@@ -442,6 +443,7 @@ class Broker:
             self._store,
             self._deliver,
             self.key_index,
+            retention=self.retention,
             expires_early=self.early_expiry.is_active,
             connections=connections,
             inflight_bytes=inflight_bytes,

@@ -111,9 +111,12 @@ class Gauges:
     disk_full: bool = False
     disk_state: int = 0
     disk_total_bytes: int = 0
+    disk_used_bytes: int = 0
     disk_free_bytes: int = 0
     disk_log_bytes: int = 0
     log_start_pos: int = 0
+    log_reclaimable_bytes: int = 0
+    log_dead_bytes: int = 0
     carry_held_back: bool = False
     expires_early: bool = False
     disk_seconds_until_full: float = 0.0
@@ -220,9 +223,21 @@ METRICS: Final = (
     MetricInfo(
         "disk_total_bytes", "gauge", "Bytes of the data's file system, without those of root."
     ),
+    MetricInfo("disk_used_bytes", "gauge", "Bytes of it that are used, by whomever."),
     MetricInfo("disk_free_bytes", "gauge", "Bytes of it that are not used."),
     MetricInfo("disk_log_bytes", "gauge", "Bytes of the log's segments, allocated or written."),
     MetricInfo("log_start_pos", "gauge", "Log position of the first byte that is kept."),
+    MetricInfo(
+        "log_reclaimable_bytes",
+        "gauge",
+        "Bytes of the first segments in which nothing is needed: they are freed next.",
+    ),
+    MetricInfo(
+        "log_dead_bytes",
+        "gauge",
+        "Bytes of the log that nothing needs, wherever they are. An estimate: a record counts as "
+        "much as the average of its partition.",
+    ),
     MetricInfo(
         "carry_held_back",
         "gauge",

@@ -164,6 +164,8 @@ class LiveStatus:
             ),
             disk=broker.disk_space.status(),
             freeing=FreeingStatus(
+                reclaimable_bytes=gauges.log_reclaimable_bytes,
+                dead_bytes=gauges.log_dead_bytes,
                 held_back=gauges.carry_held_back,
                 expires_early=broker.early_expiry.is_active,
                 early_expired_records=broker.early_expiry.expired_records,

@@ -130,6 +130,14 @@ _SCHEMAS: Final[dict[str, Any]] = {
         },
         freeing={
             **_object(
+                reclaimable_bytes={
+                    **_COUNT,
+                    "description": "of the first segments in which nothing is needed",
+                },
+                dead_bytes={
+                    **_COUNT,
+                    "description": "of the log that nothing needs, wherever they are; an estimate",
+                },
                 held_back={
                     "type": "boolean",
                     "description": "what lives on is not moved at this hour (store.delete_when)",

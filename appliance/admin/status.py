@@ -55,11 +55,15 @@ class FreeingStatus:
     """How the first segments of the log are freed.
 
     Attributes:
+        reclaimable_bytes: of the first segments in which nothing is needed.
+        dead_bytes: all bytes of the log that nothing needs, wherever they are; an estimate.
         held_back: what lives on is not moved at this hour (`store.delete_when`).
         expires_early: records expire before their retention is over (`disk.expire_percent`).
         early_expired_records: how many did since the start.
     """
 
+    reclaimable_bytes: int
+    dead_bytes: int
     held_back: bool
     expires_early: bool
     early_expired_records: int

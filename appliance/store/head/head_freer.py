@@ -169,6 +169,9 @@ class HeadFreer:
         self._rest_ns = RETRY_NS
         self._pauses = 0
         self._had_room = True
+        self._began_at = 0
+        self._timers_from = 0
+        """No timer was pending below this log position when it was last looked for."""
         self.freed_bytes = 0
         self.carried_bytes = 0
 
@@ -190,6 +193,17 @@ class HeadFreer:
     def is_carrying(self) -> bool:
         """Call `step` again soon."""
         return self._phase == "carrying"
+
+    def reclaimable_bytes(self, kept_from: int) -> int:
+        """Return the bytes of the first segments in which nothing is needed, as far as is known.
+
+        Args:
+            kept_from: as for `step`.
+        """
+        limit = min(kept_from, self._log.pointers.flushed, self._remembered_from())
+        if self._state.projections.due.pending:
+            limit = min(limit, self._timers_from)
+        return max(0, self._base_of(limit) - self._log.start_pos)
 
     def next_cut(self) -> int | None:
         """Return the first log position up to which freeing is worth its carry; None if none is."""
@@ -223,6 +237,7 @@ class HeadFreer:
         if job.error is not None:
             _log.warning("no segment is freed, the timers cannot be read: %s", job.error)
             return
+        self._timers_from = self._began_at if job.found is None else job.found
         if job.found is not None:
             self._cut = min(self._cut, self._base_of(job.found))
         if self._is_worth(self._cut) and self._has_room():
@@ -272,6 +287,7 @@ class HeadFreer:
             return None
         self._rest_ns = min(2 * self._rest_ns, RETRY_MAX_NS)
         self._phase = "finding"
+        self._began_at = log.pointers.committed
         self._cut = cut
         return FindJob(timers)
 
