@@ -109,6 +109,7 @@ class DiskSpace:
         """Monotonic time and room at that time, oldest first."""
         self._is_over_warn = self._is_over_refuse = False
         self.state: DiskState = "ok"
+        self._logged: DiskState = "ok"
         self.check_count = 0
         self.is_over_expire = False
 
@@ -126,7 +127,10 @@ class DiskSpace:
         is_due = self._checked_ns is None or now_ns - self._checked_ns >= CHECK_NS
         # The log noticed a full disk before the next check: refuse with figures of this moment.
         is_due |= self.state == "refusing" and not was_refusing
-        if self._job is not None or not is_due:
+        if self._job is not None:
+            return None
+        if not is_due:
+            self._log_change()
             return None
         self._checked_ns = now_ns
         self._job = SpaceJob(self._fs, self._directory)
@@ -140,6 +144,7 @@ class DiskSpace:
             if not self._has_failed:
                 _log.warning("cannot tell how full the disk is: %s", job.error)
             self._has_failed = True
+            self._log_change()
             return
         self._has_failed = False
         self.check_count += 1
@@ -147,6 +152,7 @@ class DiskSpace:
         self._log.may_have_room = self._free_bytes >= self._segment_size_bytes
         self._note_sample()
         self._update()
+        self._log_change()
 
     def hurry(self) -> None:
         """Let the next step ask, although the last answer is younger than a second."""
@@ -165,7 +171,6 @@ class DiskSpace:
         self._is_over_warn = self._is_over(self._warn_percent, was_over=self._is_over_warn)
         self._is_over_refuse = self._is_over(self._refuse_percent, was_over=self._is_over_refuse)
         self.is_over_expire = self._is_over(self._expire_percent, was_over=self.is_over_expire)
-        before = self.state
         if self._log.is_full or self._is_over_refuse:
             self.state = "refusing"
         else:
@@ -173,8 +178,6 @@ class DiskSpace:
         # Without the flag, the log accepts what still fits into its last segment.
         self._log.tail.is_refusing = self._is_over_refuse
         self._log.tail.full_text = self._refusal_of("the broker's disk")
-        if self.state != before:
-            self._log_change(before)
 
     def _is_over(self, percent: int, *, was_over: bool) -> bool:
         if percent >= NEVER_PERCENT:
@@ -183,7 +186,11 @@ class DiskSpace:
         # A file system without a size is never full.
         return self._used_bytes * 100 >= line * self._total_bytes > 0
 
-    def _log_change(self, before: DiskState) -> None:
+    def _log_change(self) -> None:
+        """Log another state than the last one that was logged, once the figures are those of it."""
+        before, self._logged = self._logged, self.state
+        if self.state == before:
+            return
         disk = self.name
         match self.state:
             case "refusing":
@@ -221,8 +228,10 @@ class DiskSpace:
                 f"refused until less than {self._refuse_percent - HYSTERESIS_POINTS}% is used: "
                 "free space on it, or raise disk.refuse_percent"
             )
+        # If the log noticed it after the last check, the figures are those of before.
+        figures = f", {self.figures}" if self._free_bytes < self._segment_size_bytes else ""
         return (
-            f"{disk} is full, {self.figures}: new records and topics are refused "
+            f"{disk} is full{figures}: new records and topics are refused "
             f"until there is room for a segment of {_size(self._segment_size_bytes)}: free space "
             "on it"
         )
