@@ -13,7 +13,7 @@ SLOW_DIRECTORY: Final = "system/"
 
 SLOW_FILES: Final[Mapping[str, float]] = {
     "commands": 20,
-    "disks": 70,
+    "disks": 86,
     "programs": 70,
     "spark": 130,
     "system/clients/test_rebalances.py": 10,
