@@ -16,6 +16,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "disks": 86,
     "programs": 70,
     "spark": 130,
+    "system/clients/test_kafka_tools.py": 10,
     "system/clients/test_rebalances.py": 10,
     "system/clients/test_snippets.py": 12,
     "system/fuzz/test_fuzz.py": 50,
