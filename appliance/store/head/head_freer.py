@@ -282,6 +282,10 @@ class HeadFreer:
         if cut <= log.start_pos:
             return None
         self._tried_ns = self._files.clock.monotonic_ns()
+        if not self._checkpoints.snapshot_bytes:
+            # The first checkpoint says how much there is to carry.
+            self._checkpoints.ask()
+            return None
         timers = self._runs.timers_now() if self._is_worth(cut) else None
         if timers is None:
             return None

@@ -11,6 +11,7 @@ from tests.support.harness.checkpoints import commit, crashed, rebuild, take_che
 from tests.support.values.kafka_records import Producer, Record, delay
 from tests.unit.retention.test_freeing import (
     KEEP_MS,
+    MEMORY_MS,
     SEGMENT,
     bases_on,
     broker,
@@ -215,3 +216,21 @@ def test_a_verdict_on_freed_segments_spoils_no_saved_state() -> None:
     # The head of the next segment repeats the verdict.
     fill(harness, 1)
     check_restarts(harness)
+
+
+def test_nothing_is_freed_before_a_checkpoint_says_how_much_there_is_to_carry() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 3.5)
+    for _ in range((MEMORY_MS + 2 * MS_PER_HOUR) // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.housekeep()
+        harness.flush()
+    assert harness.broker.checkpoints.snapshot_bytes == 0
+    assert start_pos(harness) == harness.broker.head_freer.carried_bytes == 0
+    take_checkpoint(harness)
+    harness.clock.advance_ms(MS_PER_MINUTE)
+    for _ in range(2):
+        harness.free_head()
+        harness.flush()
+    assert start_pos(harness) >= 3 * SEGMENT
