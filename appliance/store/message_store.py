@@ -347,6 +347,7 @@ class MessageStore:
             start.runs,
             append=self._try_append,
             may_carry=quiet_hours.may_carry,
+            forget_damage=self._forget_damage,
             id_memory_ms=self._config.completed_id_memory_ms,
             payload_max=self._config.segment_size_bytes // 2,
         )
@@ -388,6 +389,16 @@ class MessageStore:
             if begin >= start.scan.pos:  # in the part that is cut: no record is known to be lost
                 found.append((begin, end - begin, f"cannot be read: {why}"))
         self.damage += [Damage(*self.log.path_of(pos), size, why) for pos, size, why in found]
+
+    def _forget_damage(self, start: int) -> None:
+        """Forget damage before the begin of the log: it is of no interest, and has no file."""
+        self.state.damage = [each for each in self.state.damage if each.pos >= start]
+        self.damage[:] = [each for each in self.damage if not self._is_before(each, start)]
+
+    def _is_before(self, damage: Damage, start: int) -> bool:
+        base = parse_segment_name(damage.path.name)
+        is_of_log = damage.path.parent == self._paths.commit_log
+        return is_of_log and base is not None and base + damage.offset < start
 
     def _begin_epoch(self, epoch: int) -> None:
         self.log.tail.begin_epoch(epoch, self.state.salt)

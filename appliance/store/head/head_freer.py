@@ -136,6 +136,7 @@ class HeadFreer:
         *,
         append: Callable[[int, bytes, int], bool],
         may_carry: Callable[[], bool],
+        forget_damage: Callable[[int], None],
         id_memory_ms: int,
         payload_max: int,
     ) -> None:
@@ -148,6 +149,7 @@ class HeadFreer:
             runs: say which timers are pending.
             append: (kind, payload, flags) appends a control frame; False if the disk is full.
             may_carry: whether records and timers that live on may be moved now.
+            forget_damage: (start) forgets damage before the log position where the log begins.
             id_memory_ms: how long ids of completed timers are remembered.
             payload_max: bytes of the largest payload of a control frame.
         """
@@ -158,6 +160,7 @@ class HeadFreer:
         self._runs = runs
         self._append = append
         self.may_carry = may_carry
+        self._forget_damage = forget_damage
         self._id_memory_ms = id_memory_ms
         self._payload_max = payload_max
         self._phase: Phase = "idle"
@@ -346,6 +349,7 @@ class HeadFreer:
         checkpoint = self._files.checkpoint
         freed = self._log.forget_head(self._cut)
         checkpoint.log = replace(checkpoint.log, start=self._cut)
+        self._forget_damage(self._cut)
         return FreeJob(self._files, freed, self._log.pointers.flushed)
 
     def _end_free(self, job: FreeJob) -> None:

@@ -218,6 +218,26 @@ def test_a_verdict_on_freed_segments_spoils_no_saved_state() -> None:
     check_restarts(harness)
 
 
+def test_damage_of_freed_segments_is_reported_no_longer() -> None:
+    harness = filled()
+    pos = harness.position_of(harness.partition(), 2)
+    later = harness.position_of(harness.partition(), harness.partition().next_offset - 1)
+    path, offset = harness.broker.log.path_of(pos)
+    kept_path, kept_offset = harness.broker.log.path_of(later)
+    harness.make_cold()
+    harness.disk.flip(path, offset + 300, 1)
+    harness.disk.flip(kept_path, kept_offset + 300, 1)
+    assert len(harness.read_cold([pos, later])) == 2
+    assert harness.broker.gauges(0).recovered_damage == 2
+    free(harness)
+    assert pos < start_pos(harness) <= later
+    assert [(each.path, each.offset) for each in harness.broker.damage] == [
+        (kept_path, kept_offset)
+    ]
+    assert harness.broker.gauges(0).recovered_damage == 1
+    assert [each.pos for each in harness.broker._store.state.damage] == [later]
+
+
 def test_nothing_is_freed_before_a_checkpoint_says_how_much_there_is_to_carry() -> None:
     harness = broker()
     harness.create_topic("t")
