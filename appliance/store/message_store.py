@@ -317,8 +317,6 @@ class MessageStore:
             if error.is_fatal:
                 raise
             _log.warning("a freed segment could not be removed: %s", error)
-        # Their space is free once nothing refers to the files.
-        self._freed = []
 
     def _make_parts(self, start: Start) -> None:
         self.cold = ColdReader(
@@ -350,6 +348,7 @@ class MessageStore:
             forget_damage=self._forget_damage,
             id_memory_ms=self._config.completed_id_memory_ms,
             payload_max=self._config.segment_size_bytes // 2,
+            left=self._freed,
         )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
         self.disk_space = DiskSpace(

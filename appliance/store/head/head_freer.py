@@ -77,7 +77,8 @@ class FreeJob:
     """Writes durably where the log begins, and removes what is before it, on a thread.
 
     Attributes:
-        error: why a file could not be removed; the next start does it.
+        freed: the segments, in order; after `run`, those whose files could not be removed.
+        error: why not; a later job, or the next start, does it.
     """
 
     files: DataFiles
@@ -108,13 +109,20 @@ def remove_segments(files: DataFiles, freed: list[Segment]) -> None:
 
     Each removal is durable before the next, so that no gap can be left.
 
+    Args:
+        files: of the store.
+        freed: ascending; whatever is removed is taken out.
+
     Raises:
-        StorageError: one could not be removed.
+        StorageError: one could not be removed; it and those after it stay.
     """
-    for segment in freed:
-        path = segment.file.path
-        files.fs.unlink(path)
+    while freed:
+        path = freed[0].file.path
+        # It may be gone, and only its directory not synced yet.
+        if files.fs.exists(path):
+            files.fs.unlink(path)
         files.fs.sync_dir(path.parent)
+        del freed[0]
 
 
 class HeadFreer:
@@ -139,6 +147,7 @@ class HeadFreer:
         forget_damage: Callable[[int], None],
         id_memory_ms: int,
         payload_max: int,
+        left: list[Segment],
     ) -> None:
         """Start idle.
 
@@ -152,6 +161,7 @@ class HeadFreer:
             forget_damage: (start) forgets damage before the log position where the log begins.
             id_memory_ms: how long ids of completed timers are remembered.
             payload_max: bytes of the largest payload of a control frame.
+            left: freed segments, ascending, whose files could not be removed yet.
         """
         self._files = files
         self._log = files.log
@@ -161,6 +171,7 @@ class HeadFreer:
         self._append = append
         self.may_carry = may_carry
         self._forget_damage = forget_damage
+        self._left = left
         self._id_memory_ms = id_memory_ms
         self._payload_max = payload_max
         self._phase: Phase = "idle"
@@ -173,6 +184,9 @@ class HeadFreer:
         self._pauses = 0
         self._had_room = True
         self._began_at = 0
+        self._saved_from = self._log.start_pos
+        self._freeing = 0, 0
+        """Segments that a job removes, and their bytes."""
         self._timers_from = 0
         """No timer was pending below this log position when it was last looked for."""
         self.freed_bytes = 0
@@ -188,7 +202,7 @@ class HeadFreer:
             self._pauses -= 1
 
     def hurry(self) -> None:
-        """Let the next attempt follow at once: something else can be freed now."""
+        """Let the next attempt follow at once: something else may be freed now."""
         self._tried_ns = None
         self._rest_ns = RETRY_NS
 
@@ -222,7 +236,7 @@ class HeadFreer:
             A job to run on a thread and then pass to `end`, or None.
         """
         if self._phase == "idle" and self._is_rested():
-            return self._begin(kept_from)
+            return self._remove_left() or self._begin(kept_from)
         if self._phase == "carrying":
             self._carry()
         if self._pauses:
@@ -345,27 +359,43 @@ class HeadFreer:
     # Free
 
     def _free(self) -> FreeJob:
-        self._phase = "freeing"
         checkpoint = self._files.checkpoint
-        freed = self._log.forget_head(self._cut)
+        self._left += self._log.forget_head(self._cut)
         checkpoint.log = replace(checkpoint.log, start=self._cut)
         self._forget_damage(self._cut)
-        return FreeJob(self._files, freed, self._log.pointers.flushed)
+        return self._remove()
+
+    def _remove_left(self) -> FreeJob | None:
+        """Try again to remove what could not be removed."""
+        return self._remove() if self._left and not self._pauses else None
+
+    def _remove(self) -> FreeJob:
+        """Remove all files that are left, the first one first: a later one alone leaves a gap."""
+        self._phase = "freeing"
+        self._freeing = len(self._left), sum(segment.size for segment in self._left)
+        return FreeJob(self._files, self._left, self._log.pointers.flushed)
 
     def _end_free(self, job: FreeJob) -> None:
         self._phase = "idle"
-        self._tried_ns = None
-        self._rest_ns = RETRY_NS
-        # Without a saved state inside the log, a start would replay all of it.
-        self._checkpoints.ask()
-        freed_bytes = sum(segment.size for segment in job.freed)
-        self.freed_bytes += freed_bytes
-        _log.info(
-            "freed %s, %d bytes; the log begins at %d; %d bytes were carried",
-            counted(len(job.freed), "segment"),
-            freed_bytes,
-            self._log.start_pos,
-            self._pass_bytes,
-        )
-        if job.error is not None:
-            _log.warning("a freed segment could not be removed: %s", job.error)
+        count, size = self._freeing
+        count -= len(job.freed)
+        size -= sum(segment.size for segment in job.freed)
+        if self._log.start_pos != self._saved_from:
+            # Without a saved state inside the log, a start would replay all of it.
+            self._saved_from = self._log.start_pos
+            self._checkpoints.ask()
+        if count:
+            self.freed_bytes += size
+            _log.info(
+                "freed %s, %d bytes; the log begins at %d; %d bytes were carried",
+                counted(count, "segment"),
+                size,
+                self._log.start_pos,
+                self._pass_bytes,
+            )
+        if job.error is None:
+            self.hurry()
+            return
+        self._tried_ns = self._files.clock.monotonic_ns()
+        self._rest_ns = min(2 * self._rest_ns, RETRY_MAX_NS)
+        _log.warning("a freed segment cannot be removed, it is tried again: %s", job.error)

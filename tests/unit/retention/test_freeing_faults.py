@@ -4,10 +4,19 @@ import errno
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from appliance.errors import StorageError
 from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
 from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
+from tests.support.harness.checkpoints import (
+    PATHS,
+    commit,
+    crashed,
+    rebuild,
+    take_checkpoint,
+)
 from tests.support.values.kafka_records import Producer, Record, delay
 from tests.unit.retention.test_freeing import (
     KEEP_MS,
@@ -215,6 +224,81 @@ def test_a_verdict_on_freed_segments_spoils_no_saved_state() -> None:
     take_checkpoint(harness)
     # The head of the next segment repeats the verdict.
     fill(harness, 1)
+    check_restarts(harness)
+
+
+def keep_file(harness: BrokerHarness) -> None:
+    """Free segments, but let the removal of the first file fail."""
+    harness.free_head()
+    harness.flush()
+    # Two copies of the checkpoint are written and synced before.
+    harness.disk.fail_at(harness.disk.calls + 5, OSError(errno.EIO, "Input/output error"))
+    harness.free_head()
+    harness.disk.heal()
+    assert start_pos(harness) > bases_on(harness.disk)[0] == 0
+
+
+def is_contiguous(harness: BrokerHarness) -> bool:
+    bases = bases_on(harness.disk)
+    return bases == list(range(bases[0], bases[-1] + 1, SEGMENT))
+
+
+def test_a_file_that_could_not_be_removed_goes_before_later_ones() -> None:
+    harness = ready_to_free()
+    keep_file(harness)
+    fill(harness, 3)
+    gaps = []
+    unlink = harness.disk.unlink
+
+    def observe(path: Path) -> None:
+        unlink(path)
+        gaps.append(not is_contiguous(harness))
+
+    harness.disk.unlink = observe  # type: ignore[method-assign]
+    free(harness)
+    assert len(gaps) >= 6
+    assert not any(gaps)
+    assert bases_on(harness.disk)[0] == start_pos(harness) > 3 * SEGMENT
+    assert harness.broker.head_freer.freed_bytes == start_pos(harness)
+    check_restarts(harness)
+
+
+def test_a_file_that_could_not_be_removed_is_tried_again_without_another_free(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = ready_to_free()
+    keep_file(harness)
+    assert harness.broker.head_freer.freed_bytes == 0
+    harness.free_head()
+    assert bases_on(harness.disk)[0] == 0
+    with harness.broker.head_freer.paused():
+        harness.clock.advance_ms(MS_PER_MINUTE)
+        harness.free_head()
+    assert bases_on(harness.disk)[0] == 0
+    harness.free_head()
+    assert bases_on(harness.disk)[0] == start_pos(harness)
+    assert harness.broker.head_freer.freed_bytes == start_pos(harness)
+    assert len([line for line in caplog.messages if "cannot be removed" in line]) == 1
+
+
+def test_a_file_that_a_start_could_not_remove_is_removed_while_it_serves() -> None:
+    harness = ready_to_free()
+    keep_file(harness)
+    disk = crashed(harness)
+    unlink = disk.unlink
+
+    def fail(path: Path) -> None:
+        if path.parent == PATHS.commit_log:
+            raise StorageError(path, "unlink", errno.EIO, "Input/output error")
+        unlink(path)
+
+    disk.unlink = fail  # type: ignore[method-assign]
+    harness = BrokerHarness(disk, harness.clock, harness.config)
+    assert bases_on(disk)[0] == 0 < start_pos(harness)
+    disk.unlink = unlink  # type: ignore[method-assign]
+    fill(harness, 3)
+    free(harness)
+    assert bases_on(disk)[0] == start_pos(harness) > 3 * SEGMENT
     check_restarts(harness)
 
 
