@@ -9,6 +9,7 @@ ROUNDS ?= 100
 STATES ?= 500000
 FUZZ ?= 600
 CUTS ?= 20
+FILLS ?= 20
 JOBS ?= logical
 PY := .venv/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
@@ -43,10 +44,10 @@ check: build  ## style, types and the quick tests, in less than a minute
 test: sanitized .venv/spark  ## all tests, in JOBS=n processes (ARGS="..." goes to pytest)
 	@$(PYTEST) $(ARGS)
 
-soak: sanitized  ## ROUNDS=n kills, CUTS=n power cuts, STATES=n crashes, FUZZ=n seconds
+soak: sanitized  ## ROUNDS kills, CUTS power cuts, FILLS of a disk, STATES crashes, FUZZ seconds
 	@$(PYTEST) tests/system/kill9 tests/unit/store tests/unit/offsets tests/system/fuzz \
 		tests/system/realdisk tests/system/clients/test_rebalances.py \
-		--rounds $(ROUNDS) --power-cuts $(CUTS) --states $(STATES) \
+		--rounds $(ROUNDS) --power-cuts $(CUTS) --fills $(FILLS) --states $(STATES) \
 		--fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
 
 packages: build  ## build both distributions, install them, serve from there (ARGS="--keep dist")

@@ -23,6 +23,7 @@ from _core.paths.session import ParkedFetch, ResponseSlot, Session
 from _core.queue.partition import Partition, Topic
 from appliance import broker_metrics
 from appliance.config.config import Config
+from appliance.early_expiry import EarlyExpiry
 from appliance.errors import CorruptionError, DiskFullError, StorageError
 from appliance.facade import Facade
 from appliance.find import Finder
@@ -68,6 +69,7 @@ class Broker:
         log: the CommitLog.
         topics, groups, search: the parts that handlers of the control plane use; set by `recover`.
         retention: what expires records; set by `recover`.
+        early_expiry: what does so because the disk fills up; set by `recover`.
         key_index: where keys and ids are in the log; set by `recover`.
         metrics: the counters.
         report: the outcome of recovery, once it is complete.
@@ -122,6 +124,14 @@ class Broker:
             config,
             expiry=state.expiry,
             sizes=state.sizes,
+            pending_of=self.pending_timers_of,
+        )
+        self.early_expiry = EarlyExpiry(
+            self.retention,
+            store.log,
+            store.disk_space,
+            store.head_freer,
+            takes_all=config.disk_expire_all_topics,
         )
         self.key_index = store.new_key_index(
             self._decompress, left_out=self._left_out, is_on=config.index_keys
@@ -340,6 +350,7 @@ class Broker:
         store = self._store
         store.save_units(partitions_max=HOUSEKEEPING_PARTITIONS)
         store.cold.retry_damaged(store.damage)
+        self.early_expiry.step()
         self.retention.step()
         self._expire_state()
 
@@ -432,6 +443,8 @@ class Broker:
             self._store,
             self._deliver,
             self.key_index,
+            retention=self.retention,
+            expires_early=self.early_expiry.is_active,
             connections=connections,
             inflight_bytes=inflight_bytes,
         )
@@ -439,6 +452,7 @@ class Broker:
     def collect_metrics(self) -> Metrics:
         """Return the counters, updated from the compiled paths."""
         self.metrics.expired_records = self.retention.expired_records
+        self.metrics.early_expired_records = self.early_expiry.expired_records
         self.metrics.freed_bytes = self.head_freer.freed_bytes
         self.metrics.carried_bytes = self.head_freer.carried_bytes
         broker_metrics.collect(

@@ -10,6 +10,7 @@ from _core.state.projections import Projections
 from appliance.config.config import Config
 from appliance.metrics import Gauges, Metrics
 from appliance.model import DiskState
+from appliance.retention import Retention
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.message_store import MessageStore
 from appliance.units import MS_PER_SECOND
@@ -26,13 +27,16 @@ def gauges(
     deliver: DeliverPath,
     index: KeyIndex,
     *,
+    retention: Retention,
+    expires_early: bool,
     connections: int,
     inflight_bytes: int,
 ) -> Gauges:
     """Return the current values.
 
     Args:
-        config, store, deliver, index: of the broker.
+        config, store, deliver, index, retention: of the broker.
+        expires_early: records expire because the disk is too full.
         connections: open connections of Kafka clients.
         inflight_bytes: memory of their requests and answers.
     """
@@ -61,9 +65,14 @@ def gauges(
         disk_full=store.log.is_full,
         disk_state=DISK_STATES.index(disk.state),
         disk_total_bytes=disk.total_bytes,
+        disk_used_bytes=disk.total_bytes - disk.free_bytes,
         disk_free_bytes=disk.free_bytes,
         disk_log_bytes=disk.log_bytes,
         log_start_pos=store.log.start_pos,
+        log_reclaimable_bytes=store.head_freer.reclaimable_bytes(retention.kept_from),
+        log_dead_bytes=max(0, pointers.wrote - store.log.start_pos - retention.live_bytes),
+        carry_held_back=not store.head_freer.may_carry(),
+        expires_early=expires_early,
         disk_seconds_until_full=store.disk_space.seconds_until_full,
         insecure=config.allow_insecure,
         level_next_offset={

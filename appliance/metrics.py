@@ -70,6 +70,7 @@ class Metrics:
     timers_cancelled: int = 0
     timers_replaced: int = 0
     expired_records: int = 0
+    early_expired_records: int = 0
     freed_bytes: int = 0
     carried_bytes: int = 0
     flushes: int = 0
@@ -110,9 +111,14 @@ class Gauges:
     disk_full: bool = False
     disk_state: int = 0
     disk_total_bytes: int = 0
+    disk_used_bytes: int = 0
     disk_free_bytes: int = 0
     disk_log_bytes: int = 0
     log_start_pos: int = 0
+    log_reclaimable_bytes: int = 0
+    log_dead_bytes: int = 0
+    carry_held_back: bool = False
+    expires_early: bool = False
     disk_seconds_until_full: float = 0.0
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
@@ -167,6 +173,11 @@ METRICS: Final = (
     MetricInfo(
         "expired_records", "counter", "Offsets that age or size limits of their topics removed."
     ),
+    MetricInfo(
+        "early_expired_records",
+        "counter",
+        "Those of them that expired before their retention was over: the disk was too full.",
+    ),
     MetricInfo("freed_bytes", "counter", "Bytes of segments that were freed."),
     MetricInfo("carried_bytes", "counter", "Bytes appended again so that segments could be freed."),
     MetricInfo("flushes", "counter", "Syncs of the log."),
@@ -212,9 +223,31 @@ METRICS: Final = (
     MetricInfo(
         "disk_total_bytes", "gauge", "Bytes of the data's file system, without those of root."
     ),
+    MetricInfo("disk_used_bytes", "gauge", "Bytes of it that are used, by whomever."),
     MetricInfo("disk_free_bytes", "gauge", "Bytes of it that are not used."),
     MetricInfo("disk_log_bytes", "gauge", "Bytes of the log's segments, allocated or written."),
     MetricInfo("log_start_pos", "gauge", "Log position of the first byte that is kept."),
+    MetricInfo(
+        "log_reclaimable_bytes",
+        "gauge",
+        "Bytes of the first segments in which nothing is needed: they are freed next.",
+    ),
+    MetricInfo(
+        "log_dead_bytes",
+        "gauge",
+        "Bytes of the log that nothing needs, wherever they are. An estimate: a record counts as "
+        "much as the average of its partition.",
+    ),
+    MetricInfo(
+        "carry_held_back",
+        "gauge",
+        "1 while nothing is moved to free segments because of `store.delete_when`.",
+    ),
+    MetricInfo(
+        "expires_early",
+        "gauge",
+        "1 while records expire before their retention is over: the disk is too full.",
+    ),
     MetricInfo(
         "disk_seconds_until_full",
         "gauge",

@@ -58,6 +58,9 @@ class Cleanup:
     Attributes:
         topic: only this topic; None for all.
         before_ms: expire what is older than this instant, epoch ms, instead of what the limits say.
+        below_pos: expire what lies below this log position, of topics that do not keep their
+            records for ever; 0 for what the limits say.
+        takes_all: with `below_pos`, of all topics.
         is_dry_run: expire nothing; only count.
         done: called at the end, if it was asked for.
         expired: number of offsets that expired, or would, by topic.
@@ -66,6 +69,8 @@ class Cleanup:
 
     topic: Topic | None = None
     before_ms: int | None = None
+    below_pos: int = 0
+    takes_all: bool = False
     is_dry_run: bool = False
     done: Callable[[], None] | None = None
     expired: dict[str, int] = field(default_factory=dict)
@@ -77,6 +82,8 @@ class Retention:
 
     Attributes:
         expired_records: offsets that expired since the start.
+        live_bytes: what the log has of records that are kept and of pending timers, as of the last
+            sweep. An estimate: each counts as much as the average of its partition.
         kept_from: a log position before which no partition has a record that is kept, as of the
             last sweep.
         cold: what a thread must read before the next `step`; None if nothing.
@@ -91,6 +98,7 @@ class Retention:
         *,
         expiry: Expiry,
         sizes: SizeMarks,
+        pending_of: Callable[[Partition], int],
     ) -> None:
         """Start with a sweep.
 
@@ -99,6 +107,7 @@ class Retention:
             topics, search: the topics, and their records.
             config: the limits of topics that set none.
             expiry, sizes: how old the log is, and marks of sizes; the state keeps both.
+            pending_of: the number of pending timers of a partition.
         """
         self._clock = clock
         self._topics = topics
@@ -106,14 +115,17 @@ class Retention:
         self._config = config
         self._expiry = expiry
         self._sizes = sizes
+        self._pending_of = pending_of
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
         self._asked: Cleanup | None = None
+        self._early: Cleanup | None = None
         self._firsts: dict[int, dict[int, tuple[int, int]]] = {}
         """By topic id and partition: a start offset, and the log position of its record."""
         self._sizes_at: dict[int, tuple[int, int]] = {}
         """By topic id: its size limit when its starts last rose by size, and its bytes then."""
         self.expired_records = 0
+        self.live_bytes = 0
         self.kept_from = 0
         self.cold: ColdPlace | None = None
 
@@ -135,6 +147,10 @@ class Retention:
         """
         self._asked = cleanup
 
+    def ask_early(self, cleanup: Cleanup) -> None:
+        """Sweep because the disk fills up, like `ask` but apart from it."""
+        self._early = cleanup
+
     def step(self) -> None:
         """Do a slice of a sweep, if one is due. Call it often, and again after reading `cold`."""
         if self.cold is not None:
@@ -142,6 +158,9 @@ class Retention:
         if self._sweep is None:
             if self._is_due():
                 self._sweep = self._run(Cleanup())
+            elif self._early is not None:
+                self._sweep = self._run(self._early)
+                self._early = None
             elif self._asked is not None:
                 self._sweep = self._run(self._asked)
                 self._asked = None
@@ -189,6 +208,10 @@ class Retention:
             if cleanup.before_ms is not None:
                 cut_pos = self._position_before(cleanup.before_ms)
                 size_limit = NEVER
+            if cleanup.below_pos:
+                is_taken = cleanup.takes_all or age_limit_ms != NEVER
+                cut_pos = cleanup.below_pos if is_taken else 0
+                size_limit = NEVER
             if cut_pos or size_limit != NEVER:
                 yield from self._expire(topic, cut_pos, size_limit, cleanup)
         self._sizes.keep(limited)
@@ -203,15 +226,24 @@ class Retention:
     def _find_kept(self) -> Generator[ColdPlace | None, None, None]:
         """Find the first kept record of the log: start offsets only rise, so it stays true."""
         kept = self._expiry.visible_end()
+        live_bytes = 0.0
         visited = 0
         for topic in self._topics.all():
             for partition in list(topic.partitions):
                 visited += 1
                 if visited % PARTITIONS_PER_SLICE == 0:
                     yield None
+                live_bytes += self._live_bytes_of(partition)
                 if partition.start_offset < partition.next_offset:
                     kept = min(kept, (yield from self._kept_of(partition)))
         self.kept_from = kept
+        self.live_bytes = int(live_bytes)
+
+    def _live_bytes_of(self, partition: Partition) -> float:
+        pending = self._pending_of(partition)
+        count = partition.next_offset + pending
+        live = count - partition.start_offset
+        return partition.log_bytes * live / count if count else 0
 
     def _kept_of(self, partition: Partition) -> Generator[ColdPlace, None, int]:
         """The log position of the first record of a partition; 0 if it cannot be read now."""

@@ -30,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--power-cuts", type=int, default=3, help="how often the broker loses its disk under load"
     )
     parser.addoption(
+        "--fills", type=int, default=3, help="how often clients fill a small disk, and free it"
+    )
+    parser.addoption(
         "--states", type=int, default=50_000, help="how many crash states the store is put into"
     )
     parser.addoption("--days", type=int, default=30, help="how long a broker of the year lives")
@@ -103,4 +106,11 @@ def timers(request: pytest.FixtureRequest) -> int:
 def power_cuts(request: pytest.FixtureRequest) -> int:
     """How often the power fails."""
     value: int = request.config.getoption("--power-cuts")
+    return value
+
+
+@pytest.fixture
+def fills(request: pytest.FixtureRequest) -> int:
+    """How often a disk is filled and freed."""
+    value: int = request.config.getoption("--fills")
     return value

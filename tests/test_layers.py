@@ -41,6 +41,7 @@ LAYERS: Final[dict[str, int]] = {
     "compat.spark": 5,
     "compat.spark.*": 5,
     # 3: sans-IO
+    "appliance.early_expiry": 3,
     "appliance.offset_search": 3,
     "appliance.retention": 3,
     "appliance.schedule": 3,

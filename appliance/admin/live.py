@@ -15,6 +15,7 @@ from appliance.admin.status import (
     BrokerStatus,
     CleanupRequest,
     DamagedPart,
+    FreeingStatus,
     KeyIndexStatus,
     LogPositions,
 )
@@ -162,6 +163,13 @@ class LiveStatus:
                 runs=gauges.key_index_runs,
             ),
             disk=broker.disk_space.status(),
+            freeing=FreeingStatus(
+                reclaimable_bytes=gauges.log_reclaimable_bytes,
+                dead_bytes=gauges.log_dead_bytes,
+                held_back=gauges.carry_held_back,
+                expires_early=broker.early_expiry.is_active,
+                early_expired_records=broker.early_expiry.expired_records,
+            ),
             connections=gauges.connections,
             topics=len(topics),
             partitions=sum(len(topic.partitions) for topic in topics),

@@ -128,6 +128,29 @@ _SCHEMAS: Final[dict[str, Any]] = {
             ),
             "description": "the file system that holds the data",
         },
+        freeing={
+            **_object(
+                reclaimable_bytes={
+                    **_COUNT,
+                    "description": "of the first segments in which nothing is needed",
+                },
+                dead_bytes={
+                    **_COUNT,
+                    "description": "of the log that nothing needs, wherever they are; an estimate",
+                },
+                held_back={
+                    "type": "boolean",
+                    "description": "what lives on is not moved at this hour (store.delete_when)",
+                },
+                expires_early={
+                    "type": "boolean",
+                    "description": "records expire before their retention is over "
+                    "(disk.expire_percent)",
+                },
+                early_expired_records={**_COUNT, "description": "that did so since the start"},
+            ),
+            "description": "how the first segments of the log are freed",
+        },
         connections=_COUNT,
         topics=_COUNT,
         partitions=_COUNT,

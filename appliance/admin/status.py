@@ -51,6 +51,25 @@ class KeyIndexStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeingStatus:
+    """How the first segments of the log are freed.
+
+    Attributes:
+        reclaimable_bytes: of the first segments in which nothing is needed.
+        dead_bytes: all bytes of the log that nothing needs, wherever they are; an estimate.
+        held_back: what lives on is not moved at this hour (`store.delete_when`).
+        expires_early: records expire before their retention is over (`disk.expire_percent`).
+        early_expired_records: how many did since the start.
+    """
+
+    reclaimable_bytes: int
+    dead_bytes: int
+    held_back: bool
+    expires_early: bool
+    early_expired_records: int
+
+
+@dataclass(frozen=True, slots=True)
 class DamagedPart:
     """Bytes of a file that are damaged."""
 
@@ -77,6 +96,7 @@ class BrokerStatus:
         log: positions.
         key_index: how far it is.
         disk: how full it is.
+        freeing: how segments are freed.
         connections: the number of Kafka clients.
         topics, partitions, groups: how many exist.
         pending_timers: records that are not due yet.
@@ -99,6 +119,7 @@ class BrokerStatus:
     log: LogPositions
     key_index: KeyIndexStatus
     disk: DiskStatus
+    freeing: FreeingStatus
     connections: int
     topics: int
     partitions: int

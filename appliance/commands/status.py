@@ -90,6 +90,7 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         ),
         ("keys", _index_line(found["key_index"])),
         ("disk", _disk_line(found["disk"])),
+        ("freeing", _freeing_line(found["freeing"])),
         ("topics", f"{found['topics']} with {counted(found['partitions'], 'partition')}"),
         ("groups", found["groups"]),
         ("connections", found["connections"]),
@@ -101,6 +102,11 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
     if found["disk"]["refusal"] is not None:
         fields.append(("REFUSING", found["disk"]["refusal"]))
+    if found["freeing"]["expires_early"]:
+        count = found["freeing"]["early_expired_records"]
+        fields.append(
+            ("EXPIRING", f"{count} records expired early, the disk is too full (expire_percent)")
+        )
     if found["insecure"]:
         fields.append(("INSECURE", "other machines can connect without encryption or password"))
     return fields
@@ -120,6 +126,15 @@ def _disk_line(disk: Any) -> str:
     if seconds is None:
         return line
     return f"{line}, full in {_duration(seconds * MS_PER_SECOND)} at this rate"
+
+
+def _freeing_line(freeing: Any) -> str:
+    line = f"about {freeing['dead_bytes']} bytes of the log are needed no longer"
+    if freeing["reclaimable_bytes"]:
+        line += f", {freeing['reclaimable_bytes']} of them are freed next"
+    if freeing["held_back"]:
+        line += "; what lives on is not moved at this hour (store.delete_when)"
+    return line
 
 
 def _duration(duration_ms: int) -> str:

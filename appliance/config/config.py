@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.delay import DelaySettings
-from appliance.config.disk import DiskSettings
+from appliance.config.disk import NEVER_PERCENT, DiskSettings
 from appliance.config.flush import FlushSettings
 from appliance.config.groups import GroupSettings
 from appliance.config.index import IndexSettings
@@ -193,6 +193,14 @@ def _check_disk(config: Config) -> None:
         config.disk_warn_percent < config.disk_refuse_percent,
         f"disk.warn_percent = {config.disk_warn_percent} is not below disk.refuse_percent = "
         f"{config.disk_refuse_percent}: lower the one or raise the other",
+    )
+    expire_percent = config.disk_expire_percent
+    _check(
+        expire_percent == NEVER_PERCENT
+        or config.disk_warn_percent < expire_percent < config.disk_refuse_percent,
+        f"disk.expire_percent = {expire_percent} is not between disk.warn_percent = "
+        f"{config.disk_warn_percent} and disk.refuse_percent = {config.disk_refuse_percent}: "
+        "change one of them",
     )
 
 

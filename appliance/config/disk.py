@@ -1,8 +1,12 @@
 """How full the disk may get: fields of `Config`. Layer 1; does no I/O."""
 
 from dataclasses import dataclass
+from typing import Final
 
-from appliance.config.setting import number
+from appliance.config.setting import number, switch
+
+NEVER_PERCENT: Final = 100
+"""As a line: what follows from it never happens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,4 +27,17 @@ class DiskSettings:
         "From here on new records and topics are refused with an error that clients retry. The "
         "rest is a reserve for due records, cancels, commits and deletions. 100 refuses only what "
         "does not fit.",
+    )
+    disk_expire_percent: int = number(
+        100,
+        "disk.expire_percent",
+        (11, 100),
+        "From here on records expire before their retention is over, those of the oldest segment "
+        "first, until the disk is less full; 85 is RocketMQ's line. Topics with `retention.ms=-1` "
+        "keep theirs. 100: never.",
+    )
+    disk_expire_all_topics: bool = switch(
+        False,
+        "disk.expire_all_topics",
+        "With `disk.expire_percent`: topics with `retention.ms=-1` lose their oldest records too.",
     )

@@ -15,6 +15,8 @@ from appliance.units import parse_duration_ms
 
 LEVEL_COUNT_MAX: Final = 64
 
+HOURS_PER_DAY: Final = 24
+
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -169,6 +171,38 @@ def read_path(value: object) -> Path:
     if "\0" in str(path):
         raise ValueError("it contains a zero byte")
     return path
+
+
+def read_hours(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("it is not a string")
+    parse_hours(value)
+    return value
+
+
+def parse_hours(text: str) -> frozenset[int]:
+    """Return hours of the day: of `04;22-06` those from 04:00 to 05:00 and from 22:00 to 06:00.
+
+    Raises:
+        ValueError: the text is not valid; the message says what is wrong.
+    """
+    words = text.replace(",", ";").split(";") if text.strip() else []
+    return frozenset(hour for word in words for hour in _hours_of(word.strip()))
+
+
+def _hours_of(word: str) -> list[int]:
+    first, dash, last = word.partition("-")
+    begin = _hour(first.strip(), HOURS_PER_DAY - 1)
+    end = _hour(last.strip(), HOURS_PER_DAY) if dash else begin + 1
+    if begin == end:
+        raise ValueError(f"{word} ends when it begins")
+    return [hour % HOURS_PER_DAY for hour in range(begin, end + HOURS_PER_DAY * (end < begin))]
+
+
+def _hour(text: str, last: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 2 and int(text) <= last):
+        raise ValueError(f"{text!r} is not an hour from 00 to {last}")
+    return int(text)
 
 
 def _read_text(value: object) -> str:

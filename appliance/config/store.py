@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.config.setting import number, read_path, switch, value
+from appliance.config.setting import number, read_hours, read_path, switch, value
 from appliance.units import GIB, KIB, MIB
 
 
@@ -57,4 +57,13 @@ class StoreSettings:
         (MIB, 64 * GIB),
         "Memory for frames that were read and checked, from which Fetch answers and deliveries are "
         "served. The kernel also caches the files.",
+    )
+    delete_when: str = value(
+        "",
+        "store.delete_when",
+        read_hours,
+        'hours of the day, such as "04", "04;16" or "22-06"',
+        "When records and timers that live on may be moved so that a segment can be freed, in "
+        "the time zone of the machine. Empty: at any time. What costs no writes is freed at once, "
+        "and a disk that fills up is freed at any time. RocketMQ's deleteWhen.",
     )

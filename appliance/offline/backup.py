@@ -23,8 +23,10 @@ from appliance.offline.file_copies import (
     Amount,
     Step,
     check_is_new,
+    check_room,
     copy_file,
     crc_of,
+    disk_full,
     measured,
     remove_content,
 )
@@ -50,6 +52,8 @@ MADE: Final = (
     _NAMES.snapshot_mark.name,
 )
 """What a backup consists of, in the order in which it is removed; the mark is the last."""
+
+NOT_MADE: Final = "No backup was made"
 
 
 @dataclass(slots=True)
@@ -157,7 +161,7 @@ class Backup:
             with suppress(StorageError):
                 remove_content(fs, root, MADE, is_made=is_made)
             if isinstance(error, StorageError) and error.is_disk_full:
-                raise self._full(error.message) from None
+                raise disk_full(root, error.message, NOT_MADE) from None
             raise
 
     @property
@@ -211,7 +215,7 @@ class Backup:
         if base is not None:
             rest = yield from self._link_from_base(base, rest)
         amount = Amount("copying", sum(part.size for part in rest))
-        self._check_room(amount.total)
+        check_room(fs, self._target.root, amount.total, NOT_MADE)
         for part in rest:
             target = directory / segment_name(part.base)
             work = copy_file(fs, self._segment(part.base), target, size=part.size, room=part.size)
@@ -273,17 +277,6 @@ class Backup:
                 part.crc32c = crcs[0]
                 linked.add(part.base)
         return [part for part in rest if part.base not in linked]
-
-    def _check_room(self, size: int) -> None:
-        free = self._fs.usage(self._target.root)[1]
-        if size > free:
-            raise self._full(f"the segments to be copied have {size} bytes, {free} are free")
-
-    def _full(self, why: str) -> BackupError:
-        return BackupError(
-            f"the disk of {self._target.root} is full: {why}. No backup was made, and what was "
-            "copied is removed"
-        )
 
     # What the disk has
 

@@ -143,6 +143,32 @@ def check_is_new(fs: FileSystem, target: Path, *, other: Path) -> None:
         )
 
 
+def check_room(fs: FileSystem, target: Path, size: int, outcome: str) -> None:
+    """Check that what is to be copied fits.
+
+    Args:
+        fs: of the target.
+        target: exists.
+        size: bytes of all copies.
+        outcome: what the operator has if it does not fit.
+
+    Raises:
+        BackupError: it does not.
+        StorageError: the file system does not say.
+    """
+    free = fs.usage(target)[1]
+    if size > free:
+        why = f"the files to be copied need {size} bytes, {free} are free"
+        raise disk_full(target, why, outcome)
+
+
+def disk_full(target: Path, why: str, outcome: str) -> BackupError:
+    """Return the error of a copy that does not fit, and is removed."""
+    return BackupError(
+        f"the disk of {target} is full: {why}. {outcome}, and what was copied is removed"
+    )
+
+
 def remove_content(fs: FileSystem, target: Path, names: Sequence[str], *, is_made: bool) -> None:
     """Remove what was made in a directory, as far as that is possible.
 

@@ -23,8 +23,10 @@ from appliance.offline.file_copies import (
     Amount,
     Step,
     check_is_new,
+    check_room,
     copy_file,
     crc_of,
+    disk_full,
     measured,
     remove_content,
 )
@@ -51,6 +53,8 @@ MADE: Final = (
     _NAMES.snapshot_mark.name,
 )
 """What a restore makes, in the order in which it is removed; the mark is the last."""
+
+NOT_RESTORED: Final = "Nothing was restored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +219,7 @@ class Restore:
                 with suppress(StorageError):
                     remove_content(fs, target.root, MADE, is_made=is_made)
             if isinstance(error, StorageError) and error.is_disk_full:
-                raise self._full(error.message) from None
+                raise disk_full(target.root, error.message, NOT_RESTORED) from None
             raise
 
     def _make(self) -> Iterator[Step]:
@@ -224,7 +228,7 @@ class Restore:
         fs.sync_dir(target.root)
         fs.make_dirs(target.commit_log)
         linked, copied = self._link_all()
-        self._check_room(sum(file.room for file in copied))
+        check_room(fs, target.root, sum(file.room for file in copied), NOT_RESTORED)
         amount = Amount("restoring", self.plan.manifest.size_bytes)
         for file in linked:
             with closing(fs.open(target.root / file.name, writable=False)) as opened:
@@ -270,14 +274,3 @@ class Restore:
         if crc != file.crc32c and not self._accepts_loss:
             expected = f"{file.size} bytes with CRC32C {file.crc32c}, as the manifest says"
             raise CorruptionError(self._backup.root / file.name, 0, expected, f"CRC32C {crc}")
-
-    def _check_room(self, size: int) -> None:
-        free = self._fs.usage(self._target.root)[1]
-        if size > free:
-            raise self._full(f"the files to be copied need {size} bytes, {free} are free")
-
-    def _full(self, why: str) -> BackupError:
-        return BackupError(
-            f"the disk of {self._target.root} is full: {why}. Nothing was restored, and what was "
-            "copied is removed"
-        )

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from appliance.config.disk import NEVER_PERCENT
 from appliance.errors import StorageError
 from appliance.model import DiskState, DiskStatus
 from appliance.store.log.commit_log import CommitLog
@@ -36,9 +37,6 @@ CHECK_NS: Final = MS_PER_SECOND * NS_PER_MS
 SAMPLE_NS: Final = 10 * CHECK_NS
 SAMPLES_MAX: Final = 31
 """The rate is that of the last five minutes: shorter ones follow every burst."""
-
-NEVER_PERCENT: Final = 100
-"""As `disk.refuse_percent`: nothing is refused that fits."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +68,8 @@ class DiskSpace:
 
     Attributes:
         state: how full, as of the last step.
+        check_count: how often the file system has answered.
+        is_over_expire: it is fuller than `expire_percent` permits.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class DiskSpace:
         segment_size_bytes: int,
         warn_percent: int,
         refuse_percent: int,
+        expire_percent: int = NEVER_PERCENT,
     ) -> None:
         """Watch the file system of a directory; call `check` before the first request.
 
@@ -90,7 +91,7 @@ class DiskSpace:
             directory: holds the data.
             log: the log, ready to append.
             segment_size_bytes: what the log needs at a time.
-            warn_percent, refuse_percent: the lines, in percent of the file system.
+            warn_percent, refuse_percent, expire_percent: the lines, in percent of the file system.
         """
         self._clock = clock
         self._fs = fs
@@ -99,6 +100,7 @@ class DiskSpace:
         self._segment_size_bytes = segment_size_bytes
         self._warn_percent = warn_percent
         self._refuse_percent = refuse_percent
+        self._expire_percent = expire_percent
         self._job: SpaceJob | None = None
         self._checked_ns: int | None = None
         self._has_failed = False
@@ -107,6 +109,9 @@ class DiskSpace:
         """Monotonic time and room at that time, oldest first."""
         self._is_over_warn = self._is_over_refuse = False
         self.state: DiskState = "ok"
+        self._logged: DiskState = "ok"
+        self.check_count = 0
+        self.is_over_expire = False
 
     # Checks
 
@@ -122,7 +127,10 @@ class DiskSpace:
         is_due = self._checked_ns is None or now_ns - self._checked_ns >= CHECK_NS
         # The log noticed a full disk before the next check: refuse with figures of this moment.
         is_due |= self.state == "refusing" and not was_refusing
-        if self._job is not None or not is_due:
+        if self._job is not None:
+            return None
+        if not is_due:
+            self._log_change()
             return None
         self._checked_ns = now_ns
         self._job = SpaceJob(self._fs, self._directory)
@@ -136,12 +144,19 @@ class DiskSpace:
             if not self._has_failed:
                 _log.warning("cannot tell how full the disk is: %s", job.error)
             self._has_failed = True
+            self._log_change()
             return
         self._has_failed = False
+        self.check_count += 1
         self._used_bytes, self._free_bytes = job.found
         self._log.may_have_room = self._free_bytes >= self._segment_size_bytes
         self._note_sample()
         self._update()
+        self._log_change()
+
+    def hurry(self) -> None:
+        """Let the next step ask, although the last answer is younger than a second."""
+        self._checked_ns = None
 
     def check(self) -> None:
         """Check at once, on this thread."""
@@ -153,12 +168,9 @@ class DiskSpace:
     # State
 
     def _update(self) -> None:
-        refuse_percent = self._refuse_percent
         self._is_over_warn = self._is_over(self._warn_percent, was_over=self._is_over_warn)
-        self._is_over_refuse = refuse_percent < NEVER_PERCENT and self._is_over(
-            refuse_percent, was_over=self._is_over_refuse
-        )
-        before = self.state
+        self._is_over_refuse = self._is_over(self._refuse_percent, was_over=self._is_over_refuse)
+        self.is_over_expire = self._is_over(self._expire_percent, was_over=self.is_over_expire)
         if self._log.is_full or self._is_over_refuse:
             self.state = "refusing"
         else:
@@ -166,29 +178,43 @@ class DiskSpace:
         # Without the flag, the log accepts what still fits into its last segment.
         self._log.tail.is_refusing = self._is_over_refuse
         self._log.tail.full_text = self._refusal_of("the broker's disk")
-        if self.state != before:
-            self._log_change(before)
 
     def _is_over(self, percent: int, *, was_over: bool) -> bool:
+        if percent >= NEVER_PERCENT:
+            return False
         line = percent - HYSTERESIS_POINTS if was_over else percent
         # A file system without a size is never full.
         return self._used_bytes * 100 >= line * self._total_bytes > 0
 
-    def _log_change(self, before: DiskState) -> None:
-        disk = f"the disk of {self._directory}"
+    def _log_change(self) -> None:
+        """Log another state than the last one that was logged, once the figures are those of it."""
+        before, self._logged = self._logged, self.state
+        if self.state == before:
+            return
+        disk = self.name
         match self.state:
             case "refusing":
                 line = self._refusal_of(disk)
             case "warn" if before == "ok":
                 line = (
-                    f"{disk} is filling up, {self._figures()}: new records are refused from "
+                    f"{disk} is filling up, {self.figures}: new records are refused from "
                     f"{self._refuse_percent}% on (disk.refuse_percent); free space on it"
                 )
             case _:
-                line = f"{disk} has room again, {self._figures()}"
+                line = f"{disk} has room again, {self.figures}"
         if before == "refusing":
             line += ": new records are accepted"
         _log.warning("%s", line)
+
+    @property
+    def is_pressed(self) -> bool:
+        """The disk fills up: what frees space on it no longer waits for a quiet hour."""
+        return self.state != "ok"
+
+    @property
+    def expire_until_percent(self) -> int:
+        """Where `is_over_expire` ends."""
+        return self._expire_percent - HYSTERESIS_POINTS
 
     @property
     def refusal(self) -> str | None:
@@ -198,17 +224,26 @@ class DiskSpace:
     def _refusal_of(self, disk: str) -> str:
         if self._is_over_refuse and not self._log.is_full:
             return (
-                f"{disk} is almost full, {self._figures()}: new records and topics are "
+                f"{disk} is almost full, {self.figures}: new records and topics are "
                 f"refused until less than {self._refuse_percent - HYSTERESIS_POINTS}% is used: "
                 "free space on it, or raise disk.refuse_percent"
             )
+        # If the log noticed it after the last check, the figures are those of before.
+        figures = f", {self.figures}" if self._free_bytes < self._segment_size_bytes else ""
         return (
-            f"{disk} is full, {self._figures()}: new records and topics are refused "
+            f"{disk} is full{figures}: new records and topics are refused "
             f"until there is room for a segment of {_size(self._segment_size_bytes)}: free space "
             "on it"
         )
 
-    def _figures(self) -> str:
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return f"the disk of {self._directory}"
+
+    @property
+    def figures(self) -> str:
+        """How full it is, for people."""
         return (
             f"{self._used_percent:.1f}% used, {_size(self._free_bytes)} of "
             f"{_size(self._total_bytes)} free"

@@ -20,6 +20,7 @@ from _core.paths.timer_carry import TimerCarry
 from _core.queue.partition import Partition, Topic
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
+from appliance.config.setting import parse_hours
 from appliance.errors import CorruptionError, DiskFullError, LogRefusedError, StorageError
 from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile, LogIdentity
 from appliance.store.cold_reads import ColdRead, ColdReader
@@ -29,6 +30,7 @@ from appliance.store.head.carrier import Carrier
 from appliance.store.head.control_carrier import ControlCarrier
 from appliance.store.head.head_freer import HeadFreer, remove_segments
 from appliance.store.head.id_carrier import IdCarrier
+from appliance.store.head.quiet_hours import QuietHours
 from appliance.store.head.timer_carrier import TimerCarrier
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
@@ -325,8 +327,6 @@ class MessageStore:
             if error.is_fatal:
                 raise
             _log.warning("a freed segment could not be removed: %s", error)
-        # Their space is free once nothing refers to the files.
-        self._freed = []
 
     def _make_parts(self, start: Start) -> None:
         self.cold = ColdReader(
@@ -345,6 +345,9 @@ class MessageStore:
             self.state.ages,
             lambda: self.log.pointers.visible,
         )
+        quiet_hours = QuietHours(
+            self._clock, parse_hours(self._config.delete_when), lambda: self.disk_space.is_pressed
+        )
         self.head_freer = HeadFreer(
             self._files,
             self.state,
@@ -353,8 +356,10 @@ class MessageStore:
             movers=self._movers(start.runs),
             carriers=self._carriers(start.runs),
             kept_bytes=lambda: 0,
-            may_carry=lambda: True,
+            may_carry=quiet_hours.may_carry,
+            forget_damage=self._forget_damage,
             payload_max=self._config.segment_size_bytes // 2,
+            left=self._freed,
         )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
         self.disk_space = DiskSpace(
@@ -365,6 +370,7 @@ class MessageStore:
             segment_size_bytes=self._config.segment_size_bytes,
             warn_percent=self._config.disk_warn_percent,
             refuse_percent=self._config.disk_refuse_percent,
+            expire_percent=self._config.disk_expire_percent,
         )
         self.disk_space.check()
         self.snapshots = LogSnapshots(self._files)
@@ -407,6 +413,16 @@ class MessageStore:
             if begin >= start.scan.pos:  # in the part that is cut: no record is known to be lost
                 found.append((begin, end - begin, f"cannot be read: {why}"))
         self.damage += [Damage(*self.log.path_of(pos), size, why) for pos, size, why in found]
+
+    def _forget_damage(self, start: int) -> None:
+        """Forget damage before the begin of the log: it is of no interest, and has no file."""
+        self.state.damage = [each for each in self.state.damage if each.pos >= start]
+        self.damage[:] = [each for each in self.damage if not self._is_before(each, start)]
+
+    def _is_before(self, damage: Damage, start: int) -> bool:
+        base = parse_segment_name(damage.path.name)
+        is_of_log = damage.path.parent == self._paths.commit_log
+        return is_of_log and base is not None and base + damage.offset < start
 
     def _begin_epoch(self, epoch: int) -> None:
         self.log.tail.begin_epoch(epoch, self.state.salt)

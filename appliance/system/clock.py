@@ -38,6 +38,11 @@ class SystemClock:
         return time.monotonic_ns()
 
 
+def local_hour(wall_ms: int) -> int:
+    """Return the hour of the day, 0 to 23, of an instant in the time zone of the machine."""
+    return time.localtime(wall_ms // MS_PER_SECOND).tm_hour
+
+
 class _TimeSpec(ctypes.Structure):
     """struct timespec of 64-bit Linux: time_t and long are both 64 bits wide."""
 

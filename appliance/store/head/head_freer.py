@@ -83,7 +83,8 @@ class FreeJob:
     """Writes durably where the log begins, and removes what is before it, on a thread.
 
     Attributes:
-        error: why a file could not be removed; the next start does it.
+        freed: the segments, in order; after `run`, those whose files could not be removed.
+        error: why not; a later job, or the next start, does it.
     """
 
     files: DataFiles
@@ -114,13 +115,20 @@ def remove_segments(files: DataFiles, freed: list[Segment]) -> None:
 
     Each removal is durable before the next, so that no gap can be left.
 
+    Args:
+        files: of the store.
+        freed: ascending; whatever is removed is taken out.
+
     Raises:
-        StorageError: one could not be removed.
+        StorageError: one could not be removed; it and those after it stay.
     """
-    for segment in freed:
-        path = segment.file.path
-        files.fs.unlink(path)
+    while freed:
+        path = freed[0].file.path
+        # It may be gone, and only its directory not synced yet.
+        if files.fs.exists(path):
+            files.fs.unlink(path)
         files.fs.sync_dir(path.parent)
+        del freed[0]
 
 
 class HeadFreer:
@@ -128,6 +136,8 @@ class HeadFreer:
 
     Attributes:
         freed_bytes: bytes of segments freed since the start.
+        may_carry: whether records and timers that live on may be moved now. Control state may
+            always: it is little beside what it frees.
     """
 
     def __init__(
@@ -141,7 +151,9 @@ class HeadFreer:
         carriers: Sequence[Carrier],
         kept_bytes: Callable[[], int],
         may_carry: Callable[[], bool],
+        forget_damage: Callable[[int], None],
         payload_max: int,
+        left: list[Segment],
     ) -> None:
         """Start idle.
 
@@ -153,8 +165,10 @@ class HeadFreer:
             movers: move what lives only in the segments that go: timers and records.
             carriers: repeat the rest of the state, in this order.
             kept_bytes: about how many bytes of the log visible records take that are kept.
-            may_carry: whether anything but control values may be moved now.
+            may_carry: whether records and timers that live on may be moved now.
+            forget_damage: (start) forgets damage before the log position where the log begins.
             payload_max: bytes of the largest payload of a control frame.
+            left: freed segments, ascending, whose files could not be removed yet.
         """
         self._files = files
         self._log = files.log
@@ -164,7 +178,9 @@ class HeadFreer:
         self._movers = movers
         self._carriers = carriers
         self._kept_bytes = kept_bytes
-        self._may_carry = may_carry
+        self.may_carry = may_carry
+        self._forget_damage = forget_damage
+        self._left = left
         self._payload_max = payload_max
         self._phase: Phase = "idle"
         self._tried_ns: int | None = None
@@ -182,6 +198,12 @@ class HeadFreer:
         self._pauses = 0
         self._had_room = True
         self._is_carry_running = False
+        self._began_at = 0
+        self._saved_from = self._log.start_pos
+        self._freeing = 0, 0
+        """Segments that a job removes, and their bytes."""
+        self._timers_from = 0
+        """No timer was pending below this log position when it was last looked for."""
         self.freed_bytes = 0
 
     @property
@@ -198,10 +220,30 @@ class HeadFreer:
         finally:
             self._pauses -= 1
 
+    def hurry(self) -> None:
+        """Let the next attempt follow at once: something else may be freed now."""
+        self._tried_ns = self._looked_ns = None
+        self._rest_ns = RETRY_NS
+
     @property
     def is_carrying(self) -> bool:
         """Call `step` again soon."""
         return self._phase == "carrying" and not self._is_carry_running
+
+    def reclaimable_bytes(self, kept_from: int) -> int:
+        """Return the bytes of the first segments in which nothing is needed, as far as is known.
+
+        Args:
+            kept_from: as for `step`.
+        """
+        limit = min(kept_from, self._log.pointers.flushed)
+        if self._state.projections.due.pending:
+            limit = min(limit, self._timers_from)
+        return max(0, self._base_of(limit) - self._log.start_pos)
+
+    def next_cut(self) -> int | None:
+        """Return the first log position up to which freeing is worth its carry; None if none is."""
+        return next((base for base in self._log.files.bases[1:] if self._is_worth(base)), None)
 
     def step(self, kept_from: int) -> Job | None:
         """Continue, or begin if something can be freed; call it at the end of a turn.
@@ -213,7 +255,7 @@ class HeadFreer:
             A job to run on a thread and then pass to `end`, or None.
         """
         if self._phase == "idle" and self._is_rested():
-            return self._begin(kept_from)
+            return self._remove_left() or self._begin(kept_from)
         if self._phase == "carrying" and not self._is_carry_running:
             job = self._carry()
             self._is_carry_running = job is not None
@@ -241,6 +283,7 @@ class HeadFreer:
         if job.error is not None:
             _log.warning("no segment is freed, the timers cannot be read: %s", job.error)
             return
+        self._timers_from = self._began_at if job.found is None else job.found
         if job.found is not None:
             self._cut = min(self._cut, self._base_of(job.found))
         if self._is_worth(self._cut):
@@ -286,12 +329,17 @@ class HeadFreer:
         if max(cut, self._carry_cut) <= log.start_pos:
             return None
         self._tried_ns = self._files.clock.monotonic_ns()
+        if not self._checkpoints.snapshot_bytes:
+            # The first checkpoint says how much there is to carry.
+            self._checkpoints.ask()
+            return None
         is_worth = self._is_worth(cut) or self._carry_cut > log.start_pos
         timers = self._runs.timers_now() if is_worth else None
         if timers is None:
             return None
         self._rest_ns = min(2 * self._rest_ns, RETRY_MAX_NS)
         self._phase = "finding"
+        self._began_at = log.pointers.committed
         self._cut = cut
         return FindJob(timers)
 
@@ -328,7 +376,7 @@ class HeadFreer:
         start = log.start_pos
         wrote = log.pointers.wrote
         first_size = min((base for base in log.files.bases if base > start), default=wrote) - start
-        if wrote < self._poor_until or not self._is_time_to_look() or not self._may_carry():
+        if wrote < self._poor_until or not self._is_time_to_look() or not self.may_carry():
             return start
         if wrote - start - first_size <= LIVE_FACTOR * self.live_bytes:
             return start
@@ -395,30 +443,50 @@ class HeadFreer:
     # Free
 
     def _free(self) -> FreeJob:
-        self._phase = "freeing"
         checkpoint = self._files.checkpoint
-        freed = self._log.forget_head(self._cut)
+        self._left += self._log.forget_head(self._cut)
         self._state.projections.moved.start = self._cut
         checkpoint.log = replace(checkpoint.log, start=self._cut)
-        return FreeJob(self._files, freed, self._log.pointers.flushed)
+        self._forget_damage(self._cut)
+        return self._remove()
+
+    def _remove_left(self) -> FreeJob | None:
+        """Try again to remove what could not be removed."""
+        return self._remove() if self._left and not self._pauses else None
+
+    def _remove(self) -> FreeJob:
+        """Remove all files that are left, the first one first: a later one alone leaves a gap."""
+        self._phase = "freeing"
+        self._freeing = len(self._left), sum(segment.size for segment in self._left)
+        return FreeJob(self._files, self._left, self._log.pointers.flushed)
 
     def _end_free(self, job: FreeJob) -> None:
         self._phase = "idle"
-        self._tried_ns = self._looked_ns = None
-        self._rest_ns = RETRY_NS
-        # Without a saved state inside the log, a start would replay all of it.
-        self._checkpoints.ask()
-        freed_bytes = sum(segment.size for segment in job.freed)
+        count, size = self._freeing
+        count -= len(job.freed)
+        size -= sum(segment.size for segment in job.freed)
+        if self._log.start_pos != self._saved_from:
+            # Without a saved state inside the log, a start would replay all of it.
+            self._saved_from = self._log.start_pos
+            self._checkpoints.ask()
+        if count:
+            self._note_freed(count, size)
+        if job.error is None:
+            self.hurry()
+            return
+        self._tried_ns = self._files.clock.monotonic_ns()
+        self._rest_ns = min(2 * self._rest_ns, RETRY_MAX_NS)
+        _log.warning("a freed segment cannot be removed, it is tried again: %s", job.error)
+
+    def _note_freed(self, count: int, size: int) -> None:
         carried_bytes = self.carried_bytes - self._carried_before
-        self.freed_bytes += freed_bytes
-        if carried_bytes > POOR_PART * freed_bytes:
-            self._poor_until = self._log.pointers.wrote + freed_bytes // 2
+        self.freed_bytes += size
+        if carried_bytes > POOR_PART * size:
+            self._poor_until = self._log.pointers.wrote + size // 2
         _log.info(
             "freed %s, %d bytes; the log begins at %d; %d bytes were carried",
-            counted(len(job.freed), "segment"),
-            freed_bytes,
+            counted(count, "segment"),
+            size,
             self._log.start_pos,
             carried_bytes,
         )
-        if job.error is not None:
-            _log.warning("a freed segment could not be removed: %s", job.error)

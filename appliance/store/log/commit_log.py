@@ -354,6 +354,11 @@ class CommitLog:
             self.view.unlock_between(segment.base, segment.end)
         return freed
 
+    @property
+    def is_head_shared(self) -> bool:
+        """The first segment has other names, so freeing it gives no space back."""
+        return self._segments[0].file.link_count() > 1
+
     def append_head(self) -> None:
         """Append the head frame if the segment is empty."""
         if self.pointers.wrote == self._segments[-1].base:

@@ -12,7 +12,13 @@ import aiohttp
 from yarl import URL
 
 from appliance.admin import AdminServer
-from appliance.admin.status import BrokerStatus, CleanupRequest, KeyIndexStatus, LogPositions
+from appliance.admin.status import (
+    BrokerStatus,
+    CleanupRequest,
+    FreeingStatus,
+    KeyIndexStatus,
+    LogPositions,
+)
 from appliance.config.config import Address
 from appliance.errors import FindError, SnapshotError
 from appliance.find import FindRequest
@@ -50,6 +56,13 @@ BROKER: Final = BrokerStatus(
         log_bytes=30,
         seconds_until_full=None,
         refusal=None,
+    ),
+    freeing=FreeingStatus(
+        reclaimable_bytes=0,
+        dead_bytes=12,
+        held_back=False,
+        expires_early=False,
+        early_expired_records=0,
     ),
     connections=7,
     topics=1,

@@ -19,6 +19,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[3]
 CLIENTS: Final = ROOT / "tests" / "system" / "clients"
+KAFKA_TOOLS: Final = CLIENTS / "kafka_tools"
 CONNECTOR: Final = ROOT / "tests" / "system" / "spark" / "connector"
 BUILD: Final = ROOT / "build" / "clients"
 REQUIREMENTS: Final = ROOT / "requirements-dev.txt"
@@ -88,6 +89,12 @@ def _install_java(version: str, directory: Path) -> None:
     _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", classes, *sources)
 
 
+def _install_kafka_tools(directory: Path) -> None:
+    jars, classes = directory / "jars", directory / "classes"
+    _get_jars(KAFKA_TOOLS, jars)
+    _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", classes, KAFKA_TOOLS / "Tools.java")
+
+
 def _get_jars(project: Path, jars: Path, *options: str) -> None:
     """Get what the pom.xml of a directory names, and compare it with its jars.sha256."""
     pom = project / "pom.xml"
@@ -155,6 +162,12 @@ PARTS: Final = (
         _install_node,
     ),
     *(_java(name, version) for name, version in JAVA_VERSIONS.items()),
+    Part(
+        "kafka_tools",
+        [KAFKA_TOOLS / name for name in ("pom.xml", "jars.sha256", "Tools.java")],
+        {"javac": "default-jdk-headless", "java": "default-jre-headless", "mvn": "maven"},
+        _install_kafka_tools,
+    ),
     Part(
         "spark_connector",
         [CONNECTOR / "pom.xml", CONNECTOR / "jars.sha256"],

@@ -41,6 +41,8 @@ def _show_default(value: object) -> str:
     match value:
         case None:
             return "none"
+        case "":
+            return '`""`'
         case bool():
             return f"`{value}`".lower()
         case int():

@@ -1,31 +1,48 @@
-"""A disk that the log fills: deleting a topic frees it, again and again, without a restart.
+"""A disk that three clients fill side by side: deleting the topic frees it, again and again.
 
-What is due comes out while the disk is full, and what groups committed outlives the segments.
+Writes are refused with an error that clients retry and that names the disk, what is due comes out
+meanwhile, consumers are served, and what groups committed outlives the segments. The broker says
+so, and needs no restart.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
 
 from appliance.units import MIB
 from tests.support.disks.loop_disk import Tmpfs
 from tests.support.harness.appliance_process import ApplianceProcess
+from tests.system.clients.suites.using import library_of, reading, receive, values_of
 from tests.system.kill9.rounds import CONFIG
 from tests.system.realdisk.load import CLIENT, LIMIT_S
+from tests.system.realdisk.senders import SENDERS, Refusal
 
-ROUNDS: Final = 3
 SIZE_BYTES: Final = 48 * MIB
 VALUE: Final = bytes(50_000)
-SHORT_MS: Final = 1_000
 RETENTION: Final = "[retention]\ncheck_interval_ms = 100\n"
+DELAY_MS: Final = 2_000
+TIMER_EVERY_S: Final = 0.2
+
+# Clients that are closed leave the two ends of their wake-up pipes to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_for_other_tests() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 def test_a_disk_that_the_log_filled_is_freed_without_a_restart(
-    make_tmpfs: Callable[[int], Tmpfs], tmp_path: Path
+    make_tmpfs: Callable[[int], Tmpfs], tmp_path: Path, fills: int
 ) -> None:
     disk = make_tmpfs(SIZE_BYTES)
     config = tmp_path / "latermq.toml"
@@ -34,105 +51,170 @@ def test_a_disk_that_the_log_filled_is_freed_without_a_restart(
     try:
         appliance.start()
         pid, starts = appliance.pid, [0]
-        run = Run(appliance)
-        for number in range(ROUNDS):
-            run.fill(number)
-            run.free(number)
-            starts.append(first_segment(disk.path))
+        with closing(Run(appliance)) as run:
+            for number in range(fills):
+                run.fill(number)
+                run.check_full(number)
+                run.free(number)
+                starts.append(first_segment(disk.path))
         assert appliance.pid == pid
         assert starts == sorted(set(starts)), "each round frees segments"
+        assert run.delivered_while_full > 0
         appliance.stop()
-        said = appliance.stderr_path.read_text()
-        assert said.count("is full") + said.count("is almost full") >= ROUNDS
-        assert said.count("has room again") >= ROUNDS
-        assert "head_freer: freed" in said
+        check_log(appliance, fills)
         appliance.start()
-        assert run.committed() == ROUNDS
-        assert run.try_send("due", b"after") is None
+        assert run.committed() == fills
         appliance.stop()
     finally:
         appliance.close()
 
 
+def check_log(appliance: ApplianceProcess, fills: int) -> None:
+    lines = appliance.stderr_path.read_text().splitlines()
+    full = [line for line in lines if "is full" in line or "is almost full" in line]
+    over = [line for line in lines if "has room again" in line and "are accepted" in line]
+    assert len(full) >= fills
+    assert len(over) >= fills
+    assert all("WARNING" in line and "% used" in line for line in full + over)
+    assert any("head_freer: freed" in line for line in lines)
+
+
+def check_refusal(name: str, refusal: Refusal) -> None:
+    """It is an error that clients retry, and says what is the matter."""
+    assert refusal.code == KafkaError.KAFKA_STORAGE_ERROR, (name, refusal)
+    if name == "kafka_python":  # it alone shows the sentence of the broker
+        assert "the broker's disk is" in refusal.text, refusal
+    elif name == "confluent":
+        assert "disk" in refusal.text, refusal
+    else:  # it shows a name
+        assert "KafkaStorageError" in refusal.text, refusal
+
+
 class Run:
-    """Real clients of one broker."""
+    """Three client libraries, and one broker that they fill."""
 
     def __init__(self, appliance: ApplianceProcess) -> None:
         self.appliance = appliance
-        address = {"bootstrap.servers": appliance.kafka, **CLIENT}
-        self.producer = Producer({**address, "linger.ms": 0, "message.send.max.retries": 0})
-        self.admin = AdminClient(address)
-        self.group = {**address, "group.id": "g", "enable.auto.commit": False}
-        self.create("due", {"retention.ms": str(SHORT_MS)})
+        self.libraries = {name: library_of(name, appliance.kafka) for name in SENDERS}
+        self.senders = {name: make(appliance.kafka) for name, make in SENDERS.items()}
+        self.threads = ThreadPoolExecutor(len(SENDERS))
+        self.due: dict[str, list[bytes]] = {}
+        self.delivered_while_full = 0
+        self.group = {
+            "bootstrap.servers": appliance.kafka,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            **CLIENT,
+        }
+        self.libraries["confluent"].create("committed")
+        # It keeps no segment for long.
+        self.libraries["confluent"].change_setting("committed", "retention.ms", "1000")
 
-    def create(self, name: str, settings: dict[str, str] | None = None) -> None:
-        topic = NewTopic(name, 1, config=settings or {})
-        for _ in until(f"{name} is created"):
-            (future,) = self.admin.create_topics([topic]).values()
-            try:
-                future.result(LIMIT_S)
-            except KafkaException:
-                continue
-            break
-
-    def try_send(self, topic: str, value: bytes, delay_ms: int = 0) -> int | None:
-        """Send a record; return its error code, None if it is stored."""
-        found: list[int | None] = []
-        self.producer.produce(
-            topic,
-            value,
-            headers=[("x-delay", b"%d" % delay_ms)] if delay_ms else [],
-            on_delivery=lambda error, _: found.append(None if error is None else error.code()),
-        )
-        assert self.producer.flush(LIMIT_S) == 0
-        return found[0]
+    def in_turn(self, number: int) -> str:
+        return list(SENDERS)[number % len(SENDERS)]
 
     def fill(self, number: int) -> None:
-        """Fill the disk with records that are kept, and have one more delivered."""
-        self.create("load", {"retention.ms": "-1"})
-        end = self.end_of("due")
-        assert self.try_send("due", b"later", delay_ms=2_000) is None
-        while self.try_send("load", VALUE) is None:
-            pass
-        self.wait_for_readiness(503)
-        for _ in until("the record is delivered although the disk is full"):
-            if self.end_of("due") > end:
+        """Let all libraries send side by side until each is refused, with timers in between."""
+        library = self.libraries[self.in_turn(number)]
+        for name in (f"load-{number}", f"due-{number}"):
+            library.create(name)
+        filling = {name: self.threads.submit(self.send, name, number) for name in SENDERS}
+        for name, future in filling.items():
+            refusal = future.result(LIMIT_S)
+            check_refusal(name, refusal)
+
+    def send(self, name: str, number: int) -> Refusal:
+        """Send until a record is refused; return why."""
+        sender, due = self.senders[name], self.due.setdefault(name, [])
+        due.clear()
+        next_timer_s = 0.0
+        deadline_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline_s:
+            refusal = sender.send(f"load-{number}", VALUE)
+            if refusal is None and time.monotonic() > next_timer_s:
+                next_timer_s = time.monotonic() + TIMER_EVERY_S
+                value = f"{name} {number} {len(due)}".encode()
+                refusal = sender.send(f"due-{number}", value, DELAY_MS)
+                if refusal is None:
+                    due.append(value)
+            if refusal is not None:
+                return refusal
+        raise AssertionError(f"{name} is never refused")
+
+    def check_full(self, number: int) -> None:
+        """All that was promised is delivered from the reserve, and the broker says what it is."""
+        for _ in until("/readyz is 503"):
+            status, readiness = self.appliance.get_json("/readyz")
+            if status == 503:
                 break
+        assert "the broker's disk is" in readiness["error"]
+        before = self.status()
+        assert before["disk"]["state"] == "refusing"
+        self.delivered_while_full += before["pending_timers"]
+        expected = sorted(value for values in self.due.values() for value in values)
+        for library in self.libraries.values():
+            with reading(library, f"due-{number}") as consumer:
+                assert sorted(values_of(receive(consumer, len(expected)))) == expected
+        refusal = self.senders["kafka_python"].send(f"due-{number}", b"x")
+        assert refusal is not None
+        assert "% used" in refusal.text
         self.commit(number + 1)
+        after = self.status()
+        assert after["pending_timers"] == 0
+        assert after["disk"]["state"] == "refusing"
+        assert after["disk"]["refusal"].startswith("the broker's disk is")
+        shown = self.metrics()
+        assert shown["latermq_disk_state"] == 2
+        assert shown["latermq_disk_used_bytes"] > 0.8 * SIZE_BYTES
+        assert shown["latermq_disk_total_bytes"] == SIZE_BYTES
+        assert "latermq_disk_seconds_until_full" in shown
 
     def free(self, number: int) -> None:
-        """Delete the topic; the disk gets room, and records are accepted."""
-        (future,) = self.admin.delete_topics(["load"]).values()
-        future.result(LIMIT_S)
-        self.wait_for_readiness(200)
-        assert self.try_send("due", b"round %d" % number) is None
-        assert self.committed() == number + 1
-
-    def wait_for_readiness(self, status: int) -> None:
-        for _ in until(f"/readyz is {status}"):
-            if self.appliance.get("/readyz")[0] == status:
+        """Delete the topics; the disk gets room, and all libraries are accepted."""
+        freed = self.metrics()["latermq_freed_bytes_total"]
+        library = self.libraries[self.in_turn(number + 1)]
+        for name in (f"load-{number}", f"due-{number}"):
+            library.delete_topic(name)
+        for _ in until("/readyz is 200"):
+            if self.appliance.get("/readyz")[0] == 200:
                 break
+        for name, sender in self.senders.items():
+            assert sender.send("committed", b"x") is None, name
+        assert self.committed() == number + 1
+        assert self.status()["disk"]["refusal"] is None
+        shown = self.metrics()
+        assert shown["latermq_disk_state"] < 2
+        assert shown["latermq_freed_bytes_total"] > freed
 
-    def end_of(self, topic: str) -> int:
-        consumer = Consumer(self.group)
-        try:
-            return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=LIMIT_S)[1]
-        finally:
-            consumer.close()
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.appliance.get_json("/api/v1/status")[1]
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        text = self.appliance.get("/metrics")[1].decode()
+        families = text_string_to_metric_families(text)
+        return {sample.name: sample.value for family in families for sample in family.samples}
 
     def commit(self, offset: int) -> None:
         consumer = Consumer(self.group)
         try:
-            consumer.commit(offsets=[TopicPartition("due", 0, offset)], asynchronous=False)
+            place = TopicPartition("committed", 0, offset)
+            consumer.commit(offsets=[place], asynchronous=False)
         finally:
             consumer.close()
 
     def committed(self) -> int:
         consumer = Consumer(self.group)
         try:
-            return consumer.committed([TopicPartition("due", 0)], timeout=LIMIT_S)[0].offset
+            place = TopicPartition("committed", 0)
+            return consumer.committed([place], timeout=LIMIT_S)[0].offset
         finally:
             consumer.close()
+
+    def close(self) -> None:
+        self.threads.shutdown()
+        for sender in self.senders.values():
+            sender.close()
 
 
 def first_segment(disk: Path) -> int:

@@ -270,7 +270,9 @@ def test_status_tells_what_the_broker_is(
 ) -> None:
     latermq.ok(f"send {topic} x --delay 1h")
     status = latermq.ok("status --json").json()
-    moving = {name: status[name] for name in ("uptime_ms", "connections", "disk", "key_index")}
+    moving = {
+        name: status[name] for name in ("uptime_ms", "connections", "disk", "freeing", "key_index")
+    }
     assert status == broker.get_json("/api/v1/status")[1] | moving
     fields = {
         name: value.strip()
@@ -283,8 +285,10 @@ def test_status_tells_what_the_broker_is(
         r"(ok|warn): [0-9.]+% used, [0-9]+ of [0-9]+ bytes free(, full in .* at this rate)?",
         fields["disk"],
     )
+    assert re.fullmatch(r"about [0-9]+ bytes of the log are needed no longer", fields["freeing"])
     assert fields["damage"] == "none"
     assert "REFUSING" not in fields
+    assert "EXPIRING" not in fields
     assert "INSECURE" not in fields
 
 

@@ -51,6 +51,8 @@ def test_a_file_changes_settings_of_every_kind() -> None:
         [flush]
         mode = "async"
         interval_ms = 50
+        [store]
+        delete_when = "04;22-02"
         [topics]
         auto_create = false
         [delay]
@@ -61,6 +63,7 @@ def test_a_file_changes_settings_of_every_kind() -> None:
     assert config.listen == Address("::1", 19092)
     assert config.advertise == Address("broker.example", 9092)
     assert (config.flush, config.flush_interval_ms) == ("async", 50)
+    assert config.delete_when == "04;22-02"
     assert config.auto_create_topics is False
     assert config.delay_levels == (1_000, 120_000)
 
@@ -88,6 +91,9 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked() -> None:
         replace(Config(), flush_interval_ms=501)
     with pytest.raises(ConfigError, match=r"disk\.warn_percent = 90 is not below disk\.refuse_p"):
         replace(Config(), disk_warn_percent=90)
+    for percent in (75, 90):
+        with pytest.raises(ConfigError, match=rf"disk\.expire_percent = {percent} is not between"):
+            replace(Config(), disk_expire_percent=percent)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +124,8 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked() -> None:
         ("[delay]\nlevels = ' '", "it has 0 levels"),
         (f"[delay]\nlevels = '{'1s ' * 101}'", "it has 101 levels"),
         ("[delay]\nlevels = '0s'", "at least 1 ms"),
+        ("[store]\ndelete_when = 4", "4 is not valid: it is not a string; use hours of the day"),
+        ("[store]\ndelete_when = '04;25'", r"store\.delete_when = '04;25' .*'25' is not an hour"),
         ("[delay]\nmax_ms = 7199999", r"delay\.levels has 2h, .*delay\.max_ms = 7199999"),
         ("[store]\nsegment_size_bytes = 65536", "must be at least 268_?4"),
         ("[store]\nsegment_size_bytes = 1000000001", "is not a multiple of 4096"),

@@ -4,13 +4,23 @@ import errno
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from appliance.errors import StorageError
 from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
 from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
+from tests.support.harness.checkpoints import (
+    PATHS,
+    commit,
+    crashed,
+    rebuild,
+    take_checkpoint,
+)
 from tests.support.values.kafka_records import Producer, Record, delay
 from tests.unit.retention.test_freeing import (
     KEEP_MS,
+    MEMORY_MS,
     SEGMENT,
     bases_on,
     broker,
@@ -215,3 +225,116 @@ def test_a_verdict_on_freed_segments_spoils_no_saved_state() -> None:
     # The head of the next segment repeats the verdict.
     fill(harness, 1)
     check_restarts(harness)
+
+
+def keep_file(harness: BrokerHarness) -> None:
+    """Free segments, but let the removal of the first file fail."""
+    harness.free_head()
+    harness.flush()
+    # Two copies of the checkpoint are written and synced before.
+    harness.disk.fail_at(harness.disk.calls + 5, OSError(errno.EIO, "Input/output error"))
+    harness.free_head()
+    harness.disk.heal()
+    assert start_pos(harness) > bases_on(harness.disk)[0] == 0
+
+
+def is_contiguous(harness: BrokerHarness) -> bool:
+    bases = bases_on(harness.disk)
+    return bases == list(range(bases[0], bases[-1] + 1, SEGMENT))
+
+
+def test_a_file_that_could_not_be_removed_goes_before_later_ones() -> None:
+    harness = ready_to_free()
+    keep_file(harness)
+    fill(harness, 3)
+    gaps = []
+    unlink = harness.disk.unlink
+
+    def observe(path: Path) -> None:
+        unlink(path)
+        gaps.append(not is_contiguous(harness))
+
+    harness.disk.unlink = observe  # type: ignore[method-assign]
+    free(harness)
+    assert len(gaps) >= 6
+    assert not any(gaps)
+    assert bases_on(harness.disk)[0] == start_pos(harness) > 3 * SEGMENT
+    assert harness.broker.head_freer.freed_bytes == start_pos(harness)
+    check_restarts(harness)
+
+
+def test_a_file_that_could_not_be_removed_is_tried_again_without_another_free(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = ready_to_free()
+    keep_file(harness)
+    assert harness.broker.head_freer.freed_bytes == 0
+    harness.free_head()
+    assert bases_on(harness.disk)[0] == 0
+    with harness.broker.head_freer.paused():
+        harness.clock.advance_ms(MS_PER_MINUTE)
+        harness.free_head()
+    assert bases_on(harness.disk)[0] == 0
+    harness.free_head()
+    assert bases_on(harness.disk)[0] == start_pos(harness)
+    assert harness.broker.head_freer.freed_bytes == start_pos(harness)
+    assert len([line for line in caplog.messages if "cannot be removed" in line]) == 1
+
+
+def test_a_file_that_a_start_could_not_remove_is_removed_while_it_serves() -> None:
+    harness = ready_to_free()
+    keep_file(harness)
+    disk = crashed(harness)
+    unlink = disk.unlink
+
+    def fail(path: Path) -> None:
+        if path.parent == PATHS.commit_log:
+            raise StorageError(path, "unlink", errno.EIO, "Input/output error")
+        unlink(path)
+
+    disk.unlink = fail  # type: ignore[method-assign]
+    harness = BrokerHarness(disk, harness.clock, harness.config)
+    assert bases_on(disk)[0] == 0 < start_pos(harness)
+    disk.unlink = unlink  # type: ignore[method-assign]
+    fill(harness, 3)
+    free(harness)
+    assert bases_on(disk)[0] == start_pos(harness) > 3 * SEGMENT
+    check_restarts(harness)
+
+
+def test_damage_of_freed_segments_is_reported_no_longer() -> None:
+    harness = filled()
+    pos = harness.position_of(harness.partition(), 2)
+    later = harness.position_of(harness.partition(), harness.partition().next_offset - 1)
+    path, offset = harness.broker.log.path_of(pos)
+    kept_path, kept_offset = harness.broker.log.path_of(later)
+    harness.make_cold()
+    harness.disk.flip(path, offset + 300, 1)
+    harness.disk.flip(kept_path, kept_offset + 300, 1)
+    assert len(harness.read_cold([pos, later])) == 2
+    assert harness.broker.gauges(0).recovered_damage == 2
+    free(harness)
+    assert pos < start_pos(harness) <= later
+    assert [(each.path, each.offset) for each in harness.broker.damage] == [
+        (kept_path, kept_offset)
+    ]
+    assert harness.broker.gauges(0).recovered_damage == 1
+    assert [each.pos for each in harness.broker._store.state.damage] == [later]
+
+
+def test_nothing_is_freed_before_a_checkpoint_says_how_much_there_is_to_carry() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 3.5)
+    for _ in range((MEMORY_MS + 2 * MS_PER_HOUR) // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.housekeep()
+        harness.flush()
+    assert harness.broker.checkpoints.snapshot_bytes == 0
+    assert start_pos(harness) == harness.broker.head_freer.carried_bytes == 0
+    take_checkpoint(harness)
+    harness.clock.advance_ms(MS_PER_MINUTE)
+    for _ in range(2):
+        harness.free_head()
+        harness.flush()
+    assert start_pos(harness) >= 3 * SEGMENT

@@ -186,6 +186,35 @@ def test_a_line_of_a_hundred_percent_refuses_only_what_does_not_fit() -> None:
     )
 
 
+def test_a_disk_that_fills_up_between_two_checks_is_logged_with_figures_of_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    harness = make_harness()
+    assert wait(harness, 1_000) == "ok"
+    harness.disk.free = 0
+    while (answer := harness.produce("t", 0, [Record(bytes(2_000))])).error == 0:
+        pass
+    assert answer.error == STORAGE_ERROR
+    disk_space = harness.broker.disk_space
+    job = disk_space.step()
+    assert job is not None
+    # Until the file system answers, no figures are better than old ones.
+    assert disk_space.state == "refusing"
+    assert harness.produce("t", 0, [Record(bytes(2_000))]).message == (
+        "the broker's disk is full: new records and topics are refused until there is room for a "
+        "segment of 64.0 KiB: free space on it"
+    )
+    assert warnings(caplog) == []
+    job.run()
+    disk_space.end(job)
+    (line,) = warnings(caplog)
+    assert "is full, 100.0% used, 0 bytes of 100.0 MiB free" in line
+    assert str(harness.produce("t", 0, [Record(bytes(2_000))]).message).startswith(
+        "the broker's disk is full, 100.0% used"
+    )
+
+
 def test_a_full_disk_is_over_as_soon_as_a_segment_fits_also_if_nobody_writes() -> None:
     harness = make_harness(disk_refuse_percent=100)
     fill_to(harness, 100)

@@ -105,6 +105,19 @@ func main() {
 	t.change(kerr.InvalidConfig, set(kadm.SetConfig, "max.message.bytes", "many"))
 	t.expect("max.message.bytes", settings["max.message.bytes"], own)
 
+	// Each alone, and back to its default.
+	for key, values := range map[string][2]string{
+		"retention.ms":      {"3600000", "259200000"},
+		"retention.bytes":   {"2000000", "-1"},
+		"segment.bytes":     {"52428800", "1073741824"},
+		"max.message.bytes": {"2000", "1048588"},
+	} {
+		t.change(nil, set(kadm.SetConfig, key, values[0]))
+		t.expect(key, values[0], own)
+		t.change(nil, kadm.AlterConfig{Op: kadm.DeleteConfig, Name: key})
+		t.expect(key, values[1], kmsg.ConfigSourceDefaultConfig)
+	}
+
 	// Replaces all settings.
 	answers, err := t.client.AlterTopicConfigsState(
 		ctx, []kadm.AlterConfig{set(kadm.SetConfig, "segment.bytes", "52428800")}, t.name)
