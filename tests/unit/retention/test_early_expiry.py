@@ -153,7 +153,7 @@ def test_a_pending_timer_is_delivered_however_full_the_disk_is() -> None:
     fill(harness)
     settle(harness)
     assert harness.broker.pending_timers == 1
-    assert harness.broker.log.start_pos == 0
+    assert harness.broker.log.start_pos > 0
     harness.tick(MS_PER_HOUR)
     assert harness.fetch("t", 0, start_of(harness))[-1].value == b"later"
     settle(harness)
