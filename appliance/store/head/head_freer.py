@@ -23,7 +23,7 @@ from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.head.control_values import control_values, frames_of
 from appliance.store.log.data_files import DataFiles
-from appliance.store.log.segment import Segment
+from appliance.store.log.segment import FreedSegment
 from appliance.store.runs.run_set import Runs, TimersNow
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.payload import COUNT
@@ -77,12 +77,16 @@ class FreeJob:
     """Writes durably where the log begins, and removes what is before it, on a thread.
 
     Attributes:
+        spare_bytes: size of a file that is kept as the spare; 0 if none is wanted.
+        has_spare: one was kept.
         error: why a file could not be removed; the next start does it.
     """
 
     files: DataFiles
-    freed: list[Segment]
+    freed: list[FreedSegment]
     flushed: int
+    spare_bytes: int = 0
+    has_spare: bool = False
     error: StorageError | None = None
 
     def run(self) -> None:
@@ -93,7 +97,7 @@ class FreeJob:
         """
         self.files.checkpoint.rewrite(self.flushed)
         try:
-            remove_segments(self.files, self.freed)
+            self.has_spare = remove_segments(self.files, self.freed, self.spare_bytes)
         except StorageError as error:
             if error.is_fatal:
                 raise
@@ -103,18 +107,27 @@ class FreeJob:
 Job: TypeAlias = FindJob | FreeJob
 
 
-def remove_segments(files: DataFiles, freed: list[Segment]) -> None:
+def remove_segments(files: DataFiles, freed: list[FreedSegment], spare_bytes: int = 0) -> bool:
     """Remove files of segments that the log no longer has, the first one first.
 
     Each removal is durable before the next, so that no gap can be left.
 
+    Args:
+        files: the log.
+        freed: the segments.
+        spare_bytes: one file of that size may become the spare; 0: remove all.
+
+    Returns:
+        Whether one has become the spare.
+
     Raises:
         StorageError: one could not be removed.
     """
+    has_spare = False
     for segment in freed:
-        path = segment.file.path
-        files.fs.unlink(path)
-        files.fs.sync_dir(path.parent)
+        has_spare |= segment.remove(files.fs, 0 if has_spare else spare_bytes)
+        files.fs.sync_dir(segment.path.parent)
+    return has_spare
 
 
 class HeadFreer:
@@ -312,7 +325,8 @@ class HeadFreer:
         checkpoint = self._files.checkpoint
         freed = self._log.forget_head(self._cut)
         checkpoint.log = replace(checkpoint.log, start=self._cut)
-        return FreeJob(self._files, freed, self._log.pointers.flushed)
+        spare_bytes = self._log.wanted_spare_bytes
+        return FreeJob(self._files, freed, self._log.pointers.flushed, spare_bytes)
 
     def _end_free(self, job: FreeJob) -> None:
         self._phase = "idle"
@@ -320,6 +334,8 @@ class HeadFreer:
         self._rest_ns = RETRY_NS
         # Without a saved state inside the log, a start would replay all of it.
         self._checkpoints.ask()
+        if job.has_spare:
+            self._log.note_recycled()
         freed_bytes = sum(segment.size for segment in job.freed)
         self.freed_bytes += freed_bytes
         _log.info(

@@ -137,6 +137,11 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "unit/perf/test_check.py": {
         "test_the_command_compares_a_document_with_a_baseline": 0.8,
     },
+    "unit/retention/test_recycling.py": {
+        "test_a_crash_at_any_call_of_recycling_costs_nothing": 5,
+        "test_old_bytes_stay_away_through_lives_of_any_kind": 2,
+        "test_what_is_not_flushed_in_a_recycled_segment_is_lost_and_nothing_comes_back": 1.5,
+    },
     "unit/retention/test_retention.py": {
         "test_a_thousand_busy_partitions_write_half_a_megabyte_of_starts_a_day": 0.6,
         "test_starts_rise_by_size_only_for_growth_that_is_worth_a_topic_frame": 0.8,
