@@ -1,5 +1,6 @@
 """The file of a freed segment becomes a later segment, and its old bytes are never seen again."""
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, Final, get_args
 
 import pytest
 
+from appliance.errors import StorageError
 from appliance.store.paths import SPARE_NAME
 from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
@@ -329,3 +331,66 @@ def test_async_flush_goes_on_in_a_segment_with_old_bytes() -> None:
     harness = harness.crash("killed", random.Random(3))
     assert harness.report.cut_bytes == 0
     writer.check(harness)
+
+
+# Calls that fail
+
+
+def go_on(harness: BrokerHarness, writer: Writer) -> None:
+    """Free, take the file of the first segment for the next one, and continue in it."""
+    free(harness)
+    end = harness.broker.log.files.end_of_files
+    while harness.broker.wrote_pos < end + 8_192:
+        harness.housekeep()
+        value = b"%d-" % len(writer.values) + writer.rng.randbytes(4_000)
+        if harness.produce("t", 0, [Record(value)]).error:
+            return
+        writer.values.append(value)
+    harness.flush()
+
+
+def check_left(harness: BrokerHarness, disk: SimFileSystem, known: list[bytes]) -> None:
+    """A start on a disk knows all that was acknowledged, and at most what was under way."""
+    started = BrokerHarness(disk, harness.clock, harness.config)
+    found = [each.value for each in started.fetch("t", 0, start_offset(started))]
+    kept = known[start_offset(started) :]
+    assert found[: len(kept)] == kept
+    assert len(found) <= len(kept) + 1
+    assert started.report.damage == ()
+    assert bases_on(started.disk)[0] == start_pos(started)
+    assert started.produce("t", 0, [Record(b"after")]).error == 0
+
+
+@pytest.mark.parametrize("how", ["once", "for good"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_a_failing_call_of_recycling_costs_nothing(code: int, how: str) -> None:
+    prepared, writer = ready()
+    config, clock, known = prepared.config, prepared.clock, list(writer.values)
+    left = prepared.disk.crashed("kept", random.Random(0))
+
+    def play(number: int | None) -> tuple[BrokerHarness, Writer, str]:
+        """Go on, with one call failing."""
+        disk = left.crashed("kept", random.Random(0))
+        harness, again = BrokerHarness(disk, clock, config), Writer(2)
+        again.values = list(known)
+        before = disk.calls
+        if number is not None:
+            error = OSError(code, "injected")
+            disk.fail_at(before + number, error, sticky=how == "for good")
+        try:
+            go_on(harness, again)
+        except StorageError:
+            return harness, again, "fatal"
+        finally:
+            disk.heal()
+        return harness, again, f"played, {disk.calls - before} calls"
+
+    harness, _, end = play(None)
+    assert harness.broker.log.recycled_count == 1
+    ends = set()
+    for number in range(1, int(end.split()[1]) + 1):
+        harness, again, end = play(number)
+        ends.add(end.split(",")[0])
+        for mode in ("killed", "kept", "dropped", "pages"):
+            check_left(harness, harness.disk.crashed(mode, random.Random(number)), again.values)
+    assert ends == ({"fatal"} if how == "for good" else {"fatal", "played"})
