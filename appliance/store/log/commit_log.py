@@ -63,8 +63,8 @@ WATERMARK_STEP_BYTES: Final = 1024 * MIB
 of it is used up: early enough that the event loop need not wait for the disk to raise it."""
 
 SYNC_WATERMARK_STEP_BYTES: Final = 256 * MIB
-"""With sync flush a start may have to search that many old bytes, a quarter of a second. There is
-little between two flushes, so the flush thread still raises it early enough."""
+"""With sync flush a start may have to search that many old bytes, half a second. There is little
+between two flushes, so the flush thread still raises it early enough."""
 
 _log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
 from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
+from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.checkpoints import commit, crashed, rebuild, take_checkpoint
 from tests.support.values.kafka_records import Producer, Record, delay
@@ -215,3 +216,23 @@ def test_a_verdict_on_freed_segments_spoils_no_saved_state() -> None:
     # The head of the next segment repeats the verdict.
     fill(harness, 1)
     check_restarts(harness)
+
+
+def test_a_state_from_before_the_segments_that_are_left_is_no_fault() -> None:
+    """Until the next one is saved, the checkpoint still names it."""
+    harness = broker()
+    harness.create_topic("t")
+    take_checkpoint(harness)
+    fill(harness, 3.5)
+    for _ in range(2 * MS_PER_HOUR // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.expire()
+        harness.flush()
+    for _ in range(2):
+        harness.free_head()
+        harness.flush()
+    assert start_pos(harness) > 0
+    checked = offline_scenario.check(crashed(harness))
+    assert checked.faults == []
+    assert [note for note in checked.notes if "freed since" in note.text]
+    check_restarts(harness.restart())
