@@ -12,10 +12,12 @@ from appliance.errors import StorageError
 from appliance.store.paths import SPARE_NAME
 from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
+from tests.support.harness.backups import BACKUP, back_up_live, restore, start_on
 from tests.support.harness.broker_harness import BrokerHarness, Stop
 from tests.support.harness.checkpoints import PATHS, rebuild, take_checkpoint
 from tests.support.harness.configs import small_config
 from tests.support.harness.crash_points import CrashPoints, ignore_call
+from tests.support.harness.tables import planned, rows_of
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record
 from tests.unit.retention.test_freeing import KEEP_MS, SEGMENT, bases_on, start_pos
@@ -224,7 +226,27 @@ def test_checks_find_nothing_in_a_recycled_segment() -> None:
         found = offline_scenario.check(disk)
         assert found.faults == []
         assert not [note for note in found.notes if "torn" in note.text]
+        assert planned(disk).damage == []
+    values = [row["value"] for row in rows_of(harness.disk, "messages")]
+    assert values == writer.values[start_offset(harness) :]
     writer.check(harness.reborn("kept"))
+
+
+def test_backups_and_snapshots_of_a_recycled_segment_have_what_was_flushed() -> None:
+    harness, writer = in_recycled()
+    known = list(writer.values)
+    snapshot = harness.broker.snapshots.create(harness.broker.snapshots.freeze(), "one")
+    made = back_up_live(harness)
+    assert (made.end, made.faults) == (harness.broker.flushed_pos, 0)
+    writer.fill(harness, 0.3)
+    checked = offline_scenario.check(harness.disk, Path(snapshot.path))
+    assert checked.faults == []
+    restore(harness)
+    other = start_on(harness)
+    found = [each.value for each in other.fetch("t", 0, start_offset(other))]
+    assert found == known[start_offset(other) :]
+    assert other.report.damage == ()
+    assert offline_scenario.check(harness.disk, BACKUP).faults == []
 
 
 def test_a_torn_frame_in_a_recycled_segment_is_set_aside() -> None:
