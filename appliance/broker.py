@@ -38,7 +38,7 @@ from appliance.store.disk_space import DiskSpace
 from appliance.store.head.head_freer import HeadFreer
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.keys.log_part import LogPart
-from appliance.store.log.commit_log import FlushJob
+from appliance.store.log.flush_job import FlushJob
 from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery.report import Progress, RecoveryReport
@@ -455,6 +455,7 @@ class Broker:
         self.metrics.early_expired_records = self.early_expiry.expired_records
         self.metrics.freed_bytes = self.head_freer.freed_bytes
         self.metrics.carried_bytes = self.head_freer.carried_bytes
+        self.metrics.recycled_segments = self.log.recycled_count
         broker_metrics.collect(
             self.metrics, self._store.state.projections, self._produce, self._fetch, self._deliver
         )

@@ -73,6 +73,7 @@ class Metrics:
     early_expired_records: int = 0
     freed_bytes: int = 0
     carried_bytes: int = 0
+    recycled_segments: int = 0
     flushes: int = 0
     delivery_lateness_ms: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_MS))
     flush_seconds: Histogram = field(default_factory=lambda: Histogram(FLUSH_BOUNDS_SECONDS))
@@ -180,6 +181,9 @@ METRICS: Final = (
     ),
     MetricInfo("freed_bytes", "counter", "Bytes of segments that were freed."),
     MetricInfo("carried_bytes", "counter", "Bytes appended again so that segments could be freed."),
+    MetricInfo(
+        "recycled_segments", "counter", "Freed segments whose files were kept for later segments."
+    ),
     MetricInfo("flushes", "counter", "Syncs of the log."),
     MetricInfo("delivery_lateness_ms", "histogram", "Delivery minus due time, in milliseconds."),
     MetricInfo("flush_seconds", "histogram", "Duration of a sync of the log, in seconds."),

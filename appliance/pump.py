@@ -28,7 +28,7 @@ from appliance.retention import Cleanup
 from appliance.store.disk_space import SpaceJob
 from appliance.store.head.head_freer import Job as HeadJob
 from appliance.store.keys.key_index import IndexJob
-from appliance.store.log.commit_log import FlushJob
+from appliance.store.log.flush_job import FlushJob
 from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
 from appliance.store.state.flushed_mark import MarkJob

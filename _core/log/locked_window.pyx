@@ -51,8 +51,12 @@ cdef bint _all_there(void* address, Py_ssize_t size) noexcept nogil:
 
 
 cdef class LockedWindow:
-    """A read-only buffer of locked bytes of a file."""
+    """A read-only buffer of locked bytes of a file.
 
+    It keeps its owner alive, so that nobody reuses the file as long as a slice of it is in use.
+    """
+
+    cdef object owner
     cdef uint8_t* mapped
     cdef Py_ssize_t mapped_size
     cdef Py_ssize_t skip
@@ -82,13 +86,14 @@ cdef class LockedWindow:
         return WINDOW_COLD
 
 
-def lock_window(int fd, int64_t offset, Py_ssize_t size):
+def lock_window(int fd, int64_t offset, Py_ssize_t size, owner=None):
     """Lock a part of a file if all of it is in the page cache already.
 
     Args:
         fd: descriptor of a file that can be mapped.
         offset: place of the first byte in the file, >= 0.
         size: bytes, 1 to WINDOW_MAX_BYTES. All of them lie before the end of the file.
+        owner: lives as long as the window, or a slice of it.
 
     Returns:
         A memoryview of a `LockedWindow`. None if a page is not in memory or cannot be mapped or
@@ -98,6 +103,7 @@ def lock_window(int fd, int64_t offset, Py_ssize_t size):
     cdef int result
     assert offset >= 0 and 0 < size <= (PAGES_MAX - 1) * PAGE
     window.size = size
+    window.owner = owner
     with nogil:
         result = window._lock(fd, offset)
     if result == WINDOW_LOCKED:

@@ -44,6 +44,11 @@ cdef class LogScan:
     cdef int _at_fault(self, str fault) except -1
     cdef int _add_damage(self, int64_t start, int64_t end, str fault) except -1
     cdef int _check_at(self, int64_t pos, int64_t base, int64_t end, FrameHeader* h) except -1
+    cdef int _check_as(
+        self, int64_t pos, int64_t named, int64_t base, int64_t end, FrameHeader* h
+    ) except -1
+    cdef int64_t _old_end(self, int64_t pos, int64_t base, int64_t end) except -1
+    cdef bint _is_zero(self, int64_t pos, int64_t base, int64_t end) except -1
     cdef int _note_garbage(self) except -1
     cdef bint _seek_valid(self, FrameHeader* h) except -1
     cdef list _written_in(self, Py_ssize_t segment)

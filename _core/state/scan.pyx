@@ -10,6 +10,12 @@ Each frame holds the flushed position at the time it was appended. A valid frame
 therefore shows whether those bytes had been durable. The epoch never decreases along the log; a
 frame with a lower epoch is a leftover from before a cut.
 
+The file of a segment may have been one of an earlier, freed segment. After its last frame then
+follow old bytes: whole frames that hold a lower position, which are never taken for frames of this
+segment, and before the first of them the rest of one that is overwritten in part. Neither counts as
+garbage. The writer ends each write to such a file with zeros; without them the frame after the end
+is torn, and the bytes up to the first old frame count.
+
 Bytes that the disk cannot read are invalid too, and their fault says that they cannot be read.
 
 Layer 0: no I/O. The log is read through a `LogWindow`.
@@ -46,16 +52,16 @@ cdef int64_t _next_magic(
 ) noexcept nogil:
     """Index of the first word from `at` to before `stop` that may begin a frame, or -1.
 
-    Sets `last` to the end of the last word passed that is not zero. REQUIRES: `at` is aligned, and
-    7 bytes after `stop` may be read.
+    Sets `last` to the end of the last word before it that is not zero. REQUIRES: `at` is aligned,
+    and 7 bytes after `stop` may be read.
     """
     cdef uint64_t word
     while at < stop:
         memcpy(&word, data + at, 8)
         if word:
-            last[0] = at + FRAME_ALIGNMENT
             if load_u16(data + at) == FRAME_MAGIC:
                 return at
+            last[0] = at + FRAME_ALIGNMENT
         at += FRAME_ALIGNMENT
     return -1
 
@@ -90,8 +96,8 @@ cdef class LogScan:
         lost_ranges: (from, to) of the damaged ranges; adjacent ranges are merged.
         damage: (from, to, fault) of each damaged range.
         tail_fault: when done, the fault at `pos`; None at the end of a segment.
-        garbage_end: when done, the approximate end of the bytes after `pos` that are not zero. At
-            most `pos` if there are only zeros.
+        garbage_end: when done, the approximate end of the bytes after `pos` that are neither zero
+            nor left from an earlier segment in the same file. At most `pos` if there are none.
         unknown: topics with frames but no topic frame, or with frames of a partition that is not
             declared: topic id -> highest partition. Their frames count as lost.
         salt: salt of the frames, 0 if there are none.
@@ -249,6 +255,12 @@ cdef class LogScan:
             The result of `check_frame`; the window then holds the bytes checked. UNREADABLE, with
             the reason in `why_unreadable`, if bytes that the check needs cannot be read.
         """
+        return self._check_as(pos, pos, base, end, h)
+
+    cdef int _check_as(
+        self, int64_t pos, int64_t named, int64_t base, int64_t end, FrameHeader* h
+    ) except -1:
+        """Check the frame at `pos` as `_check_at` does, if it says that it stands at `named`."""
         cdef LogWindow window = self.window
         cdef int64_t size
         cdef int fault
@@ -257,21 +269,34 @@ cdef class LogScan:
         window.hold(pos, FRAME_HEADER_SIZE, base, end)
         with nogil:
             fault = check_frame(
-                window.data + (pos - window.start), window.end - pos, pos, h, True
+                window.data + (pos - window.start), window.end - pos, named, h, True
             )
         if fault == FRAME_BAD_SIZE and window.end < end:
             # The window may hold only a part of the frame. A blank frame needs only its header.
-            size = _size_looked_at(window.data + (pos - window.start), end - pos, pos)
+            size = _size_looked_at(window.data + (pos - window.start), end - pos, named)
             window.hold(pos, size, base, end)
             with nogil:
-                fault = check_frame(window.data + (pos - window.start), end - pos, pos, h, True)
+                fault = check_frame(window.data + (pos - window.start), end - pos, named, h, True)
         if window.unreadable and fault != FRAME_NEWER_VERSION:
-            size = _size_looked_at(window.data + (pos - window.start), end - pos, pos)
+            size = _size_looked_at(window.data + (pos - window.start), end - pos, named)
             found = window.unreadable_in(pos, pos + size)
             if found is not None:
                 self.why_unreadable = f"cannot be read: {found[2]}"
                 return UNREADABLE
         return fault
+
+    cdef int64_t _old_end(self, int64_t pos, int64_t base, int64_t end) except -1:
+        """The end of the frame at `pos` if an earlier segment in the same file had it, else 0.
+
+        REQUIRES: the window holds its header, or the segment ends before that.
+        """
+        cdef FrameHeader h
+        if self.salt == 0 or end - pos < FRAME_HEADER_SIZE:
+            return 0
+        decode_header(self.window.data + (pos - self.window.start), &h)
+        if not 0 <= h.position < base or not self._is_own(&h):
+            return 0
+        return pos + h.size if self._check_as(pos, h.position, base, end, &h) == FRAME_OK else 0
 
     cdef int _at_fault(self, str fault) except -1:
         """Handle invalid bytes at `pos`: skip them if they are damage, else end the log here."""
@@ -374,6 +399,7 @@ cdef class LogScan:
         """
         cdef LogWindow window = self.window
         cdef int64_t base, size, found, stop, behind, last
+        cdef int64_t first = pos, known = self.garbage_end, old_end = 0
         cdef int fault
         base, size = self.segments[segment]
         for begin, end in self._written_in(segment):
@@ -388,7 +414,7 @@ cdef class LogScan:
                     found = _next_magic(
                         window.data, pos - window.start, behind - window.start, &last
                     )
-                if last >= 0:
+                if last >= 0 and window.start + last > old_end:
                     self.garbage_end = max(self.garbage_end, window.start + last)
                 if found < 0:
                     pos += (behind - pos + FRAME_ALIGNMENT - 1) & ~<int64_t>(FRAME_ALIGNMENT - 1)
@@ -396,9 +422,25 @@ cdef class LogScan:
                 pos = window.start + found
                 fault = self._check_at(pos, base, base + size, h)
                 if fault == FRAME_OK or fault == FRAME_NEWER_VERSION:
+                    self.garbage_end = max(self.garbage_end, pos + FRAME_ALIGNMENT)
                     return pos
+                if pos >= old_end:
+                    behind = self._old_end(pos, base, base + size)
+                    if behind == 0:
+                        self.garbage_end = max(self.garbage_end, pos + FRAME_ALIGNMENT)
+                    elif old_end == 0 and self._is_zero(first, base, base + size):
+                        # The log ends at `first`: before `pos` is the rest of a frame like it.
+                        self.garbage_end = known
+                    old_end = max(old_end, behind)
                 pos += FRAME_ALIGNMENT
         return -1
+
+    cdef bint _is_zero(self, int64_t pos, int64_t base, int64_t end) except -1:
+        """Whether the word at `pos` is zero."""
+        if pos + FRAME_ALIGNMENT > end:
+            return False
+        self.window.hold(pos, FRAME_ALIGNMENT, base, end)
+        return load_i64(self.window.data + (pos - self.window.start)) == 0
 
     cdef int64_t _highest_mark(self, Py_ssize_t segment, int64_t pos) except -2:
         """Highest flushed mark of all valid frames from `pos` on. Reads the rest of the log."""

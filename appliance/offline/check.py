@@ -171,7 +171,10 @@ class Check:
         if walk.damage or self._data.is_live:
             return
         for state in self._states.states:
-            if state.saved.number not in self._met:
+            if state.saved.applied < self._data.log.start:
+                text = "not compared with the log: what follows its position was freed since"
+                self._findings.note(state.path, None, text)
+            elif state.saved.number not in self._met:
                 expected = f"a position where a frame ends, up to the end of the log at {walk.pos}"
                 self._findings.fault(Fault(state.path, 0, expected, f"{state.saved.applied}"))
 

@@ -88,6 +88,7 @@ class Rebuild:
             segment_size_bytes=self.config.segment_size_bytes,
             is_sync_flush=True,
             is_prewritten=False,
+            is_recycling=False,
             cache_size_bytes=self.config.cache_size_bytes,
             checkpoint=checkpoint,
         )

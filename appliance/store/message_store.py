@@ -35,7 +35,7 @@ from appliance.store.head.timer_carrier import TimerCarrier
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
-from appliance.store.log.segment import Segment
+from appliance.store.log.segment import FreedSegment
 from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, shared_end
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.queue.consume_queue import UNITS_SAVED_AT, ConsumeQueues
@@ -124,6 +124,7 @@ class MessageStore:
             is_sync_flush=config.flush == "sync",
             # With async flush, no request waits for the disk.
             is_prewritten=config.prewrite_segments and config.flush == "sync",
+            is_recycling=config.recycle_segments and config.flush == "sync",
             checkpoint=self._checkpoint,
             cache_size_bytes=config.cache_size_bytes,
         )
@@ -131,7 +132,7 @@ class MessageStore:
             clock=clock, fs=fs, paths=self._paths, log=self.log, checkpoint=self._checkpoint
         )
         self._lock: Lock | None = None
-        self._freed: list[Segment] = []
+        self._freed: list[FreedSegment] = []
         self._unsaved: Iterator[Partition] = iter(())
         self._with_producers: Iterator[Partition] = iter(())
         self.damage: list[Damage] = []
@@ -218,7 +219,9 @@ class MessageStore:
         has_abort = self._fs.exists(self._paths.abort)
         return presence, admission.find_stop(presence, self.log, known, has_abort=has_abort)
 
-    def _forget_freed(self, known: Checkpoint | None, heads: dict[int, HeadFrame]) -> list[Segment]:
+    def _forget_freed(
+        self, known: Checkpoint | None, heads: dict[int, HeadFrame]
+    ) -> list[FreedSegment]:
         """Take the segments out of the log that were freed when a crash kept their files."""
         if known is None or known.log.cluster == NO_CLUSTER:
             return []

@@ -1,7 +1,8 @@
 """The names of all files and directories below the data directory.
 
     commitlog/00000000000000000000          one segment, named by its base position
-    commitlog/spare                         a file to be reused as a segment
+    commitlog/spare                         a file to be reused as a segment; no frame in it is at
+                                            or after the end of the log
     consumequeue/TOPIC/QUEUE/000...         units of one partition, named by its first byte
     timer/ index/                           pending timers and users' ids as of a checkpoint
     keyindex/FROM-TO                        where keys and ids are, in that range of the log
@@ -26,7 +27,7 @@ NAME_DIGITS: Final = 20
 
 
 SPARE_NAME: Final = "spare"
-"""Name of a file next to the segments; its content has no meaning."""
+"""Name of a file next to the segments; its content has no meaning to a reader."""
 
 
 def segment_name(base: int) -> str:

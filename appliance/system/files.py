@@ -84,9 +84,9 @@ class File(Protocol):
     def lock_hot(self, offset: int, size: int) -> memoryview | Literal[False] | None:
         """Map and lock a range of the file if all of it is in the page cache; None if it is not.
 
-        Returns False if this process may not lock more memory. The map outlives `close`; reading it
-        after the file was truncated causes SIGBUS. The range has at most WINDOW_MAX_BYTES and must
-        not extend past the end of the file.
+        Returns False if this process may not lock more memory. The map outlives `close`, and keeps
+        this object alive; reading it after the file was truncated causes SIGBUS. The range has at
+        most WINDOW_MAX_BYTES and must not extend past the end of the file.
         """
 
     def drop_cache(self, offset: int = 0, size: int = 0) -> None:
@@ -180,7 +180,7 @@ class FileSystem(Protocol):
 class OsFile:
     """A `File` of Linux. Any thread may call it."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("__weakref__", "_fd", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -294,7 +294,7 @@ class OsFile:
         # Imported here because most commands read files and need no compiled module.
         from _core.log.locked_window import lock_window
 
-        return lock_window(self._fd, offset, size)
+        return lock_window(self._fd, offset, size, self)
 
     def drop_cache(self, offset: int = 0, size: int = 0) -> None:
         with _reporting(self.path, "posix_fadvise"):

@@ -25,7 +25,7 @@ from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.head.carrier import Carrier, CarryJob
 from appliance.store.log.data_files import DataFiles
-from appliance.store.log.segment import Segment
+from appliance.store.log.segment import FreedSegment
 from appliance.store.runs.run_set import RowsNow, Runs
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.state import State
@@ -84,12 +84,16 @@ class FreeJob:
 
     Attributes:
         freed: the segments, in order; after `run`, those whose files could not be removed.
-        error: why not; a later job, or the next start, does it.
+        spare_bytes: size of a file that is kept as the spare; 0 if none is wanted.
+        has_spare: one was kept.
+        error: why not all could be removed; a later job, or the next start, does it.
     """
 
     files: DataFiles
-    freed: list[Segment]
+    freed: list[FreedSegment]
     flushed: int
+    spare_bytes: int = 0
+    has_spare: bool = False
     error: StorageError | None = None
 
     def run(self) -> None:
@@ -100,7 +104,7 @@ class FreeJob:
         """
         self.files.checkpoint.rewrite(self.flushed)
         try:
-            remove_segments(self.files, self.freed)
+            self.has_spare = remove_segments(self.files, self.freed, self.spare_bytes)
         except StorageError as error:
             if error.is_fatal:
                 raise
@@ -110,7 +114,7 @@ class FreeJob:
 Job: TypeAlias = FindJob | FreeJob | CarryJob
 
 
-def remove_segments(files: DataFiles, freed: list[Segment]) -> None:
+def remove_segments(files: DataFiles, freed: list[FreedSegment], spare_bytes: int = 0) -> bool:
     """Remove files of segments that the log no longer has, the first one first.
 
     Each removal is durable before the next, so that no gap can be left.
@@ -118,17 +122,22 @@ def remove_segments(files: DataFiles, freed: list[Segment]) -> None:
     Args:
         files: of the store.
         freed: ascending; whatever is removed is taken out.
+        spare_bytes: one file of that size may become the spare; 0: remove all.
+
+    Returns:
+        Whether one has become the spare.
 
     Raises:
         StorageError: one could not be removed; it and those after it stay.
     """
+    has_spare = False
     while freed:
-        path = freed[0].file.path
         # It may be gone, and only its directory not synced yet.
-        if files.fs.exists(path):
-            files.fs.unlink(path)
-        files.fs.sync_dir(path.parent)
+        if files.fs.exists(freed[0].path):
+            has_spare |= freed[0].remove(files.fs, 0 if has_spare else spare_bytes)
+        files.fs.sync_dir(freed[0].path.parent)
         del freed[0]
+    return has_spare
 
 
 class HeadFreer:
@@ -153,7 +162,7 @@ class HeadFreer:
         may_carry: Callable[[], bool],
         forget_damage: Callable[[int], None],
         payload_max: int,
-        left: list[Segment],
+        left: list[FreedSegment],
     ) -> None:
         """Start idle.
 
@@ -458,13 +467,16 @@ class HeadFreer:
         """Remove all files that are left, the first one first: a later one alone leaves a gap."""
         self._phase = "freeing"
         self._freeing = len(self._left), sum(segment.size for segment in self._left)
-        return FreeJob(self._files, self._left, self._log.pointers.flushed)
+        flushed, spare_bytes = self._log.pointers.flushed, self._log.wanted_spare_bytes
+        return FreeJob(self._files, self._left, flushed, spare_bytes)
 
     def _end_free(self, job: FreeJob) -> None:
         self._phase = "idle"
         count, size = self._freeing
         count -= len(job.freed)
         size -= sum(segment.size for segment in job.freed)
+        if job.has_spare:
+            self._log.note_recycled()
         if self._log.start_pos != self._saved_from:
             # Without a saved state inside the log, a start would replay all of it.
             self._saved_from = self._log.start_pos

@@ -4,8 +4,8 @@
 
 Frames are encoded by `_core.log.tail`; this module writes them (`commit`: one pwritev), makes them
 durable (`begin_flush` on the loop, `FlushJob.run` on a thread, `end_flush` on the loop again),
-opens the next segment when one is full, and reads the log for recovery (`read_into`). `view` holds
-the part of the log that is in process memory.
+opens the next segment when one is full, and reads the log for recovery (`read_into`). `view` has
+what is in memory.
 
 Durable order: a segment is allocated and synced, and its name is synced, before the first frame is
 written to it. A full segment is synced before, or together with, the segments after it. Layer 2:
@@ -15,7 +15,6 @@ files through FileSystem only.
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -23,15 +22,17 @@ from _core.bytes.layout import FRAME_HEADER_SIZE, KIND_HEAD
 from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
 from _core.log.view import LogView
-from appliance.errors import (
-    CorruptionError,
-    FreedPositionError,
-    StorageError,
-    UnappliedChangeError,
-)
+from appliance.errors import CorruptionError, FreedPositionError, StorageError, UnappliedChangeError
 from appliance.store.checkpoint import CheckpointFile
+from appliance.store.log.flush_job import FlushJob
 from appliance.store.log.reads import Unreadable, read_around, written_ranges
-from appliance.store.log.segment import Segment, SpareJob, make_private, put_aside
+from appliance.store.log.segment import (
+    FreedSegment,
+    Segment,
+    SpareJob,
+    make_private,
+    put_aside,
+)
 from appliance.store.log.segment_files import SegmentFiles
 from appliance.store.paths import SPARE_NAME, parse_segment_name
 from appliance.system.clock import Clock
@@ -56,32 +57,11 @@ WATERMARK_STEP_BYTES: Final = 1024 * MIB
 """The allocation watermark is raised by this much. The flush thread raises it again when a quarter
 of it is used up: early enough that the event loop need not wait for the disk to raise it."""
 
+SYNC_WATERMARK_STEP_BYTES: Final = 256 * MIB
+"""With sync flush a start may have to search that many old bytes, half a second. There is little
+between two flushes, so the flush thread still raises it early enough."""
+
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class FlushJob:
-    """One flush, which makes everything up to `target` durable."""
-
-    target: int
-    files: tuple[File, ...]
-    checkpoint: CheckpointFile
-    flushed: int
-    """Log position up to which everything is already durable."""
-    watermark: int | None = None
-    """The new allocation watermark, if it is time to raise it."""
-
-    def run(self) -> None:
-        """Sync the files; may run on any thread.
-
-        Raises:
-            StorageError: a sync failed. Never retry it: the kernel has dropped the error.
-        """
-        if self.watermark is not None:
-            # First, while the disk is idle: otherwise the log may reach the old one before.
-            self.checkpoint.write(self.flushed, self.watermark)
-        for file in self.files:
-            file.fdatasync()
 
 
 class CommitLog:
@@ -91,6 +71,7 @@ class CommitLog:
         view: the part of the log that is in memory.
         files: the segments as files, for use before the first append.
         head: makes the payload of the head frame at the start of a segment.
+        recycled_count: freed segments whose files were kept for later ones, since the start.
         is_full: the disk had no room for the next segment when one was last needed.
         may_have_room: False while a full disk is known to have no room for a segment.
         pointers, tail: valid once the end of the log is known.
@@ -106,6 +87,7 @@ class CommitLog:
         segment_size_bytes: int,
         is_sync_flush: bool,
         is_prewritten: bool,
+        is_recycling: bool,
         checkpoint: CheckpointFile,
         cache_size_bytes: int,
     ) -> None:
@@ -115,7 +97,12 @@ class CommitLog:
         self._segment_size_bytes = segment_size_bytes
         self._is_sync_flush = is_sync_flush
         self._is_prewritten = is_prewritten
+        self._is_recycling = is_recycling
+        self._has_recycled = False
+        """The spare is the file of a freed segment, for which no job was begun yet."""
         self._checkpoint = checkpoint
+        step = WATERMARK_STEP_BYTES
+        self._watermark_step = min(step, SYNC_WATERMARK_STEP_BYTES) if is_sync_flush else step
         self._watermark = 0
         self._segments: list[Segment] = []
         self.files = SegmentFiles(fs, directory, self._segments, segment_size_bytes)
@@ -125,6 +112,7 @@ class CommitLog:
         self._unsynced: list[File] = []
         self._spare_failed_ns: int | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
+        self.recycled_count = 0
         self.is_full = False
         self.may_have_room = True
         self.control_pos = 0
@@ -195,11 +183,13 @@ class CommitLog:
         """
         for path in self._empty:
             self._fs.unlink(path)
+        last = self._checkpoint.last
+        unwritten_from = end if last is None else last.watermark
         while self._segments and self._segments[-1].base >= end:
             # It was allocated ahead and not needed yet, or is left over from before a cut.
-            put_aside(
-                self._fs, self._segments.pop(), self._segment_size_bytes, may_reuse=not is_cut
-            )
+            segment = self._segments.pop()
+            may_reuse = not is_cut and segment.base >= unwritten_from
+            put_aside(self._fs, segment, self._segment_size_bytes, may_reuse=may_reuse)
         spare = self._directory / SPARE_NAME
         if is_cut and self._fs.exists(spare):
             self._fs.unlink(spare)
@@ -208,7 +198,7 @@ class CommitLog:
         if is_cut and self._segments:
             self._cut(self._segments[-1], end, durable)
         if not self._segments or self._segments[-1].end == end:
-            first = SpareJob(self._fs, self._directory, end, self._segment_size_bytes)
+            first = self._new_spare_job(end)
             first.run()
             self._segments.append(first.segment())
         self._fill_up(self._segments[-1])
@@ -250,7 +240,14 @@ class CommitLog:
 
         Call its `run`, then its `prewrite`. The log takes the segment when it needs it.
         """
-        if self._spare_job is not None or self._is_spare_refused():
+        job = self._spare_job
+        if self._has_recycled and self._has_place_for_spare:
+            if job is not None:
+                job.stop()
+            replaced = None if job is None else job.segment().file
+            self._spare_job = self._new_spare_job(self.tail.segment_end, replaced)
+            return self._spare_job
+        if job is not None or self._is_spare_refused():
             return None
         if self.is_full and not self.may_have_room:
             return None
@@ -258,8 +255,26 @@ class CommitLog:
         is_early = rest > self._segment_size_bytes // 2
         if is_early and not self._is_prewritten and not self.is_full:
             return None
-        self._spare_job = self._new_spare_job()
+        self._spare_job = self._new_spare_job(self.tail.segment_end)
         return self._spare_job
+
+    @property
+    def wanted_spare_bytes(self) -> int:
+        """The size of a freed file that becomes the next segment; 0 if none is wanted."""
+        is_short = self.is_full or not self.may_have_room or self.tail.is_refusing
+        is_wanted = self._is_recycling and not is_short and not self._has_recycled
+        return self._segment_size_bytes if is_wanted and self._has_place_for_spare else 0
+
+    @property
+    def _has_place_for_spare(self) -> bool:
+        """There is no next segment yet, or it is a new file that is not needed at once."""
+        job = self._spare_job
+        return job is None or (job.is_made and job.is_new and not self.tail.has_spare)
+
+    def note_recycled(self) -> None:
+        """Note that the file of a freed segment has become the spare."""
+        self._has_recycled = True
+        self.recycled_count += 1
 
     def note_spare(self) -> None:
         """While the disk is full: take note of a segment that a thread has made since.
@@ -270,13 +285,16 @@ class CommitLog:
         if self.is_full and job is not None and job.is_made:
             self._prepare_spare()
 
-    def _new_spare_job(self) -> SpareJob:
+    def _new_spare_job(self, base: int, replaced: File | None = None) -> SpareJob:
+        self._has_recycled = False
         return SpareJob(
             self._fs,
             self._directory,
-            self.tail.segment_end,
+            base,
             self._segment_size_bytes,
             is_prewritten=self._is_prewritten,
+            keeps_old=self._is_recycling,
+            replaced=replaced,
         )
 
     def _is_spare_refused(self) -> bool:
@@ -295,7 +313,7 @@ class CommitLog:
         if job is None:
             if self._is_spare_refused():
                 return False
-            job = self._new_spare_job()
+            job = self._new_spare_job(self.tail.segment_end)
             job.run()
             self._spare_job = job
         try:
@@ -339,7 +357,7 @@ class CommitLog:
             )
         return True
 
-    def forget_head(self, pos: int) -> list[Segment]:
+    def forget_head(self, pos: int) -> list[FreedSegment]:
         """Take the segments before a log position out of the log; their files stay.
 
         A read on a thread may still use a file: it is closed when nothing refers to it any longer.
@@ -352,7 +370,7 @@ class CommitLog:
         del self._segments[: len(freed)]
         for segment in freed:
             self.view.unlock_between(segment.base, segment.end)
-        return freed
+        return [FreedSegment.of(segment) for segment in freed]
 
     @property
     def is_head_shared(self) -> bool:
@@ -405,7 +423,8 @@ class CommitLog:
             self._raise_watermark()
         segment = self._segments[-1]
         parts = self.tail.take()
-        segment.file.pwritev(parts, self.pointers.committed - segment.base)
+        zeros = [segment.zeros_after(self.pointers.wrote)] if segment.may_hold_old else []
+        segment.file.pwritev(parts + zeros, self.pointers.committed - segment.base)
         if self.tail.has_held:
             # Held records may be due soon: their delivery must not wait for the disk.
             self.view.hold(self.pointers.committed, parts)
@@ -416,18 +435,18 @@ class CommitLog:
         if self.pointers.flushed == self.pointers.committed:
             return None
         committed = self.pointers.committed
-        is_near = committed > self._watermark - WATERMARK_STEP_BYTES * 3 // 4
+        is_near = committed > self._watermark - self._watermark_step * 3 // 4
         return FlushJob(
             committed,
             tuple(self._unsynced),
             self._checkpoint,
             self.pointers.flushed,
-            committed + WATERMARK_STEP_BYTES if is_near else None,
+            committed + self._watermark_step if is_near else None,
         )
 
     def _raise_watermark(self) -> None:
         """Raise the allocation watermark before the log is written beyond it."""
-        watermark = self.pointers.wrote + WATERMARK_STEP_BYTES
+        watermark = self.pointers.wrote + self._watermark_step
         self._checkpoint.write(self.pointers.flushed, watermark)
         self._watermark = watermark
 
@@ -558,7 +577,8 @@ class CommitLog:
     @property
     def _spare_bytes(self) -> int:
         job = self._spare_job
-        return self._segment_size_bytes if job is not None and job.has_segment else 0
+        count = (job is not None and job.has_segment) + self._has_recycled
+        return count * self._segment_size_bytes
 
     @property
     def start_pos(self) -> int:

@@ -1,13 +1,17 @@
 """One file of the log, and the job that makes the next one before it is needed. Layer 2.
 
 The file of a segment that the log no longer needs is kept as the spare and becomes the next
-segment, so that no other process can take its disk space. First, every byte ever written to it is
-overwritten with zeros. Frames of another log position could not be mistaken for new ones, since
-each frame holds its position. But frames of a segment with the same base could, and recovery leaves
-such a segment over when it cuts the log. Only a file with a single name is reused: a backup may be
-a hard link to it. After an unclean stop no file is kept: a sync of it may have failed, and then
-ext4 can lose what is written there later although that sync succeeds. Nothing may hold a slice of
-the map of such a file.
+segment, so that no other process can take its disk space. Two kinds of files become the spare: a
+segment that was allocated ahead when the broker stopped, and, with sync flush, a freed segment. No
+frame in them is at or after the end of the log, so none can be mistaken for a new one: each frame
+holds its position. With sync flush the old bytes therefore stay, because to overwrite blocks that
+were written before is the point of it. `zeros_after` ends each write to such a segment, so that a
+start knows where the log ended. Otherwise every byte ever written is overwritten with zeros first.
+
+Only a file with a single name is reused: a backup may be a hard link to it. After an unclean stop
+no file is kept: a sync of it may have failed, and then ext4 can lose what is written there later
+although that sync succeeds. Nothing may hold a slice of the map of such a file, or read it: see
+`FreedSegment`.
 
 A start that ends the log below a position that a snapshot or a backup may be read up to does not
 write to a file with a second name either: `make_private` first gives the log a copy of its own.
@@ -21,6 +25,7 @@ the background, until it is complete or the log needs it.
 
 import contextlib
 import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,7 +34,7 @@ from appliance.errors import StorageError
 from appliance.store.log.reads import read_around
 from appliance.store.paths import SPARE_NAME, segment_name
 from appliance.system.files import File, FileSystem
-from appliance.units import MIB
+from appliance.units import MIB, PAGE_SIZE_BYTES
 
 ZERO_STEP_BYTES: Final = MIB
 """Size of one write; the log waits for at most one when it takes the segment."""
@@ -41,6 +46,12 @@ ZERO_SYNC_BYTES: Final = 16 * MIB
 """Bytes between syncs, so that few pages are dirty when another file is synced."""
 
 
+ZEROS_MIN_BYTES: Final = 16
+"""Zeros after the last frame by which a start knows where the log ended: it looks at two words."""
+
+_ZEROS: Final = memoryview(bytes(PAGE_SIZE_BYTES + ZEROS_MIN_BYTES))
+
+
 @dataclass(slots=True)
 class Segment:
     """One file of the log."""
@@ -48,10 +59,65 @@ class Segment:
     base: int
     size: int
     file: File
+    may_hold_old: bool = True
+    """Bytes that were there before may follow what the log wrote."""
 
     @property
     def end(self) -> int:
         return self.base + self.size
+
+    def zeros_after(self, pos: int) -> memoryview:
+        """Return the zeros to write after the last frame, which ends at a log position.
+
+        They go to the end of a page: the kernel would read a page first of which a part is written.
+        """
+        offset = pos - self.base
+        size = ZEROS_MIN_BYTES + -(offset + ZEROS_MIN_BYTES) % PAGE_SIZE_BYTES
+        return _ZEROS[: min(size, self.size - offset)]
+
+
+@dataclass(frozen=True, slots=True)
+class FreedSegment:
+    """A segment that is no longer part of the log, without its open file.
+
+    Attributes:
+        path, size: of the file.
+        file: dead once no read uses the file any longer, and no slice of a map of it.
+    """
+
+    path: Path
+    size: int
+    file: weakref.ref[File]
+
+    @classmethod
+    def of(cls, segment: Segment) -> "FreedSegment":
+        """Return that of a segment, which the caller then forgets."""
+        return cls(segment.file.path, segment.size, weakref.ref(segment.file))
+
+    def remove(self, fs: FileSystem, spare_size_bytes: int = 0) -> bool:
+        """Remove the file, or make it the spare if it is fit; the caller syncs the directory.
+
+        Args:
+            fs: its file system.
+            spare_size_bytes: size of a spare; 0 if none is wanted.
+
+        Returns:
+            Whether it is the spare.
+
+        Raises:
+            StorageError: the directory could not be changed.
+        """
+        spare = self.path.with_name(SPARE_NAME)
+        if self.file() is not None or self.size != spare_size_bytes or fs.exists(spare):
+            fs.unlink(self.path)
+            return False
+        # First it loses its name in the log: then nobody can link it any more.
+        fs.rename(self.path, spare)
+        with contextlib.closing(fs.open(spare)) as file:
+            is_fit = _is_fit(file, spare_size_bytes)
+        if not is_fit:
+            fs.unlink(spare)
+        return is_fit
 
 
 def put_aside(fs: FileSystem, segment: Segment, size_bytes: int, *, may_reuse: bool = True) -> None:
@@ -144,12 +210,26 @@ class SpareJob:
         size_bytes: int,
         *,
         is_prewritten: bool = True,
+        keeps_old: bool = False,
+        replaced: File | None = None,
     ) -> None:
+        """Do nothing yet.
+
+        Args:
+            fs, directory: of the log.
+            base, size_bytes: of the segment.
+            is_prewritten: `prewrite` writes zeros to a segment that was allocated.
+            keeps_old: the bytes in the spare stay; see above.
+            replaced: the file of a segment of that base, in which nothing was written; the spare
+                takes its place.
+        """
         self._fs = fs
         self._directory = directory
         self._base = base
         self._size_bytes = size_bytes
         self._is_prewritten = is_prewritten
+        self._keeps_old = keeps_old
+        self._replaced = replaced
         self._is_made = threading.Event()
         self._lock = threading.Lock()
         self._is_taken = False
@@ -160,6 +240,8 @@ class SpareJob:
         """Make the segment; `segment` raises any error."""
         try:
             self._segment = self._reuse() or self._allocate()
+            if self._replaced is not None:
+                self._replaced.close()
         except Exception as error:  # noqa: BLE001 (the root of a thread: `segment` raises it)
             self._error = error
         finally:
@@ -174,6 +256,12 @@ class SpareJob:
     def has_segment(self) -> bool:
         """`run` has made the segment."""
         return self._segment is not None
+
+    @property
+    def is_new(self) -> bool:
+        """`run` has allocated the segment, and its zeros are not written."""
+        segment = self._segment
+        return segment is not None and not segment.may_hold_old and not self._is_prewritten
 
     def segment(self) -> Segment:
         """Return the segment; wait for `run` to end. Raises the error of `run`, a StorageError."""
@@ -191,12 +279,14 @@ class SpareJob:
             if not _is_fit(file, self._size_bytes):
                 self._fs.unlink(spare)
                 return None
-            _zero(file, self._size_bytes)
-            file.fdatasync()
+            if not self._keeps_old:
+                _zero(file, self._size_bytes)
+                file.fdatasync()
         path = self._directory / segment_name(self._base)
         self._fs.rename(spare, path)
         self._fs.sync_dir(self._directory)
-        return Segment(self._base, self._size_bytes, self._fs.open(path))
+        file = self._fs.open(path)
+        return Segment(self._base, self._size_bytes, file, may_hold_old=self._keeps_old)
 
     def _allocate(self) -> Segment:
         path = self._directory / segment_name(self._base)
@@ -211,11 +301,11 @@ class SpareJob:
                 file.close()
                 self._fs.unlink(path)
             raise
-        return Segment(self._base, self._size_bytes, file)
+        return Segment(self._base, self._size_bytes, file, may_hold_old=False)
 
     def prewrite(self) -> None:
         """Write the zeros, if configured, until the segment is taken; `take` raises any error."""
-        if self._segment is None or not self._is_prewritten:
+        if self._segment is None or self._segment.may_hold_old or not self._is_prewritten:
             return
         try:
             self._prewrite(self._segment)

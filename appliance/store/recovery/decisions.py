@@ -77,7 +77,7 @@ class Found(Enum):
 class End(Enum):
     """How the replay ended."""
 
-    WHOLE = "at or after the durable position, followed by zeros"
+    WHOLE = "at or after the durable position, followed by zeros or a recycled segment's old bytes"
     TORN = "at or after the durable position, followed by other bytes"
     SHORT = "before the durable position"
 

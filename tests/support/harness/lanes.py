@@ -142,6 +142,12 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
         "test_a_producer_that_never_stops_is_never_refused": 1.0,
         "test_a_wrong_clock_expires_nothing_early": 0.9,
     },
+    "unit/retention/test_recycling.py": {
+        "test_a_crash_at_any_call_of_recycling_costs_nothing": 5,
+        "test_a_failing_call_of_recycling_costs_nothing": 8,
+        "test_old_bytes_stay_away_through_lives_of_any_kind": 2,
+        "test_what_is_not_flushed_in_a_recycled_segment_is_lost_and_nothing_comes_back": 1.5,
+    },
     "unit/retention/test_retention.py": {
         "test_a_thousand_busy_partitions_write_half_a_megabyte_of_starts_a_day": 0.6,
         "test_starts_rise_by_size_only_for_growth_that_is_worth_a_topic_frame": 0.8,

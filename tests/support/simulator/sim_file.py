@@ -123,6 +123,8 @@ Change = Write | Resize
 class LockedBytes(bytearray):
     """A copy of bytes whose pages stay in memory as long as it lives."""
 
+    owner: object = None
+
 
 class SimNode:
     """A file without its name."""
@@ -203,9 +205,10 @@ class SimNode:
         """Whether a byte of a range cannot be read."""
         return any(offset < start + length and start < offset + size for start, length in self.bad)
 
-    def lock(self, offset: int, size: int) -> memoryview:
-        """A view of a range, whose pages are not dropped while the result lives."""
+    def lock(self, offset: int, size: int, owner: object = None) -> memoryview:
+        """A view of a range; its pages stay in memory, and `owner` lives, while the result does."""
         data = LockedBytes(self.content.data[offset : offset + size])
+        data.owner = owner
         self.locked.append((weakref.ref(data), pages(offset, size)))
         return memoryview(data).toreadonly()
 

@@ -162,7 +162,7 @@ class SimFile:
             return None
         if not self._disk.may_lock:
             return False
-        return self._node.lock(offset, size)
+        return self._node.lock(offset, size, self)
 
     def drop_cache(self, offset: int = 0, size: int = 0) -> None:
         self._check("posix_fadvise")

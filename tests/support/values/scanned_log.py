@@ -65,6 +65,7 @@ class Log:
     flushed: list[int] = field(default_factory=list)
     epoch: int = 0
     next_offset: int = 0
+    salt: int = 0
 
     def add(self, frame: model.Frame, *, flushed: int | None = None) -> int:
         """Append a frame; it names `flushed`, or all that is before it, as flushed."""
@@ -76,11 +77,13 @@ class Log:
                 epoch=self.epoch,
                 flushed=self.flushed[-1],
                 blank_size=left,
+                salt=self.salt,
             )
             self.data += blank.encode().ljust(left, b"\x00")
         pos = len(self.data)
         mark = pos if flushed is None else flushed
         changes: dict[str, Any] = {"position": pos, "epoch": self.epoch, "flushed": mark}
+        changes["salt"] = self.salt
         self.data += replace(frame, **changes).encode()
         self.positions.append(pos)
         self.flushed.append(mark)
@@ -205,8 +208,10 @@ def scan(
     )
 
 
-def small_log(accepts: int = 5, *, segment_size: int = 4096, flushed: int | None = None) -> Log:
-    log = Log(segment_size)
+def small_log(
+    accepts: int = 5, *, segment_size: int = 4096, flushed: int | None = None, salt: int = 0
+) -> Log:
+    log = Log(segment_size, salt=salt)
     log.topic(flushed=flushed)
     for _ in range(accepts):
         log.accept(flushed=flushed)

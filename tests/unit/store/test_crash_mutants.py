@@ -15,7 +15,8 @@ from _core.log.pointers import Pointers
 from appliance.broker import Broker
 from appliance.store.checkpoint import CheckpointFile, SavedState
 from appliance.store.log import commit_log
-from appliance.store.log.commit_log import CommitLog, FlushJob
+from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.flush_job import FlushJob
 from appliance.store.paths import DataPaths
 from tests.support.harness.configs import DATA_DIR
 from tests.support.harness.crash_check import LOG

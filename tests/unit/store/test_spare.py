@@ -2,11 +2,13 @@
 
 import errno
 import random
+import weakref
 from pathlib import Path
 
 import pytest
 
-from appliance.store.log.segment import Segment, SpareJob, put_aside
+from appliance.errors import StorageError
+from appliance.store.log.segment import FreedSegment, Segment, SpareJob, put_aside
 from appliance.store.paths import SPARE_NAME, segment_name
 from appliance.system.files import OsFileSystem
 from appliance.units import KIB
@@ -197,3 +199,82 @@ def test_a_disk_that_fails_while_zeros_are_written_fails_the_job() -> None:
         job.take()
     disk.heal()
     assert disk.list_dir(LOG) == [SPARE_NAME]
+
+
+def freed(fs: OsFileSystem, directory: Path) -> FreedSegment:
+    """A segment with bytes, as the log forgets it."""
+    job = SpareJob(fs, directory, 0, SIZE, is_prewritten=False)
+    job.run()
+    segment = job.take()
+    segment.file.pwritev([b"old" * 10_000], 0)
+    segment.file.fdatasync()
+    return FreedSegment.of(segment)
+
+
+def test_a_freed_segment_becomes_the_next_one_as_it_is(tmp_path: Path) -> None:
+    fs = OsFileSystem()
+    segment = freed(fs, tmp_path)
+    inode = segment.path.stat().st_ino
+    assert segment.remove(fs, SIZE)
+    assert fs.list_dir(tmp_path) == [SPARE_NAME]
+    job = SpareJob(fs, tmp_path, 7 * SIZE, SIZE, keeps_old=True)
+    job.run()
+    job.prewrite()
+    again = job.take()
+    assert again.file.path.stat().st_ino == inode
+    assert again.may_hold_old
+    assert again.file.pread(30_000, 0) == b"old" * 10_000
+
+
+def test_a_freed_segment_takes_the_place_of_a_new_one(tmp_path: Path) -> None:
+    fs = OsFileSystem()
+    segment = freed(fs, tmp_path)
+    new = SpareJob(fs, tmp_path, 7 * SIZE, SIZE, is_prewritten=False)
+    new.run()
+    assert new.is_new
+    inode = segment.path.stat().st_ino
+    assert segment.remove(fs, SIZE)
+    job = SpareJob(fs, tmp_path, 7 * SIZE, SIZE, keeps_old=True, replaced=new.segment().file)
+    job.run()
+    assert fs.list_dir(tmp_path) == [segment_name(7 * SIZE)]
+    assert job.take().file.path.stat().st_ino == inode
+    with pytest.raises(StorageError, match="Bad file descriptor"):
+        new.segment().file.size()
+
+
+def test_a_freed_segment_with_a_second_name_is_removed(tmp_path: Path) -> None:
+    fs = OsFileSystem()
+    segment = freed(fs, tmp_path)
+    (tmp_path / "backup").hardlink_to(segment.path)
+    assert not segment.remove(fs, SIZE)
+    assert fs.list_dir(tmp_path) == ["backup"]
+
+
+@pytest.mark.parametrize("by", ["a read", "a slice of a map"])
+def test_a_freed_segment_in_use_is_removed(by: str, tmp_path: Path) -> None:
+    fs = OsFileSystem()
+    job = SpareJob(fs, tmp_path, 0, SIZE, is_prewritten=False)
+    job.run()
+    file = job.take().file
+    file.pwritev([b"old" * 10_000], 0)
+    window = file.lock_hot(3_000, 6_000)
+    if not window:
+        pytest.skip("no memory may be locked here")
+    used = file if by == "a read" else window[10:20]
+    segment = FreedSegment(file.path, SIZE, weakref.ref(file))
+    del window, file, job
+    assert not segment.remove(fs, SIZE)
+    assert fs.list_dir(tmp_path) == []
+    assert used is not None
+    del used
+    assert segment.file() is None
+
+
+def test_zeros_go_to_the_end_of_a_page_and_never_beyond_the_segment(tmp_path: Path) -> None:
+    segment = Segment(SIZE, SIZE, OsFileSystem().open(tmp_path / "file", create=True))
+    for offset in (160, 4_072, 4_080, 4_088, 4_096, SIZE - 168, SIZE - 160, SIZE):
+        zeros = segment.zeros_after(SIZE + offset)
+        end = offset + len(zeros)
+        assert not any(zeros)
+        assert end == SIZE or (len(zeros) >= 16 and end % 4_096 == 0)
+        assert len(zeros) <= 4_111
