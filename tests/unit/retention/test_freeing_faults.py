@@ -16,6 +16,7 @@ from tests.support.harness.checkpoints import (
     crashed,
     rebuild,
     take_checkpoint,
+    try_checkpoint,
 )
 from tests.support.values.kafka_records import Producer, Record, delay
 from tests.unit.retention.test_freeing import (
@@ -338,3 +339,17 @@ def test_nothing_is_freed_before_a_checkpoint_says_how_much_there_is_to_carry() 
         harness.free_head()
         harness.flush()
     assert start_pos(harness) >= 3 * SEGMENT
+
+
+def test_a_disk_that_has_no_room_for_the_first_checkpoint_is_freed() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 3.5)
+    fill_disk(harness)
+    for _ in range((MEMORY_MS + 2 * MS_PER_HOUR) // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.housekeep()
+        try_checkpoint(harness)
+    assert start_pos(harness) >= 3 * SEGMENT
+    assert harness.broker.checkpoints.snapshot_bytes > 0
+    check_restarts(harness)
