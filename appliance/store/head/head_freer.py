@@ -338,8 +338,9 @@ class HeadFreer:
         if max(cut, self._carry_cut) <= log.start_pos:
             return None
         self._tried_ns = self._files.clock.monotonic_ns()
-        if not self._checkpoints.snapshot_bytes:
-            # The first checkpoint says how much there is to carry.
+        if not self._checkpoints.snapshot_bytes and self._checkpoints.failure is None:
+            # The first checkpoint says how much there is to carry. If the disk is too full for it,
+            # a segment that goes makes room for it.
             self._checkpoints.ask()
             return None
         is_worth = self._is_worth(cut) or self._carry_cut > log.start_pos

@@ -42,6 +42,20 @@ def take_checkpoint(harness: BrokerHarness) -> CheckpointJob:
     return job
 
 
+def try_checkpoint(harness: BrokerHarness) -> bool:
+    """Go on with checkpoints as the pump does; return whether one was saved."""
+    harness.flush()
+    checkpoints = harness.broker.checkpoints
+    job = checkpoints.step()
+    while job is None and checkpoints.is_capturing:
+        job = checkpoints.step()
+    if job is None:
+        return False
+    job.run()
+    checkpoints.end(job)
+    return job.error is None
+
+
 def checkpoint_file_on(disk: SimFileSystem, path: Path = PATHS.checkpoint) -> CheckpointFile:
     """The checkpoint file as a start reads it."""
     file = CheckpointFile(disk, path)

@@ -139,7 +139,7 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
         "test_the_command_compares_a_document_with_a_baseline": 0.8,
     },
     "unit/retention/test_early_expiry.py": {
-        "test_a_producer_that_never_stops_is_never_refused": 1.0,
+        "test_a_producer_that_never_stops_is_never_refused": 1.5,
         "test_a_wrong_clock_expires_nothing_early": 0.9,
     },
     "unit/retention/test_recycling.py": {

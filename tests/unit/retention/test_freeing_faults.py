@@ -17,6 +17,7 @@ from tests.support.harness.checkpoints import (
     crashed,
     rebuild,
     take_checkpoint,
+    try_checkpoint,
 )
 from tests.support.values.kafka_records import Producer, Record, delay
 from tests.unit.retention.test_freeing import (
@@ -360,3 +361,17 @@ def test_a_state_from_before_the_segments_that_are_left_is_no_fault() -> None:
     assert checked.faults == []
     assert [note for note in checked.notes if "freed since" in note.text]
     check_restarts(harness.restart())
+
+
+def test_a_disk_that_has_no_room_for_the_first_checkpoint_is_freed() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 3.5)
+    fill_disk(harness)
+    for _ in range((MEMORY_MS + 2 * MS_PER_HOUR) // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.housekeep()
+        try_checkpoint(harness)
+    assert start_pos(harness) >= 3 * SEGMENT
+    assert harness.broker.checkpoints.snapshot_bytes > 0
+    check_restarts(harness)
