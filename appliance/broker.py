@@ -123,6 +123,7 @@ class Broker:
             expiry=state.expiry,
             sizes=state.sizes,
         )
+        store.record_carrier.kept_from = lambda: self.retention.kept_from
         self.key_index = store.new_key_index(
             self._decompress, left_out=self._left_out, is_on=config.index_keys
         )

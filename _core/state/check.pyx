@@ -12,7 +12,7 @@ Layer 0: no I/O.
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
-from _core.log.frames cimport FrameHeader
+from _core.log.frames cimport FrameHeader, has_records
 from _core.timers.id_index cimport NamedTimer
 from _core.bytes.layout cimport *
 from _core.state.scan cimport LogScan
@@ -141,7 +141,7 @@ cdef class LogCheck(LogScan):
         self._check_order(h)
         if h.kind == KIND_TOPIC:
             self.declared.add(h.topic_id)
-        if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
+        if has_records(h.kind) or h.kind == KIND_CANCEL:
             if h.topic_id not in self.declared and not self._has_damage_here():
                 self.checked.fault(
                     h.position + AT_TOPIC_ID,
@@ -177,6 +177,8 @@ cdef class LogCheck(LogScan):
     ) except -1:
         """Check a frame with records; False if the projections cannot apply it."""
         cdef int64_t gap = h.base_offset - partition.next_offset
+        if h.kind == KIND_CARRIED_RECORDS:
+            return self._check_carried(partition, h, p)
         if h.kind == KIND_ACCEPT and h.timer_count:
             self._check_deliver_times(h, p)
         if h.visible_size == 0 and h.record_count == 0 and h.kind != KIND_DELIVER:
@@ -209,6 +211,39 @@ cdef class LogCheck(LogScan):
             self.checked.fault(
                 h.position + FRAME_HEADER_SIZE + h.tables_size + BATCH_AT_LEADER_EPOCH,
                 f"the epoch {h.epoch} of its frame as leader epoch of the batch", "another one",
+            )
+        return True
+
+    cdef bint _check_carried(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1:
+        """Check a frame of carried records; False if its offsets were never assigned."""
+        cdef int64_t end = h.base_offset + h.last_delta + 1
+        cdef const uint8_t* batch = p + FRAME_HEADER_SIZE + h.tables_size
+        place = f"of {partition.topic.name}/{partition.index}"
+        if h.record_count > end - h.base_offset:
+            self.checked.fault(
+                h.position + AT_RECORD_COUNT, f"at most {end - h.base_offset} records",
+                f"{h.record_count}",
+            )
+        # Damage may have taken the frames that assigned them.
+        if end > partition.next_offset and not self.damage:
+            self.checked.fault(
+                h.position + AT_BASE_OFFSET,
+                f"offsets below the next one {place}, {partition.next_offset}",
+                f"offsets up to {end - 1}",
+            )
+            return False
+        if h.running_max > partition.running_max and not self.damage:
+            self.checked.fault(
+                h.position + AT_RUNNING_MAX,
+                f"at most the highest timestamp {place}, {partition.running_max}",
+                f"{h.running_max}",
+            )
+        if load_i32(batch + BATCH_AT_LEADER_EPOCH) > h.epoch:
+            self.checked.fault(
+                h.position + FRAME_HEADER_SIZE + h.tables_size + BATCH_AT_LEADER_EPOCH,
+                f"a leader epoch of at most {h.epoch}, that of its frame", "a later one",
             )
         return True
 

@@ -56,6 +56,7 @@ cdef class Projections:
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1
     cdef int _apply_records(self, Partition partition, const FrameHeader* h) except -1
+    cdef int _apply_carried(self, Partition partition, const FrameHeader* h) except -1
     cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1
     cdef int _apply_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p

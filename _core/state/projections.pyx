@@ -22,13 +22,15 @@ from _core.timers.id_index cimport (
 )
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, load_u32, store_u32, store_u64
-from _core.queue.partition cimport Partition, Sequenced, Topic
+from _core.queue.partition cimport Partition, Topic
+from _core.queue.producer_state cimport Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
 
 _UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
 
 cdef enum:
     PARTITION_ROW_SIZE = 40
+    KEPT_ROW_SIZE = 16
 
 _STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
 
@@ -93,8 +95,11 @@ cdef class Projections:
                 partition.raise_start(start)
                 partition.confirm(self.applied_pos, following, running_max)
                 continue
-            # A partition first declared here has no earlier records in the log.
-            partition = Partition(topic, index, len(self.partitions), following, following)
+            partition = Partition(topic, index, len(self.partitions), start, start)
+            if start < following:
+                # Their frames are freed or lost. What was carried comes later in the log.
+                partition.add_lost(following)
+                partition.visible_offset = following
             partition.blocks = self.blocks
             partition.running_max = running_max
             partition.confirmed_pos = self.applied_pos
@@ -113,7 +118,69 @@ cdef class Projections:
         del self.topics_by_id[topic.topic_id]
         del self.topics_by_uuid[topic.uuid.bytes]
 
+    # Carried records
+
+    def note_carried(self, int64_t pos):
+        """Note that no carried record lies below log position `pos`. O(number of partitions).
+        """
+        cdef Partition partition
+        for partition in self.partitions:
+            if partition is not None and partition.carried.count:
+                partition.carried.raise_places(pos)
+
+    @property
+    def kept_bytes(self):
+        """About the size of the frames of all records that can be fetched. O(partitions)."""
+        cdef Partition partition
+        cdef int64_t total = 0
+        for partition in self.partitions:
+            if partition is not None:
+                total += partition.kept_bytes
+        return total
+
+    cdef int _apply_carried(self, Partition partition, const FrameHeader* h) except -1:
+        """Map the offsets of carried records to this frame. They count as known already."""
+        cdef int64_t end = h.base_offset + h.last_delta + 1
+        cdef int64_t lost
+        if end <= partition.start_offset:
+            return 0
+        if end > partition.next_offset:
+            # Damage took the frames that the records come from, and all after these.
+            partition.add_lost(end)
+            partition.running_max = max(partition.running_max, h.running_max)
+            self._add_mark(h.position + h.size, end, partition.handle)
+        lost = partition.runs.lost_between(h.base_offset, end)
+        if not partition.carry_units(
+            h.base_offset, end, h.position, h.size, h.tags, is_run(h)
+        ):
+            return 0
+        if lost > 0:
+            partition.kept_bytes += FRAME_HEADER_SIZE + h.visible_size
+        return 0
+
     # Checkpoints
+
+    def kept_rows(self):
+        """Encode the kept bytes of partitions: docs/FORMAT.md, kept bytes. Zeros are left out."""
+        cdef Topic topic
+        cdef Partition partition
+        cdef uint8_t* p
+        cdef Buf out
+        out.data = NULL
+        out.size = out.capacity = 0
+        try:
+            for topic in self.topics_by_id.values():
+                for partition in topic.partitions:
+                    if partition.kept_bytes == 0:
+                        continue
+                    p = reserve(&out, KEPT_ROW_SIZE)
+                    store_u32(p, topic.topic_id)
+                    store_u32(p + 4, partition.index)
+                    store_u64(p + 8, partition.kept_bytes)
+                    out.size += KEPT_ROW_SIZE
+            return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+        finally:
+            release(&out)
 
     def partition_rows(self):
         """Encode the rows of all partitions in a state snapshot: docs/FORMAT.md, partition."""
@@ -310,6 +377,8 @@ cdef class Projections:
     cdef int apply(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1:
+        if h.kind == KIND_CARRIED_RECORDS:
+            return self._apply_carried(partition, h)
         partition.log_bytes += h.size
         if h.kind == KIND_ACCEPT:
             self.accepted_frames += 1
@@ -338,6 +407,7 @@ cdef class Projections:
             partition.add_run(end, h.position, h.size, h.tags)
         else:
             partition.add_units(end - h.base_offset, h.position, h.size, h.tags)
+        partition.kept_bytes += FRAME_HEADER_SIZE + h.visible_size
         partition.running_max = h.running_max
         partition.confirmed_pos = h.position
         self._add_mark(h.position + h.size, partition.next_offset, partition.handle)

@@ -106,8 +106,13 @@ class Check:
             path = self._data.paths.snapshot_mark
             self._findings.fault(Fault(path, 0, "no such file", "that a restore did not end"))
         states.read()
-        queues = QueueCheck(self._data, self._findings, states.required_units())
         newest = states.newest
+        queues = QueueCheck(
+            self._data,
+            self._findings,
+            states.required_units(),
+            applied=0 if newest is None else newest.applied,
+        )
 
         def new_state(fault: Callable[[int, str, str], None]) -> LogState:
             return LogState(fault=fault, removed=queues.forget_topic)
@@ -171,7 +176,8 @@ class Check:
         if walk.damage or self._data.is_live:
             return
         for state in self._states.states:
-            if state.saved.number not in self._met:
+            # The log before an older state may be freed; a start does not load it then.
+            if state.saved.number not in self._met and state.saved.applied >= self._data.log.start:
                 expected = f"a position where a frame ends, up to the end of the log at {walk.pos}"
                 self._findings.fault(Fault(state.path, 0, expected, f"{state.saved.applied}"))
 

@@ -25,6 +25,7 @@ from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
 from appliance.store.head.head_freer import HeadFreer, remove_segments
+from appliance.store.head.record_carrier import RecordCarrier
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
@@ -66,8 +67,8 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, checkpoints, head_freer, mark, disk_space, snapshots, report: set by
-            `recover`.
+        writer, cold, checkpoints, head_freer, record_carrier, mark, disk_space, snapshots, report:
+            set by `recover`.
         damage: all known damage, found by recovery or later.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
@@ -79,6 +80,7 @@ class MessageStore:
     report: RecoveryReport
     cold: ColdReader
     head_freer: HeadFreer
+    record_carrier: RecordCarrier
 
     def __init__(
         self,
@@ -344,6 +346,9 @@ class MessageStore:
             id_memory_ms=self._config.completed_id_memory_ms,
             payload_max=self._config.segment_size_bytes // 2,
         )
+        self.record_carrier = RecordCarrier(
+            self._clock, self.log, self.state, self.writer, self._queues
+        )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
         self.disk_space = DiskSpace(
             clock=self._clock,
@@ -531,7 +536,8 @@ class MessageStore:
                     [p for p in self.state.projections.partitions if p is not None]
                 )
                 return
-            if partition.unsaved_count >= UNITS_SAVED_AT and not partition.topic.deleted:
+            count = partition.unsaved_count + partition.moved_count
+            if count >= UNITS_SAVED_AT and not partition.topic.deleted:
                 self._queues.save(partition)
 
     def forget_producers(self, below_pos: int, *, partitions_max: int) -> None:
