@@ -84,9 +84,12 @@ class EarlyExpiry:
 
     def _note_expired(self) -> None:
         assert self._sweep is not None
-        self.expired_records += sum(self._sweep.expired.values())
+        count = sum(self._sweep.expired.values())
+        self.expired_records += count
         if self._sweep.error is not None:
             self._freed_until = 0  # a full disk has no reserve left: try again
+        elif count:
+            self._head_freer.require(self._sweep.below_pos)
         self._sweep = None
         self._check_count = self._disk_space.check_count
         self._head_freer.hurry()

@@ -106,31 +106,38 @@ class OffsetSearch:
     def find_position(self, queue: Partition, pos: int) -> int:
         """Find the first visible record at or after log position `pos`; the end if there is none.
 
+        Carried records count where they were first, so that positions rise with offsets.
+
         Raises:
             ColdFrameError: as `find`.
         """
-        return self._first_offset(queue, "position", pos)
+        return self._first_offset(queue, "origin", pos)
 
-    def position_from(self, queue: Partition, offset: int) -> int:
-        """The log position of the first frame with a visible record from `offset` on.
+    def positions_from(self, queue: Partition, offset: int) -> tuple[int, int]:
+        """Where the first frame with a visible record from `offset` on lies, and where it lay.
 
         It may be damaged: what cannot be read now may be readable later.
 
         Returns:
-            NO_RECORD if there is none.
+            Its log position, and the position of the frame that first held its records: another one
+            if they were carried. Of damaged carried records the latter is at most that of the next
+            ones, or their own position. NO_RECORD for both if there is no record.
 
         Raises:
             ColdFrameError: as `find`.
         """
         while offset < queue.visible_offset:
             if self._finder.look(queue, offset):
-                return self._finder.header["position"]
+                return self._finder.header["position"], self._finder.header["origin"]
             following = self._next_offset()
             pos = _damaged_position(queue, offset)
             if pos is not None:
-                return pos
+                header = None
+                if offset < queue.carried_end:
+                    header = self._header_from(queue, following, queue.visible_offset)
+                return pos, pos if header is None else min(pos, header["origin"])
             offset = following
-        return NO_RECORD
+        return NO_RECORD, NO_RECORD
 
     def skip_damaged(self, queue: Partition, offset: int, pos: int) -> int:
         """Return the first visible offset from `offset` on that is not damaged below `pos`.
@@ -162,7 +169,11 @@ class OffsetSearch:
         return known, queue.next_offset if end_pos is None else self.find_position(queue, end_pos)
 
     def _first_offset(self, queue: Partition, field: str, least: int) -> int:
-        """Return where the frames begin whose header has `least` or more in a field that rises."""
+        """Return where the frames begin that have `least` or more in a field that rises.
+
+        The highest timestamp so far rises with offsets, and so does the position of the frame that
+        first held the records. The position does not, once records were carried.
+        """
         low, high = queue.start_offset, queue.visible_offset
         while low < high:
             middle = (low + high) // 2

@@ -77,6 +77,23 @@ class Cleanup:
     error: RequestError | None = None
 
 
+@dataclass(slots=True)
+class _First:
+    """The first record of a partition.
+
+    Attributes:
+        start, moves: start offset and carried frames of the partition when this was found.
+        position, origin: where its frame lies, and where the frame lay that first held it.
+        lowest: the lowest log position of a record of the partition; None if not yet known.
+    """
+
+    start: int
+    moves: int
+    position: int
+    origin: int
+    lowest: int | None = None
+
+
 class Retention:
     """Sweeps all partitions again and again. Runs on the loop.
 
@@ -84,8 +101,8 @@ class Retention:
         expired_records: offsets that expired since the start.
         live_bytes: what the log has of records that are kept and of pending timers, as of the last
             sweep. An estimate: each counts as much as the average of its partition.
-        kept_from: a log position before which no partition has a record that is kept, as of the
-            last sweep.
+        kept_from: a log position below which no record lies that a partition keeps, as of the
+            last sweep. A carried record counts where it is now.
         cold: what a thread must read before the next `step`; None if nothing.
     """
 
@@ -120,8 +137,8 @@ class Retention:
         self._began_ns: int | None = None
         self._asked: Cleanup | None = None
         self._early: Cleanup | None = None
-        self._firsts: dict[int, dict[int, tuple[int, int]]] = {}
-        """By topic id and partition: a start offset, and the log position of its record."""
+        self._firsts: dict[int, dict[int, _First]] = {}
+        """By topic id and partition: the first record, as long as nothing changed."""
         self._sizes_at: dict[int, tuple[int, int]] = {}
         """By topic id: its size limit when its starts last rose by size, and its bytes then."""
         self.expired_records = 0
@@ -188,7 +205,7 @@ class Retention:
     def _run(self, cleanup: Cleanup) -> Generator[ColdPlace | None, None, None]:
         self._expiry.step()
         limited: set[tuple[int, int]] = set()
-        firsts: dict[int, dict[int, tuple[int, int]]] = {}
+        firsts: dict[int, dict[int, _First]] = {}
         visited = 0
         for topic in self._topics.all():
             visited += 1 + len(topic.partitions)
@@ -245,13 +262,17 @@ class Retention:
         live = count - partition.start_offset
         return partition.log_bytes * live / count if count else 0
 
+    def keeps_below(self, cut: int) -> bool:
+        """Whether a partition may keep a record that lies below a log position."""
+        return self.kept_from < cut
+
     def _kept_of(self, partition: Partition) -> Generator[ColdPlace, None, int]:
-        """The log position of the first record of a partition; 0 if it cannot be read now."""
+        """The lowest log position of a record of a partition; 0 if it cannot be read now."""
         for _ in range(COLD_READS_MAX):
             if partition.topic.deleted:
                 return NO_RECORD
             try:
-                return self._first_position(partition)
+                return self._lowest_position(partition)
             except ColdFrameError as error:
                 yield error.place
         return 0
@@ -330,7 +351,7 @@ class Retention:
             if partition.topic.deleted or not cut_pos:
                 break
             try:
-                if self._first_position(partition) >= cut_pos:
+                if self._first(partition).origin >= cut_pos:
                     break
                 start = self._search.find_position(partition, cut_pos)
                 # A search passes over damage, and so may end before some that is as old.
@@ -339,16 +360,31 @@ class Retention:
                 yield error.place
         return partition.start_offset
 
-    def _first_position(self, partition: Partition) -> int:
-        """The log position of the first record; raises ColdFrameError."""
-        start = partition.start_offset
+    def _first(self, partition: Partition) -> _First:
+        """The first record of a partition; raises ColdFrameError."""
+        start, moves = partition.start_offset, partition.moves
         of_topic = self._firsts.setdefault(partition.topic.topic_id, {})
         known = of_topic.get(partition.index)
-        if known is None or known[0] != start:
-            known = start, self._search.position_from(partition, start)
-            if known[1] < NO_RECORD:
+        if known is None or (known.start, known.moves) != (start, moves):
+            position, origin = self._search.positions_from(partition, start)
+            known = _First(start, moves, position, origin)
+            if position < NO_RECORD:
                 of_topic[partition.index] = known
-        return known[1]
+        return known
+
+    def _lowest_position(self, partition: Partition) -> int:
+        """The lowest log position of a record of a partition; raises ColdFrameError.
+
+        Positions rise with offsets within each part of carried records, and after all of them.
+        """
+        first = self._first(partition)
+        if first.lowest is None:
+            start = partition.start_offset
+            begins = [begin for begin, _, _ in partition.carried_parts() if begin > start]
+            begins.append(max(start, partition.carried_end))
+            found = [self._search.positions_from(partition, begin)[0] for begin in begins]
+            first.lowest = min(first.position, *found)
+        return first.lowest
 
 
 def _limit(given: str | None, default: int) -> int:

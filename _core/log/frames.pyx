@@ -146,6 +146,8 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER:
         # A batch takes at least one offset, even if all of its records are gone.
         return h.last_delta >= 0 if h.visible_size else h.last_delta == -1
+    if h.kind == KIND_CARRIED_RECORDS:
+        return h.visible_size > 0 and h.held_size == 0 and h.last_delta >= 0 and h.base_offset >= 0
     if is_timer_carry(h):
         return h.visible_size == 0
     return payload == 0 or not is_read(h.kind)
@@ -160,7 +162,7 @@ cdef bint _batch_is_whole(const uint8_t* p, int32_t size) noexcept nogil:
 
 cdef bint _agrees(const FrameHeader* h, const uint8_t* batch) noexcept nogil:
     """Whether the visible batch and the frame header agree on its offsets."""
-    if h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER:
+    if not has_records(h.kind):
         return True
     return (
         load_i64(batch + BATCH_AT_BASE_OFFSET) == h.base_offset
@@ -248,6 +250,9 @@ cdef int _check_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
         return _check_completed_table(p, h)
     if h.timer_count or h.cancel_count:
         return FRAME_BAD_TABLE
+    if h.kind == KIND_CARRIED_RECORDS:
+        if h.tables_size != CARRIED_ORIGIN_SIZE or not 0 <= original_pos(p) < h.position:
+            return FRAME_BAD_TABLE
     return FRAME_OK
 
 

@@ -44,8 +44,9 @@ from _core.bytes.octets cimport (
     Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
 )
 from _core.queue.partition cimport (
-    SEQUENCE_DUPLICATE, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Sequenced, Topic,
+    SEQUENCE_DUPLICATE, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Topic,
 )
+from _core.queue.producer_state cimport Sequenced
 from _core.bytes.tags cimport seal_tags
 
 cdef enum:

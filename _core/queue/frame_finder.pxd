@@ -39,6 +39,8 @@ cdef class UnitScan:
     cdef readonly int64_t stop
     cdef readonly int64_t reached
     cdef Buf units
+    cdef bint is_unordered
+    cdef void _put(self, const FrameHeader* h) noexcept nogil
     cdef void _fill(
         self, int64_t stop, int64_t pos, int32_t size, int64_t tags_code
     ) noexcept nogil

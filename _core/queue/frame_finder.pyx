@@ -13,7 +13,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.buffer cimport extend_zero, release
-from _core.log.frames cimport FRAME_OK, FrameHeader, check_frame, decode_header, frame_crc
+from _core.log.frames cimport (
+    FRAME_OK, FrameHeader, check_frame, decode_header, frame_crc, has_records, original_pos,
+)
 from _core.bytes.layout cimport *
 from _core.log.view cimport LogView
 from _core.bytes.octets cimport (
@@ -35,7 +37,7 @@ cdef bint _belongs(
     If the record is lost (`is_lost`): whether the frame holds later offsets of that partition.
     """
     cdef int64_t base = load_i64(frame + AT_BASE_OFFSET)
-    if frame[AT_KIND] != KIND_ACCEPT and frame[AT_KIND] != KIND_DELIVER:
+    if not has_records(frame[AT_KIND]):
         return False
     if load_i32(frame + AT_TOPIC_ID) != topic_id or load_i32(frame + AT_PARTITION) != index:
         return False
@@ -50,7 +52,8 @@ cdef class FrameFinder:
     Attributes:
         place: set if the record is cold: the log position of a frame that a thread must read and
             check first, or (partition handle, offset) if the thread must also read the unit.
-        header: set by `look` if it finds the frame: the fields of the frame header.
+        header: set by `look` if it finds the frame: the fields of the frame header, and as `origin`
+            the log position of the frame that first held its records.
         first_offset, next_offset: set by `look` if the record is lost: the first offset of the lost
             range, and the offset to look up next.
     """
@@ -80,6 +83,8 @@ cdef class FrameFinder:
         found.next_offset = unit.end
         found.pos = unit.pos
         found.size = -unit.size if is_lost else unit.size
+        if is_lost and where == UNIT_IN_MEMORY:
+            return FIND_LOST  # a run: the frame that it names may be carried, or freed
         if unit.size == UNIT_LOST and unit.pos != 0:
             return FIND_COLD  # a corrupt unit, such as a sector of ones
         if unit.size == UNIT_LOST or self.view.is_damaged(unit.pos):
@@ -116,6 +121,7 @@ cdef class FrameFinder:
         if result == FIND_FOUND:
             decode_header(found.frame, &h)
             self.header = h
+            self.header["origin"] = original_pos(found.frame)
             return True
         if result != FIND_COLD:
             self.place = None
@@ -180,18 +186,23 @@ cdef class UnitScan:
         reached: units below this offset are known. The scan may end when it equals `stop`.
     """
 
-    def __cinit__(self, *, int topic_id, int partition, int64_t first, int64_t stop):
+    def __cinit__(
+        self, *, int topic_id, int partition, int64_t first, int64_t stop, bint is_unordered=False
+    ):
         """Start with no units known.
 
         Args:
             topic_id, partition: the partition.
             first, stop: the range of offsets, 0 <= first < stop, `stop` excluded.
+            is_unordered: there may be carried records among these. Feed the whole log; of two
+                frames with the same offsets the later one counts.
         """
         assert 0 <= first < stop
         self.topic_id = topic_id
         self.partition = partition
         self.first = self.reached = first
         self.stop = stop
+        self.is_unordered = is_unordered
         extend_zero(&self.units, (stop - first) * UNIT_SIZE)
 
     def __dealloc__(self):
@@ -238,12 +249,29 @@ cdef class UnitScan:
         return pos + at
 
     cdef void _take(self, const FrameHeader* h) noexcept nogil:
-        if h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER:
+        if not has_records(h.kind) or not h.visible_size:
             return
-        if h.topic_id != self.topic_id or h.partition != self.partition or not h.visible_size:
+        if h.topic_id != self.topic_id or h.partition != self.partition:
             return
+        if self.is_unordered:
+            self._put(h)
+            return
+        if h.kind == KIND_CARRIED_RECORDS:
+            return  # of offsets before the range
         self._fill(h.base_offset, h.position, -h.size, 0)
         self._fill(h.base_offset + h.last_delta + 1, h.position, h.size, h.tags)
+
+    cdef void _put(self, const FrameHeader* h) noexcept nogil:
+        """Write the units of a frame, in place of those of an earlier frame."""
+        cdef int64_t offset = max(h.base_offset, self.first)
+        cdef int64_t stop = min(h.base_offset + h.last_delta + 1, self.stop)
+        cdef uint8_t* p = self.units.data + (offset - self.first) * UNIT_SIZE
+        while offset < stop:
+            store_u64(p + UNIT_AT_POSITION, h.position)
+            store_u32(p + UNIT_AT_SIZE, h.size)
+            store_u64(p + UNIT_AT_TAGS_CODE, h.tags)
+            p += UNIT_SIZE
+            offset += 1
 
     cdef void _fill(
         self, int64_t stop, int64_t pos, int32_t size, int64_t tags_code
@@ -260,5 +288,12 @@ cdef class UnitScan:
 
     def finish(self):
         """Return the units of the whole range. Offsets that no frame accounts for are lost."""
-        self._fill(self.stop, 0, UNIT_LOST, 0)
+        cdef uint8_t* p = self.units.data
+        cdef int64_t i
+        if not self.is_unordered:
+            self._fill(self.stop, 0, UNIT_LOST, 0)
+        else:
+            for i in range(self.stop - self.first):
+                if load_i32(p + i * UNIT_SIZE + UNIT_AT_SIZE) == 0:
+                    store_u32(p + i * UNIT_SIZE + UNIT_AT_SIZE, UNIT_LOST)
         return PyBytes_FromStringAndSize(<const char*>self.units.data, self.units.size)

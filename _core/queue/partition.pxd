@@ -1,26 +1,11 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from _core.bytes.buffer cimport Buf
+from _core.queue.carried_parts cimport CarriedParts
+from _core.queue.moved_units cimport MovedUnits
+from _core.queue.producer_state cimport ProducerState, Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
 from _core.queue.unit_runs cimport UnitRuns
-
-cdef enum:
-    REMEMBERED_BATCHES = 5    # Kafka's max.in.flight bound: how old a retry can be
-
-cdef struct Sequenced:
-    int32_t first
-    int32_t last
-    int64_t answer            # base offset in the response, -1 if the batch was split
-    int64_t end_pos           # log position after its frame: a retry also waits for this flush
-    int64_t store_time_ms
-
-cdef class ProducerState:
-    cdef readonly int16_t epoch
-    cdef readonly int64_t last_ms
-    cdef readonly int64_t last_pos
-    cdef Sequenced batches[REMEMBERED_BATCHES]
-    cdef int count
-    cdef int newest
 
 cdef enum SequenceVerdict:
     SEQUENCE_NEXT = 0
@@ -71,6 +56,11 @@ cdef class Partition:
     cdef readonly dict producers
     cdef readonly bint units_dirty
     cdef readonly UnitRuns runs   # offsets without a unit of their own
+    cdef MovedUnits moved         # units that differ from those in the files
+    cdef readonly CarriedParts carried     # offsets of carried records
+    cdef readonly int64_t moves   # number of frames of carried records that were applied
+    cdef readonly int64_t moves_saved       # changes each time that moved units are saved
+    cdef readonly int64_t kept_bytes        # about the size of its records that can be fetched
     cdef Buf units
     cdef int64_t units_base       # number of the first unit in memory, not counting runs
     cdef readonly int64_t units_saved       # queue offset up to which units are in the file
@@ -85,6 +75,14 @@ cdef class Partition:
         self, int64_t count, int64_t pos, int32_t size, int64_t tags_code
     ) except -1
     cdef int add_run(self, int64_t end, int64_t pos, int32_t size, int64_t tags_code) except -1
+    cdef int add_lost(self, int64_t end) except -1
+    cdef bint carry_units(
+        self, int64_t first, int64_t end, int64_t pos, int32_t size, int64_t tags_code, bint is_one
+    ) except -1
+    cdef int _find_again(self, int64_t first, int64_t end) except -1
+    cdef void _replace_in_memory(
+        self, int64_t first, int64_t end, int64_t pos, int32_t size, int64_t tags_code
+    ) noexcept
     cdef int find_unit(self, int64_t offset, Unit* unit) except -1
     cdef int check_sequence(
         self, int64_t producer_id, int16_t epoch, int32_t first, int32_t last, Sequenced* found

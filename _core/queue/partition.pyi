@@ -3,15 +3,10 @@ from typing import Self
 from uuid import UUID
 
 from _core.paths.session import ParkedFetch
+from _core.queue.carried_parts import CarriedParts
+from _core.queue.producer_state import ProducerState
 from _core.queue.unit_blocks import UnitBlocks
 from _core.queue.unit_runs import UnitRuns
-
-class ProducerState:
-    epoch: int
-    last_ms: int
-    last_pos: int
-    @property
-    def last_sequence(self) -> int: ...
 
 class Topic:
     name: str
@@ -50,6 +45,10 @@ class Partition:
     units_saved: int
     runs: UnitRuns
     blocks: UnitBlocks | None
+    carried: CarriedParts
+    moves: int
+    moves_saved: int
+    kept_bytes: int
     def __new__(
         cls, topic: Topic, index: int, handle: int, start_offset: int, next_offset: int
     ) -> Self: ...
@@ -62,11 +61,20 @@ class Partition:
         log_bytes: int,
         applied: int,
         runs: Iterable[tuple[int, int, int, int, int]] = (),
+        carried: Iterable[tuple[int, int, int]] = (),
+        kept_bytes: int = -1,
     ) -> None: ...
     def unit(self, offset: int) -> tuple[int, int, int] | None: ...
     def unit_in_memory(self, offset: int) -> tuple[int, int, int] | None: ...
     def unsaved_units(self) -> tuple[int, memoryview, int]: ...
     def units_are_saved(self, up_to: int) -> None: ...
+    @property
+    def moved_count(self) -> int: ...
+    def moved_units(self) -> tuple[int, bytes]: ...
+    def moved_are_saved(self, up_to: int) -> None: ...
+    @property
+    def carried_end(self) -> int: ...
+    def carried_parts(self) -> list[tuple[int, int, int]]: ...
     def cut_units(self, offset: int) -> None: ...
     @property
     def unsaved_count(self) -> int: ...

@@ -3,9 +3,10 @@
 All of this is a projection of the log and can be rebuilt from it.
 
 A ConsumeQueue unit (i64 position, i32 size, i64 tags_code) maps an offset to its frame. A lookup
-finds it in one of three places:
+finds it in one of four places:
 
  - `UnitRuns`: one entry for a range of offsets that share a frame;
+ - `MovedUnits`: units of carried records that are not saved yet;
  - the units in memory: those not saved yet, and a short tail of the saved ones for live consumers;
  - `UnitBlocks`: units that were read back from the files into which the store saves them.
 
@@ -18,7 +19,7 @@ from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.string cimport memmove
+from libc.string cimport memmove, memset
 
 from _core.bytes.buffer cimport Buf, fit, release, reserve
 from _core.bytes.layout cimport *
@@ -27,9 +28,14 @@ from _core.bytes.octets cimport (
     load_i32,
     load_i64,
     load_u32,
-    store_u16,
     store_u32,
     store_u64,
+)
+from _core.queue.carried_parts cimport CarriedParts
+from _core.queue.moved_units cimport MovedRange, MovedUnits
+from _core.queue.producer_state cimport (
+    PRODUCER_SIZE, REMEMBERED_BATCHES, SEQUENCE_SIZE, SEQUENCES_HEAD_SIZE, ProducerState, Sequenced,
+    encode_producers,
 )
 from _core.queue.unit_blocks cimport UnitBlocks
 from _core.queue.unit_runs cimport UnitRun, UnitRuns
@@ -38,27 +44,8 @@ cdef enum:
     # Saved units that stay in memory: the tail that live consumers read.
     UNITS_KEPT = 64
     UNITS_MIN_BYTES = 256
-
-# Sizes of the producer state in carry frames and state snapshots: docs/FORMAT.md, sequences.
-cdef enum:
-    SEQUENCES_HEAD_SIZE = 8
-    PRODUCER_SIZE = 20
-    SEQUENCE_SIZE = 24
-
-
-cdef class ProducerState:
-    """The last batches of one producer on one partition, which Kafka's idempotence requires.
-
-    Attributes:
-        epoch: producer epoch.
-        last_ms: store time of its last batch, epoch ms.
-        last_pos: log position after the frame of that batch.
-    """
-
-    @property
-    def last_sequence(self):
-        """The last sequence number of its last batch."""
-        return self.batches[self.newest].last
+    # Moved units that are written at once.
+    MOVED_UNITS_MAX = 65536
 
 
 cdef class Topic:
@@ -113,11 +100,15 @@ cdef class Partition:
         next_offset: offset of the next visible record.
         visible_offset: records below it may be fetched (Kafka's high watermark).
         running_max: highest timestamp so far, -1 if there is none.
-        log_bytes: size of its frames in the log.
+        log_bytes: size of its frames in the log, without those of carried records.
+        kept_bytes: about the size of the frames of its records that can be fetched.
         runs: ranges of offsets that share one entry instead of a unit each.
         confirmed_pos: log position of the last frame that states its next offset.
         offset_floor: offsets below it are assigned, according to a topic frame.
         blocks: units that were read from files; None if there are no files.
+        carried: which of its offsets are of carried records.
+        moves: number of frames of carried records that were applied to it.
+        moves_saved: number of times that units of carried records were saved.
         waiters: parked fetches to resume when `visible_offset` grows.
     """
 
@@ -131,6 +122,8 @@ cdef class Partition:
         self.next_offset = next_offset
         self.visible_offset = next_offset
         self.runs = UnitRuns()
+        self.moved = MovedUnits()
+        self.carried = CarriedParts()
         self.units_base = next_offset
         self.units_saved = next_offset
         self.running_max = -1
@@ -142,7 +135,7 @@ cdef class Partition:
 
     def restore(
         self, *, int64_t start_offset, int64_t next_offset, int64_t running_max,
-        int64_t log_bytes, int64_t applied, runs=()
+        int64_t log_bytes, int64_t applied, runs=(), carried=(), int64_t kept_bytes=-1
     ):
         """Restore the state of a checkpoint. Call it before any frame of the partition is applied.
 
@@ -151,9 +144,12 @@ cdef class Partition:
                 `next_offset` are in files.
             applied: log position of the checkpoint.
             runs: as returned by `UnitRuns.overlapping`.
+            carried: as returned by `carried_parts`.
+            kept_bytes: see the attributes; -1 if it is not known.
 
         Raises:
-            ValueError: a run is empty, overlaps the previous one, or ends after `next_offset`.
+            ValueError: a run or a carried part is empty, overlaps the previous one, or ends after
+                `next_offset`.
         """
         cdef int64_t first, end, pos, tags_code, last = 0
         cdef int32_t size
@@ -165,12 +161,23 @@ cdef class Partition:
                 )
             self.runs.add(first, end, pos, size, tags_code)
             last = end
+        last = 0
+        for first, end, pos in carried:
+            if not last <= first < end <= next_offset:
+                raise ValueError(
+                    f"carried offsets {first} to {end} are not within {last} to {next_offset}"
+                )
+            self.carried.restore(first, end, pos)
+            last = end
         self.start_offset = start_offset
         self.next_offset = self.visible_offset = next_offset
         self.units_saved = next_offset
         self.units_base = self.runs.place_of(next_offset)
         self.running_max = running_max
         self.log_bytes = log_bytes
+        self.kept_bytes = kept_bytes
+        if kept_bytes < 0:  # it was saved by a version that did not count them
+            self.kept_bytes = log_bytes if start_offset < next_offset else 0
         self.confirmed_pos = applied
 
     cdef void confirm(self, int64_t pos, int64_t next_offset, int64_t running_max) noexcept:
@@ -217,10 +224,108 @@ cdef class Partition:
         self.units_dirty = True
         return 0
 
+    cdef int add_lost(self, int64_t end) except -1:
+        """Map the offsets up to before `end` to nothing: later frames may say what they hold."""
+        cdef bint is_saved = self.units_saved == self.next_offset
+        self.add_run(end, 0, UNIT_LOST, 0)
+        if is_saved:
+            # Without a unit in a file: the state snapshot has the run.
+            self.units_saved = end
+            self.units_dirty = self.moved.count > 0
+        return 0
+
+    cdef bint carry_units(
+        self, int64_t first, int64_t end, int64_t pos, int32_t size, int64_t tags_code, bint is_one
+    ) except -1:
+        """Map known offsets to the frame of carried records at `pos`, lost ones among them.
+
+        Args:
+            first, end: offset of the first record, and the one after the last, at most
+                `next_offset`.
+            pos, size, tags_code: the unit.
+            is_one: the frame has one unit for all of its offsets.
+
+        Returns:
+            False if an earlier frame divides these offsets in another way; nothing changes then.
+        """
+        cdef int64_t lost = self.runs.lost_between(first, end)
+        cdef UnitRun* run
+        if is_one and lost == end - first:
+            self.runs.replace(first, end, pos, size, tags_code)
+        elif is_one:
+            run = self.runs.find(first)
+            if run == NULL or run.size < 0 or run.first != first or run.end != end:
+                return False
+            run.pos, run.size, run.tags_code = pos, size, tags_code
+        elif lost < 0:
+            return False
+        else:
+            if lost:
+                self._find_again(first, end)
+            self._replace_in_memory(first, end, pos, size, tags_code)
+        if first < self.units_saved:
+            self.moved.add(
+                first, first + 1 if is_one else min(end, self.units_saved), pos, size, tags_code
+            )
+        self.units_dirty = True
+        self.carried.add(first, end, pos, self.runs)
+        self.moves += 1
+        return True
+
+    cdef int _find_again(self, int64_t first, int64_t end) except -1:
+        """Give each lost offset of a range a unit of its own, in memory or in a file."""
+        cdef const UnitRun* run
+        cdef int64_t number, count, kept, stop
+        cdef uint8_t* p
+        while first < end:
+            run = self.runs.find(first)
+            if run == NULL:
+                run = self.runs.next_from(first)
+                if run == NULL or run.first >= end:
+                    break
+                first = run.first
+            stop = min(end, run.end)
+            count = stop - first
+            number = self.runs.place_of(first)
+            self.runs.cut_out(first, stop)
+            kept = max(number - self.units_base, 0)  # units in memory before these
+            if stop <= self.units_saved:
+                # All before them are in files as well, so memory begins after them.
+                self.units.size -= kept * UNIT_SIZE
+                memmove(
+                    self.units.data, self.units.data + kept * UNIT_SIZE, self.units.size
+                )
+                self.units_base += kept + count
+            else:
+                p = reserve(&self.units, count * UNIT_SIZE)
+                p = self.units.data + kept * UNIT_SIZE
+                memmove(p + count * UNIT_SIZE, p, self.units.size - kept * UNIT_SIZE)
+                memset(p, 0, count * UNIT_SIZE)
+                self.units.size += count * UNIT_SIZE
+            first = stop
+        return 0
+
+    cdef void _replace_in_memory(
+        self, int64_t first, int64_t end, int64_t pos, int32_t size, int64_t tags_code
+    ) noexcept:
+        """Replace those units of a range without runs that are in memory."""
+        cdef int64_t number = self.runs.place_of(first)
+        cdef int64_t stop = number + end - first
+        cdef uint8_t* p
+        number = max(number, self.units_base)
+        p = self.units.data + (number - self.units_base) * UNIT_SIZE
+        while number < stop:
+            store_u64(p + UNIT_AT_POSITION, pos)
+            store_u32(p + UNIT_AT_SIZE, size)
+            store_u64(p + UNIT_AT_TAGS_CODE, tags_code)
+            p += UNIT_SIZE
+            number += 1
+
     cdef int find_unit(self, int64_t offset, Unit* unit) except -1:
         """Find the unit of `offset`. Returns a UnitPlace; do not trust a UNIT_FROM_FILE."""
         cdef const uint8_t* p
         cdef const UnitRun* run
+        cdef const MovedRange* moved
         cdef int64_t number = offset
         cdef int place = UNIT_IN_MEMORY
         if offset < self.start_offset or offset >= self.next_offset:
@@ -231,6 +336,11 @@ cdef class Partition:
                 unit[0] = Unit(run.pos, run.size, run.tags_code, run.first, run.end)
                 return UNIT_IN_MEMORY
             number = self.runs.place_of(offset)
+        if self.moved.count:
+            moved = self.moved.find(offset)
+            if moved != NULL:
+                unit[0] = Unit(moved.pos, moved.size, moved.tags_code, offset, offset + 1)
+                return UNIT_IN_MEMORY
         if number >= self.units_base:
             p = self.units.data + (number - self.units_base) * UNIT_SIZE
         elif self.blocks is not None and self.blocks.find(
@@ -258,7 +368,10 @@ cdef class Partition:
 
     def unit_in_memory(self, int64_t offset):
         """Like `unit`, but None if the unit is only in a file. Any thread may call it."""
-        if self.runs.place_of(offset) >= self.units_base or self.runs.find(offset) != NULL:
+        if (
+            self.runs.place_of(offset) >= self.units_base or self.runs.find(offset) != NULL
+            or self.moved.find(offset) != NULL
+        ):
             return self.unit(offset)
         return None
 
@@ -292,12 +405,44 @@ cdef class Partition:
         cdef int64_t drop = self.runs.place_of(up_to) - UNITS_KEPT - self.units_base
         assert self.units_saved <= up_to <= self.next_offset
         self.units_saved = up_to
-        self.units_dirty = up_to < self.next_offset
+        self.units_dirty = up_to < self.next_offset or self.moved.count > 0
         if drop > 0:
             self.units.size -= drop * UNIT_SIZE
             memmove(self.units.data, self.units.data + drop * UNIT_SIZE, self.units.size)
             self.units_base += drop
             fit(&self.units, UNITS_MIN_BYTES)
+
+    @property
+    def moved_count(self):
+        """Number of frames whose units in the files are wrong since their records were carried."""
+        return self.moved.count
+
+    def moved_units(self):
+        """The first units that differ from those in the files; there is one.
+
+        Returns:
+            The offset of the first unit, and the bytes of all. They are of one file.
+        """
+        return self.moved.first_units(MOVED_UNITS_MAX, UNITS_PER_FILE)
+
+    def moved_are_saved(self, int64_t up_to):
+        """Note that the moved units below offset `up_to` are saved."""
+        self.moved.drop_below(up_to)
+        self.moves_saved += 1
+        self.units_dirty = self.units_saved < self.next_offset or self.moved.count > 0
+
+    @property
+    def carried_end(self):
+        """The offset after the last carried record; 0 if there is none."""
+        return self.carried.end()
+
+    def carried_parts(self):
+        """(first offset, offset after the last, lowest place) of each part of carried records.
+
+        Log positions ascend within a part, and no record of it lies below its lowest place.
+        """
+        self.carried.drop_below(self.start_offset)
+        return self.carried.rows()
 
     def cut_units(self, int64_t offset):
         """Drop all units from `offset` on, because the log ends before their frames."""
@@ -306,6 +451,7 @@ cdef class Partition:
         self.next_offset = offset
         self.visible_offset = min(self.visible_offset, offset)
         self.runs.cut(offset)
+        self.moved.cut(offset)
         if number < self.units_base:
             self.units.size = 0
             self.units_base = number
@@ -325,8 +471,16 @@ cdef class Partition:
 
         A lower offset changes nothing.
         """
+        cdef int64_t below = self.runs.place_of(self.start_offset)
+        cdef int64_t count = self.runs.place_of(self.next_offset) - below
+        cdef int64_t gone = self.runs.place_of(offset) - below
         if offset <= self.start_offset:
             return
+        # As if all of its records were of one size.
+        self.kept_bytes = (
+            <int64_t>(self.kept_bytes * (1.0 - <double>gone / count)) if gone < count else 0
+        )
+        self.moved.drop_below(offset)
         if offset > self.next_offset:
             # The records below it were lost to damage; their units cannot be requested.
             self.add_run(offset, 0, UNIT_LOST, 0)
@@ -383,42 +537,7 @@ cdef class Partition:
 
     def encode_producers(self):
         """Encode the sequences of its producers in the layout of a carry frame (docs/FORMAT.md)."""
-        cdef Buf out
-        cdef uint8_t* p
-        cdef ProducerState state
-        cdef Sequenced* batch
-        cdef int i
-        out.data = NULL
-        out.size = out.capacity = 0
-        try:
-            p = reserve(&out, SEQUENCES_HEAD_SIZE)
-            store_u32(p, self.index)
-            store_u32(p + 4, len(self.producers))
-            out.size = SEQUENCES_HEAD_SIZE
-            for producer_id, known in self.producers.items():
-                state = <ProducerState>known
-                p = reserve(&out, PRODUCER_SIZE + state.count * SEQUENCE_SIZE)
-                store_u64(p, <int64_t>producer_id)
-                store_u16(p + 8, state.epoch)
-                p[10] = state.count
-                p[11] = 0
-                store_u64(p + 12, state.last_pos)
-                p += PRODUCER_SIZE
-                for i in range(state.count):
-                    # Oldest first. In a full ring, the oldest follows the newest.
-                    batch = &state.batches[
-                        (state.newest + 1 + REMEMBERED_BATCHES - state.count + i)
-                        % REMEMBERED_BATCHES
-                    ]
-                    store_u32(p, batch.first)
-                    store_u32(p + 4, batch.last)
-                    store_u64(p + 8, batch.answer)
-                    store_u64(p + 16, batch.store_time_ms)
-                    p += SEQUENCE_SIZE
-                out.size += PRODUCER_SIZE + state.count * SEQUENCE_SIZE
-            return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
-        finally:
-            release(&out)
+        return encode_producers(self.producers, self.index)
 
     def restore_producers(self, bytes payload not None, int64_t end_pos):
         """Restore the sequences that `encode_producers` encoded; they replace known ones.

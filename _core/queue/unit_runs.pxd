@@ -16,8 +16,15 @@ cdef class UnitRuns:
     cdef int add(
         self, int64_t first, int64_t end, int64_t pos, int32_t size, int64_t tags_code
     ) except -1
+    cdef int _grow(self) except -1
+    cdef int replace(
+        self, int64_t first, int64_t end, int64_t pos, int32_t size, int64_t tags_code
+    ) except -1
+    cdef int cut_out(self, int64_t first, int64_t end) except -1
+    cdef void _count_skipped(self) noexcept nogil
+    cdef int64_t lost_between(self, int64_t first, int64_t end) noexcept nogil
     cdef Py_ssize_t up_to(self, int64_t offset) noexcept nogil
-    cdef const UnitRun* find(self, int64_t offset) noexcept nogil
+    cdef UnitRun* find(self, int64_t offset) noexcept nogil
     cdef const UnitRun* next_from(self, int64_t offset) noexcept nogil
     cdef int64_t place_of(self, int64_t offset) noexcept nogil
     cdef void cut(self, int64_t offset) noexcept nogil

@@ -66,7 +66,7 @@ cdef class CheckedProjections(Projections):
             )
         return Projections._apply_timer(self, partition, h, p, entry)
 
-    cdef int _apply_carried(
+    cdef int _apply_carried_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p
     ) except -1:
         """Report a frame that carries a timer which is not pending, and do not apply it."""
@@ -93,7 +93,7 @@ cdef class CheckedProjections(Projections):
                     f"it carries record {index} of the frame at {accept_pos}, which is not pending",
                 )
             entry += TIMER_ENTRY_SIZE
-        return Projections._apply_carried(self, partition, h, p)
+        return Projections._apply_carried_timers(self, partition, h, p)
 
     cdef int _cancel_pending(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms
@@ -206,6 +206,8 @@ cdef class LogCheck(LogScan):
     ) except -1:
         """Check a frame with records; False if the projections cannot apply it."""
         cdef int64_t gap = h.base_offset - partition.next_offset
+        if h.kind == KIND_CARRIED_RECORDS:
+            return self._check_carried(partition, h, p)
         if h.timer_count and (h.kind == KIND_ACCEPT or is_timer_carry(h)):
             self._check_deliver_times(h, p)
         if h.visible_size == 0 and h.record_count == 0 and h.kind != KIND_DELIVER:
@@ -238,6 +240,39 @@ cdef class LogCheck(LogScan):
             self.checked.fault(
                 h.position + FRAME_HEADER_SIZE + h.tables_size + BATCH_AT_LEADER_EPOCH,
                 f"the epoch {h.epoch} of its frame as leader epoch of the batch", "another one",
+            )
+        return True
+
+    cdef bint _check_carried(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1:
+        """Check a frame of carried records; False if its offsets were never assigned."""
+        cdef int64_t end = h.base_offset + h.last_delta + 1
+        cdef const uint8_t* batch = p + FRAME_HEADER_SIZE + h.tables_size
+        place = f"of {partition.topic.name}/{partition.index}"
+        if h.record_count > end - h.base_offset:
+            self.checked.fault(
+                h.position + AT_RECORD_COUNT, f"at most {end - h.base_offset} records",
+                f"{h.record_count}",
+            )
+        # Damage may have taken the frames that assigned them.
+        if end > partition.next_offset and not self.damage:
+            self.checked.fault(
+                h.position + AT_BASE_OFFSET,
+                f"offsets below the next one {place}, {partition.next_offset}",
+                f"offsets up to {end - 1}",
+            )
+            return False
+        if h.running_max > partition.running_max and not self.damage:
+            self.checked.fault(
+                h.position + AT_RUNNING_MAX,
+                f"at most the highest timestamp {place}, {partition.running_max}",
+                f"{h.running_max}",
+            )
+        if load_i32(batch + BATCH_AT_LEADER_EPOCH) > h.epoch:
+            self.checked.fault(
+                h.position + FRAME_HEADER_SIZE + h.tables_size + BATCH_AT_LEADER_EPOCH,
+                f"a leader epoch of at most {h.epoch}, that of its frame", "a later one",
             )
         return True
 

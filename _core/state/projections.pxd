@@ -53,6 +53,9 @@ cdef class Projections:
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1
     cdef int _apply_records(self, Partition partition, const FrameHeader* h) except -1
+    cdef int _apply_carried_records(
+        self, Partition partition, const FrameHeader* h
+    ) except -1
     cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1
     cdef int _apply_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p
@@ -60,10 +63,10 @@ cdef class Projections:
     cdef int _apply_timer(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1
-    cdef int _apply_carried(
+    cdef int _apply_carried_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p
     ) except -1
-    cdef int _apply_carried_timer(
+    cdef int _apply_unknown_timer(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1
     cdef int _note_settled(self, int64_t accept_pos, int32_t index) except -1

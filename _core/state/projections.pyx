@@ -9,11 +9,9 @@ reads the header and the tables of a frame, never its records.
 Layer 0: no I/O, no clock. All times come from the frames.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
-from _core.bytes.buffer cimport Buf, release, reserve
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.log.frames cimport FrameHeader, is_run, is_timer_carry
 from _core.timers.id_index cimport (
@@ -22,15 +20,13 @@ from _core.timers.id_index cimport (
 from _core.timers.cancelled_timers cimport CancelledTimers
 from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.layout cimport *
-from _core.bytes.octets cimport load_i32, load_i64, load_u32, store_u32, store_u64
-from _core.queue.partition cimport Partition, Sequenced, Topic
+from _core.bytes.octets cimport load_i32, load_i64, load_u32
+from _core.queue.partition cimport Partition, Topic
+from _core.queue.producer_state cimport Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
 from _core.state.visible_marks cimport VisibleMark, VisibleMarks
 
 _UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
-
-cdef enum:
-    PARTITION_ROW_SIZE = 40
 
 _STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
 
@@ -96,8 +92,11 @@ cdef class Projections:
                 partition.raise_start(start)
                 partition.confirm(self.applied_pos, following, running_max)
                 continue
-            # A partition first declared here has no earlier records in the log.
-            partition = Partition(topic, index, len(self.partitions), following, following)
+            partition = Partition(topic, index, len(self.partitions), start, start)
+            if start < following:
+                # Their frames are freed or lost. What was carried comes later in the log.
+                partition.add_lost(following)
+                partition.visible_offset = following
             partition.blocks = self.blocks
             partition.running_max = running_max
             partition.confirmed_pos = self.applied_pos
@@ -116,30 +115,49 @@ cdef class Projections:
         del self.topics_by_id[topic.topic_id]
         del self.topics_by_uuid[topic.uuid.bytes]
 
-    # Checkpoints
+    # Carried records
 
-    def partition_rows(self):
-        """Encode the rows of all partitions in a state snapshot: docs/FORMAT.md, partition."""
-        cdef Topic topic
+    def note_carried(self, int64_t pos):
+        """Note that no carried record lies below log position `pos`. O(number of partitions).
+        """
         cdef Partition partition
-        cdef uint8_t* p
-        cdef Buf out
-        out.data = NULL
-        out.size = out.capacity = 0
-        try:
-            for topic in self.topics_by_id.values():
-                for partition in topic.partitions:
-                    p = reserve(&out, PARTITION_ROW_SIZE)
-                    store_u32(p, topic.topic_id)
-                    store_u32(p + 4, partition.index)
-                    store_u64(p + 8, partition.start_offset)
-                    store_u64(p + 16, partition.next_offset)
-                    store_u64(p + 24, partition.running_max)
-                    store_u64(p + 32, partition.log_bytes)
-                    out.size += PARTITION_ROW_SIZE
-            return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
-        finally:
-            release(&out)
+        for partition in self.partitions:
+            if partition is not None and partition.carried.count:
+                partition.carried.raise_places(pos)
+
+    @property
+    def kept_bytes(self):
+        """About the size of the frames of all records that can be fetched. O(partitions)."""
+        cdef Partition partition
+        cdef int64_t total = 0
+        for partition in self.partitions:
+            if partition is not None:
+                total += partition.kept_bytes
+        return total
+
+    cdef int _apply_carried_records(
+        self, Partition partition, const FrameHeader* h
+    ) except -1:
+        """Map the offsets of carried records to this frame. They count as known already."""
+        cdef int64_t end = h.base_offset + h.last_delta + 1
+        cdef int64_t lost
+        if end <= partition.start_offset:
+            return 0
+        if end > partition.next_offset:
+            # Damage took the frames that the records come from, and all after these.
+            partition.add_lost(end)
+            partition.running_max = max(partition.running_max, h.running_max)
+            self.marks.add(h.position + h.size, end, partition.handle)
+        lost = partition.runs.lost_between(h.base_offset, end)
+        if not partition.carry_units(
+            h.base_offset, end, h.position, h.size, h.tags, is_run(h)
+        ):
+            return 0
+        if lost > 0:
+            partition.kept_bytes += FRAME_HEADER_SIZE + h.visible_size
+        return 0
+
+    # Checkpoints
 
     def begin_capture(self):
         """Start to capture the producers of all partitions as they are now."""
@@ -300,7 +318,9 @@ cdef class Projections:
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1:
         if is_timer_carry(h):
-            return self._apply_carried(partition, h, p)
+            return self._apply_carried_timers(partition, h, p)
+        if h.kind == KIND_CARRIED_RECORDS:
+            return self._apply_carried_records(partition, h)
         partition.log_bytes += h.size
         if h.kind == KIND_ACCEPT:
             self.accepted_frames += 1
@@ -329,6 +349,7 @@ cdef class Projections:
             partition.add_run(end, h.position, h.size, h.tags)
         else:
             partition.add_units(end - h.base_offset, h.position, h.size, h.tags)
+        partition.kept_bytes += FRAME_HEADER_SIZE + h.visible_size
         partition.running_max = h.running_max
         partition.confirmed_pos = h.position
         self.marks.add(h.position + h.size, partition.next_offset, partition.handle)
@@ -433,7 +454,7 @@ cdef class Projections:
             self.settled.cancel(accept_pos, index)
         return 0
 
-    cdef int _apply_carried(
+    cdef int _apply_carried_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p
     ) except -1:
         """Apply a carry frame: its timers are there now. Timers of freed frames become pending."""
@@ -448,13 +469,13 @@ cdef class Projections:
                 is_known = self._is_known(accept_pos)
                 self.moved.put(accept_pos, h.position)
             if not is_known:
-                self._apply_carried_timer(partition, h, p, entry)
+                self._apply_unknown_timer(partition, h, p, entry)
             if self.memtable is not None:
                 self.memtable.push_carried(entry, h.topic_id, partition.index, h.position)
             entry += TIMER_ENTRY_SIZE
         return 0
 
-    cdef int _apply_carried_timer(
+    cdef int _apply_unknown_timer(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1:
         """Make a timer pending whose accept frame was freed before the replay began."""

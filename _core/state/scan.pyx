@@ -27,7 +27,7 @@ from libc.string cimport memcpy
 
 from _core.log.frames cimport (
     FRAME_BAD_SIZE, FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame,
-    decode_header, frame_size, is_of_partition, is_read,
+    decode_header, frame_size, has_records, is_of_partition, is_read,
 )
 from _core.log.frames import FAULTS
 from _core.bytes.layout cimport *
@@ -466,6 +466,9 @@ cdef class LogScan:
             topic = self._topic_of(h)
             if topic is None:
                 return 0
+            if h.kind == KIND_CARRIED_RECORDS:
+                # Its offsets are assigned: the records only change their place.
+                return self.projections.apply(<Partition>topic.partitions[h.partition], h, p, False)
             if h.visible_size and h.base_offset < topic.partitions[h.partition].next_offset:
                 # Either a later verdict frame declares it lost and its offsets were assigned again,
                 # or the reason is unknown. In both cases it must not be served.

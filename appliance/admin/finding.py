@@ -155,7 +155,7 @@ async def _with_position(broker: Broker, pump: Pump, request: FindRequest) -> Fi
         )
     for _ in range(COLD_READS_MAX):
         try:
-            position = broker.search.position_from(partition, request.offset)
+            position, _ = broker.search.positions_from(partition, request.offset)
         except ColdFrameError as error:
             await pump.cold(error.place)
             continue

@@ -106,8 +106,13 @@ class Check:
             path = self._data.paths.snapshot_mark
             self._findings.fault(Fault(path, 0, "no such file", "that a restore did not end"))
         states.read()
-        queues = QueueCheck(self._data, self._findings, states.required_units())
         newest = states.newest
+        queues = QueueCheck(
+            self._data,
+            self._findings,
+            states.required_units(),
+            applied=0 if newest is None else newest.applied,
+        )
 
         def new_state(fault: Callable[[int, str, str], None]) -> LogState:
             return LogState(fault=fault, removed=queues.forget_topic)

@@ -20,6 +20,7 @@ from _core.bytes.layout import (
     FRAME_HEADER_SIZE,
     KIND_ACCEPT,
     KIND_CANCEL,
+    KIND_CARRIED_RECORDS,
     KIND_CARRY,
     KIND_DELIVER,
     KIND_EPOCH,
@@ -65,6 +66,7 @@ Decompress = Callable[[int, memoryview, int], bytes]
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIii8x")
+_ORIGIN: Final = struct.Struct(">qq")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
 _COMPLETED: Final = struct.Struct(">qiBBxxIiq")
 
@@ -167,6 +169,13 @@ class Frame:
         """
         decode = _DECODERS.get(self.kind)
         return None if decode is None else decode(bytes(self._tables()))
+
+    def origin(self) -> Item | None:
+        """Return where carried records come from; None for other frames."""
+        if self.kind != KIND_CARRIED_RECORDS:
+            return None
+        original_pos, carry_ms = _ORIGIN.unpack_from(self._tables())
+        return {"original_position": original_pos, "carried_at": carry_ms}
 
     def timers(self, wanted: Collection[int] | None = None) -> list[Item]:
         """Return the timer table of an accept frame, with the held record of each timer.
@@ -361,6 +370,8 @@ def contents(frame: Frame, decompress: Decompress, unpacked_max: int) -> Item:
         payload = {"problem": f"expected {error.expected}, found {error.found}"}
     if payload is not None:
         item["payload"] = payload
+    if (origin := frame.origin()) is not None:
+        item["origin"] = origin
     if frame.header["visible_size"]:
         item["batch"] = batch_item(frame)
         item["records"] = frame.records(decompress, unpacked_max)

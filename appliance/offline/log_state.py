@@ -97,6 +97,7 @@ class LogState(State):
         for partition in self.projections.partitions:
             if partition is not None and partition.units_dirty:
                 partition.units_are_saved(partition.next_offset)
+                partition.moved_are_saved(partition.next_offset)
 
 
 def _refuse_to_append(*_: object) -> NoReturn:

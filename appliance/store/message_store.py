@@ -31,6 +31,7 @@ from appliance.store.head.control_carrier import ControlCarrier
 from appliance.store.head.head_freer import HeadFreer, remove_segments
 from appliance.store.head.id_carrier import IdCarrier
 from appliance.store.head.quiet_hours import QuietHours
+from appliance.store.head.record_carrier import RecordCarrier
 from appliance.store.head.timer_carrier import TimerCarrier
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
@@ -77,8 +78,8 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, checkpoints, head_freer, mark, disk_space, snapshots, report: set by
-            `recover`.
+        writer, cold, checkpoints, head_freer, record_carrier, mark, disk_space, snapshots, report:
+            set by `recover`.
         damage: all known damage, found by recovery or later.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
@@ -90,6 +91,7 @@ class MessageStore:
     report: RecoveryReport
     cold: ColdReader
     head_freer: HeadFreer
+    record_carrier: RecordCarrier
 
     def __init__(
         self,
@@ -351,6 +353,14 @@ class MessageStore:
         quiet_hours = QuietHours(
             self._clock, parse_hours(self._config.delete_when), lambda: self.disk_space.is_pressed
         )
+        self.record_carrier = RecordCarrier(
+            self._clock,
+            self.log,
+            self.state,
+            self.writer,
+            self._queues,
+            kept_from=lambda: self.head_freer.kept_from,
+        )
         self.head_freer = HeadFreer(
             self._files,
             self.state,
@@ -358,7 +368,7 @@ class MessageStore:
             start.runs,
             movers=self._movers(start.runs),
             carriers=self._carriers(start.runs),
-            kept_bytes=lambda: 0,
+            kept_bytes=self.record_carrier.kept_bytes,
             may_carry=quiet_hours.may_carry,
             forget_damage=self._forget_damage,
             payload_max=self._config.segment_size_bytes // 2,
@@ -381,7 +391,8 @@ class MessageStore:
     def _movers(self, runs: Runs) -> list[Carrier]:
         """What moves timers and records out of the log's head."""
         path = TimerCarry(self.writer, batch_size_max=CARRY_FRAME_BYTES)
-        return [TimerCarrier(self._clock, self.log, runs, self.state.projections, path)]
+        timers = TimerCarrier(self._clock, self.log, runs, self.state.projections, path)
+        return [timers, self.record_carrier]
 
     def _carriers(self, runs: Runs) -> list[Carrier]:
         """What repeats the rest of the state; ids refer to topics."""
@@ -576,7 +587,8 @@ class MessageStore:
                     [p for p in self.state.projections.partitions if p is not None]
                 )
                 return
-            if partition.unsaved_count >= UNITS_SAVED_AT and not partition.topic.deleted:
+            count = partition.unsaved_count + partition.moved_count
+            if count >= UNITS_SAVED_AT and not partition.topic.deleted:
                 self._queues.save(partition)
 
     def forget_producers(self, below_pos: int, *, partitions_max: int) -> None:

@@ -144,6 +144,7 @@ class HeadFreer:
     """Frees segments, one attempt after another. All methods run on the loop.
 
     Attributes:
+        kept_from: a log position below which no record lies that is kept, as of the last `step`.
         freed_bytes: bytes of segments freed since the start.
         may_carry: whether records and timers that live on may be moved now. Control state may
             always: it is little beside what it frees.
@@ -200,6 +201,7 @@ class HeadFreer:
         self._moving: list[Carrier] = []
         self._carried_pos = 0
         self._carried_before = 0
+        self._required_cut = 0
         self._poor_until = 0
         """After a carry that gained little, the log must reach this position for the next."""
         self._blocked_at: int | None = None
@@ -213,6 +215,7 @@ class HeadFreer:
         """Segments that a job removes, and their bytes."""
         self._timers_from = 0
         """No timer was pending below this log position when it was last looked for."""
+        self.kept_from = 0
         self.freed_bytes = 0
 
     @property
@@ -233,6 +236,10 @@ class HeadFreer:
         """Let the next attempt follow at once: something else may be freed now."""
         self._tried_ns = self._looked_ns = None
         self._rest_ns = RETRY_NS
+
+    def require(self, cut: int) -> None:
+        """Move what lives below a log position, whatever the size of the log and the hour."""
+        self._required_cut = cut
 
     @property
     def is_carrying(self) -> bool:
@@ -263,6 +270,7 @@ class HeadFreer:
         Returns:
             A job to run on a thread and then pass to `end`, or None.
         """
+        self.kept_from = kept_from
         if self._phase == "idle" and self._is_rested():
             return self._remove_left() or self._begin(kept_from)
         if self._phase == "carrying" and not self._is_carry_running:
@@ -334,7 +342,7 @@ class HeadFreer:
         """Find how far the log may be freed, except for timers; look for these on a thread."""
         log = self._log
         cut = self._base_of(min(kept_from, log.pointers.flushed))
-        self._carry_cut = self._choose_carry_cut(cut)
+        self._carry_cut = self._choose_carry_cut(self._base_of(log.pointers.flushed))
         if max(cut, self._carry_cut) <= log.start_pos:
             return None
         self._tried_ns = self._files.clock.monotonic_ns()
@@ -385,6 +393,8 @@ class HeadFreer:
         log = self._log
         start = log.start_pos
         wrote = log.pointers.wrote
+        if start < self._required_cut <= limit:
+            return self._required_cut
         first_size = min((base for base in log.files.bases if base > start), default=wrote) - start
         if wrote < self._poor_until or not self._is_time_to_look() or not self.may_carry():
             return start

@@ -56,6 +56,8 @@ class UnitsRead:
         units: their bytes.
         is_rebuilt: they are rebuilt from the log, and differ from the content of the file.
         file: the file, open; None if it could not be opened.
+        moves_saved: of the partition when the thread began: if units of carried records were saved
+            since, these units may be older.
     """
 
     partition: Partition
@@ -63,6 +65,7 @@ class UnitsRead:
     units: bytes
     is_rebuilt: bool
     file: File | None
+    moves_saved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,12 @@ class ConsumeQueues:
             is_all = count * UNIT_SIZE == len(units)
             self._write(partition, offset, units[: count * UNIT_SIZE])
             partition.units_are_saved(end if is_all else offset + count)
+        while partition.moved_count:
+            offset, moved = partition.moved_units()
+            self._write(partition, offset, moved)
+            end = offset + len(moved) // UNIT_SIZE
+            partition.moved_are_saved(end)
+            self._blocks.drop(partition.handle, offset, end)
 
     def _write(self, partition: Partition, offset: int, units: bytes | memoryview) -> None:
         """Write units from `offset` on, all of one file."""
@@ -314,6 +323,8 @@ class ConsumeQueues:
     def take_up(self, read: UnitsRead) -> None:
         """Make the units that a thread read available, and repair the file if it was wrong.
 
+        Units that may be older than the file are ignored; who needs them asks again.
+
         Raises:
             StorageError: the file could not be repaired, for a reason other than a full disk.
         """
@@ -324,11 +335,12 @@ class ConsumeQueues:
                 read.file.close()
             else:
                 self._keep_open(key, read.file)
-        if partition.topic.deleted:
+        if partition.topic.deleted or read.moves_saved != partition.moves_saved:
             return
         if read.is_rebuilt:
             self._blocks.drop(partition.handle, first, first + len(units) // UNIT_SIZE)
             self._repair(partition, first, units)
+            partition.carried.forget_earlier(first, units)
         step = UNITS_PER_BLOCK * UNIT_SIZE
         for at in range(0, len(units), step):
             self._blocks.put(partition.handle, first + at // UNIT_SIZE, units[at : at + step])

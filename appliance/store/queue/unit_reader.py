@@ -7,7 +7,7 @@ it are rebuilt from the frames of the log between the nearest valid units. Layer
 """
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from _core.bytes.layout import FRAME_ALIGNMENT, FRAME_HEADER_SIZE, UNIT_SIZE, UNITS_PER_FILE
@@ -104,18 +104,26 @@ class UnitReader:
         """
         # DeleteRecords may raise the start concurrently: use one value throughout.
         start, saved = partition.start_offset, partition.units_saved
+        serial = partition.moves_saved
         if partition.topic.deleted or not start <= offset < saved:
             return UnitsFound()
+        if partition.unit_in_memory(offset) is not None:
+            return UnitsFound()  # its record was carried meanwhile
         block = self._read_block(partition, offset, saved)
         unit = block.unit(offset)
         frame = self._right_frame(partition, offset, unit)
         if unit is not None and (frame is not None or unit == (0, LOST, 0)):
             frames = [] if frame is None else [(unit[0], len(frame), WHOLE)]
-            units = UnitsRead(partition, block.first, block.units, False, block.file)
+            units = UnitsRead(partition, block.first, block.units, False, block.file, serial)
             return UnitsFound(frames, units)
         if block.file is not None:
             block.file.close()
-        return self._rebuild(partition, offset, start, saved, block)
+        if partition.moves_saved != serial:
+            return UnitsFound()
+        found = self._rebuild(partition, offset, start, saved, block)
+        if found.units is not None:
+            found.units = replace(found.units, moves_saved=serial)
+        return found
 
     # Units
 
@@ -173,8 +181,16 @@ class UnitReader:
     ) -> UnitsFound:
         low, pos = self._right_before(partition, block.first, start, saved)
         high, end = self._right_after(partition, block.first + UNITS_PER_BLOCK, saved)
+        # Carried records lie anywhere in the log, so that the neighbours do not bound their place.
+        is_unordered = low <= partition.carried_end
+        if is_unordered:
+            pos, end = self._log.start_pos, self._log.pointers.committed
         scan = UnitScan(
-            topic_id=partition.topic.topic_id, partition=partition.index, first=low, stop=high
+            topic_id=partition.topic.topic_id,
+            partition=partition.index,
+            first=low,
+            stop=high,
+            is_unordered=is_unordered,
         )
         broken = self._scan_log(scan, pos, end)
         units = _with_runs(scan.finish(), low, partition)

@@ -347,7 +347,9 @@ class Start:
         """Write units and timers of a long replay to files, as while the broker serves."""
         projections = self.state.projections
         for partition in projections.partitions:
-            if partition is not None and partition.unsaved_count > UNITS_IN_MEMORY_MAX:
+            if partition is None:
+                continue
+            if max(partition.unsaved_count, partition.moved_count) > UNITS_IN_MEMORY_MAX:
                 self._reset_units()
                 self.queues.save(partition)
         # Otherwise a mark for each frame of the whole log would accumulate.

@@ -56,11 +56,17 @@ VALUE_AGE_MARKS: Final = 139
 VALUE_SIZE_MARKS: Final = 140
 VALUE_DOUBTFUL_MARKS: Final = 141
 VALUE_FORGET_POS: Final = 142
+VALUE_KEPT_BYTES: Final = 148
+VALUE_CARRIED_PARTS: Final = 149
 
 PARTITION: Final = struct.Struct(">iiqqqq")
 """Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
 UNIT_RUN: Final = struct.Struct(">iiqqqiq")
 """Topic id, partition, first offset, the one after the last, position, size, tags code."""
+KEPT_BYTES: Final = struct.Struct(">iiq")
+"""Topic id, partition, bytes of the records that can be fetched."""
+CARRIED_PART: Final = struct.Struct(">iiqqq")
+"""Topic id, partition, first offset, the one after the last, lowest log position."""
 LEVEL_OFFSET: Final = struct.Struct(">q")
 RANGE: Final = struct.Struct(">qq")
 """From, to."""
@@ -128,6 +134,10 @@ class ControlState:
     """PARTITION of each partition, in the order of the index within a topic."""
     unit_runs: tuple[tuple[int, ...], ...] = ()
     """UNIT_RUN of each run of offsets without units, in order within a partition."""
+    kept_bytes: bytes | None = None
+    """KEPT_BYTES of each partition that has any; None if they were not counted."""
+    carried_parts: tuple[tuple[int, ...], ...] = ()
+    """CARRIED_PART of each part of carried records, in order within a partition."""
     age: SavedAge | None = None
     age_marks: tuple[tuple[int, int], ...] = ()
     doubtful_marks: tuple[tuple[int, int], ...] = ()
@@ -165,6 +175,11 @@ def encode_small_values(state: ControlState) -> bytes:
         encode_value(VALUE_PARTITIONS, state.partitions),
         encode_value(VALUE_UNIT_RUNS, b"".join(UNIT_RUN.pack(*each) for each in state.unit_runs)),
     ]
+    if state.kept_bytes is not None:
+        parts.append(encode_value(VALUE_KEPT_BYTES, state.kept_bytes))
+    if state.carried_parts:
+        carried = b"".join(CARRIED_PART.pack(*each) for each in state.carried_parts)
+        parts.append(encode_value(VALUE_CARRIED_PARTS, carried))
     if state.age is not None:
         age = AGE.pack(state.age.age_ms, state.age.wall_ms)
         parts.append(encode_value(VALUE_AGE, age))
@@ -331,6 +346,11 @@ def _take_small(state: ControlState, value: Value) -> bool:
         state.partitions = payload
     elif value.kind == VALUE_UNIT_RUNS:
         state.unit_runs = tuple(_rows(UNIT_RUN, payload, "runs of offsets"))
+    elif value.kind == VALUE_KEPT_BYTES:
+        _rows(KEPT_BYTES, payload, "kept bytes")
+        state.kept_bytes = payload
+    elif value.kind == VALUE_CARRIED_PARTS:
+        state.carried_parts = tuple(_rows(CARRIED_PART, payload, "carried parts"))
     elif value.kind == VALUE_AGE:
         state.age = SavedAge(*reader.fields(AGE))
     elif value.kind == VALUE_AGE_MARKS:

@@ -22,6 +22,7 @@ from _core.bytes.layout import (
     KIND_VERDICT,
 )
 from _core.queue.partition import Topic
+from _core.state.partition_rows import kept_rows, partition_rows
 from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
 from appliance.config.config import Config
@@ -51,6 +52,7 @@ from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.offset_expiry import OffsetExpiry
 from appliance.store.state.sequences import decode_sequences
 from appliance.store.state.snapshot import (
+    KEPT_BYTES,
     PARTITION,
     VALUE_SEQUENCES,
     VALUE_SIZE_MARKS,
@@ -262,12 +264,30 @@ class State:
         runs: UnitRuns = {}
         for topic_id, index, *run in control.unit_runs:
             runs.setdefault((topic_id, index), []).append(tuple(run))
+        carried: UnitRuns = {}
+        for topic_id, index, *run in control.carried_parts:
+            carried.setdefault((topic_id, index), []).append(tuple(run))
+        kept: dict[tuple[int, int], int] = {}
+        for topic_id, index, size in KEPT_BYTES.iter_unpack(control.kept_bytes or b""):
+            kept[topic_id, index] = size
+        unknown = 0 if control.kept_bytes is not None else -1
         for number, value in enumerate(control.values, 1):
             if value.kind == KIND_TOPIC:
                 topic_rows = rows.get(value.topic_id, [])
-                self._restore_topic(
-                    value.topic_id, value.payload, topic_rows, runs, control.applied
-                )
+                topic = self.topics.restore(value.topic_id, value.payload, len(topic_rows))
+                for partition, saved in zip(topic.partitions, topic_rows, strict=True):
+                    key = value.topic_id, partition.index
+                    start, following, running_max, log_bytes = saved
+                    partition.restore(
+                        start_offset=start,
+                        next_offset=following,
+                        running_max=running_max,
+                        log_bytes=log_bytes,
+                        runs=runs.get(key, ()),
+                        carried=carried.get(key, ()),
+                        kept_bytes=kept.get(key, unknown),
+                        applied=control.applied,
+                    )
             elif value.kind == VALUE_SEQUENCES:
                 self._restore_producers(value.topic_id, value.payload, control.applied)
             elif value.kind == VALUE_SIZE_MARKS:
@@ -292,27 +312,6 @@ class State:
         if control.age is not None:
             self.ages = LogAges(control.age_marks, control.doubtful_marks)
         self.projections.restore_totals(control.totals)
-
-    def _restore_topic(
-        self,
-        topic_id: int,
-        payload: bytes,
-        rows: list[tuple[int, ...]],
-        runs: UnitRuns,
-        applied: int,
-    ) -> None:
-        topic = self.topics.restore(topic_id, payload, len(rows))
-        for partition, (start, following, running_max, log_bytes) in zip(
-            topic.partitions, rows, strict=True
-        ):
-            partition.restore(
-                start_offset=start,
-                next_offset=following,
-                running_max=running_max,
-                log_bytes=log_bytes,
-                runs=runs.get((topic_id, partition.index), ()),
-                applied=applied,
-            )
 
     def _restore_producers(self, topic_id: int, payload: bytes, applied: int) -> None:
         topic = self.projections.topics_by_id[topic_id]
@@ -353,8 +352,10 @@ class Capture:
                 control_frames.encode_epoch(EpochFrame(epoch, pos, state.cluster))
                 for epoch, pos in state.epochs.all()
             ),
-            partitions=projections.partition_rows(),
+            partitions=partition_rows(projections),
             unit_runs=tuple(_unit_runs(projections)),
+            kept_bytes=kept_rows(projections),
+            carried_parts=tuple(_carried_parts(projections)),
             age=state.age,
             forget_pos=projections.ids.forget_pos,
             age_marks=tuple(state.ages.certain()),
@@ -434,6 +435,15 @@ def _unit_runs(projections: Projections) -> Iterator[tuple[int, ...]]:
                 start, stop = partition.start_offset, partition.next_offset
                 for run in partition.runs.overlapping(start, stop):
                     yield topic.topic_id, partition.index, *run
+
+
+def _carried_parts(projections: Projections) -> Iterator[tuple[int, ...]]:
+    """CARRIED_PART of every part of carried records that can still be fetched."""
+    for topic in projections.topics_by_id.values():
+        for partition in topic.partitions:
+            if partition.carried_end:
+                for part in partition.carried_parts():
+                    yield topic.topic_id, partition.index, *part
 
 
 def encode_control(control: ControlState, values: Sequence[bytes]) -> list[bytes]:

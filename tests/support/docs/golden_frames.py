@@ -422,7 +422,7 @@ FRAMES: Final[dict[str, Golden]] = {
     "txn": Golden(
         0, _control(model.TXN, txn.encode_txn(TXN_COMMIT)), is_model=True, is_reserved=True
     ),
-    "carried_records": Golden(24_576, _carried_records, is_model=True, is_reserved=True),
+    "carried_records": Golden(24_576, _carried_records, is_model=True),
     "head": Golden(0, _control(model.HEAD, control.encode_head(HEAD_FRAME))),
     "verdict": Golden(0, _control(model.VERDICT, control.encode_verdict(VERDICT_FRAME))),
     "epoch": Golden(0, _control(model.EPOCH, control.encode_epoch(EPOCH_FRAME))),

@@ -1,5 +1,6 @@
 """Frames whose CRCs are right and that no broker writes: each is named, and nothing breaks."""
 
+import struct
 from dataclasses import replace
 from typing import Any, Final
 
@@ -281,7 +282,45 @@ def test_a_next_producer_id_that_falls(log: Log) -> None:
     assert only_fault(log) == (pos + 160, expected, "1000")
 
 
-RESERVED: Final = (model.TXN, *range(model.ACCESS_CONTROL, 20), 77)
+def add_carried(log: Log, *, base_offset: int, **changes: Any) -> int:
+    """A frame of carried records with one record."""
+    records = (model.Record(timestamp=START_MS, value=b"v"),)
+    batch = model.Batch(records=records, base_offset=base_offset, **changes)
+    frame = model.Frame(
+        kind=model.CARRIED_RECORDS,
+        topic_id=1,
+        partition=0,
+        base_offset=base_offset,
+        record_count=1,
+        tables=struct.pack(">qq", 0, START_MS),
+        visible=batch.encode(),
+    )
+    return log.add(frame)
+
+
+def test_carried_records_of_known_offsets_are_right(log: Log) -> None:
+    add_carried(log, base_offset=0)
+    add_carried(log, base_offset=0)
+    log.accept()
+    assert reported(log) == []
+
+
+def test_carried_records_of_offsets_that_were_never_assigned(log: Log) -> None:
+    pos = add_carried(log, base_offset=7)
+    assert only_fault(log) == (
+        pos + 40,
+        f"offsets below the next one of jobs1/0, {log.next_offset}",
+        "offsets up to 7",
+    )
+
+
+def test_carried_records_of_a_later_epoch_than_their_frame(log: Log) -> None:
+    pos = add_carried(log, base_offset=0, leader_epoch=4)
+    expected = "a leader epoch of at most 0, that of its frame"
+    assert only_fault(log)[:2] == (pos + 160 + 16 + 12, expected)
+
+
+RESERVED: Final = (model.TXN, *range(model.ACCESS_CONTROL, model.CARRIED_RECORDS), 77)
 
 
 @pytest.mark.parametrize("kind", RESERVED)

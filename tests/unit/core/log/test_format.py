@@ -56,6 +56,8 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "state partition": snapshot.PARTITION,
     "level offset": snapshot.LEVEL_OFFSET,
     "offset run": snapshot.UNIT_RUN,
+    "kept bytes": snapshot.KEPT_BYTES,
+    "carried part": snapshot.CARRIED_PART,
     "forget pos": snapshot.FORGET_POS,
     "age": snapshot.AGE,
     "age mark": snapshot.AGE_MARK,

@@ -1,0 +1,3 @@
+class MovedUnits:
+    @property
+    def count(self) -> int: ...

@@ -1,0 +1,6 @@
+class ProducerState:
+    epoch: int
+    last_ms: int
+    last_pos: int
+    @property
+    def last_sequence(self) -> int: ...

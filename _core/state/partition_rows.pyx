@@ -1,0 +1,63 @@
+"""Encodes what a state snapshot has of each partition: docs/FORMAT.md, partition and kept bytes.
+
+Layer 0: no I/O.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t
+
+from _core.bytes.buffer cimport Buf, release, reserve
+from _core.bytes.octets cimport store_u32, store_u64
+from _core.queue.partition cimport Partition, Topic
+from _core.state.projections cimport Projections
+
+cdef enum:
+    PARTITION_ROW_SIZE = 40
+    KEPT_ROW_SIZE = 16
+
+
+def partition_rows(Projections projections not None):
+    """Encode the rows of all partitions: offsets, highest timestamp, bytes in the log."""
+    cdef Topic topic
+    cdef Partition partition
+    cdef uint8_t* p
+    cdef Buf out
+    out.data = NULL
+    out.size = out.capacity = 0
+    try:
+        for topic in projections.topics_by_id.values():
+            for partition in topic.partitions:
+                p = reserve(&out, PARTITION_ROW_SIZE)
+                store_u32(p, topic.topic_id)
+                store_u32(p + 4, partition.index)
+                store_u64(p + 8, partition.start_offset)
+                store_u64(p + 16, partition.next_offset)
+                store_u64(p + 24, partition.running_max)
+                store_u64(p + 32, partition.log_bytes)
+                out.size += PARTITION_ROW_SIZE
+        return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+    finally:
+        release(&out)
+
+
+def kept_rows(Projections projections not None):
+    """Encode the kept bytes of partitions; zeros are left out."""
+    cdef Topic topic
+    cdef Partition partition
+    cdef uint8_t* p
+    cdef Buf out
+    out.data = NULL
+    out.size = out.capacity = 0
+    try:
+        for topic in projections.topics_by_id.values():
+            for partition in topic.partitions:
+                if partition.kept_bytes == 0:
+                    continue
+                p = reserve(&out, KEPT_ROW_SIZE)
+                store_u32(p, topic.topic_id)
+                store_u32(p + 4, partition.index)
+                store_u64(p + 8, partition.kept_bytes)
+                out.size += KEPT_ROW_SIZE
+        return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+    finally:
+        release(&out)
