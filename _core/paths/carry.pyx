@@ -105,7 +105,7 @@ cdef class CarryPath:
         self, Partition partition, const FrameHeader* h, const uint8_t* frame, int64_t now_ms
     ) except -1:
         """Append a frame of carried records; False if it cannot."""
-        cdef int64_t moves = partition.moves
+        cdef int64_t before = partition.carried_pos
         cdef uint8_t origin[CARRIED_ORIGIN_SIZE]
         cdef FrameHeader new
         cdef FrameBody body
@@ -136,7 +136,7 @@ cdef class CarryPath:
         if partition.moved.count:
             self.moved_count += 1
             self.touched[partition.handle] = partition
-        self.is_refused = partition.moves == moves
+        self.is_refused = partition.carried_pos == before
         return not self.is_refused
 
     def take_touched(self):
