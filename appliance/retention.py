@@ -82,13 +82,13 @@ class _First:
     """The first record of a partition.
 
     Attributes:
-        start, moves: start offset and carried frames of the partition when this was found.
+        start, carried_pos: of the partition when this was found.
         position, origin: where its frame lies, and where the frame lay that first held it.
         lowest: the lowest log position of a record of the partition; None if not yet known.
     """
 
     start: int
-    moves: int
+    carried_pos: int
     position: int
     origin: int
     lowest: int | None = None
@@ -362,12 +362,12 @@ class Retention:
 
     def _first(self, partition: Partition) -> _First:
         """The first record of a partition; raises ColdFrameError."""
-        start, moves = partition.start_offset, partition.moves
+        start, carried_pos = partition.start_offset, partition.carried_pos
         of_topic = self._firsts.setdefault(partition.topic.topic_id, {})
         known = of_topic.get(partition.index)
-        if known is None or (known.start, known.moves) != (start, moves):
+        if known is None or (known.start, known.carried_pos) != (start, carried_pos):
             position, origin = self._search.positions_from(partition, start)
-            known = _First(start, moves, position, origin)
+            known = _First(start, carried_pos, position, origin)
             if position < NO_RECORD:
                 of_topic[partition.index] = known
         return known

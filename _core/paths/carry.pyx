@@ -24,6 +24,11 @@ from _core.queue.partition cimport Partition, Topic
 from _core.state.writer cimport LogWriter
 
 
+cdef enum:
+    # What a frame costs besides its bytes: as much as copying so many.
+    FRAME_COST_BYTES = 1024
+
+
 cdef bint _is_place(const FrameHeader* h, Partition partition) noexcept:
     """Whether a frame is where its records are now. If that is not certain, it is."""
     cdef const CarriedPart* part = partition.carried.find(h.base_offset)
@@ -58,7 +63,7 @@ cdef class CarryPath:
             block: holds whole frames.
             pos: where one of them begins, or the end of the block.
             stop: carry nothing from this log position on.
-            bytes_max: end once this much was appended.
+            bytes_max: end once this much was appended; a frame counts a KiB more than it has.
             frames_max: end after so many frames.
             now_ms: epoch ms.
 
@@ -67,12 +72,12 @@ cdef class CarryPath:
         """
         cdef FrameHeader h
         cdef int64_t end = min(stop, block.pos + block.size)
-        cdef int64_t full = self.carried_bytes + bytes_max
+        cdef int64_t before = self.carried_bytes
         cdef const uint8_t* frame
         cdef Partition partition
         assert block.pos <= pos
         self.is_full = self.is_refused = False
-        while pos < end and frames_max > 0 and self.carried_bytes < full:
+        while pos < end and frames_max > 0 and self.carried_bytes - before < bytes_max:
             frame = block.data + (pos - block.pos)
             decode_header(frame, &h)
             if has_records(h.kind) and h.visible_size:
@@ -80,6 +85,7 @@ cdef class CarryPath:
                 if partition is not None and _is_place(&h, partition):
                     if not self._append(partition, &h, frame, now_ms):
                         break
+                    bytes_max -= FRAME_COST_BYTES
             pos += h.size
             frames_max -= 1
         return pos
@@ -99,7 +105,7 @@ cdef class CarryPath:
         self, Partition partition, const FrameHeader* h, const uint8_t* frame, int64_t now_ms
     ) except -1:
         """Append a frame of carried records; False if it cannot."""
-        cdef int64_t moves = partition.moves
+        cdef int64_t before = partition.carried_pos
         cdef uint8_t origin[CARRIED_ORIGIN_SIZE]
         cdef FrameHeader new
         cdef FrameBody body
@@ -130,7 +136,7 @@ cdef class CarryPath:
         if partition.moved.count:
             self.moved_count += 1
             self.touched[partition.handle] = partition
-        self.is_refused = partition.moves == moves
+        self.is_refused = partition.carried_pos == before
         return not self.is_refused
 
     def take_touched(self):

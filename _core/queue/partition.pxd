@@ -58,7 +58,7 @@ cdef class Partition:
     cdef readonly UnitRuns runs   # offsets without a unit of their own
     cdef MovedUnits moved         # units that differ from those in the files
     cdef readonly CarriedParts carried     # offsets of carried records
-    cdef readonly int64_t moves   # number of frames of carried records that were applied
+    cdef readonly int64_t carried_pos       # after the last frame of carried records
     cdef readonly int64_t moves_saved       # changes each time that moved units are saved
     cdef readonly int64_t kept_bytes        # about the size of its records that can be fetched
     cdef Buf units

@@ -46,7 +46,7 @@ class Partition:
     runs: UnitRuns
     blocks: UnitBlocks | None
     carried: CarriedParts
-    moves: int
+    carried_pos: int
     moves_saved: int
     kept_bytes: int
     def __new__(

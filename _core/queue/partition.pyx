@@ -107,7 +107,7 @@ cdef class Partition:
         offset_floor: offsets below it are assigned, according to a topic frame.
         blocks: units that were read from files; None if there are no files.
         carried: which of its offsets are of carried records.
-        moves: number of frames of carried records that were applied to it.
+        carried_pos: log position after the last frame of carried records; 0 if none was applied.
         moves_saved: number of times that units of carried records were saved.
         waiters: parked fetches to resume when `visible_offset` grows.
     """
@@ -269,7 +269,7 @@ cdef class Partition:
             )
         self.units_dirty = True
         self.carried.add(first, end, pos, self.runs)
-        self.moves += 1
+        self.carried_pos = pos + size
         return True
 
     cdef int _find_again(self, int64_t first, int64_t end) except -1:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from _core.bytes.layout import KIND_ACCEPT, KIND_BLANK, UNIT_SIZE
+from _core.log.frames import check
 from _core.tables.plan_scan import HistoryProjections
 from appliance.offline.control_facts import facts_of
 from appliance.offline.data_dir import DataDir
@@ -21,12 +22,13 @@ from appliance.offline.frame_items import (
     contents,
     plain,
 )
+from appliance.offline.log_files import POSITION_MAX
 from appliance.offline.log_state import DEFAULTS, ControlFault, LogState
 from appliance.offline.log_walk import LogWalk
 from appliance.offline.saved_states import SavedStates, WholeState
 from appliance.offline.state_items import state_items
 from appliance.store.checkpoint import COPY_SIZE
-from appliance.store.log.frame_kinds import kind_name
+from appliance.store.log.frame_kinds import WHOLE, kind_name
 from appliance.store.paths import parse_segment_name
 from appliance.store.queue.unit_reader import UNIT
 from appliance.units import KIB, MIB
@@ -158,18 +160,34 @@ class Dump:
     def records(self) -> Iterator[Item]:
         """Yield the visible records, also those that were deleted or whose topic was deleted.
 
+        Carried records that the log has several times come once, from their first place in it.
+
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
         """
+        carried: set[tuple[int, int, int]] = set()
         for frame, topic, _ in self._frames():
             if not frame.header["visible_size"]:
                 continue
+            origin = frame.origin()
+            if origin is not None:
+                key = frame.topic_id, frame.header["partition"], frame.header["base_offset"]
+                if key in carried or self._shows(origin["original_position"], topic):
+                    continue
+                carried.add(key)
             head = {"topic": topic, "partition": frame.header["partition"]}
             place = {"position": frame.pos, "kind": kind_name(frame.kind)}
             limit = DEFAULTS.decompressed_size_max_bytes
             for record in frame.records(self._decompress, limit):
                 if "problem" in record or self._filters.takes_offsets(record["offset"], 1):
                     yield head | record | place
+
+    def _shows(self, pos: int, topic: str | None) -> bool:
+        """Whether the frame at a log position is still there, whole and selected."""
+        if pos < self._data.log.start:
+            return False
+        data = self._data.log.bytes_of_frame(pos, POSITION_MAX)
+        return check(data, pos) == WHOLE and self._filters.takes_frame(Frame(pos, data), topic)
 
     def timers(self) -> Iterator[Item]:
         """Yield every timer in order of arrival, with its state.

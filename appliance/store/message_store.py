@@ -303,6 +303,7 @@ class MessageStore:
         for partition in self.state.projections.partitions:
             if partition is not None and partition.units_dirty:
                 self._queues.save(partition)
+        self._queues.flushed = lambda: self.log.pointers.flushed
         self._make_parts(start)
         self.report = RecoveryReport(
             is_clean=tail.is_clean,

@@ -11,7 +11,7 @@ only; everything except `UnitSyncJob.run` belongs to the loop.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,8 @@ UNITS_IN_MEMORY_MAX: Final = 16_384
 UNITS_SAVED_AT: Final = 128
 """Fewer are not worth a write; a checkpoint saves any number."""
 
+ANYWHERE: Final = (1 << 63) - 1
+"""Above every log position."""
 
 SYNCED_EACH_MAX: Final = 64
 """More files than this are synced by one syncfs, with all other dirty data of the file system."""
@@ -105,7 +107,12 @@ class UnitSyncJob:
 
 
 class ConsumeQueues:
-    """The unit files of all partitions."""
+    """The unit files of all partitions.
+
+    Attributes:
+        flushed: returns the log position up to which frames are durable. Units of carried records
+            are saved when their frames are: after a crash, the file still has the earlier place.
+    """
 
     def __init__(self, fs: FileSystem, paths: DataPaths, blocks: UnitBlocks) -> None:
         """Touch no file yet.
@@ -124,6 +131,7 @@ class ConsumeQueues:
         """Files written since their last sync, each with the serial number of the last write."""
         self._unsynced_directories: dict[Path, int] = {}
         self._serial = 0
+        self.flushed: Callable[[], int] = lambda: ANYWHERE
         blocks.load = self._load
 
     # Start
@@ -197,7 +205,7 @@ class ConsumeQueues:
             StorageError: they could not be written for another reason.
         """
         try:
-            self._save(partition)
+            self._save(partition, self.flushed())
         except StorageError as error:
             if not error.is_disk_full and error.errno not in EXHAUSTED:
                 raise
@@ -221,17 +229,17 @@ class ConsumeQueues:
             if partition is None:
                 return False
             if partition.units_dirty and not partition.topic.deleted:
-                self._save(partition)
+                self._save(partition, ANYWHERE)
         return True
 
-    def _save(self, partition: Partition) -> None:
+    def _save(self, partition: Partition, flushed: int) -> None:
         while partition.unsaved_count:
             offset, units, end = partition.unsaved_units()
             count = min(len(units) // UNIT_SIZE, file_start(offset) + UNITS_PER_FILE - offset)
             is_all = count * UNIT_SIZE == len(units)
             self._write(partition, offset, units[: count * UNIT_SIZE])
             partition.units_are_saved(end if is_all else offset + count)
-        while partition.moved_count:
+        while partition.moved_count and partition.carried_pos <= flushed:
             offset, moved = partition.moved_units()
             self._write(partition, offset, moved)
             end = offset + len(moved) // UNIT_SIZE

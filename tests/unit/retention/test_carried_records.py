@@ -2,12 +2,17 @@
 
 import random
 from collections.abc import Callable
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import pytest
 
 from _core.bytes.layout import KIND_CARRIED_RECORDS
 from appliance.errors import ColdFrameError
+from appliance.find import FindRequest
+from appliance.main import KAFKA_FACADE
+from appliance.offline.data_dir import DataDir
+from appliance.offline.dump import Dump, Filters
+from appliance.offline.findings import Findings
 from appliance.offline.frame_items import Frame, contents
 from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
@@ -31,10 +36,11 @@ from tests.support.harness.checkpoints import (
     start,
     take_checkpoint,
 )
-from tests.support.harness.configs import small_config
+from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.sim_fs import CrashMode
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.kafka_records import Producer, Record, delay
+from tests.unit.keys.index_harness import ask, index_of
 
 KEPT: Final = {"retention.ms": "-1"}
 MODES: Final[tuple[CrashMode, ...]] = get_args(CrashMode)
@@ -441,6 +447,50 @@ def test_a_log_without_room_ends_a_slice_and_the_pass_goes_on_with_room() -> Non
     carry_and_free(harness, cut)
     assert served(harness) == expected
     check_starts(harness)
+
+
+def dumped_offsets(harness: BrokerHarness, **filters: Any) -> list[int]:
+    """The offsets that `latermq dump records` prints of the first partition that is kept."""
+    findings = Findings(lambda _: None)
+    data = DataDir(crashed(harness), DATA_DIR, findings)
+    try:
+        data.open(may_be_live=False)
+        chosen = Filters(topic="kept", partition=0, **filters)
+        dump = Dump(data, findings, chosen, KAFKA_FACADE.decompress)
+        return sorted(item["offset"] for item in dump.records())
+    finally:
+        data.close()
+
+
+def test_a_dump_of_records_has_each_once_wherever_its_places_are() -> None:
+    harness = with_kept()
+    everything = list(range(harness.partition(topic="kept").next_offset))
+    cut = last_base(harness)
+    carry(harness, cut)
+    harness.flush()
+    assert dumped_offsets(harness) == everything
+    assert dumped_offsets(harness, kinds=frozenset({KIND_CARRIED_RECORDS})) == everything
+    carry_and_free(harness, cut)
+    assert dumped_offsets(harness) == everything
+    fill(harness, 2)
+    carry(harness, last_base(harness))
+    harness.flush()
+    assert dumped_offsets(harness) == everything
+
+
+def test_a_carried_record_is_found_by_its_offset() -> None:
+    harness = with_kept()
+    carry_and_free(harness)
+    partition = harness.partition(topic="kept")
+    for offset in range(partition.next_offset):
+        position, origin = harness.broker.search.positions_from(partition, offset)
+        answer = ask(
+            harness,
+            index_of(harness),
+            FindRequest(topic="kept", partition=0, offset=offset, position=position),
+        )
+        assert [item["offset"] for item in answer.found] == [offset]
+        assert origin < harness.broker.log.start_pos < position
 
 
 def test_tools_show_frames_of_carried_records() -> None:

@@ -357,3 +357,20 @@ def test_offsets_lost_before_a_pass_are_passed_after_it() -> None:
         harness = harness.reborn("kept" if number else "clean", number)
         assert values(harness) == rest
         fill(harness, 1)
+
+
+def test_a_power_cut_leaves_no_unit_that_names_a_frame_which_was_never_durable() -> None:
+    harness = ready_to_carry()
+    expected = raw_records(harness, "kept")
+    carry(harness, last_base(harness))
+    queues = harness.broker._store._queues
+    queues.save(harness.partition(topic="kept"))
+    for mode in MODES:
+        started = start(harness, harness.disk.crashed(mode, random.Random(3)))
+        started.make_cold()
+        assert raw_records(started, "kept") == expected
+        assert started.broker.damage == []
+    assert harness.partition(topic="kept").moved_count > 0
+    harness.flush()
+    queues.save(harness.partition(topic="kept"))
+    assert harness.partition(topic="kept").moved_count == 0
