@@ -126,6 +126,7 @@ class Broker:
             sizes=state.sizes,
             pending_of=self.pending_timers_of,
         )
+        store.carriers.records.kept_from = lambda: self.retention.kept_from
         self.early_expiry = EarlyExpiry(
             self.retention,
             store.log,
@@ -133,7 +134,6 @@ class Broker:
             store.head_freer,
             takes_all=config.disk_expire_all_topics,
         )
-        store.record_carrier.kept_from = lambda: self.retention.kept_from
         self.key_index = store.new_key_index(
             self._decompress, left_out=self._left_out, is_on=config.index_keys
         )

@@ -27,7 +27,6 @@ from _core.queue.unit_blocks cimport UnitBlocks
 from _core.state.visible_marks cimport VisibleMark, VisibleMarks
 
 _UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
-
 _STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
 
 
@@ -149,9 +148,7 @@ cdef class Projections:
             partition.running_max = max(partition.running_max, h.running_max)
             self.marks.add(h.position + h.size, end, partition.handle)
         lost = partition.runs.lost_between(h.base_offset, end)
-        if not partition.carry_units(
-            h.base_offset, end, h.position, h.size, h.tags, is_run(h)
-        ):
+        if not partition.carry_units(h.base_offset, end, h.position, h.size, h.tags, is_run(h)):
             return 0
         if lost > 0:
             partition.kept_bytes += FRAME_HEADER_SIZE + h.visible_size

@@ -16,7 +16,6 @@ from typing import Final
 
 from _core.bytes.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
 from _core.log.tail import ROOM_CONTROL
-from _core.paths.timer_carry import TimerCarry
 from _core.queue.partition import Partition, Topic
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
@@ -26,13 +25,9 @@ from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile, L
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
-from appliance.store.head.carrier import Carrier
-from appliance.store.head.control_carrier import ControlCarrier
+from appliance.store.head.carriers import Carriers, make_carriers
 from appliance.store.head.head_freer import HeadFreer, remove_segments
-from appliance.store.head.id_carrier import IdCarrier
 from appliance.store.head.quiet_hours import QuietHours
-from appliance.store.head.record_carrier import RecordCarrier
-from appliance.store.head.timer_carrier import TimerCarrier
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
@@ -49,7 +44,6 @@ from appliance.store.recovery.restored import forget_restored, is_restored
 from appliance.store.recovery.start import Start
 from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
-from appliance.store.runs.run_set import Runs
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
@@ -62,12 +56,9 @@ from appliance.store.state.snapshot import KnownDamage
 from appliance.store.state.state import State
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem, Lock
-from appliance.units import KIB, NS_PER_MS
+from appliance.units import NS_PER_MS
 
 SALT_SIZE: Final = 4
-
-CARRY_FRAME_BYTES: Final = 256 * KIB
-"""A carry frame of timers ends once it has this many bytes of records."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +69,8 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, checkpoints, head_freer, record_carrier, mark, disk_space, snapshots, report:
-            set by `recover`.
+        writer, cold, checkpoints, carriers, head_freer, mark, disk_space, snapshots, report: set
+            by `recover`.
         damage: all known damage, found by recovery or later.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
@@ -91,7 +82,7 @@ class MessageStore:
     report: RecoveryReport
     cold: ColdReader
     head_freer: HeadFreer
-    record_carrier: RecordCarrier
+    carriers: Carriers
 
     def __init__(
         self,
@@ -354,25 +345,25 @@ class MessageStore:
         quiet_hours = QuietHours(
             self._clock, parse_hours(self._config.delete_when), lambda: self.disk_space.is_pressed
         )
-        self.record_carrier = RecordCarrier(
-            self._clock,
-            self.log,
+        payload_max = self._config.segment_size_bytes // 2
+        self.carriers = make_carriers(
+            self._files,
             self.state,
+            start.runs,
             self.writer,
             self._queues,
-            kept_from=lambda: self.head_freer.kept_from,
+            append=self._try_append,
+            payload_max=payload_max,
         )
         self.head_freer = HeadFreer(
             self._files,
             self.state,
             self.checkpoints,
             start.runs,
-            movers=self._movers(start.runs),
-            carriers=self._carriers(start.runs),
-            kept_bytes=self.record_carrier.kept_bytes,
+            carriers=self.carriers,
             may_carry=quiet_hours.may_carry,
             forget_damage=self._forget_damage,
-            payload_max=self._config.segment_size_bytes // 2,
+            payload_max=payload_max,
             left=self._freed,
         )
         self.mark = FlushedMark(self._clock, self.log, self._checkpoint)
@@ -388,21 +379,6 @@ class MessageStore:
         )
         self.disk_space.check()
         self.snapshots = LogSnapshots(self._files)
-
-    def _movers(self, runs: Runs) -> list[Carrier]:
-        """What moves timers and records out of the log's head."""
-        path = TimerCarry(self.writer, batch_size_max=CARRY_FRAME_BYTES)
-        timers = TimerCarrier(self._clock, self.log, runs, self.state.projections, path)
-        return [timers, self.record_carrier]
-
-    def _carriers(self, runs: Runs) -> list[Carrier]:
-        """What repeats the rest of the state; ids refer to topics."""
-        payload_max = self._config.segment_size_bytes // 2
-        append = self._try_append
-        return [
-            ControlCarrier(self.state, append=append, payload_max=payload_max),
-            IdCarrier(runs, self.state.projections, append=append, payload_max=payload_max),
-        ]
 
     def new_key_index(
         self, decompress: Callable[[int, memoryview], bytes], *, left_out: Set[int], is_on: bool

@@ -24,6 +24,7 @@ from _core.bytes.layout import RUN_ID_SIZE
 from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.head.carrier import Carrier, CarryJob
+from appliance.store.head.carriers import Carriers
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import FreedSegment
 from appliance.store.runs.run_set import RowsNow, Runs
@@ -144,7 +145,6 @@ class HeadFreer:
     """Frees segments, one attempt after another. All methods run on the loop.
 
     Attributes:
-        kept_from: a log position below which no record lies that is kept, as of the last `step`.
         freed_bytes: bytes of segments freed since the start.
         may_carry: whether records and timers that live on may be moved now. Control state may
             always: it is little beside what it frees.
@@ -157,9 +157,7 @@ class HeadFreer:
         checkpoints: Checkpointer,
         runs: Runs,
         *,
-        movers: Sequence[Carrier],
-        carriers: Sequence[Carrier],
-        kept_bytes: Callable[[], int],
+        carriers: Carriers,
         may_carry: Callable[[], bool],
         forget_damage: Callable[[int], None],
         payload_max: int,
@@ -172,9 +170,7 @@ class HeadFreer:
             state: says what lives.
             checkpoints: knows how large the control state is, and saves it after its log was cut.
             runs: say which timers are pending.
-            movers: move what lives only in the segments that go: timers and records.
-            carriers: repeat the rest of the state, in this order.
-            kept_bytes: about how many bytes of the log visible records take that are kept.
+            carriers: move what lives.
             may_carry: whether records and timers that live on may be moved now.
             forget_damage: (start) forgets damage before the log position where the log begins.
             payload_max: bytes of the largest payload of a control frame.
@@ -185,9 +181,8 @@ class HeadFreer:
         self._state = state
         self._checkpoints = checkpoints
         self._runs = runs
-        self._movers = movers
         self._carriers = carriers
-        self._kept_bytes = kept_bytes
+        self._all = [*carriers.movers, *carriers.repeaters]
         self.may_carry = may_carry
         self._forget_damage = forget_damage
         self._left = left
@@ -215,13 +210,12 @@ class HeadFreer:
         """Segments that a job removes, and their bytes."""
         self._timers_from = 0
         """No timer was pending below this log position when it was last looked for."""
-        self.kept_from = 0
         self.freed_bytes = 0
 
     @property
     def carried_bytes(self) -> int:
         """Bytes of carry frames appended since the start."""
-        return sum(each.carried_bytes for each in (*self._movers, *self._carriers))
+        return sum(each.carried_bytes for each in self._all)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -270,7 +264,6 @@ class HeadFreer:
         Returns:
             A job to run on a thread and then pass to `end`, or None.
         """
-        self.kept_from = kept_from
         if self._phase == "idle" and self._is_rested():
             return self._remove_left() or self._begin(kept_from)
         if self._phase == "carrying" and not self._is_carry_running:
@@ -304,9 +297,9 @@ class HeadFreer:
         if job.found is not None:
             self._cut = min(self._cut, self._base_of(job.found))
         if self._is_worth(self._cut):
-            self._begin_carry(self._cut, self._carriers)
+            self._begin_carry(self._cut, self._carriers.repeaters)
         elif self._carry_cut > self._log.start_pos:
-            self._begin_carry(self._carry_cut, [*self._movers, *self._carriers])
+            self._begin_carry(self._carry_cut, self._all)
 
     def _has_room(self) -> bool:
         """Whether the control state fits into what is left; deliveries need the rest of that.
@@ -382,7 +375,11 @@ class HeadFreer:
         timer_bytes = TIMER_BYTES
         if projections.timers_accepted:
             timer_bytes = projections.held_bytes // projections.timers_accepted
-        return self._kept_bytes() + projections.due.pending * timer_bytes + self._state_bytes
+        return (
+            self._carriers.records.kept_bytes()
+            + projections.due.pending * timer_bytes
+            + self._state_bytes
+        )
 
     def _choose_carry_cut(self, limit: int) -> int:
         """The next segment's base, if the log is so large that the first one must be carried.

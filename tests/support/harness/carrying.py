@@ -16,7 +16,7 @@ SEGMENT: Final = 64 * 1024
 
 
 def carrier_of(harness: BrokerHarness) -> RecordCarrier:
-    return harness.broker._store.record_carrier
+    return harness.broker._store.carriers.records
 
 
 def last_base(harness: BrokerHarness) -> int:

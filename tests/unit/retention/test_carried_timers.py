@@ -136,7 +136,7 @@ def test_timers_of_a_deleted_topic_are_not_carried() -> None:
     harness.delete_topic("t")
     run(harness, 6 * MS_PER_HOUR)
     assert start_pos(harness) >= 3 * SEGMENT
-    assert harness.broker.head_freer._movers[0].carried_bytes == 0
+    assert harness.broker._store.carriers.timers.carried_bytes == 0
     check_restarts(harness)
 
 
