@@ -120,7 +120,7 @@ cdef class ProducePath:
         put_array(out, flexible, topics)
         for i in range(topics):
             name = take_string(c, flexible, &size)
-            topic = self.writer.projections.topics_by_name.get((<const char*>name)[:size])
+            topic = self.writer.projections.find_topic(name, size)
             put_string(out, flexible, name, size)
             partitions = take_array(c, flexible, 5)
             put_array(out, flexible, partitions)

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.timers.due_queue cimport DueQueue
 from _core.log.frames cimport FrameHeader
 from _core.timers.id_index cimport IdIndex
-from _core.queue.partition cimport Partition
+from _core.queue.partition cimport Partition, Topic
 from _core.timers.memtable cimport TimerMemtable
 from _core.queue.unit_blocks cimport UnitBlocks
 
@@ -20,6 +20,7 @@ cdef class Projections:
     cdef readonly DueQueue due
     cdef readonly IdIndex ids
     cdef readonly dict topics_by_name
+    cdef Topic found                           # by the last `find_topic`
     cdef readonly dict topics_by_id
     cdef readonly dict topics_by_uuid
     cdef readonly list partitions
@@ -46,6 +47,8 @@ cdef class Projections:
     cdef Py_ssize_t mark_head
     cdef Py_ssize_t mark_count
     cdef Py_ssize_t mark_capacity
+    # The live topic of a name of `size` >= 0 bytes, or None.
+    cdef Topic find_topic(self, const uint8_t* name, Py_ssize_t size)
     cdef int _add_mark(self, int64_t end_pos, int64_t next_offset, int32_t handle) except -1
     cdef bint _is_lost(self, int64_t pos)
     cdef bint _is_gone(self, int64_t accept_pos, int32_t index)

@@ -12,7 +12,7 @@ Layer 0: no I/O, no clock. All times come from the frames.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcmp, memset
 
 from _core.bytes.buffer cimport Buf, release, reserve
 from _core.timers.due_queue cimport DueQueue, Timer
@@ -84,6 +84,7 @@ cdef class Projections:
             offsets: (start offset, next offset, highest timestamp) of each partition, by index.
         """
         cdef Partition partition
+        self.found = None
         self.topics_by_name[topic.name_bytes] = topic
         self.topics_by_id[topic.topic_id] = topic
         self.topics_by_uuid[topic.uuid.bytes] = topic
@@ -105,6 +106,7 @@ cdef class Projections:
         """Remove a topic with its offsets, ids and timers; the timers are never delivered."""
         cdef Partition partition
         topic.mark_deleted()
+        self.found = None
         for partition in topic.partitions:
             self.due.forget_partition(partition.handle)
             self.partitions[partition.handle] = None
@@ -112,6 +114,17 @@ cdef class Projections:
         del self.topics_by_name[topic.name_bytes]
         del self.topics_by_id[topic.topic_id]
         del self.topics_by_uuid[topic.uuid.bytes]
+
+    cdef Topic find_topic(self, const uint8_t* name, Py_ssize_t size):
+        cdef Topic topic = self.found
+        # Most requests name the same topic as the one before.
+        if topic is not None and len(topic.name_bytes) == size:
+            if memcmp(<const char*>topic.name_bytes, name, size) == 0:
+                return topic
+        topic = self.topics_by_name.get((<const char*>name)[:size])
+        if topic is not None:
+            self.found = topic
+        return topic
 
     # Checkpoints
 
