@@ -51,6 +51,8 @@ from _core.bytes.tags cimport seal_tags
 cdef enum:
     FIRST_FLEXIBLE = 9
     CODEC_ZSTD = 4
+    # To give other threads Python's lock costs as much as to inspect a kilobyte.
+    UNLOCKED_MIN_BYTES = 16 << 10
     # After the index of the partition.
     OUTCOME_AT_ERROR = 4
 
@@ -329,8 +331,13 @@ cdef class ProducePath:
             records_size = len(plain)
         # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
         # stored, and the record count in the header determines how many offsets it takes.
-        with nogil:
+        if records_size < UNLOCKED_MIN_BYTES:
             fault = self.splitter.inspect(&b, records, records_size, topic.reads_delay_headers)
+        else:
+            with nogil:
+                fault = self.splitter.inspect(
+                    &b, records, records_size, topic.reads_delay_headers
+                )
         if fault == SPLIT_OK and self.splitter.has_delay_headers:
             with nogil:
                 fault = self.splitter.split(
