@@ -287,10 +287,10 @@ class Broker:
 
     def timer_state(self, topic: Topic, user_id: bytes) -> TimerState:
         """Return the state of the timer with that id in that topic."""
-        found = self._store.state.projections.timer_state(topic, user_id)
+        found = self._store.state.projections.named_timer(topic, user_id)
         if found is None:
             return TimerState("unknown")
-        state, due_at, partition = found
+        state, due_at, partition, _, _ = found
         return TimerState(cast(TimerStateName, state), due_at, partition)
 
     def named_timer(self, name: str, user_id: bytes) -> tuple[str, int, int] | None:
@@ -298,7 +298,11 @@ class Broker:
         topic = self.topics.find(name)
         if topic is None:
             return None
-        return self._store.state.projections.named_timer(topic, user_id)
+        found = self._store.state.projections.named_timer(topic, user_id)
+        if found is None:
+            return None
+        state, _, _, accept_pos, index = found
+        return state, accept_pos, index
 
     def cancel_timer(self, topic: Topic, user_id: bytes) -> TimerState:
         """Cancel the pending timer with that id; do nothing if there is none.

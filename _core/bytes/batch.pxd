@@ -50,6 +50,11 @@ cdef bint next_header(Cursor* c, Slice* key, Slice* value) noexcept nogil
 # To build a batch: begin, write records, finish. A start is an offset into the buffer, because the
 # buffer may move.
 cdef Py_ssize_t begin_batch(Buf* out) except -1 nogil
+# Writes a record up to its tail, and returns where its `tail_size` bytes go: the caller writes all
+# of them before anything else is written.
+cdef uint8_t* open_record(
+    Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, Py_ssize_t tail_size
+) except NULL nogil
 cdef int write_record(
     Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, const uint8_t* tail,
     Py_ssize_t tail_size

@@ -26,6 +26,10 @@ from _core.bytes.octets cimport (
     store_varint, take, take_i8, take_varint, varint_size,
 )
 
+cdef enum:
+    # Three varints and the attributes; and what `store_varint` requires at the end of a tail.
+    RECORD_HEAD_MAX = 48
+
 
 cdef void decode_batch(const uint8_t* p, Batch* b) noexcept nogil:
     """REQUIRES: BATCH_HEADER_SIZE bytes at `p`."""
@@ -94,20 +98,28 @@ cdef Py_ssize_t begin_batch(Buf* out) except -1 nogil:
     return start
 
 
-cdef int write_record(
-    Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, const uint8_t* tail,
-    Py_ssize_t tail_size
-) except -1 nogil:
+cdef uint8_t* open_record(
+    Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, Py_ssize_t tail_size
+) except NULL nogil:
     cdef int64_t length = 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + tail_size
-    cdef uint8_t* p = reserve(out, 32 + tail_size)
+    cdef uint8_t* p = reserve(out, RECORD_HEAD_MAX + tail_size)
     cdef uint8_t* start = p
     p += store_varint(p, length)
     p[0] = <uint8_t>attributes
     p += 1
     p += store_varint(p, timestamp_delta)
     p += store_varint(p, offset_delta)
-    memcpy(p, tail, tail_size)
     out.size += (p - start) + tail_size
+    return p
+
+
+cdef int write_record(
+    Buf* out, int attributes, int64_t timestamp_delta, int64_t offset_delta, const uint8_t* tail,
+    Py_ssize_t tail_size
+) except -1 nogil:
+    memcpy(
+        open_record(out, attributes, timestamp_delta, offset_delta, tail_size), tail, tail_size
+    )
     return 0
 
 

@@ -29,7 +29,8 @@ cdef enum:
     COPY_MAX_BYTES = 4096
     # The staged bytes before a body that stays in place, and that body.
     PARTS_PER_FRAME = 2
-    STAGING_KEEP_BYTES = 1 << 20
+    # Between two writes: more than the delayed batches of one turn usually take.
+    STAGING_KEEP_BYTES = 4 << 20
 
 
 cdef class LogTail:

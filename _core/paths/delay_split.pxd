@@ -33,12 +33,17 @@ cdef enum:
     HEADER_DUE_ID
     HEADER_NAMES
 
+cdef enum:
+    ADDED_MAX = 64            # a name of 13 bytes, 20 digits, a name of 8 bytes, three sizes
+
 # The delay parameters of one record: the value of the last header of each name.
 cdef struct DelayAsk:
     bint present[HEADER_NAMES]
     Slice value[HEADER_NAMES]
     int level                 # 0 = none
     int64_t due_ms            # -1 = no delay requested
+    int64_t kept_count        # headers that are no delay headers
+    int64_t kept_bytes
 
 cdef class BatchSplitter:
     cdef int64_t level_ms[LEVELS_MAX]
@@ -67,7 +72,9 @@ cdef class BatchSplitter:
     cdef Buf timers
     cdef Buf cancels
     cdef Buf ids
-    cdef Buf scratch
+    # What each rewritten record of the batch gains: `x-accepted-at`, and the name of `x-due-at`.
+    cdef uint8_t added[ADDED_MAX]
+    cdef int added_size
     cdef int32_t level_used[LEVELS_MAX + 1]
     # Pass one: checks every record, and finds whether any has a delay header.
     cdef int inspect(
@@ -92,8 +99,10 @@ cdef class BatchSplitter:
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms
     ) noexcept nogil
     cdef int _write_rewritten(
-        self, Buf* out, Record* r, int64_t offset_delta, DelayAsk* ask, int64_t now_ms
+        self, Buf* out, Record* r, int64_t offset_delta, const DelayAsk* ask
     ) except -1 nogil
+    cdef uint8_t* _keep_headers(self, Record* r, uint8_t* p) noexcept nogil
+    cdef void _begin_added(self, int64_t now_ms) noexcept nogil
     cdef int _add_timer(
         self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, const int64_t* level_next
     ) except -1 nogil

@@ -14,26 +14,29 @@ so that a delivery merely copies it.
 Layer 0: no I/O, no clock.
 """
 
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcmp, memset
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
 
 from _core.bytes.batch cimport (
     ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice, begin_batch, finish_batch,
-    next_header, next_record, write_record,
+    next_header, next_record, open_record, write_record,
 )
-from _core.bytes.buffer cimport Buf, append, extend_zero, release, reserve, shrink
+from _core.bytes.buffer cimport Buf, append, extend_zero, release, shrink
 from _core.paths.delay_text cimport DELAY_OK, parse_delay, parse_deliver_at, parse_level
 from _core.paths.delay_text import describe
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
     Cursor, cursor_of, left, load_u32, store_u32, store_u64, store_varint, take_varint,
+    varint_size,
 )
 from _core.state.projections cimport LEVELS_MAX
 from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
 
 cdef enum:
-    KEEP_BYTES = 1 << 20
+    # Of each buffer, between two batches: more than the largest batch that clients send by default.
+    KEEP_BYTES = 2 << 20
     ID_SIZE_MAX = 255
+    DIGITS_MAX = 20           # of an int64
     # Maximum bits of a base timestamp and of a delta, so that no sum or difference can overflow.
     TIMESTAMP_BITS = 61
 
@@ -62,30 +65,26 @@ cdef int _name_of(const Slice* key) noexcept nogil:
     return HEADER_NONE
 
 
-cdef int _decimal(int64_t value, uint8_t* out) noexcept nogil:
-    """Write a number in decimal; return how many digits. REQUIRES: value >= 0, 20 bytes at `out`.
+cdef int _decimal(int64_t value, uint8_t* end) noexcept nogil:
+    """Write a number in decimal so that it ends before `end`; return how many digits.
+
+    REQUIRES: value >= 0, DIGITS_MAX bytes before `end`.
     """
-    cdef uint8_t digits[20]
-    cdef int n = 0, i
+    cdef uint64_t left_over = <uint64_t>value
+    cdef uint8_t* p = end
     while True:
-        digits[n] = <uint8_t>(48 + value % 10)
-        value //= 10
-        n += 1
-        if value == 0:
-            break
-    for i in range(n):
-        out[i] = digits[n - 1 - i]
-    return n
+        p -= 1
+        p[0] = <uint8_t>(48 + left_over % 10)
+        left_over //= 10
+        if left_over == 0:
+            return <int>(end - p)
 
 
-cdef int _write_header(Buf* out, int name, const uint8_t* value, Py_ssize_t size) except -1 nogil:
-    cdef uint8_t* p = reserve(out, 20)
-    out.size += store_varint(p, NAME_SIZES[name])
-    append(out, NAMES[name], NAME_SIZES[name])
-    p = reserve(out, 10)
-    out.size += store_varint(p, size)
-    append(out, value, size)
-    return 0
+cdef inline uint8_t* _put_text(uint8_t* p, const void* text, Py_ssize_t size) noexcept nogil:
+    """Write a text after its size; return where it ends."""
+    p += store_varint(p, size)
+    memcpy(p, text, size)
+    return p + size
 
 
 cdef class BatchSplitter:
@@ -118,7 +117,6 @@ cdef class BatchSplitter:
         release(&self.timers)
         release(&self.cancels)
         release(&self.ids)
-        release(&self.scratch)
 
     cdef int _fault(self, int fault, int32_t record, int header, int detail) noexcept nogil:
         self.fault_record = record
@@ -193,15 +191,20 @@ cdef class BatchSplitter:
         """Read the delay parameters of record `i`. The last header of each name counts."""
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
+        cdef const uint8_t* start
         cdef int64_t k
         cdef int name
         memset(ask, 0, sizeof(DelayAsk))
         ask.due_ms = -1
         take_varint(&c)
         for k in range(r.header_count):
+            start = c.p
             next_header(&c, &key, &value)
             name = _name_of(&key)
-            if HEADER_NONE < name < HEADER_REQUESTS:
+            if name == HEADER_NONE:
+                ask.kept_count += 1
+                ask.kept_bytes += c.p - start
+            elif name < HEADER_REQUESTS:
                 ask.present[name] = True
                 ask.value[name] = value
         return self._resolve_due(ask, i, now_ms, delay_max_ms)
@@ -246,37 +249,59 @@ cdef class BatchSplitter:
         return SPLIT_OK
 
     cdef int _write_rewritten(
-        self, Buf* out, Record* r, int64_t offset_delta, DelayAsk* ask, int64_t now_ms
+        self, Buf* out, Record* r, int64_t offset_delta, const DelayAsk* ask
     ) except -1 nogil:
         """Write a record without its request headers, plus the headers that the broker adds."""
+        cdef uint8_t digits[DIGITS_MAX]
+        cdef int due_size = _decimal(ask.due_ms, digits + DIGITS_MAX)
+        cdef int64_t count = ask.kept_count + 2 + ask.present[HEADER_ID]
+        cdef Py_ssize_t body_size = r.headers - r.tail
+        cdef Py_ssize_t id_size = ask.value[HEADER_ID].size
+        cdef Py_ssize_t size = body_size + varint_size(count) + ask.kept_bytes
+        cdef uint8_t* p
+        cdef uint8_t* end
+        size += self.added_size + 1 + due_size
+        if ask.present[HEADER_ID]:
+            size += 1 + NAME_SIZES[HEADER_DUE_ID] + varint_size(id_size) + id_size
+        p = open_record(out, r.attributes, r.timestamp_delta, offset_delta, size)
+        end = p + size
+        memcpy(p, r.tail, body_size)
+        p += body_size
+        p += store_varint(p, count)
+        if ask.kept_count:
+            p = self._keep_headers(r, p)
+        memcpy(p, self.added, self.added_size)
+        p = _put_text(p + self.added_size, digits + DIGITS_MAX - due_size, due_size)
+        if ask.present[HEADER_ID]:
+            p = _put_text(p, NAMES[HEADER_DUE_ID], NAME_SIZES[HEADER_DUE_ID])
+            p = _put_text(p, ask.value[HEADER_ID].data, id_size)
+        assert p == end
+        return 0
+
+    cdef uint8_t* _keep_headers(self, Record* r, uint8_t* p) noexcept nogil:
+        """Write the headers that are no delay headers; return where they end."""
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
-        cdef const uint8_t* from_
-        cdef int64_t k, kept = 2 + ask.present[HEADER_ID]
-        cdef uint8_t digits[20]
-        cdef Buf* tail = &self.scratch
+        cdef const uint8_t* start
+        cdef int64_t k
         take_varint(&c)
         for k in range(r.header_count):
-            next_header(&c, &key, &value)
-            kept += _name_of(&key) == HEADER_NONE
-        tail.size = 0
-        append(tail, r.tail, r.headers - r.tail)
-        reserve(tail, 10)
-        tail.size += store_varint(tail.data + tail.size, kept)
-        c = cursor_of(r.headers, r.end - r.headers)
-        take_varint(&c)
-        for k in range(r.header_count):
-            from_ = c.p
+            start = c.p
             next_header(&c, &key, &value)
             if _name_of(&key) == HEADER_NONE:
-                append(tail, from_, c.p - from_)
-        _write_header(tail, HEADER_ACCEPTED_AT, digits, _decimal(now_ms, digits))
-        _write_header(tail, HEADER_DUE_AT, digits, _decimal(ask.due_ms, digits))
-        if ask.present[HEADER_ID]:
-            _write_header(tail, HEADER_DUE_ID, ask.value[HEADER_ID].data, ask.value[HEADER_ID].size)
-        return write_record(
-            out, r.attributes, r.timestamp_delta, offset_delta, tail.data, tail.size
-        )
+                memcpy(p, start, c.p - start)
+                p += c.p - start
+        return p
+
+    cdef void _begin_added(self, int64_t now_ms) noexcept nogil:
+        """Encode what all rewritten records gain: `x-accepted-at`, and the name `x-due-at`."""
+        cdef uint8_t digits[DIGITS_MAX]
+        cdef int count = _decimal(now_ms, digits + DIGITS_MAX)
+        cdef uint8_t* p = self.added
+        p = _put_text(p, NAMES[HEADER_ACCEPTED_AT], NAME_SIZES[HEADER_ACCEPTED_AT])
+        p = _put_text(p, digits + DIGITS_MAX - count, count)
+        p = _put_text(p, NAMES[HEADER_DUE_AT], NAME_SIZES[HEADER_DUE_AT])
+        self.added_size = <int>(p - self.added)
 
     cdef int _add_timer(
         self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, const int64_t* level_next
@@ -284,7 +309,7 @@ cdef class BatchSplitter:
         cdef Py_ssize_t start = self.held.size
         cdef int64_t level_offset = -1
         cdef uint8_t* e
-        self._write_rewritten(&self.held, r, self.timer_count, ask, now_ms)
+        self._write_rewritten(&self.held, r, self.timer_count, ask)
         if ask.level:
             level_offset = level_next[ask.level] + self.level_used[ask.level]
             self.level_used[ask.level] += 1
@@ -328,7 +353,6 @@ cdef class BatchSplitter:
         shrink(&self.timers, KEEP_BYTES)
         shrink(&self.cancels, KEEP_BYTES)
         shrink(&self.ids, KEEP_BYTES)
-        shrink(&self.scratch, KEEP_BYTES)
         memset(self.level_used, 0, sizeof(self.level_used))
         memset(&self.tags, 0, sizeof(self.tags))
         self.visible_count = self.timer_count = self.cancel_count = 0
@@ -348,6 +372,7 @@ cdef class BatchSplitter:
         cdef int32_t i
         cdef int fault
         self._reset()
+        self._begin_added(now_ms)
         begin_batch(&self.visible)
         begin_batch(&self.held)
         for i in range(b.count):
@@ -375,7 +400,7 @@ cdef class BatchSplitter:
                         )
                     if due_timestamp:
                         r.timestamp_delta = ask.due_ms - b.base_timestamp
-                    self._write_rewritten(&self.visible, &r, self.visible_count, &ask, now_ms)
+                    self._write_rewritten(&self.visible, &r, self.visible_count, &ask)
                 self.visible_count += 1
                 note_tag(&self.tags, tag_of_tail(r.tail, r.end - r.tail))
                 self._note_timestamp(b.base_timestamp + r.timestamp_delta)

@@ -256,7 +256,7 @@ cdef class FetchPath:
             c.failed = True
             return None
         put_string(out, version >= FIRST_FLEXIBLE, name, size)
-        return self.projections.topics_by_name.get((<const char*>name)[:size])
+        return self.projections.find_topic(name, size)
 
     cdef int _partition(self, Cursor* c, int version, Topic topic, Buf* out) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE

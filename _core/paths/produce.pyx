@@ -52,6 +52,8 @@ from _core.bytes.tags cimport seal_tags
 cdef enum:
     FIRST_FLEXIBLE = 9
     CODEC_ZSTD = 4
+    # To give other threads Python's lock costs as much as to inspect a kilobyte.
+    UNLOCKED_MIN_BYTES = 16 << 10
     # After the index of the partition.
     OUTCOME_AT_ERROR = 4
 
@@ -121,7 +123,7 @@ cdef class ProducePath:
         put_array(out, flexible, topics)
         for i in range(topics):
             name = take_string(c, flexible, &size)
-            topic = self.writer.projections.topics_by_name.get((<const char*>name)[:size])
+            topic = self.writer.projections.find_topic(name, size)
             put_string(out, flexible, name, size)
             partitions = take_array(c, flexible, 5)
             put_array(out, flexible, partitions)
@@ -330,8 +332,13 @@ cdef class ProducePath:
             records_size = len(plain)
         # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
         # stored, and the record count in the header determines how many offsets it takes.
-        with nogil:
+        if records_size < UNLOCKED_MIN_BYTES:
             fault = self.splitter.inspect(&b, records, records_size, topic.reads_delay_headers)
+        else:
+            with nogil:
+                fault = self.splitter.inspect(
+                    &b, records, records_size, topic.reads_delay_headers
+                )
         if fault == SPLIT_OK and self.splitter.has_delay_headers:
             with nogil:
                 fault = self.splitter.split(

@@ -46,6 +46,8 @@ cdef class Session:
     cdef public int64_t queued_max_bytes
     cdef int parked_count
     cdef Buf input
+    cdef Py_ssize_t window_size  # of the last `get_buffer`
+    cdef bint was_filled         # the last read filled it
     cdef Py_ssize_t consumed     # bytes of `input` that are processed
     cdef Buf merged              # Produce responses of this round, sent together
     cdef int64_t merged_end_pos

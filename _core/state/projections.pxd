@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.timers.due_queue cimport DueQueue
 from _core.log.frames cimport FrameHeader
 from _core.timers.id_index cimport IdIndex
-from _core.queue.partition cimport Partition
+from _core.queue.partition cimport Partition, Topic
 from _core.timers.cancelled_timers cimport CancelledTimers
 from _core.timers.memtable cimport TimerMemtable
 from _core.timers.moved_frames cimport MovedFrames
@@ -18,6 +18,7 @@ cdef class Projections:
     cdef readonly IdIndex ids
     cdef readonly MovedFrames moved
     cdef readonly dict topics_by_name
+    cdef Topic found                           # by the last `find_topic`
     cdef readonly dict topics_by_id
     cdef readonly dict topics_by_uuid
     cdef readonly list partitions
@@ -43,6 +44,8 @@ cdef class Projections:
     cdef set dropped             # ids of timers that damage made undeliverable
     cdef CancelledTimers settled # timers completed while others are carried; None: nothing is
     cdef VisibleMarks marks
+    # The live topic of a name of `size` >= 0 bytes, or None.
+    cdef Topic find_topic(self, const uint8_t* name, Py_ssize_t size)
     cdef bint _is_lost(self, int64_t pos)
     cdef bint _is_known(self, int64_t accept_pos)
     cdef bint _is_gone(self, int64_t accept_pos, int32_t index)

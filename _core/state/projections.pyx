@@ -10,7 +10,7 @@ Layer 0: no I/O, no clock. All times come from the frames.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memset
+from libc.string cimport memcmp, memset
 
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.log.frames cimport FrameHeader, is_run, is_timer_carry
@@ -82,6 +82,7 @@ cdef class Projections:
             offsets: (start offset, next offset, highest timestamp) of each partition, by index.
         """
         cdef Partition partition
+        self.found = None
         self.topics_by_name[topic.name_bytes] = topic
         self.topics_by_id[topic.topic_id] = topic
         self.topics_by_uuid[topic.uuid.bytes] = topic
@@ -106,6 +107,7 @@ cdef class Projections:
         """Remove a topic with its offsets, ids and timers; the timers are never delivered."""
         cdef Partition partition
         topic.mark_deleted()
+        self.found = None
         for partition in topic.partitions:
             self.due.forget_partition(partition.handle)
             self.partitions[partition.handle] = None
@@ -114,11 +116,21 @@ cdef class Projections:
         del self.topics_by_id[topic.topic_id]
         del self.topics_by_uuid[topic.uuid.bytes]
 
+    cdef Topic find_topic(self, const uint8_t* name, Py_ssize_t size):
+        cdef Topic topic = self.found
+        # Most requests name the same topic as the one before.
+        if topic is not None and len(topic.name_bytes) == size:
+            if memcmp(<const char*>topic.name_bytes, name, size) == 0:
+                return topic
+        topic = self.topics_by_name.get((<const char*>name)[:size])
+        if topic is not None:
+            self.found = topic
+        return topic
+
     # Carried records
 
     def note_carried(self, int64_t pos):
-        """Note that no carried record lies below log position `pos`. O(number of partitions).
-        """
+        """Note that no carried record lies below log position `pos`. O(partitions)."""
         cdef Partition partition
         for partition in self.partitions:
             if partition is not None and partition.carried.count:
@@ -447,9 +459,7 @@ cdef class Projections:
         self.settled = None
 
     cdef int _note_settled(self, int64_t accept_pos, int32_t index) except -1:
-        if self.settled is not None:
-            self.settled.cancel(accept_pos, index)
-        return 0
+        return 0 if self.settled is None else self.settled.cancel(accept_pos, index)
 
     cdef int _apply_carried_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p
@@ -565,16 +575,16 @@ cdef class Projections:
             self.timers_cancelled += h.timer_count
         return 0
 
-    def timer_state(self, Topic topic not None, bytes user_id not None):
-        """Look up the state of the timer with that id.
+    def named_timer(self, Topic topic not None, bytes user_id not None):
+        """Look up the timer that an id names now.
 
         Args:
             topic: topic of the id.
             user_id: 1 to 255 bytes.
 
         Returns:
-            (state, due in epoch ms, partition), or None if the id is unknown or has expired. The
-            state is "pending", "cancelled" or "delivered".
+            (state, due in epoch ms, partition, accept position, index), or None if the id is
+            unknown or has expired. The state is "pending", "cancelled" or "delivered".
         """
         cdef NamedTimer known
         cdef Partition partition
@@ -585,16 +595,5 @@ cdef class Projections:
         partition = <Partition>self.partitions[known.partition]
         if partition is None:
             return None
-        return _STATES[known.state], known.due_ms, partition.index
-
-    def named_timer(self, Topic topic not None, bytes user_id not None):
-        """Return (state, accept position, index) of the timer that an id names now, or None.
-
-        The arguments and the state are those of `timer_state`.
-        """
-        cdef NamedTimer known
-        if not self.ids.find(
-            topic.topic_id, <const uint8_t*><const char*>user_id, len(user_id), &known
-        ):
-            return None
-        return _STATES[known.state], known.position, known.record_index
+        state = _STATES[known.state]
+        return state, known.due_ms, partition.index, known.position, known.record_index

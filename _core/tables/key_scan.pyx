@@ -17,7 +17,7 @@ from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.buffer cimport Buf, append, extend_zero, release, reserve
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
-    Cursor, cursor_of, load_i16, load_u16, load_u32, load_u64, store_u64,
+    Cursor, cursor_of, load_i16, load_i32, load_i64, load_u16, load_u32, load_u64, store_u64,
 )
 from _core.log.frames cimport (
     FRAME_OK, FrameHeader, check_frame, check_head, decode_header,
@@ -167,7 +167,7 @@ cdef class FrameWalk:
         self, const uint8_t* p, int64_t size, int64_t pos, int64_t limit, int64_t* at,
         FrameHeader* h
     ) except -2 nogil:
-        cdef int64_t here
+        cdef int64_t here, frame_size
         cdef const uint8_t* frame
         while not self.is_full:
             here = pos + at[0]
@@ -176,20 +176,21 @@ cdef class FrameWalk:
             if size - at[0] < FRAME_HEADER_SIZE:
                 return FRAME_HEADER_SIZE if limit - here >= FRAME_HEADER_SIZE else NOT_WHOLE
             frame = p + at[0]
-            if load_u16(frame + AT_MAGIC) != FRAME_MAGIC:
-                return NOT_WHOLE
-            decode_header(frame, h)
+            frame_size = load_i32(frame + AT_SIZE)
             if (
-                h.size < FRAME_HEADER_SIZE or h.size > limit - here or h.position != here
-                or (self.salt and h.salt != self.salt)
+                load_u16(frame + AT_MAGIC) != FRAME_MAGIC
+                or load_i64(frame + AT_PHYS_OFFSET) != here
+                or frame_size < FRAME_HEADER_SIZE or frame_size > limit - here
+                or (self.salt and load_u32(frame + AT_SALT) != self.salt)
             ):
                 return NOT_WHOLE
-            if h.kind == KIND_BLANK:
+            # Both decode the header.
+            if frame[AT_KIND] == KIND_BLANK:
                 if check_head(frame, size - at[0], limit - here, here, h) != FRAME_OK:
                     return NOT_WHOLE
-            elif h.size > size - at[0]:
-                return h.size
-            elif check_frame(frame, h.size, here, h, True) != FRAME_OK:
+            elif frame_size > size - at[0]:
+                return frame_size
+            elif check_frame(frame, frame_size, here, h, True) != FRAME_OK:
                 return NOT_WHOLE
             self.last_pos = here
             self.last_crc = load_u32(frame + AT_CRC)

@@ -231,6 +231,20 @@ def test_append_time_replaces_the_producers(client: WireClient, codec: int) -> N
     assert {record.timestamp_ms for record in client.harness.fetch("a", 0)} == {START_MS}
 
 
+def test_topic_made_again_under_its_name_gets_the_records(client: WireClient) -> None:
+    """Also those of a connection that named the deleted one in the request before."""
+    harness = client.harness
+    harness.create_topic("again")
+    batch = make_batch([Raw(b"a")])
+    assert client.produce("again", 0, batch, version=8).base_offset == 0
+    harness.delete_topic("again")
+    answer = client.produce("again", 0, batch, version=8)
+    assert answer.error_code == ErrorCode.unknown_topic_or_partition
+    harness.create_topic("again", 2)
+    assert client.produce("again", 1, batch, version=8).base_offset == 0
+    assert client.produce("again", 0, batch, version=8).base_offset == 0
+
+
 def test_delayed_batch_is_answered_with_its_append_time(client: WireClient) -> None:
     client.harness.create_topic("a", 1, {"message.timestamp.type": "LogAppendTime"})
     part = client.produce("a", 0, make_batch([Raw(), Raw(headers=[(b"x-delay", b"5")])]))

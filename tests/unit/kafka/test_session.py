@@ -303,6 +303,20 @@ def test_trim_gives_the_buffer_back(client: WireClient) -> None:
     assert len(client.session.get_buffer()) == 16 * 1024
 
 
+def test_client_that_fills_the_buffer_gets_a_larger_one(client: WireClient) -> None:
+    """So that its requests take fewer turns; to send much in many pieces does not help."""
+    data = b"".join(produce(number, SMALL) for number in range(2000))
+    sizes = []
+    for part in (100, 200, None, None, None, None):
+        room = len(client.session.get_buffer())
+        sizes.append(-(-room // 1024))
+        client.send_bytes(data[: part or room])
+        data = data[part or room :]
+        client.harness.flush()
+        client.take()
+    assert sizes == [16, 16, 16, 32, 64, 64]
+
+
 def test_closed_session_sends_nothing_more(client: WireClient) -> None:
     """What it accepted stays."""
     client.send_bytes(produce(1, SMALL) + fetch(2, 2, wait_ms=60_000))
