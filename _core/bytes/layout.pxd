@@ -60,7 +60,7 @@ cpdef enum:
     KIND_ACCEPT = 1
     KIND_DELIVER = 2
     KIND_CANCEL = 3
-    KIND_CARRY = 4                # of control values; that of timers is specified, not read yet
+    KIND_CARRY = 4                # of timers or, with FRAME_FLAG_CONTROL, of control values
     KIND_TOPIC = 5
     KIND_OFFSET = 6
     KIND_PRODUCER = 7
@@ -82,7 +82,7 @@ cpdef enum:
 cpdef enum:
     KINDS_READ = (
         1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10
-        | 1 << 11 | 1 << 12 | 1 << 13
+        | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 19
     )
 
 # A reader must know every bit of the low byte and may ignore the bits of the high byte.
@@ -93,6 +93,13 @@ cpdef enum:
     FRAME_FLAG_OPTIONAL = 0x8000  # a reader that does not know the kind skips the frame
     FLAGS_READ = 2 | 4            # of the low byte
     FLAGS_BINDING = 0xFF
+
+# The tables of a frame of carried records: where the records come from.
+cpdef enum:
+    CARRIED_ORIGIN_SIZE = 16
+cdef enum:
+    ORIGIN_AT_ORIGINAL_POS = 0    # i64, position of the frame that first held the records
+    ORIGIN_AT_CARRY_TIME = 8      # i64, epoch ms at which they were relocated
 
 # One entry of the timer table of an accept or carry frame.
 cpdef enum:

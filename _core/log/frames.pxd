@@ -1,6 +1,11 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
-from _core.bytes.layout cimport KINDS_READ, RUN_OFFSETS_MIN
+from _core.bytes.layout cimport (
+    AT_KIND, AT_PHYS_OFFSET, FRAME_FLAG_CONTROL, FRAME_HEADER_SIZE, KIND_ACCEPT, KIND_CANCEL,
+    KIND_CARRIED_RECORDS, KIND_CARRY, KIND_DELIVER, KINDS_READ, ORIGIN_AT_ORIGINAL_POS,
+    RUN_OFFSETS_MIN,
+)
+from _core.bytes.octets cimport load_i64
 
 # A frame header with native integers; the fields are those of layout.pxd.
 cdef struct FrameHeader:
@@ -49,6 +54,27 @@ cdef enum FrameFault:
 # Whether this version reads frames of that kind.
 cdef inline bint is_read(int kind) noexcept nogil:
     return 0 < kind < 32 and (KINDS_READ >> kind) & 1
+
+# Whether it is a carry frame of timers.
+cdef inline bint is_timer_carry(const FrameHeader* h) noexcept nogil:
+    return h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL
+
+# Whether it belongs to one partition, and is applied to it.
+cdef inline bint is_of_partition(const FrameHeader* h) noexcept nogil:
+    return (
+        h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL
+        or h.kind == KIND_CARRIED_RECORDS or is_timer_carry(h)
+    )
+
+# Whether a frame of that kind can hold visible records.
+cdef inline bint has_records(int kind) noexcept nogil:
+    return kind == KIND_ACCEPT or kind == KIND_DELIVER or kind == KIND_CARRIED_RECORDS
+
+# Log position of the frame that first held the visible records of the whole frame at `p`.
+cdef inline int64_t original_pos(const uint8_t* p) noexcept nogil:
+    if p[AT_KIND] == KIND_CARRIED_RECORDS:
+        return load_i64(p + FRAME_HEADER_SIZE + ORIGIN_AT_ORIGINAL_POS)
+    return load_i64(p + AT_PHYS_OFFSET)
 
 # Whether one entry stands for all offsets of the visible batch, instead of one unit for each.
 cdef inline bint is_run(const FrameHeader* h) noexcept nogil:

@@ -146,8 +146,10 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER:
         # A batch takes at least one offset, even if all of its records are gone.
         return h.last_delta >= 0 if h.visible_size else h.last_delta == -1
-    if h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL:
-        return True  # of timers, which this version does not read
+    if h.kind == KIND_CARRIED_RECORDS:
+        return h.visible_size > 0 and h.held_size == 0 and h.last_delta >= 0
+    if is_timer_carry(h):
+        return h.visible_size == 0 and h.held_size > 0
     return payload == 0 or not is_read(h.kind)
 
 
@@ -160,7 +162,7 @@ cdef bint _batch_is_whole(const uint8_t* p, int32_t size) noexcept nogil:
 
 cdef bint _agrees(const FrameHeader* h, const uint8_t* batch) noexcept nogil:
     """Whether the visible batch and the frame header agree on its offsets."""
-    if h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER:
+    if not has_records(h.kind):
         return True
     return (
         load_i64(batch + BATCH_AT_BASE_OFFSET) == h.base_offset
@@ -181,7 +183,7 @@ cdef int64_t DUE_MS_END = 1LL << 48    # the year 10889, the limit of the due qu
 
 
 cdef int _check_timer_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """Check the table entries of an accept frame.
+    """Check the table entries of an accept frame, or of a carry frame of timers.
 
     They must fit into the tables, point into the frame, have due times in range, and use only known
     features.
@@ -244,6 +246,14 @@ cdef int _check_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
         return _check_timer_tables(p, h)
     if h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
         return _check_completed_table(p, h)
+    if is_timer_carry(h):
+        if h.timer_count == 0 or h.cancel_count:
+            return FRAME_BAD_TABLE
+        return _check_timer_tables(p, h)
+    if h.kind == KIND_CARRIED_RECORDS and (
+        h.tables_size != CARRIED_ORIGIN_SIZE or not 0 <= original_pos(p) < h.position
+    ):
+        return FRAME_BAD_TABLE
     if h.timer_count or h.cancel_count:
         return FRAME_BAD_TABLE
     return FRAME_OK
@@ -293,8 +303,8 @@ cdef int _check_meaning(const uint8_t* p, const FrameHeader* h) noexcept nogil:
         return FRAME_NEWER_VERSION
     if not is_read(h.kind):
         return FRAME_OK if h.flags & FRAME_FLAG_OPTIONAL else FRAME_NEWER_VERSION
-    if (h.kind == KIND_CARRY) != ((h.flags & FRAME_FLAG_CONTROL) != 0):
-        return FRAME_NEWER_VERSION  # a carry frame of timers, or control values elsewhere
+    if h.flags & FRAME_FLAG_CONTROL and h.kind != KIND_CARRY:
+        return FRAME_NEWER_VERSION
     return _check_tables(p, h)
 
 

@@ -18,6 +18,9 @@ cdef class CheckedProjections(Projections):
     # topics stay in it.
     cdef CancelledTimers waiting
     cdef int fault(self, int64_t pos, str expected, str found) except -1
+    cdef int _apply_carried(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1
 
 cdef class LogCheck(LogScan):
     cdef CheckedProjections checked
@@ -29,6 +32,7 @@ cdef class LogCheck(LogScan):
     cdef int64_t last_mark
     cdef bint _has_damage_here(self)
     cdef int _check_order(self, const FrameHeader* h) except -1
+    cdef bint _check_carried(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _check_deliver_times(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef bint _check_records(
         self, Partition partition, const FrameHeader* h, const uint8_t* p

@@ -12,7 +12,7 @@ Layer 0: no I/O.
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
-from _core.log.frames cimport FrameHeader
+from _core.log.frames cimport FrameHeader, is_of_partition, is_timer_carry
 from _core.timers.id_index cimport NamedTimer
 from _core.bytes.layout cimport *
 from _core.state.scan cimport LogScan
@@ -43,6 +43,58 @@ cdef class CheckedProjections(Projections):
         self.fault_count += 1
         if len(self.faults) < FAULTS_KEPT:
             self.faults.append((pos, expected, found))
+        return 0
+
+    cdef int apply(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
+    ) except -1:
+        cdef int64_t end = h.base_offset + h.last_delta + 1
+        if is_timer_carry(h):
+            return self._apply_carried(partition, h, p)
+        if h.kind != KIND_CARRIED_RECORDS:
+            return Projections.apply(self, partition, h, p, live)
+        if end > partition.next_offset:
+            self.fault(
+                h.position + AT_BASE_OFFSET,
+                f"offsets below the next one of {partition.topic.name}/{partition.index}, "
+                f"{partition.next_offset}",
+                f"offsets {h.base_offset} to {end - 1}",
+            )
+        return 0
+
+    cdef int _apply_carried(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p
+    ) except -1:
+        """Apply a carry frame: a timer that is known only changes its place. One whose accept frame
+        is not in the log any more is pending from here on.
+        """
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef int64_t accept_pos, last_pos = -1
+        cdef int32_t i, index, last_index = -1
+        for i in range(h.timer_count):
+            accept_pos = load_i64(entry + TIMER_AT_ACCEPT_POS)
+            index = load_i32(entry + TIMER_AT_INDEX)
+            at = h.position + (entry - p)
+            if (
+                accept_pos < last_pos or (accept_pos == last_pos and index <= last_index)
+                or accept_pos >= h.position
+            ):
+                self.fault(
+                    at, f"timers in the order of their ids, accepted before {h.position}",
+                    f"record {index} of the frame at {accept_pos}",
+                )
+            elif self.waiting.holds(accept_pos, index):
+                pass
+            elif self._is_gone(accept_pos, index):
+                self.waiting.cancel(accept_pos, index)
+                Projections._apply_timer(self, partition, h, p, entry)
+            else:
+                self.fault(
+                    at, "a timer that is pending in its partition",
+                    f"it carries record {index} of the frame at {accept_pos}, which is not pending",
+                )
+            last_pos, last_index = accept_pos, index
+            entry += TIMER_ENTRY_SIZE
         return 0
 
     cdef int _apply_timer(
@@ -87,6 +139,7 @@ cdef class CheckedProjections(Projections):
             accept_pos = load_i64(completed_entry(p, i) + COMPLETED_AT_ACCEPT_POS)
             index = load_i32(completed_entry(p, i) + COMPLETED_AT_INDEX)
             if self._is_gone(accept_pos, index):
+                self.waiting._discard(accept_pos, index)    # it may have been carried
                 continue
             if pending > 0 and self.waiting._discard(accept_pos, index):
                 pending -= 1
@@ -141,7 +194,7 @@ cdef class LogCheck(LogScan):
         self._check_order(h)
         if h.kind == KIND_TOPIC:
             self.declared.add(h.topic_id)
-        if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
+        if is_of_partition(h):
             if h.topic_id not in self.declared and not self._has_damage_here():
                 self.checked.fault(
                     h.position + AT_TOPIC_ID,
@@ -177,8 +230,10 @@ cdef class LogCheck(LogScan):
     ) except -1:
         """Check a frame with records; False if the projections cannot apply it."""
         cdef int64_t gap = h.base_offset - partition.next_offset
-        if h.kind == KIND_ACCEPT and h.timer_count:
+        if h.timer_count and (h.kind == KIND_ACCEPT or is_timer_carry(h)):
             self._check_deliver_times(h, p)
+        if h.kind == KIND_CARRIED_RECORDS:
+            return self._check_carried(h, p)
         if h.visible_size == 0 and h.record_count == 0 and h.kind != KIND_DELIVER:
             return True
         place = f"of {partition.topic.name}/{partition.index}"
@@ -210,6 +265,23 @@ cdef class LogCheck(LogScan):
                 h.position + FRAME_HEADER_SIZE + h.tables_size + BATCH_AT_LEADER_EPOCH,
                 f"the epoch {h.epoch} of its frame as leader epoch of the batch", "another one",
             )
+        return True
+
+    cdef bint _check_carried(self, const FrameHeader* h, const uint8_t* p) except -1:
+        """Check a frame of carried records, which keep the leader epoch of their first frame."""
+        cdef const uint8_t* batch = p + FRAME_HEADER_SIZE + h.tables_size
+        cdef int32_t epoch = load_i32(batch + BATCH_AT_LEADER_EPOCH)
+        if epoch > h.epoch:
+            self.checked.fault(
+                h.position + (batch - p) + BATCH_AT_LEADER_EPOCH,
+                f"a leader epoch of at most {h.epoch}, that of its frame", f"{epoch}",
+            )
+        if h.record_count > <int64_t>h.last_delta + 1:
+            self.checked.fault(
+                h.position + AT_RECORD_COUNT, f"at most {h.last_delta + 1} records",
+                f"{h.record_count}",
+            )
+            return False
         return True
 
     cdef int _check_deliver_times(self, const FrameHeader* h, const uint8_t* p) except -1:

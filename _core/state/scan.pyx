@@ -21,7 +21,7 @@ from libc.string cimport memcpy
 
 from _core.log.frames cimport (
     FRAME_BAD_SIZE, FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame,
-    decode_header, frame_size, is_read,
+    decode_header, frame_size, is_of_partition, is_read,
 )
 from _core.log.frames import FAULTS
 from _core.bytes.layout cimport *
@@ -420,11 +420,13 @@ cdef class LogScan:
         cdef Topic topic
         if h.kind == KIND_BLANK or not is_read(h.kind):
             return 0  # an optional frame of an unknown kind is ignored
-        if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
+        if is_of_partition(h):
             topic = self._topic_of(h)
             if topic is None:
                 return 0
-            if h.visible_size and h.base_offset < topic.partitions[h.partition].next_offset:
+            if h.kind != KIND_CARRIED_RECORDS and h.visible_size and (
+                h.base_offset < topic.partitions[h.partition].next_offset
+            ):
                 # Either a later verdict frame declares it lost and its offsets were assigned again,
                 # or the reason is unknown. In both cases it must not be served.
                 self._add_damage(h.position, h.position + h.size, _OFFSETS_REUSED)

@@ -76,6 +76,11 @@ cdef inline void put_i64(ColumnData* c, int64_t value) noexcept nogil:
     _note_validity(c, True)
 
 
+# Overwrites the value that has been appended last.
+cdef inline void replace_i64(ColumnData* c, int64_t value) noexcept nogil:
+    (<int64_t*>(c.data.data + c.data.size - 8))[0] = value
+
+
 cdef inline void put_i32(ColumnData* c, int32_t value) noexcept nogil:
     (<int32_t*>(c.data.data + c.data.size))[0] = value
     c.data.size += 4

@@ -15,11 +15,13 @@ from _core.bytes.layout import (
     BATCH_HEADER_SIZE,
     CANCEL_ENTRY_SIZE,
     COMPLETED_ENTRY_SIZE,
+    FRAME_FLAG_CONTROL,
     FRAME_FLAG_MIXED_TAGS,
     FRAME_FLAG_OPTIONAL,
     FRAME_HEADER_SIZE,
     KIND_ACCEPT,
     KIND_CANCEL,
+    KIND_CARRIED_RECORDS,
     KIND_CARRY,
     KIND_DELIVER,
     KIND_EPOCH,
@@ -59,6 +61,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIii8x")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
 _COMPLETED: Final = struct.Struct(">qiBBxxIiq")
+_CARRIED_ORIGIN: Final = struct.Struct(">qq")
 
 _CANCELLATIONS: Final = {1: "cancel", 2: "delivered"}
 
@@ -144,12 +147,26 @@ class Frame:
             item["tags_mask" if flags & FRAME_FLAG_MIXED_TAGS else "tags_code"] = header["tags"]
         if flags & FRAME_FLAG_OPTIONAL:
             item["optional"] = True
-        return item
+        return item | self.carried_origin()
 
     # Parts
 
     def _tables(self) -> memoryview:
         return self.data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + self.header["tables_size"]]
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether it accepted or carried timers."""
+        is_control = self.header["flags"] & FRAME_FLAG_CONTROL
+        is_of_timers = self.kind == KIND_ACCEPT or (self.kind == KIND_CARRY and not is_control)
+        return is_of_timers and self.header["timer_count"] > 0
+
+    def carried_origin(self) -> Item:
+        """Return where records were held first and when they were carried; {} for other frames."""
+        if self.kind != KIND_CARRIED_RECORDS:
+            return {}
+        original_pos, carried_at = _CARRIED_ORIGIN.unpack_from(self.data, FRAME_HEADER_SIZE)
+        return {"original_position": original_pos, "carried_at": carried_at}
 
     def payload(self) -> Item | None:
         """Return the decoded payload of a control frame; None for other frames.
@@ -157,16 +174,16 @@ class Frame:
         Raises:
             CorruptionError: it cannot be decoded.
         """
-        decode = _DECODERS.get(self.kind)
+        decode = None if self.has_timers else _DECODERS.get(self.kind)
         return None if decode is None else decode(bytes(self._tables()))
 
     def timers(self, wanted: Collection[int] | None = None) -> list[Item]:
-        """Return the timer table of an accept frame, with the held record of each timer.
+        """Return the timer table of an accept or carry frame, with the held record of each timer.
 
         Args:
             wanted: the numbers of those to return; None for all.
         """
-        if self.kind != KIND_ACCEPT or not self.header["timer_count"]:
+        if not self.has_timers:
             return []
         held = iter(self._held_records(wanted))
         found = []

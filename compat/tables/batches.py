@@ -89,7 +89,8 @@ class ScanTask:
         topics: the topics that are selected.
         selection: rows outside it may be left out.
         salt: salt of the frames.
-        outcomes: of the timers that each range accepted; empty for other tables.
+        outcomes: of the timers that frames of each range hold; empty for other tables.
+        left_out: positions of frames that have no rows, see `RowScan`.
         verifies: check the CRCs of batches.
         fails_on_loss: raise an error where frames cannot be read; otherwise pass over them.
     """
@@ -102,7 +103,8 @@ class ScanTask:
     topics: Topics
     selection: Selection
     salt: int
-    outcomes: tuple[bytes, ...]
+    outcomes: tuple[bytes, ...] = ()
+    left_out: bytes = b""
     verifies: bool = True
     fails_on_loss: bool = True
 
@@ -163,6 +165,7 @@ class ScanTask:
             outcomes=tuple(self.outcomes[place] for place in places if self.outcomes),
             kinds=_KINDS,
             takes_others=selection.topics is None,
+            left_out=self.left_out,
         )
 
     def _with_segment(self, start: int, end: int) -> tuple[int, int, int, int]:

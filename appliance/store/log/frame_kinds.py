@@ -56,9 +56,6 @@ def newer_frame_error(path: Path, offset: int, header: bytes) -> FormatVersionEr
         name = KIND_NAMES.get(fields["kind"])
         found = f"a frame of kind {fields['kind']}" + (f", {name}," if name else "")
         known = "does not know that kind"
-    elif fields["kind"] == KIND_CARRY and not fields["flags"] & FRAME_FLAG_CONTROL:
-        found = "a carry frame of timers"
-        known = "does not know that kind"
     elif fields["flags"] & FRAME_FLAG_CONTROL and fields["kind"] != KIND_CARRY:
         found = "a frame with the flag control that is no carry frame"
         known = "does not know that kind"

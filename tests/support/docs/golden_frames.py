@@ -398,7 +398,7 @@ FRAMES: Final[dict[str, Golden]] = {
         SECOND_FRAME_POS, _rig_frame(_send(named_and_cancels()), _deliver_after(MINUTE_MS))
     ),
     "cancel": Golden(4096, _cancel, is_model=True),
-    "carry_timers": Golden(8192, _carry_timers, is_model=True, is_reserved=True),
+    "carry_timers": Golden(8192, _carry_timers, is_model=True),
     "carry_control": Golden(16_384, _carry_control, is_model=True),
     "topic": Golden(0, _control(model.TOPIC, control.encode_topic(TOPIC_FRAME), topic_id=TOPIC_ID)),
     "topic_deleted": Golden(
@@ -416,7 +416,7 @@ FRAMES: Final[dict[str, Golden]] = {
     "txn": Golden(
         0, _control(model.TXN, txn.encode_txn(TXN_COMMIT)), is_model=True, is_reserved=True
     ),
-    "carried_records": Golden(24_576, _carried_records, is_model=True, is_reserved=True),
+    "carried_records": Golden(24_576, _carried_records, is_model=True),
     "head": Golden(0, _control(model.HEAD, control.encode_head(HEAD_FRAME))),
     "verdict": Golden(0, _control(model.VERDICT, control.encode_verdict(VERDICT_FRAME))),
     "epoch": Golden(0, _control(model.EPOCH, control.encode_epoch(EPOCH_FRAME))),

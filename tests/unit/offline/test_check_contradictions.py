@@ -281,7 +281,7 @@ def test_a_next_producer_id_that_falls(log: Log) -> None:
     assert only_fault(log) == (pos + 160, expected, "1000")
 
 
-RESERVED: Final = (model.TXN, *range(model.ACCESS_CONTROL, 20), 77)
+RESERVED: Final = (model.TXN, *range(model.ACCESS_CONTROL, model.CARRIED_RECORDS), 77)
 
 
 @pytest.mark.parametrize("kind", RESERVED)

@@ -104,10 +104,6 @@ NEWER_FRAMES: Final[dict[str, tuple[dict[str, Any], str]]] = {
         {"kind": model.ACCESS_CONTROL},
         "a frame of kind 14, access control, at byte {}; this latermq does not know that kind",
     ),
-    "carry": (
-        {"kind": model.CARRY},
-        "a carry frame of timers at byte {}; this latermq does not know that kind",
-    ),
     "txn": (
         {"kind": model.TXN},
         "a frame of kind 9, txn, at byte {}; this latermq does not know that kind",
