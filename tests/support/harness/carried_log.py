@@ -24,6 +24,7 @@ from tests.support.harness.tables import planned, rows_of
 from tests.support.oracles import frames_model as model
 from tests.support.oracles.tables_model import TOPICS, UsedBroker
 from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.values.carry_payloads import CarriedValue, encode_carry
 from tests.support.values.kafka_records import Record, delay
 
 PATHS: Final = DataPaths(DATA_DIR)
@@ -161,10 +162,26 @@ class CarriedLog:
         self.advance()
         for topic_id in list(self.plan.state.projections.topics_by_id):
             self._declare(topic_id)
+        self._carry_epochs()
         self._carry_timers(cut)
         for frame in list(self.frames(end=cut)):
             if frame.header["record_count"]:
                 self.carry_records(frame)
+
+    def _carry_epochs(self) -> None:
+        values = [
+            CarriedValue(
+                model.EPOCH,
+                0,
+                control.encode_epoch(control.EpochFrame(epoch, pos, self.plan.state.cluster)),
+            )
+            for epoch, pos in self.plan.state.epochs.all()
+        ]
+        self.append(
+            model.control_frame(
+                model.CARRY, encode_carry(values), store_time=self.now_ms, flags=model.CONTROL
+            )
+        )
 
     def _carry_timers(self, cut: int) -> None:
         pending: dict[tuple[int, int], dict[tuple[int, int], Item]] = {}

@@ -37,6 +37,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "unit/offsets/test_offset_crashes.py": 10,
     "unit/perf/test_clients.py": 18,
     "unit/offline/test_dump_carried.py": 5,
+    "unit/pipeline/test_carried_facts.py": 25,
     "unit/pipeline/test_target.py": 8,
     "unit/store/test_call_failures.py": 110,
     "unit/store/test_crash_mutants.py": 7,
