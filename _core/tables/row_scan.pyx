@@ -316,8 +316,12 @@ cdef class RowScan:
         cdef int64_t i
         cdef bint puts = is_wanted(self, COLUMN_HEADERS)
         found.due_ms = found.accepted_ms = -1
-        if r.header_count:
-            take_varint(&c)
+        if r.header_count == 0:
+            if puts:
+                put_end(&self.columns[COLUMN_HEADERS], self.columns[HEADER_KEY].length)
+                self.columns[COLUMN_HEADERS].length += 1
+            return 0
+        take_varint(&c)
         for i in range(r.header_count):
             if not next_header(&c, &key, &value):
                 with gil:

@@ -22,9 +22,8 @@ from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MIB
 from compat.kafka.protocol.codecs import decompress
 from compat.tables.log_reader import LogReader, SegmentGoneError
-from compat.tables.plan import Topics
 from compat.tables.schema import HEADERS, schema_of
-from compat.tables.selection import Selection
+from compat.tables.selection import Selection, Topics
 
 BATCH_ROWS: Final = 64 * 1024
 BATCH_BYTES: Final = 4 * MIB

@@ -22,13 +22,17 @@ from appliance.store.recovery.log_knowledge import LogKnowledge
 from appliance.system.files import FileSystem
 from appliance.units import MIB
 from compat.tables.log_reader import LogReader
-from compat.tables.selection import ANY, NOTHING_READ, ReadBefore, Selection, may_overlap
+from compat.tables.selection import (
+    ANY,
+    NOTHING_READ,
+    ReadBefore,
+    Selection,
+    Topics,
+    may_overlap,
+)
 
 ZONE_BYTES: Final = 4 * MIB
 SLICE_BYTES: Final = 64 * MIB
-
-Topics = dict[int, tuple[bytes, list[int]]]
-"""By topic id: the name, and the first offset that is kept of each partition."""
 
 Damage = tuple[int, int, str]
 """From, to, and what is wrong there."""

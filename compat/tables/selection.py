@@ -8,6 +8,9 @@ Bounds = tuple[int | None, int | None]
 
 ANY: Final[Bounds] = (None, None)
 
+Topics = dict[int, tuple[bytes, list[int]]]
+"""By topic id: the name, and the first offset that is kept of each partition."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:

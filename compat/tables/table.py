@@ -13,9 +13,9 @@ from appliance.errors import ConfigError
 from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MIB
 from compat.tables.batches import DataLossError, LiteralTask, ScanTask, Task
-from compat.tables.plan import Plan, Topics, Zone
+from compat.tables.plan import Plan, Zone
 from compat.tables.schema import schema_of
-from compat.tables.selection import ANY, NOTHING_READ, ReadBefore, Selection
+from compat.tables.selection import ANY, NOTHING_READ, ReadBefore, Selection, Topics
 
 SPLIT_BYTES: Final = 128 * MIB
 """Bytes of the log in one task."""

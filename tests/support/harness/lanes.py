@@ -121,8 +121,8 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
         "test_whatever_a_broker_does_its_states_follow_from_its_log": 1.1,
     },
     "unit/offline/test_export.py": {
-        "test_a_segment_that_goes_away_meanwhile_is_reported_by_a_process": 1.3,
-        "test_processes_share_the_work": 3,
+        "test_a_segment_that_goes_away_meanwhile_is_reported_by_a_thread": 1.3,
+        "test_threads_share_the_work": 1,
     },
     "unit/offline/test_offline_commands.py": {
         "test_a_killed_broker_leaves_what_is_whole": 8,
