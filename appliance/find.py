@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from _core.bytes.layout import KIND_ACCEPT, KIND_CANCEL, KIND_DELIVER
+from _core.bytes.layout import (
+    KIND_ACCEPT,
+    KIND_CANCEL,
+    KIND_CARRIED_RECORDS,
+    KIND_CARRY,
+    KIND_DELIVER,
+)
 from _core.queue.partition import Topic
 from _core.tables import key_scan
 from _core.tables.key_scan import PLACE_CANCEL, PLACE_COMPLETED, PLACE_RECORD, PLACE_TIMER
@@ -51,7 +57,7 @@ class FindRequest:
     Attributes:
         key: of records, delivered or held.
         user_id: of timers: what was accepted, cancelled and delivered under that id.
-        position: log position of a frame.
+        position: log position of a frame; of one that is freed, what was carried out of it.
         offset: of a visible record; `topic` and `partition` are given as well.
         topic: name of a topic; None for all.
         partition: one partition of each topic; None for all.
@@ -122,6 +128,8 @@ class Finder:
         self._topics = topics
         self._decompress = decompress
         self._unpacked_max = unpacked_max
+        self._carried: set[tuple[int, ...]] = set()
+        """Carried timers and records of the answers so far."""
 
     def find(self, request: FindRequest, *, goes_on: Callable[[], bool]) -> FindAnswer:
         """Find the next items.
@@ -134,7 +142,9 @@ class Finder:
             FindError: the request cannot be answered; the error says why.
             StorageError: the log cannot be read.
         """
-        if request.position is not None:
+        if request.after is None:
+            self._carried.clear()
+        if request.position is not None and request.position >= self._part.start:
             return self._at(request)
         topics = self._ids_of(request.topic)
         query = KeyQuery(
@@ -143,6 +153,7 @@ class Finder:
             topics=topics,
             partition=request.partition,
             offset=request.offset,
+            origin=request.position,
             stored=request.stored,
         )
         start, skipped = _read_token(request.after)
@@ -161,6 +172,12 @@ class Finder:
             next=None if found.next_pos is None else str(found.next_pos),
         )
         self._add_items(answer, found.hits, start, skipped, request.limit)
+        if request.position is not None and not answer.found and answer.next is None:
+            raise FindError(
+                "unknown",
+                f"position {request.position} is below {self._part.start}, where the log begins, "
+                "and nothing was carried out of it",
+            )
         return answer
 
     def _ids_of(self, name: str | None) -> frozenset[int]:
@@ -185,7 +202,8 @@ class Finder:
                 if len(answer.found) >= limit or answer.size_bytes >= FOUND_MAX_BYTES:
                     answer.next = f"{pos}.{done}"
                     return
-                answer.add(item)
+                if not self._comes_before(frame, item):
+                    answer.add(item)
 
     def _frame(self, pos: int) -> Frame:
         data = self._part.frame_at(pos)
@@ -197,10 +215,6 @@ class Finder:
         """Return what the frame at a position holds."""
         pos = request.position
         assert pos is not None
-        if pos < self._part.start:
-            raise FindError(
-                "unknown", f"position {pos} is below {self._part.start}, where the log begins"
-            )
         if pos >= self._part.end:
             raise FindError("unknown", f"position {pos} is not below {self._part.end}, the end")
         data = self._part.frame_at(pos)
@@ -218,6 +232,21 @@ class Finder:
         if len(places) > request.limit:
             answer.next = f"{pos}.{first + request.limit}"
         return answer
+
+    def _comes_before(self, frame: Frame, item: Item) -> bool:
+        """Return whether a carried record or timer is in a frame of the log before this one."""
+        name: tuple[int, ...]
+        if frame.kind == KIND_CARRIED_RECORDS:
+            origin = item["original_position"]
+            name = frame.topic_id, frame.header["partition"], item.get("offset", -1)
+        elif frame.kind == KIND_CARRY:
+            origin, name = item["accept_position"], (item["accept_position"], item["index"])
+        else:
+            return False
+        if name in self._carried:
+            return True
+        self._carried.add(name)
+        return origin >= self._part.start and self._part.frame_at(origin) is not None
 
     # Items
 
@@ -243,9 +272,9 @@ class Finder:
                 "topic": None if topic is None else topic.name,
                 "partition": partition,
                 **item,
-                "stored_at": header["store_time_ms"],
+                "stored_at": _stored_at(frame, item),
                 "position": frame.pos,
-            }
+            } | frame.carried_origin()
 
     def _part_of(self, frame: Frame, place: int, numbers: set[int]) -> dict[int, Item]:
         """Decode those of the records or entries of a frame that are wanted, and no other."""
@@ -270,6 +299,15 @@ class Finder:
         return found if len(found) == len(numbers) else found[:1] * len(numbers)
 
 
+def _stored_at(frame: Frame, item: Item) -> int:
+    """Return when a record was stored; of a carried timer its record says when it was accepted."""
+    if frame.kind == KIND_CARRY:
+        for name, value in item.get("headers", ()):
+            if name == b"x-accepted-at" and value is not None and value.isdigit():
+                return int(value)
+    return int(frame.header["store_time_ms"])
+
+
 def _places_in(frame: Frame, offset: int | None) -> list[tuple[int, int]]:
     """Return all places of a frame, or those that may have an offset."""
     header = frame.header
@@ -279,7 +317,7 @@ def _places_in(frame: Frame, offset: int | None) -> list[tuple[int, int]]:
             return [(PLACE_RECORD, offset - header["base_offset"])]
         return [(PLACE_RECORD, n) for n in range(count)]
     places = [(PLACE_RECORD, n) for n in range(count)]
-    if frame.kind == KIND_ACCEPT:
+    if frame.has_timers or frame.kind == KIND_ACCEPT:
         places += [(PLACE_TIMER, n) for n in range(timers)]
         places += [(PLACE_CANCEL, n) for n in range(header["cancel_count"])]
     elif frame.kind == KIND_CANCEL:

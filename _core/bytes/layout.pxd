@@ -60,7 +60,7 @@ cpdef enum:
     KIND_ACCEPT = 1
     KIND_DELIVER = 2
     KIND_CANCEL = 3
-    KIND_CARRY = 4                # what lives in segments that are about to be freed
+    KIND_CARRY = 4                # of timers or, with FRAME_FLAG_CONTROL, of control values
     KIND_TOPIC = 5
     KIND_OFFSET = 6
     KIND_PRODUCER = 7

@@ -149,7 +149,7 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
     if h.kind == KIND_CARRIED_RECORDS:
         return h.visible_size > 0 and h.held_size == 0 and h.last_delta >= 0 and h.base_offset >= 0
     if is_timer_carry(h):
-        return h.visible_size == 0
+        return h.visible_size == 0 and h.held_size > 0
     return payload == 0 or not is_read(h.kind)
 
 
@@ -244,15 +244,20 @@ cdef int _check_completed_table(const uint8_t* p, const FrameHeader* h) noexcept
 
 
 cdef int _check_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    if h.kind == KIND_ACCEPT or is_timer_carry(h):
+    if h.kind == KIND_ACCEPT:
         return _check_timer_tables(p, h)
     if h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
         return _check_completed_table(p, h)
+    if is_timer_carry(h):
+        if h.timer_count == 0 or h.cancel_count:
+            return FRAME_BAD_TABLE
+        return _check_timer_tables(p, h)
+    if h.kind == KIND_CARRIED_RECORDS and (
+        h.tables_size != CARRIED_ORIGIN_SIZE or not 0 <= original_pos(p) < h.position
+    ):
+        return FRAME_BAD_TABLE
     if h.timer_count or h.cancel_count:
         return FRAME_BAD_TABLE
-    if h.kind == KIND_CARRIED_RECORDS:
-        if h.tables_size != CARRIED_ORIGIN_SIZE or not 0 <= original_pos(p) < h.position:
-            return FRAME_BAD_TABLE
     return FRAME_OK
 
 
@@ -301,7 +306,7 @@ cdef int _check_meaning(const uint8_t* p, const FrameHeader* h) noexcept nogil:
     if not is_read(h.kind):
         return FRAME_OK if h.flags & FRAME_FLAG_OPTIONAL else FRAME_NEWER_VERSION
     if h.flags & FRAME_FLAG_CONTROL and h.kind != KIND_CARRY:
-        return FRAME_NEWER_VERSION  # control values elsewhere
+        return FRAME_NEWER_VERSION
     return _check_tables(p, h)
 
 

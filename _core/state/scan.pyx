@@ -27,7 +27,7 @@ from libc.string cimport memcpy
 
 from _core.log.frames cimport (
     FRAME_BAD_SIZE, FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame,
-    decode_header, frame_size, has_records, is_of_partition, is_read,
+    decode_header, frame_size, is_of_partition, is_read,
 )
 from _core.log.frames import FAULTS
 from _core.bytes.layout cimport *

@@ -70,10 +70,25 @@ cdef inline void _note_validity(ColumnData* c, bint is_valid) noexcept nogil:
     c.length += 1
 
 
+# As `_note_validity`, for as many values.
+cdef inline void _note_valid(ColumnData* c, int64_t count) noexcept nogil:
+    cdef int64_t i
+    if c.null_count == 0:
+        c.length += count
+        return
+    for i in range(count):
+        _note_validity(c, True)
+
+
 cdef inline void put_i64(ColumnData* c, int64_t value) noexcept nogil:
     (<int64_t*>(c.data.data + c.data.size))[0] = value
     c.data.size += 8
     _note_validity(c, True)
+
+
+# Overwrites the value that has been appended last.
+cdef inline void replace_i64(ColumnData* c, int64_t value) noexcept nogil:
+    (<int64_t*>(c.data.data + c.data.size - 8))[0] = value
 
 
 cdef inline void put_i32(ColumnData* c, int32_t value) noexcept nogil:
@@ -108,26 +123,52 @@ cdef inline void put_octets(ColumnData* c, const uint8_t* p, int64_t size) noexc
 
 # Repeats a value, as the columns of a frame's own fields do.
 cdef inline void repeat_i64(ColumnData* c, int64_t value, int64_t count) noexcept nogil:
+    cdef int64_t* p = <int64_t*>(c.data.data + c.data.size)
     cdef int64_t i
     for i in range(count):
-        put_i64(c, value)
+        p[i] = value
+    c.data.size += 8 * count
+    _note_valid(c, count)
 
 
 cdef inline void repeat_i32(ColumnData* c, int32_t value, int64_t count) noexcept nogil:
+    cdef int32_t* p = <int32_t*>(c.data.data + c.data.size)
     cdef int64_t i
     for i in range(count):
-        put_i32(c, value)
+        p[i] = value
+    c.data.size += 4 * count
+    _note_valid(c, count)
 
 
 cdef inline int repeat_octets(
     ColumnData* c, const uint8_t* p, int64_t size, int64_t count
 ) except -1 nogil:
-    cdef int64_t i
-    if size > 0 and count > 0:
-        if count > (INT32_MAX - c.data.size) // size:
-            with gil:
-                refuse_size()
-        reserve(&c.data, size * count)
+    cdef int64_t i, done, end
+    cdef uint8_t* data
+    cdef int32_t* ends
+    if size <= 0:
+        for i in range(count):
+            put_octets(c, p, size)
+        return 0
+    if count <= 0:
+        return 0
+    if count > (INT32_MAX - c.data.size) // size:
+        with gil:
+            refuse_size()
+    data = reserve(&c.data, size * count)
+    memcpy(data, p, size)
+    done = size
+    while done < size * count:    # twice as many with each copy
+        end = min(done, size * count - done)
+        memcpy(data + done, data, end)
+        done += end
+    if c.offsets.size == 0:
+        (<int32_t*>c.offsets.data)[0] = 0
+        c.offsets.size = 4
+    ends = <int32_t*>(c.offsets.data + c.offsets.size)
     for i in range(count):
-        put_octets(c, p, size)
+        ends[i] = <int32_t>(c.data.size + (i + 1) * size)
+    c.offsets.size += 4 * count
+    c.data.size += size * count
+    _note_valid(c, count)
     return 0

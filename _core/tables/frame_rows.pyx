@@ -3,7 +3,7 @@
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t
 
 from _core.bytes.layout cimport *
-from _core.log.frames cimport FrameHeader, is_run
+from _core.log.frames cimport FrameHeader, has_records, is_run
 from _core.tables.columns cimport null_i64, put_i64, repeat_i32, repeat_i64, repeat_octets
 from _core.tables.row_scan cimport *
 
@@ -89,7 +89,7 @@ cdef class QueueRows(RowScan):
 
     cdef bint _takes(self, const FrameHeader* h) except -1:
         return (
-            (h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER) and h.visible_size > 0
+            has_records(h.kind) and h.visible_size > 0
             and not is_run(h) and h.base_offset + h.last_delta >= self.start_offset
             and holds(&self.stored, h.store_time_ms)
         )

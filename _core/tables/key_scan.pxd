@@ -31,6 +31,8 @@ cdef class KeyRows(FrameWalk):
     cdef int64_t last_stored
     cdef int _put(self, int kind, const uint8_t* p, int64_t size, int64_t pos) except -1 nogil
     cdef int64_t _place_of(self, int32_t topic_id) noexcept nogil
+    cdef int _note_accepted(self, const FrameHeader* h, const uint8_t* p) except -1 nogil
+    cdef int _put_origin(self, int64_t origin, int64_t pos) except -1 nogil
 
 
 cdef class KeyMatch(FrameWalk):
@@ -42,6 +44,7 @@ cdef class KeyMatch(FrameWalk):
     cdef object topics
     cdef int32_t partition
     cdef int64_t offset
+    cdef int64_t origin
     cdef int64_t stored_from
     cdef int64_t stored_to
     cdef int64_t hit_max
@@ -49,5 +52,7 @@ cdef class KeyMatch(FrameWalk):
     cdef Buf taken                    # topic ids as int32_t, ascending
     cdef bint takes_all
     cdef int _hit(self, int64_t pos, int place, int number) except -1 nogil
+    cdef int _take_timers(self, const FrameHeader* h, const uint8_t* p) except -1 nogil
+    cdef bint _is_in_time(self, int64_t stored_ms) noexcept nogil
     cdef bint _is_record(self, const Record* r) noexcept nogil
     cdef bint _is_id(self, const uint8_t* p, int size) noexcept nogil

@@ -9,6 +9,7 @@ PLACE_COMPLETED: int
 PLACE_CANCEL: int
 HASH_KEY: int
 HASH_ID: int
+HASH_ORIGIN: int
 KEY_ROW_SIZE: int
 
 _Decompress = Callable[[int, memoryview], bytes]
@@ -46,6 +47,7 @@ class KeyMatch(FrameWalk):
         topics: Collection[int] | None = ...,
         partition: int = ...,
         offset: int = ...,
+        origin: int = ...,
         stored: tuple[int | None, int | None] = ...,
         hit_max: int = ...,
     ) -> Self: ...

@@ -10,7 +10,7 @@ from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp
 
 from _core.bytes.batch cimport ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, Record, next_record
 from _core.bytes.borrowed cimport Borrowed
@@ -20,8 +20,11 @@ from _core.bytes.octets cimport (
     Cursor, cursor_of, load_i16, load_i32, load_i64, load_u16, load_u32, load_u64, store_u64,
 )
 from _core.log.frames cimport (
-    FRAME_OK, FrameHeader, check_frame, check_head, decode_header,
+    FRAME_OK, FrameHeader, check_frame, check_head, decode_header, has_records, is_timer_carry,
+    original_pos,
 )
+from _core.tables.delay_headers cimport accepted_ms_of
+from _core.tables.key_sort cimport Row, sort_rows
 from _core.timers.id_index cimport siphash
 
 # Where in a frame a hit is.
@@ -35,6 +38,7 @@ cpdef enum:
 cpdef enum:
     HASH_KEY = 1
     HASH_ID = 2
+    HASH_ORIGIN = 3       # of where a carried record or timer was first held, 8 bytes, big-endian
 
 cpdef enum:
     KEY_ROW_SIZE = 16     # u64 hash, i64 position of the frame, both big-endian
@@ -42,13 +46,7 @@ cpdef enum:
 cdef enum:
     NOT_WHOLE = -1        # results of `_run` besides bytes needed
     PACKED = -3
-    RADIX_BITS = 8
-    RADIX = 1 << RADIX_BITS
     ID_SIZE_MAX = 255
-
-cdef struct Row:
-    uint64_t hash
-    int64_t pos
 
 cdef struct Hit:
     int64_t pos
@@ -57,9 +55,7 @@ cdef struct Hit:
 
 
 cdef inline bint _has_timers(const FrameHeader* h) noexcept nogil:
-    return h.kind == KIND_ACCEPT or (
-        h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL
-    )
+    return h.kind == KIND_ACCEPT or is_timer_carry(h)
 
 
 cdef inline bint _completes(const FrameHeader* h) noexcept nogil:
@@ -67,9 +63,7 @@ cdef inline bint _completes(const FrameHeader* h) noexcept nogil:
 
 
 cdef inline bint _has_records(const FrameHeader* h) noexcept nogil:
-    return h.record_count > 0 and (
-        h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER or h.kind == KIND_CARRIED_RECORDS
-    )
+    return h.record_count > 0 and has_records(h.kind)
 
 
 cdef inline const uint8_t* _visible_of(const FrameHeader* h, const uint8_t* p) noexcept nogil:
@@ -284,7 +278,10 @@ cdef class KeyRows(FrameWalk):
 
     @property
     def stored(self):
-        """The lowest and highest store time of the frames taken; None if there was none."""
+        """The lowest and highest store time of the frames taken; None if there was none.
+
+        Timers of carry frames count with the time at which they were accepted.
+        """
         if self.first_stored > self.last_stored:
             return None
         return self.first_stored, self.last_stored
@@ -306,7 +303,7 @@ cdef class KeyRows(FrameWalk):
         with nogil:
             self.sorted.size = 0
             reserve(&self.sorted, self.rows.size)
-            rows = _sort(<Row*>self.rows.data, <Row*>self.sorted.data, count)
+            rows = sort_rows(<Row*>self.rows.data, <Row*>self.sorted.data, count)
             # The other buffer is free: the rows of the file replace what it holds.
             out = self.rows.data if <const uint8_t*>rows == self.sorted.data else self.sorted.data
             for i in range(count):
@@ -334,10 +331,13 @@ cdef class KeyRows(FrameWalk):
         cdef int64_t place
         cdef Cursor c
         cdef Record r
+        cdef int64_t origin = -1
         cdef int opened
         cdef int32_t i
         self.first_stored = min(self.first_stored, h.store_time_ms)
         self.last_stored = max(self.last_stored, h.store_time_ms)
+        if is_timer_carry(h):
+            self._note_accepted(h, p)
         if not (_has_timers(h) or _completes(h) or _has_records(h)):
             return 0
         place = self._place_of(h.topic_id)
@@ -347,6 +347,9 @@ cdef class KeyRows(FrameWalk):
         if _has_timers(h):
             c = _held_of(h, p)
             for i in range(h.timer_count):
+                if h.kind == KIND_CARRY and load_i64(entry + TIMER_AT_ACCEPT_POS) != origin:
+                    origin = load_i64(entry + TIMER_AT_ACCEPT_POS)
+                    self._put_origin(origin, h.position)
                 if entry[TIMER_AT_ID_SIZE]:
                     name = p + load_u32(entry + TIMER_AT_ID_POS)
                     self._put(HASH_ID, name, entry[TIMER_AT_ID_SIZE], h.position)
@@ -364,8 +367,26 @@ cdef class KeyRows(FrameWalk):
                     self._put(HASH_ID, name, entry[COMPLETED_AT_ID_SIZE], h.position)
                     name += entry[COMPLETED_AT_ID_SIZE]
                 entry += COMPLETED_ENTRY_SIZE
+        elif h.kind == KIND_CARRIED_RECORDS:
+            self._put_origin(original_pos(p), h.position)
         opened = _open_visible(h, p, &c)
         return self._visible(h, &c) if opened == 1 else opened
+
+    cdef int _put_origin(self, int64_t origin, int64_t pos) except -1 nogil:
+        cdef uint8_t name[8]
+        store_u64(name, <uint64_t>origin)
+        return self._put(HASH_ORIGIN, name, 8, pos)
+
+    cdef int _note_accepted(self, const FrameHeader* h, const uint8_t* p) except -1 nogil:
+        """Note when the timers of a carry frame were accepted."""
+        cdef Cursor c = _held_of(h, p)
+        cdef int64_t accepted_ms
+        cdef Record r
+        while next_record(&c, &r):
+            accepted_ms = accepted_ms_of(&r)
+            if accepted_ms >= 0:
+                self.first_stored = min(self.first_stored, accepted_ms)
+        return 0
 
     cdef int _visible(self, const FrameHeader* h, Cursor* c) except -1 nogil:
         cdef Record r
@@ -383,7 +404,8 @@ cdef class KeyMatch(FrameWalk):
 
     def __cinit__(
         self, decompress, uint32_t salt, *, bytes key=None, bytes user_id=None, topics=None,
-        int32_t partition=-1, int64_t offset=-1, stored=(None, None), int64_t hit_max=INT64_MAX
+        int32_t partition=-1, int64_t offset=-1, int64_t origin=-1, stored=(None, None),
+        int64_t hit_max=INT64_MAX
     ):
         """Find nothing yet.
 
@@ -394,7 +416,9 @@ cdef class KeyMatch(FrameWalk):
             topics: ids of the topics wanted, None for all.
             partition: the one wanted, -1 for all.
             offset: that of a visible record; -1 takes any.
-            stored: (from, to) store time of the frame, epoch ms; None for no bound.
+            origin: where carried records and timers were first held; -1 takes any, others as well.
+            stored: (from, to) store time of the frame, or when a carried timer was accepted, epoch
+                ms; None for no bound.
             hit_max: the walk ends with the first frame that reaches this number of hits.
         """
         low, high = stored
@@ -408,6 +432,7 @@ cdef class KeyMatch(FrameWalk):
             _put_numbers(&self.taken, topics)
         self.partition = partition
         self.offset = offset
+        self.origin = origin
         self.stored_from = INT64_MIN if low is None else low
         self.stored_to = INT64_MAX if high is None else high
         self.hit_max = hit_max
@@ -454,10 +479,9 @@ cdef class KeyMatch(FrameWalk):
         cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
         cdef const uint8_t* name
         cdef Cursor c
-        cdef Record r
         cdef int opened
         cdef int32_t i
-        if not self.stored_from <= h.store_time_ms < self.stored_to:
+        if not is_timer_carry(h) and not self._is_in_time(h.store_time_ms):
             return 0
         if self.partition >= 0 and h.partition != self.partition:
             return 0
@@ -466,15 +490,11 @@ cdef class KeyMatch(FrameWalk):
         if self.offset >= 0:
             if not _has_records(h) or not 0 <= self.offset - h.base_offset <= h.last_delta:
                 return 0
+        elif self.origin >= 0 and not is_timer_carry(h):
+            if h.kind != KIND_CARRIED_RECORDS or original_pos(p) != self.origin:
+                return 0
         elif _has_timers(h):
-            c = _held_of(h, p)
-            for i in range(h.timer_count):
-                if not next_record(&c, &r):
-                    break
-                name = p + load_u32(entry + TIMER_AT_ID_POS)
-                if self._is_record(&r) or self._is_id(name, entry[TIMER_AT_ID_SIZE]):
-                    self._hit(h.position, PLACE_TIMER, i)
-                entry += TIMER_ENTRY_SIZE
+            self._take_timers(h, p)
             entry = p + FRAME_HEADER_SIZE + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
             for i in range(h.cancel_count):
                 name = p + load_u32(entry + CANCEL_AT_ID_POS)
@@ -492,6 +512,31 @@ cdef class KeyMatch(FrameWalk):
             return 0
         opened = _open_visible(h, p, &c)
         return self._visible(h, &c) if opened == 1 else opened
+
+    cdef bint _is_in_time(self, int64_t stored_ms) noexcept nogil:
+        return self.stored_from <= stored_ms < self.stored_to
+
+    cdef int _take_timers(self, const FrameHeader* h, const uint8_t* p) except -1 nogil:
+        """Take the timers wanted of an accept or carry frame."""
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* name
+        cdef int64_t accepted_ms
+        cdef Cursor c = _held_of(h, p)
+        cdef Record r
+        cdef int32_t i
+        for i in range(h.timer_count):
+            if not next_record(&c, &r):
+                break
+            name = p + load_u32(entry + TIMER_AT_ID_POS)
+            accepted_ms = accepted_ms_of(&r) if h.kind == KIND_CARRY else -1
+            if (
+                (self._is_record(&r) or self._is_id(name, entry[TIMER_AT_ID_SIZE]))
+                and self._is_in_time(accepted_ms if accepted_ms >= 0 else h.store_time_ms)
+                and (self.origin < 0 or load_i64(entry + TIMER_AT_ACCEPT_POS) == self.origin)
+            ):
+                self._hit(h.position, PLACE_TIMER, i)
+            entry += TIMER_ENTRY_SIZE
+        return 0
 
     cdef int _visible(self, const FrameHeader* h, Cursor* c) except -1 nogil:
         cdef Record r
@@ -531,8 +576,8 @@ def hash_of(bytes secret not None, int kind, bytes name not None):
 
     Args:
         secret: as for `KeyRows`.
-        kind: HASH_KEY or HASH_ID.
-        name: the key or the id.
+        kind: HASH_KEY, HASH_ID or HASH_ORIGIN.
+        name: the key, the id or the position.
 
     Raises:
         ValueError: the secret has another size.
@@ -540,34 +585,3 @@ def hash_of(bytes secret not None, int kind, bytes name not None):
     cdef uint64_t words[2]
     _read_secret(secret, words)
     return _hash(words, kind, <const uint8_t*><const char*>name, len(name))
-
-
-cdef const Row* _sort(Row* rows, Row* other, int64_t count) noexcept nogil:
-    """Sort rows by hash, keeping the order of equal ones; return which of the buffers has them.
-
-    A radix sort from the low byte on: the rows of one position of the log come after those of
-    earlier ones already, so that only the hash is sorted.
-    """
-    cdef int64_t counts[RADIX]
-    cdef int64_t at, i, before, n
-    cdef int step, shift, digit
-    cdef Row* swapped
-    for step in range(64 // RADIX_BITS):
-        shift = step * RADIX_BITS
-        memset(counts, 0, sizeof(counts))
-        for i in range(count):
-            counts[(rows[i].hash >> shift) & (RADIX - 1)] += 1
-        before = 0
-        for digit in range(RADIX):
-            n = counts[digit]
-            counts[digit] = before
-            before += n
-        for i in range(count):
-            digit = (rows[i].hash >> shift) & (RADIX - 1)
-            at = counts[digit]
-            counts[digit] = at + 1
-            other[at] = rows[i]
-        swapped = rows
-        rows = other
-        other = swapped
-    return rows

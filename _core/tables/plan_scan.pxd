@@ -3,12 +3,15 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.log.frames cimport FrameHeader
 from _core.state.check cimport CheckedProjections
 from _core.state.scan cimport LogScan
+from _core.tables.copies cimport Copies
 from _core.tables.timer_outcomes cimport TimerOutcomes
 
 
 cdef class HistoryProjections(CheckedProjections):
     cdef readonly TimerOutcomes outcomes
+    cdef readonly Copies records      # carried ones; their numbers mean nothing
     cdef readonly dict deleted        # by topic id: name and start offsets of each deleted topic
+    cdef dict starts                  # by partition handle: the start offset that was declared
     cdef int64_t now_ms               # the store time of the frame that is applied
     cdef int cancel_state             # what a cancellation makes of the timer that it cancels
 

@@ -12,11 +12,14 @@ from libc.string cimport memset
 
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64
-from _core.log.frames cimport FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_head, head_size
+from _core.log.frames cimport (
+    FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_head, head_size, is_timer_carry, original_pos,
+)
 from _core.log.window cimport LogWindow
 from _core.queue.partition cimport Partition, Topic
 from _core.state.check cimport CheckedProjections, completed_entry
 from _core.state.scan cimport LogScan
+from _core.tables.copies cimport Copies
 from _core.tables.timer_outcomes cimport (
     OUTCOME_CANCELLED, OUTCOME_DELIVERED, OUTCOME_REPLACED, TimerOutcomes,
 )
@@ -32,13 +35,23 @@ cdef class HistoryProjections(CheckedProjections):
 
     Attributes:
         outcomes: all timers so far.
+        records: the carried records so far.
         deleted: (name, start offsets of its partitions) of each deleted topic, by topic id.
     """
 
     def __cinit__(self, *args, **kwargs):
         """Start empty. The arguments are those of `Projections`."""
         self.outcomes = TimerOutcomes()
+        self.records = Copies()
+        self.starts = {}
         self.deleted = {}
+
+    def add_topic(self, Topic topic not None, list offsets not None):
+        """As `Projections.add_topic`; note the start offsets that are declared."""
+        cdef Partition partition
+        CheckedProjections.add_topic(self, topic, offsets)
+        for partition, (start, _, _) in zip(topic.partitions, offsets):
+            self.starts[partition.handle] = max(start, self.starts.get(partition.handle, 0))
 
     def remove_topic(self, Topic topic not None):
         """Remove a topic; note that its pending timers are deleted with it."""
@@ -48,11 +61,35 @@ cdef class HistoryProjections(CheckedProjections):
         self.outcomes.forget_topic(topic.topic_id, self.now_ms)
         CheckedProjections.remove_topic(self, topic)
 
+    cdef int apply(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
+    ) except -1:
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef int64_t origin
+        cdef int32_t i
+        if h.kind == KIND_CARRIED_RECORDS:
+            origin = original_pos(p)
+            is_there = origin >= self.first_known_pos and not self._is_lost(origin)
+            self.records.add(h.position, origin, 0, h.position, origin if is_there else -1)
+            # Where the log begins, a partition seems to begin with the offset that is next then.
+            start = max(self.starts.get(partition.handle, 0), h.base_offset)
+            partition.start_offset = min(partition.start_offset, start)
+        elif is_timer_carry(h):
+            self.cancel_state = OUTCOME_REPLACED
+            for i in range(h.timer_count):
+                self.outcomes.add_copy(
+                    h.position, load_i64(entry + TIMER_AT_ACCEPT_POS),
+                    load_i32(entry + TIMER_AT_INDEX), h.topic_id,
+                )
+                entry += TIMER_ENTRY_SIZE
+        return CheckedProjections.apply(self, partition, h, p, live)
+
     cdef int _apply_timer(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1:
         self.cancel_state = OUTCOME_REPLACED
-        self.outcomes.add(h.position, load_i32(entry + TIMER_AT_INDEX), h.topic_id)
+        if h.kind == KIND_ACCEPT:
+            self.outcomes.add(h.position, load_i32(entry + TIMER_AT_INDEX), h.topic_id)
         return CheckedProjections._apply_timer(self, partition, h, p, entry)
 
     cdef int _apply_cancellation(
@@ -206,7 +243,9 @@ cdef class PlanScan(LogScan):
             z.max_timestamp = max(z.max_timestamp, h.max_timestamp)
         if h.kind == KIND_DELIVER:
             z.delivered += h.timer_count
-        elif h.kind == KIND_ACCEPT and h.timer_count:
+        elif h.timer_count and (h.kind == KIND_ACCEPT or is_timer_carry(h)):
+            if h.kind == KIND_CARRY:
+                z.min_stored = 0    # only the records say when their timers were accepted
             z.timers += h.timer_count
             z.min_due = min(z.min_due, h.min_due_ms)
             z.max_due = max(z.max_due, h.max_due_ms)

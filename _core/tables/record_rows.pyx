@@ -2,7 +2,7 @@
 
 from itertools import accumulate
 
-from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from _core.bytes.batch cimport (
@@ -12,13 +12,14 @@ from _core.bytes.batch cimport (
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u32
-from _core.log.frames cimport FrameHeader
+from _core.log.frames cimport FrameHeader, has_records, is_timer_carry
+from _core.tables.delay_headers cimport DelayHeaders, accepted_ms_of
 from _core.tables.columns cimport (
-    make_room, null_i64, put_i32, put_i64, put_octets, repeat_i32, repeat_octets,
+    make_room, null_i64, put_i32, put_i64, put_octets, repeat_i32, repeat_octets, replace_i64,
 )
 from _core.tables.row_scan cimport *
 from _core.tables.timer_outcomes cimport (
-    OUTCOME_DELETED, OUTCOME_DELIVERED, OUTCOME_PENDING, OUTCOME_SIZE,
+    OUTCOME_DELETED, OUTCOME_DELIVERED, OUTCOME_IS_COPY, OUTCOME_PENDING, OUTCOME_SIZE,
 )
 
 cdef enum:
@@ -113,7 +114,7 @@ cdef class MessageRows(VisibleRows):
     """The visible records, in the order of the log."""
 
     cdef bint _takes(self, const FrameHeader* h) except -1:
-        if h.record_count == 0 or (h.kind != KIND_ACCEPT and h.kind != KIND_DELIVER):
+        if h.record_count == 0 or not has_records(h.kind):
             return False
         if h.base_offset + h.last_delta < self.start_offset or not holds(
             &self.stored, h.store_time_ms
@@ -126,7 +127,10 @@ cdef class MessageRows(VisibleRows):
     cdef int _add_visible(
         self, const FrameHeader* h, const uint8_t* p, const Batch* b, Cursor* c
     ) except -1 nogil:
-        cdef bint reads_headers = _wants_headers(self)
+        cdef bint puts_states = (
+            h.kind == KIND_CARRIED_RECORDS and is_wanted(self, COLUMN_DELAY_STATE)
+        )
+        cdef bint reads_headers = _wants_headers(self) or puts_states
         cdef DelayHeaders delay
         cdef Record r
         cdef int32_t i
@@ -146,22 +150,38 @@ cdef class MessageRows(VisibleRows):
                 put_instant(self, COLUMN_DUE_AT, _or_null(delay.due_ms))
             if is_wanted(self, COLUMN_ACCEPTED_AT):
                 put_instant(self, COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
+            if puts_states:
+                self._put_state(_state_of(h, &delay), 1)
         return self._add_frame(h, b, count)
+
+    cdef int _put_state(self, const Slice* state, int64_t count) except -1 nogil:
+        if is_wanted(self, COLUMN_DELAY_STATE):
+            repeat_octets(&self.columns[COLUMN_DELAY_STATE], state.data, state.size, count)
+        return 0
 
     cdef int _add_frame(
         self, const FrameHeader* h, const Batch* b, int64_t count
     ) except -1 nogil:
         """Add what all records of a frame share."""
-        cdef const Slice* state = &IMMEDIATE
-        if h.kind == KIND_DELIVER:
-            state = &STATE_NAMES[OUTCOME_DELIVERED]
         self._put_place(h, count)
         self._put_stored(h, count)
         self._put_type(b, count)
-        if is_wanted(self, COLUMN_DELAY_STATE):
-            repeat_octets(&self.columns[COLUMN_DELAY_STATE], state.data, state.size, count)
+        if h.kind == KIND_DELIVER:
+            self._put_state(&STATE_NAMES[OUTCOME_DELIVERED], count)
+        elif h.kind == KIND_ACCEPT:
+            self._put_state(&IMMEDIATE, count)
         self.rows += count
         return 0
+
+
+cdef inline const Slice* _state_of(const FrameHeader* h, const DelayHeaders* delay) noexcept nogil:
+    """The state of a carried record, whose frame does not say whether it was delivered.
+
+    One that was has the headers of a delay that is over; one that was due at once had none.
+    """
+    if 0 <= delay.accepted_ms < delay.due_ms <= h.store_time_ms:
+        return &STATE_NAMES[OUTCOME_DELIVERED]
+    return &IMMEDIATE
 
 
 cdef class DeliveryRows(VisibleRows):
@@ -226,6 +246,9 @@ cdef class DeliveryRows(VisibleRows):
 cdef class TimerRows(RecordRows):
     """The timers that were accepted, with what became of them.
 
+    Carry frames have rows for timers whose accept frame has none. Only the records there say when
+    they were accepted.
+
     `outcomes` has, for each range, OUTCOME_SIZE bytes for each of its timers in their order: the
     state, and the instant at which it began in the byte order of the machine
     (`TimerOutcomes.between`).
@@ -243,10 +266,12 @@ cdef class TimerRows(RecordRows):
             raise ValueError(f"outcomes of {len(self.ends)} ranges for {len(self.ranges)}")
 
     cdef bint _takes(self, const FrameHeader* h) except -1:
-        return (
-            h.kind == KIND_ACCEPT and h.timer_count > 0 and holds(&self.stored, h.store_time_ms)
-            and overlaps(&self.due, h.min_due_ms, h.max_due_ms)
-        )
+        if h.kind == KIND_ACCEPT:
+            if not holds(&self.stored, h.store_time_ms):
+                return False
+        elif not is_timer_carry(h):
+            return False
+        return h.timer_count > 0 and overlaps(&self.due, h.min_due_ms, h.max_due_ms)
 
     cdef bint _needs_bodies(self) noexcept nogil:
         return (
@@ -254,8 +279,17 @@ cdef class TimerRows(RecordRows):
             or is_wanted(self, COLUMN_HEADERS) or is_wanted(self, COLUMN_TIMESTAMP)
         )
 
+    cdef bint _needs_body_of(self, const FrameHeader* h) noexcept nogil:
+        return self._needs_bodies() or (h.kind == KIND_CARRY and self._asks_when_accepted())
+
+    cdef bint _asks_when_accepted(self) noexcept nogil:
+        return (
+            is_wanted(self, COLUMN_ACCEPTED_AT)
+            or self.stored.start != INT64_MIN or self.stored.end != INT64_MAX
+        )
+
     cdef int _skipped(self, const FrameHeader* h) except -1:
-        if h.kind == KIND_ACCEPT:
+        if h.kind == KIND_ACCEPT or is_timer_carry(h):
             self.timers += h.timer_count
         return 0
 
@@ -279,8 +313,9 @@ cdef class TimerRows(RecordRows):
     ) except -1 nogil:
         cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
         cdef const uint8_t* held = p + FRAME_HEADER_SIZE + h.tables_size + h.visible_size
-        cdef bint reads_records = self._needs_bodies()
+        cdef bint reads_records = self._needs_body_of(h)
         cdef DelayHeaders delay
+        cdef int64_t accepted_ms = h.store_time_ms
         cdef Batch b
         cdef Record r
         cdef Cursor c
@@ -295,21 +330,31 @@ cdef class TimerRows(RecordRows):
             if reads_records and not next_record(&c, &r):
                 with gil:
                     self._malformed()
-            if holds(&self.due, load_i64(entry + TIMER_AT_DUE)):
-                if reads_records:
-                    self._put_record(&b, &r, True, &delay)
-                self._add_one(h, p, entry, outcome)
+            if outcome[0] & OUTCOME_IS_COPY == 0 and holds(
+                &self.due, load_i64(entry + TIMER_AT_DUE)
+            ):
+                if reads_records and h.kind == KIND_CARRY:
+                    accepted_ms = accepted_ms_of(&r)
+                    if accepted_ms < 0:
+                        accepted_ms = h.store_time_ms
+                if h.kind == KIND_ACCEPT or holds(&self.stored, accepted_ms):
+                    if reads_records:
+                        self._put_record(&b, &r, True, &delay)
+                    self._add_one(h, p, entry, outcome, accepted_ms)
             entry += TIMER_ENTRY_SIZE
             outcome += OUTCOME_SIZE
         return 0
 
     cdef int _add_one(
-        self, const FrameHeader* h, const uint8_t* p, const uint8_t* entry, const uint8_t* outcome
+        self, const FrameHeader* h, const uint8_t* p, const uint8_t* entry, const uint8_t* outcome,
+        int64_t accepted_ms
     ) except -1 nogil:
         cdef int64_t since
         cdef int size = entry[TIMER_AT_ID_SIZE]
         cdef const Slice* state
         self._put_place(h, 1)
+        if h.kind == KIND_CARRY and is_wanted(self, COLUMN_POSITION):
+            replace_i64(&self.columns[COLUMN_POSITION], load_i64(entry + TIMER_AT_ACCEPT_POS))
         if is_wanted(self, COLUMN_INDEX):
             put_i32(&self.columns[COLUMN_INDEX], load_i32(entry + TIMER_AT_INDEX))
         if is_wanted(self, COLUMN_ID):
@@ -323,7 +368,7 @@ cdef class TimerRows(RecordRows):
         if is_wanted(self, COLUMN_DUE_AT):
             put_instant(self, COLUMN_DUE_AT, load_i64(entry + TIMER_AT_DUE))
         if is_wanted(self, COLUMN_ACCEPTED_AT):
-            put_instant(self, COLUMN_ACCEPTED_AT, h.store_time_ms)
+            put_instant(self, COLUMN_ACCEPTED_AT, accepted_ms)
         if is_wanted(self, COLUMN_DELAY_STATE):
             state = &STATE_NAMES[min(outcome[0], <uint8_t>OUTCOME_DELETED)]
             repeat_octets(&self.columns[COLUMN_DELAY_STATE], state.data, state.size, 1)

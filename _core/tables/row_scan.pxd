@@ -1,9 +1,11 @@
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from _core.bytes.batch cimport Record, Slice
+from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.octets cimport Cursor
 from _core.log.frames cimport FrameHeader
 from _core.log.window cimport LogWindow
+from _core.tables.delay_headers cimport DelayHeaders
 from _core.tables.columns cimport ColumnData, Spares, null_i64, put_i64, put_octets
 
 # The columns of all tables; COLUMN_NAMES has their names in this order.
@@ -53,12 +55,6 @@ cdef struct Span:
     int64_t start
     int64_t end
 
-# The delay headers of a record that was delivered; -1 = it has none.
-cdef struct DelayHeaders:
-    int64_t due_ms
-    int64_t accepted_ms
-
-
 cdef inline bint holds(const Span* span, int64_t instant) noexcept nogil:
     return span.start <= instant < span.end
 
@@ -91,6 +87,8 @@ cdef class RowScan:
     cdef Span stored
     cdef Span due
     cdef int32_t partition            # -1 = all
+    cdef Borrowed left_out            # i64: positions of frames without rows, ascending
+    cdef int64_t left_out_passed      # how many of them
     cdef bytes topic_name             # of the current frame
     cdef Slice topic                  # the same
     cdef int64_t start_offset         # of its partition
@@ -103,6 +101,8 @@ cdef class RowScan:
     cdef bint _takes_place(self, const FrameHeader* h) except -1
     cdef bint _takes(self, const FrameHeader* h) except -1
     cdef bint _needs_bodies(self) noexcept nogil
+    cdef bint _needs_body_of(self, const FrameHeader* h) noexcept nogil
+    cdef bint _is_left_out(self, int64_t pos) noexcept nogil
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _skipped(self, const FrameHeader* h) except -1
     cdef int _check_head(self, int64_t pos, FrameHeader* h) except -1

@@ -10,8 +10,6 @@ Layer 0: no I/O; the function `read` does the reading.
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
-from libc.string cimport memcmp, memset
-
 from _core.bytes.batch cimport Record, Slice, next_header
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.layout cimport *
@@ -21,6 +19,7 @@ from _core.log.frames cimport (
 )
 from _core.log import frames
 from _core.log.window cimport LogWindow
+from _core.tables.delay_headers cimport DelayHeaders, take_delay
 from _core.tables.columns cimport (
     Spares, make_room, put_end, put_octets, release_column, repeat_i32, repeat_i64,
     repeat_octets, take_column,
@@ -37,7 +36,6 @@ COLUMN_NAMES = (
 cdef str OTHER_LOG = "frame of another log"
 
 cdef enum:
-    DIGITS_MAX = 15              # of an instant in a delay header
     HEAD_SPAN_BYTES = 1 << 16    # bytes of one read where bodies are skipped
     BODY_SPAN_BYTES = 1 << 20
 
@@ -45,22 +43,6 @@ cdef enum:
 cdef uint64_t OCTETS_COLUMNS = (
     <uint64_t>1 << COLUMN_KEY | <uint64_t>1 << COLUMN_VALUE | <uint64_t>1 << COLUMN_ID
 )
-
-
-cdef inline int64_t _decimal(const Slice* text) noexcept nogil:
-    """The value of a decimal number, or -1 if the text is none."""
-    cdef int64_t value = 0, i
-    if text.size <= 0 or text.size > DIGITS_MAX:
-        return -1
-    for i in range(text.size):
-        if not 48 <= text.data[i] <= 57:
-            return -1
-        value = value * 10 + text.data[i] - 48
-    return value
-
-
-cdef inline bint _is_named(const Slice* key, const char* name, int64_t size) noexcept nogil:
-    return key.size == size and memcmp(key.data, name, size) == 0
 
 
 cdef class RowScan:
@@ -76,7 +58,7 @@ cdef class RowScan:
         self, *, read not None, list ranges not None, dict topics not None, columns not None,
         decompress not None, bint verifies=True, uint32_t salt=0, timestamps=(None, None),
         stored=(None, None), due=(None, None), int32_t partition=-1, outcomes=None,
-        tuple kinds=(), bint takes_others=True
+        tuple kinds=(), bint takes_others=True, bytes left_out not None=b""
     ):
         """Start at the first range.
 
@@ -97,6 +79,8 @@ cdef class RowScan:
             kinds: for the table of frames, the name of each kind by its number, as bytes.
             takes_others: for the table of frames, whether those of other topics or of none have
                 rows as well, without a name.
+            left_out: log positions of frames that have no rows, an i64 each in the byte order of
+                the machine, ascending.
 
         Raises:
             KeyError: a column has no such name.
@@ -110,6 +94,7 @@ cdef class RowScan:
         self.names = list(columns)
         self.faults = []
         self.spares = Spares()
+        self.left_out = Borrowed(left_out)
         places = {name: place for place, name in enumerate(COLUMN_NAMES)}
         for name in self.names:
             self.wanted |= <uint64_t>1 << <int>places[name]
@@ -182,9 +167,9 @@ cdef class RowScan:
             self.pos = self._behind_fault()
             return
         p = window.data + (self.pos - window.start)
-        if not self._takes_place(&h) or not self._takes(&h):
+        if self._is_left_out(self.pos) or not self._takes_place(&h) or not self._takes(&h):
             self._skipped(&h)
-        elif not self._needs_bodies():
+        elif not self._needs_body_of(&h):
             self._add(&h, p)
         else:
             window.hold(self.pos, h.size, self.base, self.limit)
@@ -243,7 +228,20 @@ cdef class RowScan:
         raise NotImplementedError
 
     cdef bint _needs_bodies(self) noexcept nogil:
-        """Whether the rows need more of a frame than its header and tables."""
+        """Whether the rows need more of most frames than their header and tables."""
+        return False
+
+    cdef bint _needs_body_of(self, const FrameHeader* h) noexcept nogil:
+        """Whether the rows of a frame need more of it than its header and tables."""
+        return self._needs_bodies()
+
+    cdef bint _is_left_out(self, int64_t pos) noexcept nogil:
+        """Whether a frame has no rows, whatever it holds. REQUIRES: positions only grow."""
+        cdef const int64_t* left_out = <const int64_t*>self.left_out.p
+        while (self.left_out_passed + 1) * 8 <= self.left_out.size:
+            if left_out[self.left_out_passed] >= pos:
+                return left_out[self.left_out_passed] == pos
+            self.left_out_passed += 1
         return False
 
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
@@ -318,16 +316,17 @@ cdef class RowScan:
         cdef int64_t i
         cdef bint puts = is_wanted(self, COLUMN_HEADERS)
         found.due_ms = found.accepted_ms = -1
-        if r.header_count:
-            take_varint(&c)
+        if r.header_count == 0:
+            if puts:
+                put_end(&self.columns[COLUMN_HEADERS], self.columns[HEADER_KEY].length)
+                self.columns[COLUMN_HEADERS].length += 1
+            return 0
+        take_varint(&c)
         for i in range(r.header_count):
             if not next_header(&c, &key, &value):
                 with gil:
                     raise ValueError(f"header {i} of a record at {self.pos} is malformed")
-            if _is_named(&key, b"x-due-at", 8):
-                found.due_ms = _decimal(&value)
-            elif _is_named(&key, b"x-accepted-at", 13):
-                found.accepted_ms = _decimal(&value)
+            take_delay(found, &key, &value)
             if puts:
                 make_room(&self.columns[HEADER_KEY], 1, key.size)
                 make_room(&self.columns[HEADER_VALUE], 1, max(value.size, 0))

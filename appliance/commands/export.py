@@ -101,7 +101,7 @@ CompressionOption = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    usage.Option(min=1, metavar="N", help="Processes that write; all processors if left out."),
+    usage.Option(min=1, metavar="N", help="Threads that write; all processors if left out."),
 ]
 Force = Annotated[bool, usage.Option("--force", help="Replace what an earlier export has written.")]
 IncludeExpired = Annotated[

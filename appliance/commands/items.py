@@ -12,7 +12,7 @@ _INSTANTS: Final = frozenset(
     {
         *("stored_at", "timestamp", "min_timestamp", "max_timestamp", "running_max"),
         *("min_due", "max_due", "due", "highest_timestamp", "last_at", "committed_at"),
-        *("state_ms", "commit_ms", "begin_ms", "completed_at"),
+        *("state_ms", "commit_ms", "begin_ms", "completed_at", "carried_at"),
     }
 )
 

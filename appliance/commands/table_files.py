@@ -1,14 +1,11 @@
-"""Writes the tasks of a table to files: Parquet, in several processes, or JSON lines. Layer 6.
+"""Writes the tasks of a table to files: Parquet, on several threads, or JSON lines. Layer 6.
 
-`write_part` runs in this process and in others, which get nothing but its arguments. An error comes
-back as a value: errors of ours have facts that do not survive the way between processes.
+The scanner and the Parquet writer work without Python's lock, so threads share the work as
+processes would. They need no second start of Python with all libraries, and less memory.
 """
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +22,7 @@ from compat.tables.log_reader import SegmentGoneError
 from compat.tables.schema import HEADERS
 
 ROW_GROUP_BYTES: Final = 32 * MIB
-"""Readers skip whole row groups; the memory of a process is a few of them."""
+"""Readers skip whole row groups; the memory of a thread is a few of them."""
 
 US_PER_MS: Final = 1000
 
@@ -99,7 +96,7 @@ def write_parts(
 
     Args:
         parts: the files; they may be written in any order.
-        worker_count: processes, of which this one is one.
+        worker_count: threads.
         progress: called after each file.
 
     Raises:
@@ -123,34 +120,17 @@ def _outcomes(parts: Sequence[Part], worker_count: int) -> Iterator[Outcome]:
     if worker_count <= 1 or len(parts) <= 1:
         yield from map(write_part, parts)
         return
-    # A process that is forked from one with threads, as pyarrow has them, may hang.
-    context = multiprocessing.get_context("spawn")
-    others = min(worker_count, len(parts)) - 1
-    executor = ProcessPoolExecutor(others, context, initializer=_ignore_interrupts)
+    executor = ThreadPoolExecutor(min(worker_count, len(parts)), "export")
     try:
-        futures = [executor.submit(write_part, part) for part in parts]
-        # This process has loaded already what the others load now: it begins, from the end.
-        for future, part in reversed(list(zip(futures, parts, strict=True))):
-            if future.cancel():
-                yield write_part(part)
-        for future in as_completed([each for each in futures if not each.cancelled()]):
+        for future in as_completed([executor.submit(write_part, part) for part in parts]):
             yield future.result()
-    except BrokenProcessPool:
-        raise ExportError(
-            "a process that wrote files ended unexpectedly: is there enough memory? "
-            "--workers 1 takes the least"
-        ) from None
     finally:
+        # After an error or Ctrl-C only the parts that were begun are written to their ends.
         executor.shutdown(cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that started this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def write_part(part: Part) -> Outcome:
-    """Write one part; may run in any process."""
+    """Write one part, on any thread."""
     try:
         with _writer(part) as writer:
             gone: list[str] | None = [] if part.accepts_loss else None

@@ -9,8 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, cast
 
-from _core.bytes.layout import KIND_ACCEPT, KIND_BLANK, UNIT_SIZE
-from _core.log.frames import check
+from _core.bytes.layout import KIND_BLANK, KIND_CARRIED_RECORDS, KIND_CARRY, UNIT_SIZE
 from _core.tables.plan_scan import HistoryProjections
 from appliance.offline.control_facts import facts_of
 from appliance.offline.data_dir import DataDir
@@ -22,13 +21,12 @@ from appliance.offline.frame_items import (
     contents,
     plain,
 )
-from appliance.offline.log_files import POSITION_MAX
 from appliance.offline.log_state import DEFAULTS, ControlFault, LogState
 from appliance.offline.log_walk import LogWalk
 from appliance.offline.saved_states import SavedStates, WholeState
 from appliance.offline.state_items import state_items
 from appliance.store.checkpoint import COPY_SIZE
-from appliance.store.log.frame_kinds import WHOLE, kind_name
+from appliance.store.log.frame_kinds import kind_name
 from appliance.store.paths import parse_segment_name
 from appliance.store.queue.unit_reader import UNIT
 from appliance.units import KIB, MIB
@@ -123,8 +121,8 @@ class Dump:
             walk.state.release_units()
         return walk
 
-    def _frames(self) -> Iterator[tuple[Frame, str | None, dict[int, str]]]:
-        """Yield the selected frames, the topic of each, and the names of all topics."""
+    def _frames(self) -> Iterator[tuple[Frame, str | None, LogState]]:
+        """Yield the selected frames, the topic of each, and the state after it or a later one."""
         log, filters = self._data.log, self._filters
         log.begin_at(filters.first_pos)
         walk = self._walk(wants_positions=True)
@@ -136,7 +134,7 @@ class Dump:
                 frame = Frame(pos, log.frame_at(pos))
                 topic = names.get(frame.topic_id)
                 if filters.takes_frame(frame, topic):
-                    yield frame, topic, names
+                    yield frame, topic, walk.state
             walk.state.release_units()
         walk.note_tail()
 
@@ -149,8 +147,8 @@ class Dump:
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
         """
-        for frame, _, names in self._frames():
-            item = frame.item(names)
+        for frame, _, state in self._frames():
+            item = frame.item(state.topic_names)
             path, offset = self._data.log.place_of(frame.pos)
             item |= {"file": path.name, "offset_in_file": offset}
             if with_contents and frame.kind != KIND_BLANK:
@@ -160,37 +158,30 @@ class Dump:
     def records(self) -> Iterator[Item]:
         """Yield the visible records, also those that were deleted or whose topic was deleted.
 
-        Carried records that the log has several times come once, from their first place in it.
+        A carried record comes once: where it was first held or, if that is freed or damaged, in
+        the first frame to which it was carried.
 
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
         """
-        carried: set[tuple[int, int, int]] = set()
-        for frame, topic, _ in self._frames():
+        for frame, topic, state in self._frames():
             if not frame.header["visible_size"]:
                 continue
-            origin = frame.origin()
-            if origin is not None:
-                key = frame.topic_id, frame.header["partition"], frame.header["base_offset"]
-                if key in carried or self._shows(origin["original_position"], topic):
-                    continue
-                carried.add(key)
+            if frame.kind == KIND_CARRIED_RECORDS and not _history(state).records.is_row(frame.pos):
+                continue
             head = {"topic": topic, "partition": frame.header["partition"]}
             place = {"position": frame.pos, "kind": kind_name(frame.kind)}
+            place |= frame.carried_origin()
             limit = DEFAULTS.decompressed_size_max_bytes
             for record in frame.records(self._decompress, limit):
                 if "problem" in record or self._filters.takes_offsets(record["offset"], 1):
                     yield head | record | place
 
-    def _shows(self, pos: int, topic: str | None) -> bool:
-        """Whether the frame at a log position is still there, whole and selected."""
-        if pos < self._data.log.start:
-            return False
-        data = self._data.log.bytes_of_frame(pos, POSITION_MAX)
-        return check(data, pos) == WHOLE and self._filters.takes_frame(Frame(pos, data), topic)
-
     def timers(self) -> Iterator[Item]:
-        """Yield every timer in order of arrival, with its state.
+        """Yield every timer in the order of the log, with its state.
+
+        A carried timer comes once: where it was accepted or, if that is freed or damaged, in the
+        first frame to which it was carried.
 
         Raises:
             FormatVersionError: a newer latermq wrote to the log.
@@ -201,13 +192,18 @@ class Dump:
             if filters.end_pos is not None and pos >= filters.end_pos:
                 return
             frame = Frame(pos, log.frame_at(pos))
-            if frame.kind != KIND_ACCEPT or not frame.header["timer_count"]:
+            if not frame.has_timers:
                 continue
             topic = state.topic_names.get(frame.topic_id)
             partition = frame.header["partition"]
             if pos < filters.first_pos or not filters.takes_place(topic, partition):
                 continue
             for timer in frame.timers():
+                accept_pos, index = timer["accept_position"], timer["index"]
+                if frame.kind == KIND_CARRY:
+                    if not _history(state).outcomes.is_row_at(pos, accept_pos, index):
+                        continue
+                    timer["position"] = pos
                 what = _outcome(state, frame.topic_id, timer)
                 if filters.is_pending and what["state"] != "pending":
                     continue
@@ -308,10 +304,13 @@ def _new_state(fault: ControlFault) -> LogState:
     return LogState(fault=fault, new_projections=HistoryProjections)
 
 
+def _history(state: LogState) -> HistoryProjections:
+    return cast(HistoryProjections, state.projections)
+
+
 def _outcome(state: LogState, topic_id: int, timer: Item) -> Item:
     """Return the state of a timer and since when; a deleted topic has no pending timers."""
-    projections = cast(HistoryProjections, state.projections)
-    found = projections.outcomes.outcome(timer["accept_position"], timer["index"])
+    found = _history(state).outcomes.outcome(timer["accept_position"], timer["index"])
     name, since_ms = found or ("unknown", 0)
     if name in ("pending", "deleted"):
         return {"state": name if name == "pending" else "topic deleted"}

@@ -15,6 +15,7 @@ from _core.bytes.layout import (
     BATCH_HEADER_SIZE,
     CANCEL_ENTRY_SIZE,
     COMPLETED_ENTRY_SIZE,
+    FRAME_FLAG_CONTROL,
     FRAME_FLAG_MIXED_TAGS,
     FRAME_FLAG_OPTIONAL,
     FRAME_HEADER_SIZE,
@@ -66,10 +67,9 @@ Decompress = Callable[[int, memoryview, int], bytes]
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIii8x")
-_ORIGIN: Final = struct.Struct(">qq")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
 _COMPLETED: Final = struct.Struct(">qiBBxxIiq")
-
+_CARRIED
 _CANCELLATIONS: Final = {1: "cancel", 2: "delivered"}
 
 _ATTRIBUTE_CODEC: Final = 7
@@ -154,12 +154,26 @@ class Frame:
             item["tags_mask" if flags & FRAME_FLAG_MIXED_TAGS else "tags_code"] = header["tags"]
         if flags & FRAME_FLAG_OPTIONAL:
             item["optional"] = True
-        return item
+        return item | self.carried_origin()
 
     # Parts
 
     def _tables(self) -> memoryview:
         return self.data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + self.header["tables_size"]]
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether it accepted or carried timers."""
+        is_control = self.header["flags"] & FRAME_FLAG_CONTROL
+        is_of_timers = self.kind == KIND_ACCEPT or (self.kind == KIND_CARRY and not is_control)
+        return is_of_timers and self.header["timer_count"] > 0
+
+    def carried_origin(self) -> Item:
+        """Return where records were held first and when they were carried; {} for other frames."""
+        if self.kind != KIND_CARRIED_RECORDS:
+            return {}
+        original_pos, carried_at = _CARRIED_ORIGIN.unpack_from(self.data, FRAME_HEADER_SIZE)
+        return {"original_position": original_pos, "carried_at": carried_at}
 
     def payload(self) -> Item | None:
         """Return the decoded payload of a control frame; None for other frames.
@@ -167,23 +181,16 @@ class Frame:
         Raises:
             CorruptionError: it cannot be decoded.
         """
-        decode = _DECODERS.get(self.kind)
+        decode = None if self.has_timers else _DECODERS.get(self.kind)
         return None if decode is None else decode(bytes(self._tables()))
 
-    def origin(self) -> Item | None:
-        """Return where carried records come from; None for other frames."""
-        if self.kind != KIND_CARRIED_RECORDS:
-            return None
-        original_pos, carry_ms = _ORIGIN.unpack_from(self._tables())
-        return {"original_position": original_pos, "carried_at": carry_ms}
-
     def timers(self, wanted: Collection[int] | None = None) -> list[Item]:
-        """Return the timer table of an accept frame, with the held record of each timer.
+        """Return the timer table of an accept or carry frame, with the held record of each timer.
 
         Args:
             wanted: the numbers of those to return; None for all.
         """
-        if self.kind != KIND_ACCEPT or not self.header["timer_count"]:
+        if not self.has_timers:
             return []
         held = iter(self._held_records(wanted))
         found = []
@@ -370,8 +377,6 @@ def contents(frame: Frame, decompress: Decompress, unpacked_max: int) -> Item:
         payload = {"problem": f"expected {error.expected}, found {error.found}"}
     if payload is not None:
         item["payload"] = payload
-    if (origin := frame.origin()) is not None:
-        item["origin"] = origin
     if frame.header["visible_size"]:
         item["batch"] = batch_item(frame)
         item["records"] = frame.records(decompress, unpacked_max)

@@ -183,15 +183,18 @@ class Job:
     # Facts
 
     def _add_facts(self, position: int, end: int) -> None:
-        manifest, plan = self.target.manifest, self.plan
+        manifest, plan = self._with_gap(self.target.manifest), self.plan
         known: Known = {}
         if manifest.known is not None:
             known = decode_known(self.target.read_state(manifest.known))
         timers = timer_query(fails_on_loss=not self._accepts_loss)
         messages = Query(table="messages", fails_on_loss=not self._accepts_loss)
         sources = [
-            *(("messages", each) for each in tasks(plan, messages, start=position, end=end)),
-            *(("accepted", each) for each in tasks(plan, timers, start=position, end=end)),
+            *(
+                (table, each)
+                for table, query in (("messages", messages), ("accepted", timers))
+                for each in tasks(plan, query, start=position, end=end, read=manifest.read)
+            ),
         ]
         changes = find_changes(plan, timers, known, position=position, end=end)
         sources += (("completed", each) for each in changes.tasks)
@@ -215,6 +218,15 @@ class Job:
             f"facts: {end // MIB} of {plan.end // MIB} MiB of the log, "
             f"{counted(rows, 'row')} in {counted(len(staged), 'new file')}"
         )
+
+    def _with_gap(self, manifest: Manifest) -> Manifest:
+        """Note which part of the log was freed before it could be exported, if any was."""
+        segments = self.plan.reader.segments
+        start = segments[0][0] if segments else 0
+        if start <= manifest.position:
+            return manifest
+        gap = manifest.position, start
+        return replace(manifest, gap=gap, gap_end=self.plan.end_of_gap(start))
 
     def _stage_facts(self, stage: Path, sources: Sequence[tuple[str, Task]]) -> list[Staged]:
         run = uuid4().hex[:8]

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from appliance.errors import ConfigError
 from compat.pipeline.layout import AGGREGATES, CORRECTED, FACTS, Partition, Span, directory_of
+from compat.tables.selection import ReadBefore
 
 VERSION: Final = 1
 
@@ -49,6 +50,8 @@ class Manifest:
         cluster: of the log, None before the first commit.
         epochs: (epoch, log position where it starts) of each epoch that was read.
         position: log position up to which facts are exported.
+        gap, gap_end: the part of the log that was freed before it could be exported, and where the
+            log ended then; see `ReadBefore`.
         known: name of the file that says which timers were completed.
         sequence: number of the commit.
         due_position: log position of the table `due`.
@@ -62,6 +65,8 @@ class Manifest:
     cluster: str | None = None
     epochs: tuple[tuple[int, int], ...] = ()
     position: int = 0
+    gap: tuple[int, int] = (0, 0)
+    gap_end: int = 0
     known: str | None = None
     sequence: int = 0
     due_position: int = -1
@@ -70,6 +75,11 @@ class Manifest:
     moves: tuple[tuple[str, str], ...] = ()
     removes: tuple[str, ...] = ()
     stage: str = ""
+
+    @property
+    def read(self) -> ReadBefore:
+        """What was exported."""
+        return ReadBefore(position=self.position, gap=self.gap, gap_end=self.gap_end)
 
     def files_of(self, table: str, partitions: Iterable[Partition] | None = None) -> list[DataFile]:
         """Return the files of a table, or of some of its partitions."""
@@ -105,6 +115,7 @@ class Manifest:
             "version": VERSION,
             "cluster": self.cluster,
             "position": self.position,
+            "gap": [*self.gap, self.gap_end],
             "sequence": self.sequence,
             "epochs": self.epochs,
             "known": self.known,
@@ -148,10 +159,13 @@ class Manifest:
             partitions = files.setdefault(table, {})
             for file in _files(table, rows):
                 partitions[file.partition] = (*partitions.get(file.partition, ()), file)
+        begin, behind, gap_end = values.get("gap", (0, 0, 0))
         return cls(
             cluster=values["cluster"],
             epochs=tuple((epoch, pos) for epoch, pos in values["epochs"]),
             position=values["position"],
+            gap=(begin, behind),
+            gap_end=gap_end,
             known=values["known"],
             sequence=values["sequence"],
             due_position=values["due_position"],

@@ -4,6 +4,9 @@ The log is planned again by each run, which says of every timer whether it is pe
 remembers, in one byte for each timer of each segment (compressed on the disk), which of them it has
 exported as completed. The difference is what a run exports: each completion once, whenever it came.
 
+A timer that was carried has a byte for each of its places, so that it stays known when the segment
+is freed that accepted it. Its row is at the first place that the log still has.
+
 A timer is also completed when its topic is deleted. A run exports nothing that such a topic got
 since the last run, but the completions of all timers that the tables have.
 """
@@ -15,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from _core.tables.timer_outcomes import IS_COPY
 from appliance.errors import ConfigError
 from compat.pipeline.layout import TIMER_COLUMNS
 from compat.tables.batches import ScanTask
@@ -27,7 +31,8 @@ OUTCOME_SIZE: Final = 9
 
 ZONES_PER_TASK: Final = 64
 
-_ONE_IF_COMPLETED: Final = bytes([0, *[1] * 255])
+_ONE_IF_COMPLETED: Final = bytes(int(state & ~IS_COPY != 0) for state in range(256))
+_ONE_IF_ROW: Final = bytes(int(state & IS_COPY == 0) for state in range(256))
 _SCHEMA: Final = pa.schema([pa.field("base", pa.int64()), pa.field("flags", pa.binary())])
 
 Known = dict[int, bytes]
@@ -88,7 +93,8 @@ def find_changes(plan: Plan, query: Query, known: Known, *, position: int, end: 
             )
     with_deleted = replace(query, with_deleted=True)
     for base, zone in _zones(plan, end, position):
-        outcomes = plan.outcomes(zone.start, zone.end)
+        # What has a place after `end` is exported with it: the places before may be freed by then.
+        outcomes = plan.outcomes(zone.start, zone.end, held_from=end)
         states = outcomes[::OUTCOME_SIZE]
         so_far = flags.setdefault(base, bytearray())
         old = known.get(base, b"")[len(so_far) : len(so_far) + len(states)].ljust(
@@ -97,6 +103,7 @@ def find_changes(plan: Plan, query: Query, known: Known, *, position: int, end: 
         completed = states.translate(_ONE_IF_COMPLETED)
         so_far += _combined(completed, old, add=True)
         new = _combined(completed, old, add=False)
+        new = _both(new, states.translate(_ONE_IF_ROW))
         if 1 in new and zone.end <= position:
             found += _task(plan, with_deleted, zone, _only(outcomes, states, new))
         elif 1 in new:
@@ -146,6 +153,11 @@ def _combined(completed: bytes, old: bytes, *, add: bool) -> bytes:
     # ten million timers.
     a, b = (int.from_bytes(each, "little") for each in (completed, old))
     return (a | b if add else a & ~b).to_bytes(len(completed), "little")
+
+
+def _both(a: bytes, b: bytes) -> bytes:
+    """Return which bytes are 1 in both."""
+    return (int.from_bytes(a, "little") & int.from_bytes(b, "little")).to_bytes(len(a), "little")
 
 
 def _only(outcomes: bytes, states: bytes, new: bytes) -> bytes:

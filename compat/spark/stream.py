@@ -2,7 +2,9 @@
 
 An offset of a stream is `{"cluster": ID, "position": N}`: the log of a cluster up to a border of
 its frames. A micro-batch is planned with the log as it was at its end, so that it has the same rows
-whenever it is repeated.
+whenever it is repeated. A stream that began when the first segments were freed already has `begin`
+and `gap_end` in its offsets as well, so that what was carried out of them comes once: see
+`ReadBefore`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +27,7 @@ from compat.spark.rows import TaskPartition, rows_of
 from compat.tables.log_reader import SegmentGoneError
 from compat.tables.pin import LogChangedError, check_cluster, take_pin
 from compat.tables.plan import Plan
+from compat.tables.selection import ReadBefore
 from compat.tables.table import Query, tasks
 
 STREAMS: Final = ("messages", "deliveries", "frames")
@@ -61,6 +64,7 @@ class LatermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._trigger_bytes = trigger_bytes
         self._last: int | None = None
         self._plan: Plan | None = None  # Spark pickles readers before their first call
+        self._copies: Plan | None = None
 
     # What Spark asks for each micro-batch, in its driver
 
@@ -69,7 +73,12 @@ class LatermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = take_pin(self._root).start
         plan = self._new_plan()
         plan.advance(stop=start + 1)
-        return {"cluster": plan.cluster or "", "position": start}
+        if start:
+            plan.advance()  # all that was carried out of freed segments is there
+            start = plan.reader.segments[0][0] if plan.reader.segments else start
+        offset = {"cluster": plan.cluster or "", "position": start}
+        gap_end = plan.end_of_gap(start)
+        return offset | {"begin": start, "gap_end": gap_end} if gap_end else offset
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of the option maxBytesPerTrigger."""
@@ -112,7 +121,11 @@ class LatermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if plan is None or plan.end != behind:
             self._reach(start)
             plan = self._reach(end)
-        found = tasks(plan, self._query, start=begin, end=behind)
+        read = ReadBefore(
+            position=begin, gap=(0, start.get("begin", 0)), gap_end=start.get("gap_end", 0)
+        )
+        copies = self._plan_to(read.gap_end) if read.gap_end > behind else None
+        found = tasks(plan, self._query, start=begin, end=behind, read=read, copies=copies)
         plan.reader.close()
         return [TaskPartition(task) for task in found]
 
@@ -140,6 +153,14 @@ class LatermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.stop()
         self._plan = Plan(OsFileSystem(), self._root)
         return self._plan
+
+    def _plan_to(self, end: int) -> Plan:
+        """Plan the log up to the end of the gap, beside the plan of the micro-batch."""
+        if self._copies is None:
+            self._copies = Plan(OsFileSystem(), self._root)
+            self._copies.advance(stop=end)
+            self._copies.reader.close()
+        return self._copies
 
     def _reach(self, offset: Offset) -> Plan:
         """Plan the log up to an offset, and not further.
@@ -172,4 +193,4 @@ class LatermqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @staticmethod
     def _offset(plan: Plan, start: Offset) -> Offset:
         position = max(plan.end, start["position"])
-        return {"cluster": plan.cluster or start["cluster"], "position": position}
+        return start | {"cluster": plan.cluster or start["cluster"], "position": position}

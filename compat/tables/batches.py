@@ -22,9 +22,8 @@ from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MIB
 from compat.kafka.protocol.codecs import decompress
 from compat.tables.log_reader import LogReader, SegmentGoneError
-from compat.tables.plan import Topics
 from compat.tables.schema import HEADERS, schema_of
-from compat.tables.selection import Selection
+from compat.tables.selection import Selection, Topics
 
 BATCH_ROWS: Final = 64 * 1024
 BATCH_BYTES: Final = 4 * MIB
@@ -89,7 +88,8 @@ class ScanTask:
         topics: the topics that are selected.
         selection: rows outside it may be left out.
         salt: salt of the frames.
-        outcomes: of the timers that each range accepted; empty for other tables.
+        outcomes: of the timers that frames of each range hold; empty for other tables.
+        left_out: positions of frames that have no rows, see `RowScan`.
         verifies: check the CRCs of batches.
         fails_on_loss: raise an error where frames cannot be read; otherwise pass over them.
     """
@@ -102,7 +102,8 @@ class ScanTask:
     topics: Topics
     selection: Selection
     salt: int
-    outcomes: tuple[bytes, ...]
+    outcomes: tuple[bytes, ...] = ()
+    left_out: bytes = b""
     verifies: bool = True
     fails_on_loss: bool = True
 
@@ -163,6 +164,7 @@ class ScanTask:
             outcomes=tuple(self.outcomes[place] for place in places if self.outcomes),
             kinds=_KINDS,
             takes_others=selection.topics is None,
+            left_out=self.left_out,
         )
 
     def _with_segment(self, start: int, end: int) -> tuple[int, int, int, int]:

@@ -2,7 +2,8 @@
 
 A plan is one consistent snapshot: everything in it follows from the frames below one position of
 the log. It reads no record. Its memory is a few hundred bytes for each 4 MiB of the log, 13 bytes
-for each timer, and what the broker itself keeps for pending timers and ids.
+for each timer, about 100 for each carried timer and batch, and what the broker itself keeps for
+pending timers and ids.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Final, cast
 
 from _core.tables.plan_scan import HistoryProjections, PlanScan
 from appliance.errors import ConfigError, FormatVersionError
+from appliance.offline.log_files import POSITION_MAX
 from appliance.offline.log_state import LogState
 from appliance.store.checkpoint import NO_CLUSTER
 from appliance.store.log.frame_kinds import newer_frame_error
@@ -20,13 +22,17 @@ from appliance.store.recovery.log_knowledge import LogKnowledge
 from appliance.system.files import FileSystem
 from appliance.units import MIB
 from compat.tables.log_reader import LogReader
-from compat.tables.selection import ANY, Selection, may_overlap
+from compat.tables.selection import (
+    ANY,
+    NOTHING_READ,
+    ReadBefore,
+    Selection,
+    Topics,
+    may_overlap,
+)
 
 ZONE_BYTES: Final = 4 * MIB
 SLICE_BYTES: Final = 64 * MIB
-
-Topics = dict[int, tuple[bytes, list[int]]]
-"""By topic id: the name, and the first offset that is kept of each partition."""
 
 Damage = tuple[int, int, str]
 """From, to, and what is wrong there."""
@@ -40,8 +46,9 @@ class Zone:
         start, end: log positions; frames begin and end there.
         topics: topic ids of its frames; 0 for frames of no topic.
         stored, timestamps, due: lowest and highest store time, timestamp of a visible record, and
-            due time of an accepted timer, epoch ms; the lowest is above the highest for none.
-        records, timers, delivered: visible records, timers accepted, timers delivered.
+            due time of a timer, epoch ms; the lowest is above the highest for none. The lowest
+            store time is 0 if the zone has carried timers, which were accepted at any time before.
+        records, timers, delivered: visible records, timers accepted or carried, timers delivered.
         frames: number of frames.
     """
 
@@ -220,7 +227,7 @@ class Plan:
             with_expired: let each partition begin with offset 0, not with its start offset.
         """
         found: Topics = {}
-        deleted = cast(HistoryProjections, self._state.projections).deleted if with_deleted else {}
+        deleted = self._history.deleted if with_deleted else {}
         for topic_id, (name, starts) in deleted.items():
             if selection.topics is None or name.decode("ascii") in selection.topics:
                 found[topic_id] = name, starts
@@ -232,12 +239,40 @@ class Plan:
             return {key: (name, [0] * len(starts)) for key, (name, starts) in found.items()}
         return found
 
-    def outcomes(self, start: int, end: int) -> bytes:
-        """Return what became of the timers accepted between two log positions.
+    @property
+    def _history(self) -> HistoryProjections:
+        return cast(HistoryProjections, self._state.projections)
+
+    def outcomes(
+        self,
+        start: int,
+        end: int,
+        read: ReadBefore = NOTHING_READ,
+        *,
+        held_from: int = POSITION_MAX,
+    ) -> bytes:
+        """Return what became of the timers that frames between two log positions hold.
 
         See `TimerOutcomes.between`.
         """
-        return cast(HistoryProjections, self._state.projections).outcomes.between(start, end)
+        return self._history.outcomes.between(start, end, read.numbers, held_from)
+
+    def left_out(self, start: int, end: int, read: ReadBefore = NOTHING_READ) -> bytes:
+        """Return the frames of carried records whose rows are elsewhere, or were read before.
+
+        See `Copies.left_out`.
+        """
+        return self._history.records.left_out(start, end, read.numbers)
+
+    def superseded(self) -> list[int]:
+        """Return the frames whose records stand again in a later one, ascending."""
+        return self._history.records.superseded()
+
+    def end_of_gap(self, start: int) -> int:
+        """Return the position after the last carried copy of what was first held before `start`."""
+        history = self._history
+        found = (history.records.last_of_gap(start), history.outcomes.copies.last_of_gap(start))
+        return max(found) + 1
 
     def zones_of(self, table: str, selection: Selection, topics: Topics) -> Iterator[Zone]:
         """Yield the zones that may have rows of a table."""

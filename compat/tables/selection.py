@@ -8,6 +8,9 @@ Bounds = tuple[int | None, int | None]
 
 ANY: Final[Bounds] = (None, None)
 
+Topics = dict[int, tuple[bytes, list[int]]]
+"""By topic id: the name, and the first offset that is kept of each partition."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -45,6 +48,34 @@ class Selection:
             stored=intersection(self.stored, other.stored),
             due=intersection(self.due, other.due),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBefore:
+    """What earlier readings of a table have returned, so that a carried record comes only once.
+
+    A record or timer that was carried is a row where it was first held, if that is below
+    `position` or still in the log; otherwise its first copy is the row. But what was first held in
+    the gap could not be read there, because the log began after it: its last copy below `gap_end`
+    is the row.
+
+    Attributes:
+        position: frames below this log position were read.
+        gap: (from, to) in log positions.
+        gap_end: where the log ended when the reading began behind the gap.
+    """
+
+    position: int = 0
+    gap: tuple[int, int] = (0, 0)
+    gap_end: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """The same as `Copies.left_out` takes it."""
+        return self.position, *self.gap, self.gap_end
+
+
+NOTHING_READ: Final = ReadBefore()
 
 
 def intersection(a: Bounds, b: Bounds) -> Bounds:

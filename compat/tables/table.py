@@ -1,7 +1,9 @@
 """A table of a data directory, divided into tasks. Layer 4."""
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,9 +13,9 @@ from appliance.errors import ConfigError
 from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MIB
 from compat.tables.batches import DataLossError, LiteralTask, ScanTask, Task
-from compat.tables.plan import Plan, Topics, Zone
+from compat.tables.plan import Plan, Zone
 from compat.tables.schema import schema_of
-from compat.tables.selection import ANY, Selection
+from compat.tables.selection import ANY, NOTHING_READ, ReadBefore, Selection, Topics
 
 SPLIT_BYTES: Final = 128 * MIB
 """Bytes of the log in one task."""
@@ -59,7 +61,15 @@ class Query:
         return schema_of(self.table, self.columns)
 
 
-def tasks(plan: Plan, query: Query, *, start: int = 0, end: int | None = None) -> list[Task]:
+def tasks(
+    plan: Plan,
+    query: Query,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    read: ReadBefore = NOTHING_READ,
+    copies: Plan | None = None,
+) -> list[Task]:
     """Divide a table into tasks.
 
     Args:
@@ -67,6 +77,8 @@ def tasks(plan: Plan, query: Query, *, start: int = 0, end: int | None = None) -
         query: what to read.
         start, end: only frames in this range of log positions, which are borders of zones or of
             frames; None for the end of the plan.
+        read: what was read before.
+        copies: a plan that goes to the end of its gap, if `plan` does not.
 
     Returns:
         The tasks, in the order of the log.
@@ -82,7 +94,9 @@ def tasks(plan: Plan, query: Query, *, start: int = 0, end: int | None = None) -
                 raise DataLossError(plan.reader.paths.root, begin, fault)
     if query.table == "groups":
         return [_groups(plan, query)]
-    return list(_scans(plan, query, start, plan.end if end is None else end))
+    end = plan.end if end is None else end
+    copies = plan if copies is None else copies
+    return list(_scans(plan, query, start=start, end=end, read=read, copies=copies))
 
 
 def check_query(query: Query) -> None:
@@ -101,15 +115,27 @@ def check_query(query: Query) -> None:
         )
 
 
-def _scans(plan: Plan, query: Query, start: int, end: int) -> Iterator[Task]:
+def _scans(
+    plan: Plan, query: Query, *, start: int, end: int, read: ReadBefore, copies: Plan
+) -> Iterator[Task]:
     topics = _topics(plan, query)
     found = [
         zone
         for zone in plan.zones_of(query.table, query.selection, topics)
         if zone.end > start and zone.start < end
     ]
+    superseded = plan.superseded() if query.table == "queues" else []
     for zones in divided(found, query.split_bytes, query.processors):
-        yield _scan(plan, query, zones, start, end)
+        task = _scan(plan, query, zones, start, end)
+        low, high = task.ranges[0][0], task.ranges[-1][1]
+        if query.table == "messages":
+            task = replace(task, left_out=copies.left_out(low, high, read))
+        elif query.table == "queues":
+            passed = superseded[bisect_left(superseded, low) : bisect_left(superseded, high)]
+            task = replace(task, left_out=array("q", passed).tobytes())
+        elif query.table == "timers":
+            task = replace(task, outcomes=tuple(plan.outcomes(*each, read) for each in task.ranges))
+        yield task
 
 
 def divided(zones: list[Zone], split_bytes: int, processors: int) -> Iterator[list[Zone]]:
@@ -136,9 +162,6 @@ def _scan(plan: Plan, query: Query, zones: list[Zone], start: int, end: int) -> 
     ranges = merged([(max(zone.start, start), min(zone.end, end)) for zone in zones], plan)
     used = frozenset().union(*(zone.topics for zone in zones))
     topics = {key: value for key, value in _topics(plan, query).items() if key in used}
-    outcomes: tuple[bytes, ...] = ()
-    if query.table == "timers":
-        outcomes = tuple(plan.outcomes(*each) for each in ranges)
     low, high = ranges[0][0], ranges[-1][1]
     segments = tuple(each for each in plan.reader.segments if each[0] < high and low < sum(each))
     return ScanTask(
@@ -150,7 +173,6 @@ def _scan(plan: Plan, query: Query, zones: list[Zone], start: int, end: int) -> 
         topics=topics,
         selection=query.selection,
         salt=plan.salt,
-        outcomes=outcomes,
         verifies=query.verifies,
         fails_on_loss=query.fails_on_loss,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from _core.tables.key_scan import HASH_ID, HASH_KEY, KeyMatch, hash_of
+from _core.tables.key_scan import HASH_ID, HASH_KEY, HASH_ORIGIN, KeyMatch, hash_of
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.keys.log_part import LogPart
 
@@ -50,6 +50,7 @@ class KeyQuery:
         topics: ids of topics.
         partition: of the frame.
         offset: of a visible record.
+        origin: log position where carried records or timers were first held.
         stored: (from, to) store time of the frame, epoch ms.
     """
 
@@ -58,6 +59,7 @@ class KeyQuery:
     topics: frozenset[int] = frozenset()
     partition: int | None = None
     offset: int | None = None
+    origin: int | None = None
     stored: tuple[int | None, int | None] = (None, None)
 
     def overlaps(self, stored: tuple[int, int] | None) -> bool:
@@ -134,6 +136,7 @@ class KeySearch:
             topics=query.topics,
             partition=-1 if query.partition is None else query.partition,
             offset=-1 if query.offset is None else query.offset,
+            origin=-1 if query.origin is None else query.origin,
             stored=query.stored,
             hit_max=hit_max,
         )
@@ -173,6 +176,8 @@ class KeySearch:
             return hash_of(self._secret, HASH_KEY, query.key)
         if query.user_id is not None:
             return hash_of(self._secret, HASH_ID, query.user_id)
+        if query.origin is not None:
+            return hash_of(self._secret, HASH_ORIGIN, query.origin.to_bytes(8, "big"))
         return None
 
     def _ranges(self, start: int) -> Iterator[tuple[int, int, Piece | None]]:

@@ -32,16 +32,20 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "unit/groups/test_schedules.py": 19,
     "unit/kafka/test_codec_properties.py": 6,
     "unit/kafka/test_control_fuzz.py": 10,
+    "unit/keys/test_find_carried.py": 10,
     "unit/keys/test_key_index.py": 6,
     "unit/keys/test_key_index_crashes.py": 17,
     "unit/offsets/test_offset_crashes.py": 10,
     "unit/perf/test_clients.py": 18,
+    "unit/offline/test_dump_carried.py": 5,
+    "unit/pipeline/test_carried_facts.py": 25,
     "unit/pipeline/test_target.py": 8,
     "unit/store/test_call_failures.py": 110,
     "unit/store/test_crash_mutants.py": 7,
     "unit/store/test_crash_states.py": 60,
     "unit/store/test_every_byte.py": 50,
     "unit/store/test_unapplied_changes.py": 40,
+    "unit/tables/test_carried.py": 50,
     "unit/timers/test_virtual_years.py": 7,
 }
 """Path of a file, or name of a group -> seconds of one processor, measured.
@@ -118,8 +122,8 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
         "test_whatever_a_broker_does_its_states_follow_from_its_log": 1.1,
     },
     "unit/offline/test_export.py": {
-        "test_a_segment_that_goes_away_meanwhile_is_reported_by_a_process": 1.3,
-        "test_processes_share_the_work": 3,
+        "test_a_segment_that_goes_away_meanwhile_is_reported_by_a_thread": 1.3,
+        "test_threads_share_the_work": 1,
     },
     "unit/offline/test_offline_commands.py": {
         "test_a_killed_broker_leaves_what_is_whole": 8,

@@ -151,7 +151,7 @@ def test_files_are_compressed_as_asked(
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of several tasks, which only processes of their own can share."""
+    """A directory of several tasks."""
     root = tmp_path_factory.mktemp("large") / "data"
     config = small_config(data_dir=root)
     harness = BrokerHarness(OsFileSystem(), config=config)  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_processes_share_the_work(
+def test_threads_share_the_work(
     large: Path, command: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = Query.__init__.__kwdefaults__
@@ -294,7 +294,7 @@ def test_damage_ends_an_export_unless_it_is_accepted(
     assert read(out) == kept != expected
 
 
-def test_a_segment_that_goes_away_meanwhile_is_reported_by_a_process(
+def test_a_segment_that_goes_away_meanwhile_is_reported_by_a_thread(
     large: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"

@@ -188,6 +188,12 @@ def i64(value: int) -> bytes:
         ("carried_records", {136: i32(-1)}, "sizes do not add up"),
         ("carried_records", {40: i64(41)}, "length, CRC or offsets of a batch differ"),
         ("carried_records", {52: i32(3)}, "length, CRC or offsets of a batch differ"),
+        ("carry_timers", {56: i32(0)}, "a table entry is out of range"),
+        ("carry_timers", {56: i32(3)}, "a table entry is out of range"),
+        ("carry_timers", {60: i32(1)}, "a table entry is out of range"),
+        ("carry_timers", {160 + 32: i32(8)}, "a table entry is out of range"),
+        ("carry_timers", {68: i32(64), 72: i32(8)}, "sizes do not add up"),
+        ("carried_records", {44: i32(41)}, "length, CRC or offsets of a batch differ"),
         ("accept_split", {136: i32(1)}, "length, CRC or offsets of a batch differ"),
         (
             "accept_split",
