@@ -22,7 +22,7 @@ MAKEFLAGS += --jobs=2
 .PHONY: help build core clients demo sanitized check test soak packages regenerate lint lock
 .PHONY: clean
 .PHONY: bench bench-check bench-cold bench-connections bench-curves bench-keys bench-recovery
-.PHONY: bench-tables
+.PHONY: bench-recycled bench-retention bench-tables
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,12 @@ bench-curves: build  ## what records, partitions, connections and pending timers
 
 bench-recovery: build  ## how fast the log is written and a start is; memory of 10,000 queues
 	@$(PY) -m perf.recovery $(ARGS)
+
+bench-recycled: build  ## sync flush into recycled segments, new ones, and the disk alone
+	@$(PY) -m perf.recycled $(ARGS)
+
+bench-retention: build  ## what producers notice of freeing, and what a carry costs
+	@$(PY) -m perf.retention $(ARGS)
 
 regenerate: build  ## write the generated tables, examples, golden files and pictures
 	@$(PY) -m tests.support.docs.regenerate

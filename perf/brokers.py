@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
 
+from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -292,6 +293,14 @@ def create_topics(
     admin = _admin(address)
     topics = [NewTopic(name, partition_count, 1, config=config) for name in names]
     for future in admin.create_topics(topics).values():
+        future.result(timeout=_ADMIN_LIMIT_S)
+
+
+def delete_records(address: str, topic: str, partition_count: int) -> None:
+    """Delete all records of a topic."""
+    everything = [TopicPartition(topic, index, OFFSET_END) for index in range(partition_count)]
+    admin = _admin(address)
+    for future in admin.delete_records(everything).values():
         future.result(timeout=_ADMIN_LIMIT_S)
 
 

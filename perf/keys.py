@@ -128,6 +128,15 @@ class Admin:
             raise BenchError(str(body))
         return body
 
+    def metric(self, name: str) -> float:
+        """Return the value of a metric without labels."""
+        self._connection.request("GET", "/metrics")
+        lines = self._connection.getresponse().read().decode().splitlines()
+        values = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")]
+        if not values:
+            raise BenchError(f"there is no metric {name}")
+        return float(values[0])
+
 
 def look_up(admin: Admin) -> LookedUp:
     """Wait until everything is indexed, then look keys up."""

@@ -455,6 +455,8 @@ cdef class LogScan:
                     break
                 if h.epoch >= self.epoch and self._is_own(&h) and h.flushed > mark:
                     mark = h.flushed
+                if h.kind != KIND_BLANK:
+                    self.garbage_end = max(self.garbage_end, pos + h.size)
                 pos += h.size
         return mark
 

@@ -66,10 +66,8 @@ def set_aside(fs: FileSystem, paths: DataPaths, log: CommitLog, scan: LogScan, e
     Raises:
         StorageError: a sync failed, or another operation, for a reason other than a full disk.
     """
-    start, end = scan.pos, scan.garbage_end
-    if scan.has_leftovers:  # the scan stopped at the first leftover
-        end = max(end, min(log.files.end_of_files, start + CUT_MAX_BYTES))
-    end = min(end, start + CUT_MAX_BYTES)
+    start = scan.pos
+    end = min(scan.garbage_end, start + CUT_MAX_BYTES)
     if start >= end:
         return 0
     path = paths.lost_file(start, epoch)
