@@ -69,7 +69,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIii8x")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
 _COMPLETED: Final = struct.Struct(">qiBBxxIiq")
-_CARRIED
+_CARRIED_ORIGIN: Final = struct.Struct(">qq")
 _CANCELLATIONS: Final = {1: "cancel", 2: "delivered"}
 
 _ATTRIBUTE_CODEC: Final = 7
