@@ -348,10 +348,16 @@ class Retention:
         first = self._first(partition)
         if first.lowest is None:
             start = partition.start_offset
-            begins = [begin for begin, _, _ in partition.carried_parts() if begin > start]
-            begins.append(max(start, partition.carried_end))
-            found = [self._search.positions_from(partition, begin)[0] for begin in begins]
-            first.lowest = min(first.position, *found)
+            rest = max(start, partition.carried_end)
+            lowest = min(first.position, self._search.positions_from(partition, rest)[0])
+            for begin, _, bound in sorted(partition.carried_parts(), key=lambda part: part[2]):
+                if bound >= lowest:
+                    break
+                offset = max(begin, start)
+                position, _ = self._search.positions_from(partition, offset)
+                partition.carried.confirm(offset, position)
+                lowest = min(lowest, position)
+            first.lowest = lowest
         return first.lowest
 
 
