@@ -82,13 +82,13 @@ class _First:
     """The first record of a partition.
 
     Attributes:
-        start, carried_pos: of the partition when this was found.
+        start, carried: start offset and carried records of the partition when this was found.
         position, origin: where its frame lies, and where the frame lay that first held it.
         lowest: the lowest log position of a record of the partition; None if not yet known.
     """
 
     start: int
-    carried_pos: int
+    carried: tuple[int, list[tuple[int, int]]]
     position: int
     origin: int
     lowest: int | None = None
@@ -362,12 +362,15 @@ class Retention:
 
     def _first(self, partition: Partition) -> _First:
         """The first record of a partition; raises ColdFrameError."""
-        start, carried_pos = partition.start_offset, partition.carried_pos
+        start = partition.start_offset
+        # Damage of a carried frame may lead back to an earlier place, and changes the parts.
+        parts = [(begin, end) for begin, end, _ in partition.carried_parts()]
+        carried = partition.carried_pos, parts
         of_topic = self._firsts.setdefault(partition.topic.topic_id, {})
         known = of_topic.get(partition.index)
-        if known is None or (known.start, known.carried_pos) != (start, carried_pos):
+        if known is None or (known.start, known.carried) != (start, carried):
             position, origin = self._search.positions_from(partition, start)
-            known = _First(start, carried_pos, position, origin)
+            known = _First(start, carried, position, origin)
             if position < NO_RECORD:
                 of_topic[partition.index] = known
         return known
@@ -380,10 +383,20 @@ class Retention:
         first = self._first(partition)
         if first.lowest is None:
             start = partition.start_offset
-            begins = [begin for begin, _, _ in partition.carried_parts() if begin > start]
-            begins.append(max(start, partition.carried_end))
-            found = [self._search.positions_from(partition, begin)[0] for begin in begins]
-            first.lowest = min(first.position, *found)
+            parts = partition.carried_parts()
+            begins = {begin for begin, _, _ in parts}
+            # What comes after a part and begins no other was not carried.
+            others = [end for _, end, _ in parts if end not in begins] or [start]
+            found = [self._search.positions_from(partition, offset)[0] for offset in others]
+            lowest = min(first.position, *found)
+            for begin, _, bound in sorted(parts, key=lambda part: part[2]):
+                if bound >= lowest:
+                    break
+                offset = max(begin, start)
+                position, _ = self._search.positions_from(partition, offset)
+                partition.carried.confirm(offset, position)
+                lowest = min(lowest, position)
+            first.lowest = lowest
         return first.lowest
 
 

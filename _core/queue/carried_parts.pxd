@@ -15,6 +15,7 @@ cdef class CarriedParts:
     cdef int add(self, int64_t first, int64_t end, int64_t place, UnitRuns runs) except -1
     cdef void _shift(self, Py_ssize_t i, Py_ssize_t by) noexcept nogil
     cdef Py_ssize_t _cut_out(self, int64_t first, int64_t end) except -1
+    cdef Py_ssize_t _ending_after(self, int64_t offset) noexcept nogil
     cdef int restore(self, int64_t first, int64_t end, int64_t place) except -1
     cdef const CarriedPart* find(self, int64_t offset) noexcept nogil
     cdef void raise_places(self, int64_t pos) noexcept nogil

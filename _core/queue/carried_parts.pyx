@@ -4,8 +4,9 @@
     parts      0 to 20 from the last place on, 20 to 50 from the first carried place on
 
 Without carried records, the places of a partition ascend with its offsets. A pass of carrying moves
-all records below its cut to the end of the log, in their order. So the places ascend within few
-parts, and the first place of each says where the part begins in the log.
+all records below its cut to the end of the log, in their order. So the places ascend within parts,
+and the first place of each says where the part begins in the log. There are about as many parts as
+the log was carried as a whole while the partition grew.
 
 Layer 0: no I/O.
 """
@@ -49,7 +50,7 @@ cdef class CarriedParts:
     cdef Py_ssize_t _cut_out(self, int64_t first, int64_t end) except -1:
         """Remove offsets; return the index at which a part of them belongs, with room for it."""
         cdef CarriedPart* grown
-        cdef Py_ssize_t i = 0, k
+        cdef Py_ssize_t i = self._ending_after(first), k
         assert first < end
         if self.count + 2 > self.capacity:
             grown = <CarriedPart*>realloc(
@@ -59,8 +60,6 @@ cdef class CarriedParts:
                 raise MemoryError("cannot allocate the carried parts of a partition")
             self.parts = grown
             self.capacity = self.capacity * 2 + 4
-        while i < self.count and self.parts[i].end <= first:
-            i += 1
         if i < self.count and self.parts[i].first < first:
             if self.parts[i].end > end:
                 # The rest lies above the first place, so that remains a bound.
@@ -88,12 +87,33 @@ cdef class CarriedParts:
         return 0
 
     cdef const CarriedPart* find(self, int64_t offset) noexcept nogil:
-        """The part that contains `offset`, or NULL. There are few parts."""
-        cdef Py_ssize_t i
-        for i in range(self.count):
-            if self.parts[i].first <= offset < self.parts[i].end:
-                return &self.parts[i]
-        return NULL
+        """The part that contains `offset`, or NULL."""
+        cdef Py_ssize_t i = self._ending_after(offset)
+        if i == self.count or self.parts[i].first > offset:
+            return NULL
+        return &self.parts[i]
+
+    cdef Py_ssize_t _ending_after(self, int64_t offset) noexcept nogil:
+        """Index of the first part that ends after `offset`. O(log n)."""
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.parts[middle].end <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def confirm(self, int64_t offset, int64_t place):
+        """Note where the first record of a part lies that can be fetched.
+
+        Args:
+            offset: of that record.
+            place: log position of its frame.
+        """
+        cdef Py_ssize_t i = self._ending_after(offset)
+        if i < self.count and self.parts[i].first <= offset:
+            self.parts[i].place = max(self.parts[i].place, place)
 
     cdef void raise_places(self, int64_t pos) noexcept nogil:
         """Note that no record of any part lies below log position `pos`."""

@@ -480,7 +480,6 @@ cdef class Partition:
         self.kept_bytes = (
             <int64_t>(self.kept_bytes * (1.0 - <double>gone / count)) if gone < count else 0
         )
-        self.moved.drop_below(offset)
         if offset > self.next_offset:
             # The records below it were lost to damage; their units cannot be requested.
             self.add_run(offset, 0, UNIT_LOST, 0)

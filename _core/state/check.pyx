@@ -244,6 +244,8 @@ cdef class LogCheck(LogScan):
                 f"a flushed mark of at least {self.last_mark}, as before it", f"{h.flushed}",
             )
         self.last_mark = max(self.last_mark, h.flushed)
+        if h.kind == KIND_BLANK or h.kind == KIND_HEAD:
+            return 0  # the epoch frame may come next
         if self.last_epoch >= 0 and h.epoch > self.last_epoch and h.kind != KIND_EPOCH:
             if not self.damage:
                 self.checked.fault(

@@ -104,6 +104,8 @@ class RecordCarrier:
     Attributes:
         carried_bytes: bytes of the frames appended since the start of the broker.
         is_done: nothing below the cut is left to carry; with `blocked_at`, nothing below that.
+        kept_from: returns a log position below which no record lies that is kept: where a frame
+            begins, or 0. The broker sets it to what `Retention` knows.
         blocked_at: log position of a frame that cannot be read; its segment must stay. None if
             there is none. Once a sweep of `Retention` has found that nobody needs the frame, the
             next pass begins after it.
@@ -117,16 +119,12 @@ class RecordCarrier:
         state: State,
         writer: LogWriter,
         queues: ConsumeQueues,
-        *,
-        kept_from: Callable[[], int] = lambda: 0,
     ) -> None:
         """Start idle.
 
         Args:
             clock: for the carry time of frames.
             log, state, writer, queues: those of the store.
-            kept_from: returns a log position below which no record lies that is kept: where a
-                frame begins, or 0.
         """
         self._clock = clock
         self._log = log
@@ -139,15 +137,11 @@ class RecordCarrier:
         self._unsaved: list[Partition] = []
         self._cut = 0
         self._pos = 0
-        self.kept_from = kept_from
+        self.kept_from: Callable[[], int] = lambda: 0
+        self.carried_bytes = 0
         self.is_done = True
         self.is_full = False
         self.blocked_at: int | None = None
-
-    @property
-    def carried_bytes(self) -> int:
-        """Bytes of the frames appended since the start of the broker."""
-        return self._path.carried_bytes
 
     @property
     def has_failed(self) -> bool:
@@ -194,6 +188,7 @@ class RecordCarrier:
             frames_max=SLICE_FRAMES,
             now_ms=self._clock.wall_ms(),
         )
+        self.carried_bytes = path.carried_bytes
         self.is_full = path.is_full
         if path.is_refused:
             self._block_at(self._pos)
@@ -203,16 +198,16 @@ class RecordCarrier:
 
     def end(self, job: CarryJob) -> None:
         """Note that a job has run; one of a pass that was stopped is ignored."""
-        if job is not self._job:
+        done = self._job
+        if done is None or job is not done:
             return
-        assert isinstance(job, ReadJob)
         self._job = None
-        if job.end:
-            self._pos = job.end
-        elif job.block is not None:
-            self._block = job.block
+        if done.end:
+            self._pos = done.end
+        elif done.block is not None:
+            self._block = done.block
         else:
-            self._block_at(job.pos)
+            self._block_at(done.pos)
 
     def stop(self) -> None:
         """Break off the pass. What was appended is harmless: the next pass leaves the rest."""

@@ -282,6 +282,17 @@ def test_a_next_producer_id_that_falls(log: Log) -> None:
     assert only_fault(log) == (pos + 160, expected, "1000")
 
 
+def test_an_epoch_may_begin_where_a_segment_ends(log: Log) -> None:
+    """The blank frame that ends the segment is of the new epoch already."""
+    while -log.end % log.segment_size > 300:
+        log.accept()
+    log.epoch = 1
+    payload = control.encode_epoch(control.EpochFrame(1, log.segment_size, control.UUID(int=12)))
+    pos = log.add(model.control_frame(model.EPOCH, payload, store_time=START_MS))
+    assert pos == log.segment_size
+    assert reported(log) == []
+
+
 def add_carried(log: Log, *, base_offset: int, **changes: Any) -> int:
     """A frame of carried records with one record."""
     records = (model.Record(timestamp=START_MS, value=b"v"),)

@@ -15,6 +15,7 @@ from tests.support.harness.carrying import (
     carrier_of,
     carry,
     carry_and_free,
+    frame_of,
     free_below,
     last_base,
     raw_records,
@@ -306,6 +307,30 @@ def test_damage_of_a_carried_frame_is_reported_and_consumers_pass_it(
                 continue
         carry_and_free(again)
         assert values(again) == [*left, b"after"]
+
+
+def test_an_earlier_place_that_is_found_again_is_kept_and_carried_again() -> None:
+    harness = ready_to_carry()
+    before, cut = values(harness), last_base(harness)
+    carry(harness, cut)
+    harness.flush()
+    take_checkpoint(harness)
+    sweep(harness)
+    assert harness.broker.retention.kept_from > cut
+    offset, pos = list(batches_of(harness))[5]
+    original = frame_of(harness, "kept", offset)[1]
+    path, at = harness.broker.log.path_of(pos)
+    disk = crashed(harness)
+    disk.flip(path, at + 190, 1)
+    harness = start(harness, disk)
+    sweep(harness)
+    assert harness.broker.retention.kept_from > cut
+    assert values(harness) == before
+    sweep(harness)
+    assert harness.broker.retention.kept_from == original
+    carry_and_free(harness, cut)
+    harness.make_cold()
+    assert values(harness) == before
 
 
 def test_damage_while_frames_are_carried_loses_nothing_else() -> None:
