@@ -57,7 +57,7 @@ def test_frames_show_all_that_they_hold(
     carried = [row for row in frames if row["kind"] == "carried records"]
     assert carried
     assert all(row["records"] and row["carried_at"] == log.now_ms for row in carried)
-    timers = [row for row in frames if row["kind"] == "carry" and row["timer_count"]]
+    timers = [row for row in frames if row["kind"] == "carry" and "payload" not in row]
     assert timers
     assert all(len(row["timers"]) == row["timer_count"] for row in timers)
 
@@ -77,7 +77,7 @@ def test_what_contradicts_the_log_is_reported(log: CarriedLog) -> None:
     at = log.carry_timers(ended.topic_id, ended.header["partition"], [timer])
     (fault,) = contradictions(log)
     assert fault[0] == at + 160
-    assert fault[1] == "a timer that is pending in its partition"
+    assert fault[1].startswith("a timer that is pending")
     pending = [each for each in frame.timers() if each["accept_position"] == frame.pos]
     at = log.carry_timers(frame.topic_id, frame.header["partition"], [pending[0], pending[0]])
     assert (at + 160 + 64) in [each[0] for each in contradictions(log)]
