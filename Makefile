@@ -10,6 +10,8 @@ STATES ?= 500000
 FUZZ ?= 600
 CUTS ?= 20
 FILLS ?= 20
+DAYS ?= 365
+TIMERS ?= 100000
 JOBS ?= logical
 PY := .venv/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
@@ -44,9 +46,10 @@ check: build  ## style, types and the quick tests, in less than a minute
 test: sanitized .venv/spark  ## all tests, in JOBS=n processes (ARGS="..." goes to pytest)
 	@$(PYTEST) $(ARGS)
 
-soak: sanitized  ## ROUNDS kills, CUTS power cuts, FILLS of a disk, STATES crashes, FUZZ seconds
+soak: sanitized  ## ROUNDS kills, CUTS power cuts, FILLS of a disk, STATES crashes, DAYS, FUZZ s
 	@$(PYTEST) tests/system/kill9 tests/unit/store tests/unit/offsets tests/system/fuzz \
 		tests/system/realdisk tests/system/clients/test_rebalances.py \
+		tests/unit/retention/test_year.py --days $(DAYS) --timers $(TIMERS) \
 		--rounds $(ROUNDS) --power-cuts $(CUTS) --fills $(FILLS) --states $(STATES) \
 		--fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
 

@@ -124,7 +124,6 @@ class Broker:
             config,
             expiry=state.expiry,
             sizes=state.sizes,
-            pending_of=self.pending_timers_of,
         )
         store.carriers.records.kept_from = lambda: self.retention.kept_from
         self.early_expiry = EarlyExpiry(

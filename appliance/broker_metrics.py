@@ -70,7 +70,7 @@ def gauges(
         disk_log_bytes=disk.log_bytes,
         log_start_pos=store.log.start_pos,
         log_reclaimable_bytes=store.head_freer.reclaimable_bytes(retention.kept_from),
-        log_dead_bytes=max(0, pointers.wrote - store.log.start_pos - retention.live_bytes),
+        log_dead_bytes=max(0, pointers.wrote - store.log.start_pos - store.head_freer.live_bytes),
         carry_held_back=not store.head_freer.may_carry(),
         expires_early=expires_early,
         disk_seconds_until_full=store.disk_space.seconds_until_full,

@@ -99,8 +99,6 @@ class Retention:
 
     Attributes:
         expired_records: offsets that expired since the start.
-        live_bytes: what the log has of records that are kept and of pending timers, as of the last
-            sweep. An estimate: each counts as much as the average of its partition.
         kept_from: a log position below which no record lies that a partition keeps, as of the
             last sweep. A carried record counts where it is now.
         cold: what a thread must read before the next `step`; None if nothing.
@@ -115,7 +113,6 @@ class Retention:
         *,
         expiry: Expiry,
         sizes: SizeMarks,
-        pending_of: Callable[[Partition], int],
     ) -> None:
         """Start with a sweep.
 
@@ -124,7 +121,6 @@ class Retention:
             topics, search: the topics, and their records.
             config: the limits of topics that set none.
             expiry, sizes: how old the log is, and marks of sizes; the state keeps both.
-            pending_of: the number of pending timers of a partition.
         """
         self._clock = clock
         self._topics = topics
@@ -132,7 +128,6 @@ class Retention:
         self._config = config
         self._expiry = expiry
         self._sizes = sizes
-        self._pending_of = pending_of
         self._sweep: Generator[ColdPlace | None, None, None] | None = None
         self._began_ns: int | None = None
         self._asked: Cleanup | None = None
@@ -142,7 +137,6 @@ class Retention:
         self._sizes_at: dict[int, tuple[int, int]] = {}
         """By topic id: its size limit when its starts last rose by size, and its bytes then."""
         self.expired_records = 0
-        self.live_bytes = 0
         self.kept_from = 0
         self.cold: ColdPlace | None = None
 
@@ -243,24 +237,15 @@ class Retention:
     def _find_kept(self) -> Generator[ColdPlace | None, None, None]:
         """Find the first kept record of the log: start offsets only rise, so it stays true."""
         kept = self._expiry.visible_end()
-        live_bytes = 0.0
         visited = 0
         for topic in self._topics.all():
             for partition in list(topic.partitions):
                 visited += 1
                 if visited % PARTITIONS_PER_SLICE == 0:
                     yield None
-                live_bytes += self._live_bytes_of(partition)
                 if partition.start_offset < partition.next_offset:
                     kept = min(kept, (yield from self._kept_of(partition)))
         self.kept_from = kept
-        self.live_bytes = int(live_bytes)
-
-    def _live_bytes_of(self, partition: Partition) -> float:
-        pending = self._pending_of(partition)
-        count = partition.next_offset + pending
-        live = count - partition.start_offset
-        return partition.log_bytes * live / count if count else 0
 
     def keeps_below(self, cut: int) -> bool:
         """Whether a partition may keep a record that lies below a log position."""
