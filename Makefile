@@ -20,8 +20,8 @@ MAKEFLAGS += --jobs=2
 .DEFAULT_GOAL := help
 .PHONY: help build core clients demo sanitized check test soak packages regenerate lint lock
 .PHONY: clean
-.PHONY: bench bench-check bench-cold bench-connections bench-curves bench-keys bench-recovery
-.PHONY: bench-tables
+.PHONY: bench bench-check bench-cold bench-connections bench-curves bench-instructions bench-keys
+.PHONY: bench-recovery bench-tables
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ bench-check: build  ## has a ratio become worse than perf/baseline.json says?
 
 bench-cold: build  ## how late timers in memory are while 100,000 on the disk are due
 	@$(PY) -m perf.cold $(ARGS)
+
+bench-instructions: build  ## how many instructions a record costs (ARGS="--other ../old/.venv")
+	@$(PY) -m perf.instructions $(ARGS)
 
 bench-keys: build  ## what the index of keys costs a producer, and look-ups a second
 	@$(PY) -m perf.keys $(ARGS)
