@@ -70,17 +70,22 @@ def test_a_log_with_carried_frames_has_no_contradictions(log: CarriedLog) -> Non
 
 
 def test_what_contradicts_the_log_is_reported(log: CarriedLog) -> None:
-    frame = next(each for each in log.frames() if each.has_timers)
-    done = next(row for row in rows_of(log.disk, "timers") if row["delay_state"] != "pending")
-    ended = next(each for each in log.frames() if each.pos == done["position"])
-    timer = next(each for each in ended.timers() if each["index"] == done["index"])
-    at = log.carry_timers(ended.topic_id, ended.header["partition"], [timer])
+    rows = rows_of(log.disk, "timers")
+    done = next(row for row in rows if row["delay_state"] != "pending")
+    waiting = next(row for row in rows if row["delay_state"] == "pending")
+    at = carry(log, done, 1)
     (fault,) = contradictions(log)
     assert fault[0] == at + 160
     assert fault[1].startswith("a timer that is pending")
-    pending = [each for each in frame.timers() if each["accept_position"] == frame.pos]
-    at = log.carry_timers(frame.topic_id, frame.header["partition"], [pending[0], pending[0]])
-    assert (at + 160 + 64) in [each[0] for each in contradictions(log)]
+    at = carry(log, waiting, 2)
+    assert at + 160 + 64 in [each[0] for each in contradictions(log)]
+
+
+def carry(log: CarriedLog, row: dict[str, Any], times: int) -> int:
+    """Append a carry frame that has a timer so many times; return its position."""
+    frame = next(each for each in log.frames() if each.pos == row["position"])
+    timer = next(each for each in frame.timers() if each["index"] == row["index"])
+    return log.carry_timers(frame.topic_id, frame.header["partition"], [timer] * times)
 
 
 def contradictions(log: CarriedLog) -> list[tuple[int, str]]:
