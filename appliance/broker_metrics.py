@@ -71,6 +71,7 @@ def gauges(
         log_start_pos=store.log.start_pos,
         log_reclaimable_bytes=store.head_freer.reclaimable_bytes(retention.kept_from),
         log_dead_bytes=max(0, pointers.wrote - store.log.start_pos - store.head_freer.live_bytes),
+        write_amplification=_write_amplification(store),
         carry_held_back=not store.head_freer.may_carry(),
         expires_early=expires_early,
         disk_seconds_until_full=store.disk_space.seconds_until_full,
@@ -80,6 +81,13 @@ def gauges(
             for level in range(1, len(config.delay_levels) + 1)
         },
     )
+
+
+def _write_amplification(store: MessageStore) -> float:
+    """Bytes appended since the start for each byte that was not appended again."""
+    appended_bytes = store.log.pointers.wrote - store.report.end_pos
+    new_bytes = appended_bytes - store.head_freer.carried_bytes
+    return appended_bytes / new_bytes if new_bytes > 0 else 1.0
 
 
 def collect(

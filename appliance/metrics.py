@@ -121,6 +121,7 @@ class Gauges:
     carry_held_back: bool = False
     expires_early: bool = False
     disk_seconds_until_full: float = 0.0
+    write_amplification: float = 1.0
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
     """Timers in the queue of each level."""
@@ -251,6 +252,11 @@ METRICS: Final = (
         "expires_early",
         "gauge",
         "1 while records expire before their retention is over: the disk is too full.",
+    ),
+    MetricInfo(
+        "write_amplification",
+        "gauge",
+        "Bytes appended since the start for each byte that was not appended again.",
     ),
     MetricInfo(
         "disk_seconds_until_full",

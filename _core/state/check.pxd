@@ -18,9 +18,6 @@ cdef class CheckedProjections(Projections):
     # topics stay in it.
     cdef CancelledTimers waiting
     cdef int fault(self, int64_t pos, str expected, str found) except -1
-    cdef int _apply_carried(
-        self, Partition partition, const FrameHeader* h, const uint8_t* p
-    ) except -1
 
 cdef class LogCheck(LogScan):
     cdef CheckedProjections checked

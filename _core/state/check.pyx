@@ -45,58 +45,6 @@ cdef class CheckedProjections(Projections):
             self.faults.append((pos, expected, found))
         return 0
 
-    cdef int apply(
-        self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
-    ) except -1:
-        cdef int64_t end = h.base_offset + h.last_delta + 1
-        if is_timer_carry(h):
-            return self._apply_carried(partition, h, p)
-        if h.kind != KIND_CARRIED_RECORDS:
-            return Projections.apply(self, partition, h, p, live)
-        if end > partition.next_offset:
-            self.fault(
-                h.position + AT_BASE_OFFSET,
-                f"offsets below the next one of {partition.topic.name}/{partition.index}, "
-                f"{partition.next_offset}",
-                f"offsets {h.base_offset} to {end - 1}",
-            )
-        return 0
-
-    cdef int _apply_carried(
-        self, Partition partition, const FrameHeader* h, const uint8_t* p
-    ) except -1:
-        """Apply a carry frame: a timer that is known only changes its place. One whose accept frame
-        is not in the log any more is pending from here on.
-        """
-        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
-        cdef int64_t accept_pos, last_pos = -1
-        cdef int32_t i, index, last_index = -1
-        for i in range(h.timer_count):
-            accept_pos = load_i64(entry + TIMER_AT_ACCEPT_POS)
-            index = load_i32(entry + TIMER_AT_INDEX)
-            at = h.position + (entry - p)
-            if (
-                accept_pos < last_pos or (accept_pos == last_pos and index <= last_index)
-                or accept_pos >= h.position
-            ):
-                self.fault(
-                    at, f"timers in the order of their ids, accepted before {h.position}",
-                    f"record {index} of the frame at {accept_pos}",
-                )
-            elif self.waiting.holds(accept_pos, index):
-                pass
-            elif self._is_gone(accept_pos, index):
-                self.waiting.cancel(accept_pos, index)
-                Projections._apply_timer(self, partition, h, p, entry)
-            else:
-                self.fault(
-                    at, "a timer that is pending in its partition",
-                    f"it carries record {index} of the frame at {accept_pos}, which is not pending",
-                )
-            last_pos, last_index = accept_pos, index
-            entry += TIMER_ENTRY_SIZE
-        return 0
-
     cdef int _apply_timer(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1:
@@ -168,7 +116,6 @@ cdef class CheckedProjections(Projections):
             accept_pos = load_i64(completed_entry(p, i) + COMPLETED_AT_ACCEPT_POS)
             index = load_i32(completed_entry(p, i) + COMPLETED_AT_INDEX)
             if self._is_gone(accept_pos, index):
-                self.waiting._discard(accept_pos, index)    # it may have been carried
                 continue
             if pending > 0 and self.waiting._discard(accept_pos, index):
                 pending -= 1

@@ -155,6 +155,7 @@ def test_a_log_is_not_carried_while_it_is_less_than_twice_what_lives() -> None:
     fill(harness, 4)
     run(harness, 6 * MS_PER_HOUR)
     assert start_pos(harness) > 0
+    assert 1 < harness.broker.gauges(0).write_amplification < 2
     pending = harness.broker._store.state.projections.due.pending
     assert harness.tick(LONG_MS) == pending > 80
     check_restarts(harness)
