@@ -121,7 +121,7 @@ class Gauges:
     carry_held_back: bool = False
     expires_early: bool = False
     disk_seconds_until_full: float = 0.0
-    write_amplification: float = 1.0
+    write_amplification: float = 0.0
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
     """Timers in the queue of each level."""
