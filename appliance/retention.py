@@ -51,7 +51,7 @@ SPREAD_MS: Final = 7_919_000
 NEVER: Final = -1
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Cleanup:
     """One sweep, the regular one or one that an operator asked for.
 

@@ -279,7 +279,7 @@ class LiveStatus:
         jump_ms = 0
         if wanted.confirms_clock:
             jump_ms = retention.confirm_clock()
-        cleanup = Cleanup(topic, wanted.before_at, wanted.is_dry_run)
+        cleanup = Cleanup(topic=topic, before_ms=wanted.before_at, is_dry_run=wanted.is_dry_run)
         await pump.clean_up(cleanup)
         await pump.durable(self._broker.wrote_pos)
         if cleanup.error is not None:

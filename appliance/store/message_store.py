@@ -363,6 +363,7 @@ class MessageStore:
             carriers=self.carriers,
             may_carry=quiet_hours.may_carry,
             forget_damage=self._forget_damage,
+            id_memory_ms=self._config.completed_id_memory_ms,
             payload_max=payload_max,
             left=self._freed,
         )

@@ -160,6 +160,7 @@ class HeadFreer:
         carriers: Carriers,
         may_carry: Callable[[], bool],
         forget_damage: Callable[[int], None],
+        id_memory_ms: int,
         payload_max: int,
         left: list[FreedSegment],
     ) -> None:
@@ -173,6 +174,7 @@ class HeadFreer:
             carriers: move what lives.
             may_carry: whether records and timers that live on may be moved now.
             forget_damage: (start) forgets damage before the log position where the log begins.
+            id_memory_ms: how long ids of completed timers are remembered.
             payload_max: bytes of the largest payload of a control frame.
             left: freed segments, ascending, whose files could not be removed yet.
         """
@@ -186,6 +188,7 @@ class HeadFreer:
         self.may_carry = may_carry
         self._forget_damage = forget_damage
         self._left = left
+        self._id_memory_ms = id_memory_ms
         self._payload_max = payload_max
         self._phase: Phase = "idle"
         self._tried_ns: int | None = None
@@ -197,6 +200,7 @@ class HeadFreer:
         self._carried_pos = 0
         self._carried_before = 0
         self._required_cut = 0
+        self._leaves_ids = False
         self._poor_until = 0
         """After a carry that gained little, the log must reach this position for the next."""
         self._blocked_at: int | None = None
@@ -306,23 +310,25 @@ class HeadFreer:
 
         Without this, each attempt on a full disk would use up some of the reserve.
         """
-        # The state may have grown since it was saved.
-        size = 2 * self._state_bytes + CARRY_MORE_BYTES
         had_room, self._had_room = self._had_room, True
-        if not self._log.is_full:
-            return True
-        if size <= self._payload_max and self._log.tail.has_room(size, ROOM_CONTROL):
+        if self._fits():
             return True
         self._had_room = False
         if had_room:
             _log.warning(
                 "no segment is freed although nothing needs it: the disk is full, and the topics, "
                 "groups, offsets and ids that must be kept take %s, for which the reserve has no "
-                "room; "
-                "free space on the disk",
+                "room; free space on the disk",
                 counted(self._state_bytes, "byte"),
             )
         return False
+
+    def _fits(self) -> bool:
+        if not self._log.is_full:
+            return True
+        # The state may have grown since it was saved.
+        size = 2 * self._state_bytes + CARRY_MORE_BYTES
+        return size <= self._payload_max and self._log.tail.has_room(size, ROOM_CONTROL)
 
     # What can go
 
@@ -335,7 +341,14 @@ class HeadFreer:
         """Find how far the log may be freed, except for timers; look for these on a thread."""
         log = self._log
         cut = self._base_of(min(kept_from, log.pointers.flushed))
+        self._leaves_ids = False
         self._carry_cut = self._choose_carry_cut(self._base_of(log.pointers.flushed))
+        if max(cut, self._carry_cut) > log.start_pos and not self._fits():
+            # The disk is full. The saved state has the ids; a replay of the log alone would need
+            # them only if their timers were accepted in the segments that go.
+            self._leaves_ids = True
+            self._carry_cut = log.start_pos
+            cut = min(cut, self._base_of(self._remembered_from()))
         if max(cut, self._carry_cut) <= log.start_pos:
             return None
         self._tried_ns = self._files.clock.monotonic_ns()
@@ -366,7 +379,13 @@ class HeadFreer:
     def _state_bytes(self) -> int:
         """What control values and remembered ids take in carry frames."""
         ids = self._state.projections.ids
-        return self._checkpoints.snapshot_bytes + ids.completed_count * RUN_ID_SIZE
+        id_count = 0 if self._leaves_ids else ids.completed_count
+        return self._checkpoints.snapshot_bytes + id_count * RUN_ID_SIZE
+
+    def _remembered_from(self) -> int:
+        """A log position below which no frame completed a timer whose id is remembered."""
+        expiry = self._state.expiry
+        return 0 if expiry is None else expiry.position_before(self._id_memory_ms)
 
     @property
     def live_bytes(self) -> int:
@@ -416,6 +435,8 @@ class HeadFreer:
         self._phase = "carrying"
         self._cut = cut
         self._moving = list(carriers)
+        if self._leaves_ids:
+            self._moving.remove(self._carriers.ids)
         self._carried_before = self.carried_bytes
         for carrier in self._moving:
             carrier.begin(cut)

@@ -244,7 +244,7 @@ def test_full_disk_is_reported_and_nothing_is_half_stored(client: WireClient) ->
             break
         stored += 1
     assert part.error_code == ErrorCode.kafka_storage_error
-    assert part.error_message.startswith("the broker's disk is full, ")
+    assert part.error_message.startswith("the broker's disk is full")
     assert "free space on it" in part.error_message
     assert 0 < stored == next_offset(client)
     assert client.harness.broker.gauges(0).disk_full

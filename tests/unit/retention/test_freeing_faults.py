@@ -375,3 +375,27 @@ def test_a_disk_that_has_no_room_for_the_first_checkpoint_is_freed() -> None:
     assert start_pos(harness) >= 3 * SEGMENT
     assert harness.broker.checkpoints.snapshot_bytes > 0
     check_restarts(harness)
+
+
+def test_more_ids_than_the_reserve_of_a_full_disk_holds_keep_no_older_segment() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 3)
+    run(harness, MEMORY_MS + KEEP_MS)
+    names = [b"name-%d" % number for number in range(400)]
+    for start in range(0, len(names), 50):
+        later = [Record(b"", headers=delay(1_000, name)) for name in names[start : start + 50]]
+        assert harness.produce("t", 0, later).error == 0
+    harness.tick(1_000)
+    before = start_pos(harness)
+    fill(harness, 1)
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, 30 * MS_PER_MINUTE)
+    assert harness.broker._store.state.projections.ids.completed_count == len(names)
+    assert harness.broker.head_freer.carried_bytes < 400 * 52
+    assert start_pos(harness) >= before
+    harness.disk.free = 8 * SEGMENT
+    free(harness)
+    assert start_pos(harness) > before
+    check_restarts(harness)

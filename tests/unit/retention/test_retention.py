@@ -300,7 +300,7 @@ def test_an_operator_expires_what_is_older_than_an_instant() -> None:
     would = clean(harness, Cleanup(before_ms=before_ms, is_dry_run=True))
     assert would == {"a": 2, "b": 2}
     assert left(harness, "a") == [b"1", b"2", b"3"]
-    assert clean(harness, Cleanup(harness.topic("a"), before_ms)) == {"a": 2}
+    assert clean(harness, Cleanup(topic=harness.topic("a"), before_ms=before_ms)) == {"a": 2}
     assert (left(harness, "a"), left(harness, "b")) == ([b"3"], [b"1", b"2", b"3"])
     assert clean(harness, Cleanup(before_ms=0)) == {}
     assert clean(harness, Cleanup()) == {}
@@ -344,7 +344,7 @@ def test_a_cleanup_of_one_topic_keeps_the_marks_of_the_others() -> None:
     topic(harness, "b", retention_ms=MS_PER_HOUR, retention_bytes=1_000_000)
     send(harness, b"1", name="b")
     run(harness, MS_PER_HOUR // 2)
-    clean(harness, Cleanup(harness.topic("a"), harness.clock.wall_ms()))
+    clean(harness, Cleanup(topic=harness.topic("a"), before_ms=harness.clock.wall_ms()))
     assert len(harness.broker._store.state.sizes.capture()) == 1
     run(harness, MS_PER_HOUR // 2 - 2 * CHECK_MS)
     assert left(harness, "b") == [b"1"]

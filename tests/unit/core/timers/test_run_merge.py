@@ -300,7 +300,7 @@ def broken(at: int, value: bytes, rows: Sequence[Row] = GOOD_TIMERS) -> bytes:
         (RUN_TIMERS, broken(24, b"\xfe"), 0),  # a level offset below -1
         (RUN_TIMERS, broken(32, b"\xff"), 0),  # a negative topic
         (RUN_TIMERS, broken(36, b"\x7f"), 0),  # no such partition ever
-        (RUN_TIMERS, broken(40, b"\x01"), 0),  # a record that was carried elsewhere
+        (RUN_TIMERS, broken(40, b"\xff"), 0),  # a record before its acceptance
         (RUN_TIMERS, broken(59, b"\x00"), 48),  # twice the same timer
         (RUN_TIMERS, broken(71, b"\x07"), 64),  # not in order
         (RUN_IDS, encode(id_row(3, 1)) + encode(id_row(4, 1)), -1),
