@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from _core.bytes.layout import RUN_ID_SIZE
+from _core.bytes.layout import RUN_ID_SIZE, RUN_TIMER_SIZE
 from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.head.carrier import Carrier, CarryJob
@@ -63,18 +63,25 @@ class FindJob:
     """Finds the first frame that holds a pending timer, on a thread.
 
     Attributes:
-        found: its log position; None if nothing is pending.
+        cut: count the timers whose records are below this log position; 0: do not.
+        found: the log position of that frame; None if nothing is pending.
+        below: number of timers below the cut.
         error: why the runs cannot be read; None if they were.
     """
 
     timers: RowsNow
+    cut: int = 0
     found: int | None = None
+    below: int = 0
     error: StorageError | CorruptionError | None = None
 
     def run(self) -> None:
         """Read the runs as far as needed; may run on any thread."""
         try:
             self.found = self.timers.first_place()
+            if self.cut:
+                sizes = map(len, self.timers.rows_below(self.cut))
+                self.below = sum(sizes) // RUN_TIMER_SIZE
         except (StorageError, CorruptionError) as error:
             self.error = error
 
@@ -201,6 +208,8 @@ class HeadFreer:
         self._carried_before = 0
         self._required_cut = 0
         self._leaves_ids = False
+        self._kept_from = 0
+        self._began_full = False
         self._poor_until = 0
         """After a carry that gained little, the log must reach this position for the next."""
         self._blocked_at: int | None = None
@@ -302,8 +311,15 @@ class HeadFreer:
             self._cut = min(self._cut, self._base_of(job.found))
         if self._is_worth(self._cut):
             self._begin_carry(self._cut, self._carriers.repeaters)
-        elif self._carry_cut > self._log.start_pos:
+        elif self._carry_cut > self._log.start_pos and self._may_move(job):
             self._begin_carry(self._carry_cut, self._all)
+
+    def _may_move(self, job: FindJob) -> bool:
+        """Whether what lives below the cut may be moved: on a full disk only a few timers."""
+        if not self._log.is_full:
+            return True
+        has_records = self._kept_from < self._carry_cut
+        return not has_records and self._fits(job.below * self._timer_bytes)
 
     def _has_room(self) -> bool:
         """Whether the control state fits into what is left; deliveries need the rest of that.
@@ -323,11 +339,12 @@ class HeadFreer:
             )
         return False
 
-    def _fits(self) -> bool:
+    def _fits(self, more_bytes: int = 0) -> bool:
+        """Whether the control state, and as many bytes more, fit into what is left."""
         if not self._log.is_full:
             return True
         # The state may have grown since it was saved.
-        size = 2 * self._state_bytes + CARRY_MORE_BYTES
+        size = 2 * (self._state_bytes + more_bytes) + CARRY_MORE_BYTES
         return size <= self._payload_max and self._log.tail.has_room(size, ROOM_CONTROL)
 
     # What can go
@@ -365,7 +382,8 @@ class HeadFreer:
         self._phase = "finding"
         self._began_at = log.pointers.committed
         self._cut = cut
-        return FindJob(timers)
+        self._kept_from = kept_from
+        return FindJob(timers, self._carry_cut if log.is_full else 0)
 
     def _base_of(self, pos: int) -> int:
         """The base of the segment that holds a log position; the log keeps it and all after it."""
@@ -390,15 +408,19 @@ class HeadFreer:
     @property
     def live_bytes(self) -> int:
         """About how many bytes of the log are needed: records, timers and control values."""
-        projections = self._state.projections
-        timer_bytes = TIMER_BYTES
-        if projections.timers_accepted:
-            timer_bytes = projections.held_bytes // projections.timers_accepted
         return (
             self._carriers.records.kept_bytes()
-            + projections.due.pending * timer_bytes
+            + self._state.projections.due.pending * self._timer_bytes
             + self._state_bytes
         )
+
+    @property
+    def _timer_bytes(self) -> int:
+        """What a timer takes in the log, on average."""
+        projections = self._state.projections
+        if projections.timers_accepted == 0:
+            return TIMER_BYTES
+        return projections.held_bytes // projections.timers_accepted
 
     def _choose_carry_cut(self, limit: int) -> int:
         """The next segment's base, if the log is so large that the first one must be carried.
@@ -433,6 +455,7 @@ class HeadFreer:
         if not self._has_room():
             return
         self._phase = "carrying"
+        self._began_full = self._log.is_full
         self._cut = cut
         self._moving = list(carriers)
         if self._leaves_ids:
@@ -443,8 +466,9 @@ class HeadFreer:
 
     def _carry(self) -> CarryJob | None:
         carrier = self._moving[0]
-        if carrier.has_failed:
-            # What was carried repeats what is known, so it does no harm.
+        is_short = self._log.is_full and not self._began_full and carrier in self._carriers.movers
+        if carrier.has_failed or is_short:
+            # The reserve of a full disk is for others. What was carried does no harm.
             self._end_carry()
         elif not carrier.is_done:
             return carrier.step()

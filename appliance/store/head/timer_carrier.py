@@ -186,13 +186,13 @@ class TimerCarrier:
                 return None  # a checkpoint writes some of them: soon
             self._projections.begin_settled()
             self._chunks = TimerChunks(timers, self._frames, self._cut)
+        if self._chunk is None:
+            return ChunkJob(self._chunks)
+        # The loop writes it and serves others before the next.
         chunk, self._chunk = self._chunk, None
-        if chunk is not None and not self._path.carry(
-            chunk.rows, chunk.blocks, self._clock.wall_ms()
-        ):
-            self.has_failed = True
-            return None
-        return ChunkJob(self._chunks)
+        has_room = self._path.carry(chunk.rows, chunk.blocks, self._clock.wall_ms())
+        self.has_failed = not has_room
+        return None
 
     def end(self, job: CarryJob) -> None:
         """Note that a chunk was read."""

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.errors import StorageError
 from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
-from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
+from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.checkpoints import (
@@ -398,4 +398,42 @@ def test_more_ids_than_the_reserve_of_a_full_disk_holds_keep_no_older_segment() 
     harness.disk.free = 8 * SEGMENT
     free(harness)
     assert start_pos(harness) > before
+    check_restarts(harness)
+
+
+def test_a_full_disk_is_freed_although_a_timer_is_pending() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.produce("t", 0, [Record(b"later", headers=delay(30 * MS_PER_DAY))])
+    fill(harness, 4)
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, KEEP_MS + MEMORY_MS)
+    assert start_pos(harness) >= 3 * SEGMENT
+    check_restarts(harness)
+    harness.disk.free = 4 * SEGMENT
+    harness = harness.restart()
+    first = harness.partition().next_offset
+    assert harness.tick(30 * MS_PER_DAY) == 1
+    assert [each.value for each in harness.fetch("t", 0, first)] == [b"later"]
+
+
+def test_a_full_disk_keeps_its_reserve_from_many_timers() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("later", 8)
+    later = Record(b"x" * 100, headers=delay(30 * MS_PER_DAY))
+    for index in range(8):
+        assert harness.produce("later", index, [later]).error == 0
+    fill(harness, 5)
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, KEEP_MS + MEMORY_MS)
+    assert start_pos(harness) == 0
+    assert harness.broker._store.carriers.timers.carried_bytes == 0
+    commit(harness, "g", 1)
+    harness.broker.commit()
+    harness.disk.free = 8 * SEGMENT
+    free(harness)
+    assert start_pos(harness) >= 4 * SEGMENT
     check_restarts(harness)
