@@ -2,6 +2,7 @@
 
 import errno
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, get_args
 
@@ -207,12 +208,16 @@ def test_a_remembered_id_outlives_the_segments_that_named_it() -> None:
     check_restarts(harness)
 
 
-def ready_to_free(disk: SimFileSystem | None = None) -> BrokerHarness:
-    """A broker whose next housekeeping frees three segments."""
+def ready_to_free(
+    disk: SimFileSystem | None = None, timers: Sequence[Record] = ()
+) -> BrokerHarness:
+    """A broker whose next housekeeping frees three segments, which begin with `timers`."""
     harness = broker(disk)
     harness.create_topic("t")
     harness.create_topic("u", 2)
     commit(harness, "g", 5, topic="u")
+    for number, timer in enumerate(timers):
+        assert harness.produce("u", number % 2, [timer]).error == 0
     fill(harness, 3.5)
     for _ in range((MEMORY_MS + MS_PER_HOUR) // (2 * MS_PER_MINUTE)):
         harness.clock.advance_ms(2 * MS_PER_MINUTE)
