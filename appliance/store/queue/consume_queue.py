@@ -60,6 +60,8 @@ class UnitsRead:
         file: the file, open; None if it could not be opened.
         moves_saved: of the partition when the thread began: if units of carried records were saved
             since, these units may be older.
+        carried_pos: of the partition when the thread began: if records were carried since, units
+            that are rebuilt may name their earlier places.
     """
 
     partition: Partition
@@ -68,6 +70,15 @@ class UnitsRead:
     is_rebuilt: bool
     file: File | None
     moves_saved: int = 0
+    carried_pos: int = 0
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing happened to the partition since that the thread may not have seen."""
+        partition = self.partition
+        if partition.topic.deleted or self.moves_saved != partition.moves_saved:
+            return False
+        return not self.is_rebuilt or self.carried_pos == partition.carried_pos
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +354,7 @@ class ConsumeQueues:
                 read.file.close()
             else:
                 self._keep_open(key, read.file)
-        if partition.topic.deleted or read.moves_saved != partition.moves_saved:
+        if not read.is_current:
             return
         if read.is_rebuilt:
             self._blocks.drop(partition.handle, first, first + len(units) // UNIT_SIZE)

@@ -104,7 +104,7 @@ class UnitReader:
         """
         # DeleteRecords may raise the start concurrently: use one value throughout.
         start, saved = partition.start_offset, partition.units_saved
-        serial = partition.moves_saved
+        serial, carried_pos = partition.moves_saved, partition.carried_pos
         if partition.topic.deleted or not start <= offset < saved:
             return UnitsFound()
         if partition.unit_in_memory(offset) is not None:
@@ -122,7 +122,7 @@ class UnitReader:
             return UnitsFound()
         found = self._rebuild(partition, offset, start, saved, block)
         if found.units is not None:
-            found.units = replace(found.units, moves_saved=serial)
+            found.units = replace(found.units, moves_saved=serial, carried_pos=carried_pos)
         return found
 
     # Units
