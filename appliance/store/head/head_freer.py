@@ -250,8 +250,9 @@ class HeadFreer:
 
     @property
     def is_carrying(self) -> bool:
-        """Call `step` again soon."""
-        return self._phase == "carrying" and not self._is_carry_running
+        """Call `step` again soon, and not only after a flush."""
+        is_ready = self._phase == "carrying" and not self._is_carry_running
+        return is_ready and not self._carriers.records.is_waiting
 
     def reclaimable_bytes(self, kept_from: int) -> int:
         """Return the bytes of the first segments in which nothing is needed, as far as is known.

@@ -47,7 +47,10 @@ SLICE_FRAMES: Final = 4_096
 """Handled in one turn; most may belong to nobody."""
 
 MOVED_MAX: Final = 16_384
-"""With more frames than this whose units are not saved, units are saved first: 40 bytes each."""
+"""With more frames than this whose units are not saved, units are saved first: 40 bytes each.
+
+That needs a flush of the frames.
+"""
 
 PARTITIONS_PER_SLICE: Final = 32
 """Partitions whose units are saved in one turn."""
@@ -135,6 +138,7 @@ class RecordCarrier:
         self._block: Block | None = None
         self._job: ReadJob | None = None
         self._unsaved: list[Partition] = []
+        self._carried_end = 0
         self._cut = 0
         self._pos = 0
         self.kept_from: Callable[[], int] = lambda: 0
@@ -147,6 +151,12 @@ class RecordCarrier:
     def has_failed(self) -> bool:
         """The log had no room: the pass must end."""
         return self.is_full
+
+    @property
+    def is_waiting(self) -> bool:
+        """Nothing is appended before what was appended is flushed."""
+        is_much = self._path.moved_count >= MOVED_MAX and not self._unsaved
+        return is_much and self._log.pointers.flushed < self._carried_end
 
     def kept_bytes(self) -> int:
         """About the bytes of all records that partitions keep. O(partitions), reads nothing."""
@@ -170,7 +180,7 @@ class RecordCarrier:
         Returns:
             A job to run on a thread and then pass to `end`, or None.
         """
-        if self.is_done or self._job is not None or self._save_units():
+        if self.is_done or self._job is not None or self.is_waiting or self._save_units():
             return None
         if self._block is None:
             self._pass_over_lost()
@@ -189,6 +199,7 @@ class RecordCarrier:
             now_ms=self._clock.wall_ms(),
         )
         self.carried_bytes = path.carried_bytes
+        self._carried_end = self._log.pointers.wrote
         self.is_full = path.is_full
         if path.is_refused:
             self._block_at(self._pos)
@@ -227,7 +238,10 @@ class RecordCarrier:
         self._pos = self._cut
 
     def _save_units(self) -> bool:
-        """Save units of some partitions if there are many to save; False if there are few."""
+        """Save units of some partitions if there are many to save; False if there are few.
+
+        REQUIRES: not `is_waiting`, so that all of them can be saved.
+        """
         if not self._unsaved and self._path.moved_count >= MOVED_MAX:
             self._unsaved = self._path.take_touched()
         if not self._unsaved:

@@ -7,9 +7,7 @@ from typing import Final, Literal, get_args
 
 import pytest
 
-from _core.bytes.layout import UNIT_SIZE
 from appliance.errors import StorageError
-from appliance.store.paths import segment_name
 from appliance.units import MS_PER_MINUTE, PAGE_SIZE_BYTES
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.carrying import (
@@ -23,7 +21,7 @@ from tests.support.harness.carrying import (
     raw_records,
     sweep,
 )
-from tests.support.harness.checkpoints import PATHS, crashed, rebuild, start, take_checkpoint
+from tests.support.harness.checkpoints import crashed, rebuild, start, take_checkpoint
 from tests.support.harness.configs import small_config
 from tests.support.harness.crash_points import CrashPoints, ignore_call
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
@@ -384,60 +382,3 @@ def test_offsets_lost_before_a_pass_are_passed_after_it() -> None:
         harness = harness.reborn("kept" if number else "clean", number)
         assert values(harness) == rest
         fill(harness, 1)
-
-
-def test_units_rebuilt_while_their_records_are_carried_are_ignored() -> None:
-    """A thread finds the earlier places; the later records of the partition stay nevertheless."""
-    harness = BrokerHarness(config=small_config(completed_id_memory_ms=1))
-    harness.create_topic("t")
-    harness.create_topic("kept", 1, KEPT)
-    for number in range(20):
-        keep(harness, number)
-    fill(harness, 2.2)
-    late = harness.partition(topic="kept").next_offset
-    for number in range(20):
-        keep(harness, number)
-    fill(harness, 1.2)
-    harness.broker.topics.delete_records(harness.topic(), {0: harness.partition().next_offset})
-    harness.flush()
-    take_checkpoint(harness)
-    harness = harness.restart()
-    expected = raw_records(harness, "kept")
-    sweep(harness)
-    partition = harness.partition(topic="kept")
-    cut = max(base for base in harness.broker.log.files.bases if base <= places(harness)[late])
-
-    queue = PATHS.queue("kept", 0) / segment_name(0)
-    harness.disk.flip(queue, UNIT_SIZE * 5 + 6, 2)
-    harness.make_cold()
-    read = harness.broker.read_cold([(partition.handle, 5)])
-    carry(harness, cut)
-    parts = partition.carried_parts()
-    assert [part[:2] for part in parts] == [(0, late)]
-    harness.broker.note_read(read, is_delivery=False)
-    assert partition.carried_parts() == parts
-    harness.flush()
-    sweep(harness)
-    assert harness.broker.retention.kept_from <= places(harness)[late]
-    take_checkpoint(harness)
-    free_below(harness, harness.broker.retention.kept_from)
-    assert harness.broker.log.start_pos >= cut
-    harness.make_cold()
-    check(harness, expected)
-
-
-def test_a_power_cut_leaves_no_unit_that_names_a_frame_which_was_never_durable() -> None:
-    harness = ready_to_carry()
-    expected = raw_records(harness, "kept")
-    carry(harness, last_base(harness))
-    queues = harness.broker._store._queues
-    queues.save(harness.partition(topic="kept"))
-    for mode in MODES:
-        started = start(harness, harness.disk.crashed(mode, random.Random(3)))
-        started.make_cold()
-        assert raw_records(started, "kept") == expected
-        assert started.broker.damage == []
-    assert harness.partition(topic="kept").moved_count > 0
-    harness.flush()
-    queues.save(harness.partition(topic="kept"))
-    assert harness.partition(topic="kept").moved_count == 0
