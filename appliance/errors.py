@@ -3,8 +3,8 @@
 The operator acts on ConfigError, DataDirectoryLockedError, StorageError and BackupError; the caller
 on RequestError and SnapshotError; the author of the client on RemoteProtocolError; the owner of the
 disk on CorruptionError, FormatVersionError and LogRefusedError; the user of a command on
-UnreachableError. After NotReadyError the caller waits. Any other exception that leaves the broker
-is a bug. Layer 1; does no I/O.
+SegmentFreedError and UnreachableError. After NotReadyError the caller waits. Any other exception
+that leaves the broker is a bug. Layer 1; does no I/O.
 """
 
 import errno as errno_names
@@ -310,6 +310,17 @@ class ColdFrameError(LatermqError):
 
 class NotReadyError(LatermqError):
     """The broker is starting or stopping; the same call works later."""
+
+
+class SegmentFreedError(LatermqError):
+    """A running broker freed a segment while a command read it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"the broker freed {path} while it was read: run the command again, or run it on a "
+            "snapshot (latermq snapshot create)"
+        )
+        self.path = path
 
 
 class UnreachableError(LatermqError):

@@ -2,7 +2,7 @@
 
 A shared lock keeps brokers from starting on it; several readers may hold the lock. The directory of
 a running broker can be read up to what it has written: segments are append-only, and a whole frame
-is never rewritten. Layer 4.
+is never rewritten as long as its segment is there. Layer 4.
 """
 
 from dataclasses import dataclass, field

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from _core.bytes.layout import AT_SIZE, FRAME_HEADER_SIZE
-from appliance.errors import CorruptionError
+from appliance.errors import CorruptionError, SegmentFreedError
 from appliance.offline.findings import Fault, Findings
 from appliance.store.log.reads import Unreadable, read_around, written_ranges
 from appliance.store.paths import SPARE_NAME, DataPaths, parse_segment_name, segment_name
@@ -93,9 +93,16 @@ class LogFiles:
         return [(each.base, each.size) for each in self._files]
 
     def read_into(self, pos: int, memory: memoryview) -> list[Unreadable]:
-        """Read bytes for a scan; see `CommitLog.read_into`."""
+        """Read bytes for a scan; see `CommitLog.read_into`.
+
+        Raises:
+            SegmentFreedError: the broker freed the segment meanwhile.
+        """
         log_file = self._files[self._index_of(pos)]
         lost = read_around(log_file.file, memory, pos - log_file.base)
+        # The file loses its name before a later segment is written to it.
+        if not self._fs.exists(log_file.file.path):
+            raise SegmentFreedError(log_file.file.path)
         return [(log_file.base + begin, log_file.base + end, why) for begin, end, why in lost]
 
     def frame_at(self, pos: int) -> memoryview:

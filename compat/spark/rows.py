@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from compat.tables.batches import Task
+from compat.tables.batches import ScanTask, Task
+from compat.tables.log_reader import SegmentGoneError
 
 
 class TaskPartition(InputPartition):
@@ -23,7 +24,16 @@ def rows_of(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordB
         partition: a `TaskPartition`; any other one has no rows, since Spark makes one partition
             out of none.
         schema: like that of the task, but for what may be null.
+
+    Raises:
+        SegmentGoneError: a segment is not there any more. If losses are accepted, the rest of the
+            task has no rows then.
     """
-    if isinstance(partition, TaskPartition):
+    if not isinstance(partition, TaskPartition):
+        return
+    try:
         for batch in partition.task.batches():
             yield batch if batch.schema.equals(schema) else batch.cast(schema)
+    except SegmentGoneError:
+        if not isinstance(partition.task, ScanTask) or partition.task.fails_on_loss:
+            raise

@@ -112,8 +112,8 @@ class ScanTask:
 
         Raises:
             DataLossError: a frame of the plan is not whole any more.
-            SegmentGoneError: a segment is not there any more. If losses are accepted, it is passed
-                over, unless it goes while the task reads more segments than are held open.
+            SegmentGoneError: a segment is not there any more. If losses are accepted, those that
+                are gone when this begins are passed over.
         """
         with closing(LogReader(fs or OsFileSystem(), self.root)) as reader:
             reader.segments = list(self.segments)

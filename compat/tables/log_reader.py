@@ -2,7 +2,9 @@
 
 A broker may be running on the directory. Below the position that its checkpoint calls flushed, the
 log does not change. The checkpoint is therefore read first, and the log ends there. Segments at the
-head of the log may disappear at any time; reading one that did is an error that says so.
+head of the log may disappear at any time; reading one that did is an error that says so, also if it
+is still open: the broker may write a later segment to its file. It takes the name away first, so
+bytes are right if the name is still there after they were read.
 """
 
 from contextlib import suppress
@@ -108,11 +110,15 @@ class LogReader:
             SegmentGoneError: the segment is not there any more.
         """
         base, _ = self.segments[self._index_of(pos)]
-        lost = read_around(self._file(base), memory, pos - base)
+        file = self._file(base)
+        lost = read_around(file, memory, pos - base)
+        if not self._fs.exists(file.path):
+            self._files.pop(base).close()
+            raise SegmentGoneError(file.path)
         return [(base + begin, base + end, why) for begin, end, why in lost]
 
     def has(self, pos: int) -> bool:
-        """Return whether the segment of a log position is there; it is held open then."""
+        """Return whether the segment of a log position is there."""
         try:
             self._file(self.segments[self._index_of(pos)][0])
         except SegmentGoneError:

@@ -1,6 +1,7 @@
 """A part of the log, read through files of its own. Layer 2; belongs to one thread at a time.
 
-Segments at the head of the log may disappear while it is read: nothing is found in them then.
+Segments at the head of the log may disappear while it is read: nothing is found in them then. Their
+files lose their names before a later segment is written to them.
 """
 
 from collections.abc import Callable, Sequence
@@ -217,6 +218,10 @@ class LogPart:
         memory = memoryview(self._buffer)[:size]
         read_around(file, memory, pos - base)
         self.read_bytes += size
+        if not self._fs.exists(file.path):
+            file.close()
+            self._files[base] = None
+            return None
         return memory
 
     def _file(self, base: int) -> File | None:
