@@ -111,13 +111,22 @@ class FreedSegment:
         if self.file() is not None or self.size != spare_size_bytes or fs.exists(spare):
             fs.unlink(self.path)
             return False
-        # First it loses its name in the log: then nobody can link it any more.
-        fs.rename(self.path, spare)
-        with contextlib.closing(fs.open(spare)) as file:
+        with contextlib.closing(fs.open(self.path)) as file:
+            # First it loses its name in the log: then nobody can link it any more.
+            fs.rename(self.path, spare)
             is_fit = _is_fit(file, spare_size_bytes)
         if not is_fit:
-            fs.unlink(spare)
+            _unlink_spare(fs, spare)
         return is_fit
+
+
+def _unlink_spare(fs: FileSystem, spare: Path) -> None:
+    """Remove the spare, unless a `SpareJob` on another thread was first."""
+    try:
+        fs.unlink(spare)
+    except StorageError as error:
+        if not error.is_missing:
+            raise
 
 
 def put_aside(fs: FileSystem, segment: Segment, size_bytes: int, *, may_reuse: bool = True) -> None:
@@ -272,21 +281,30 @@ class SpareJob:
         return self._segment
 
     def _reuse(self) -> Segment | None:
-        spare = self._directory / SPARE_NAME
-        if not self._fs.exists(spare):
-            return None
-        with contextlib.closing(self._fs.open(spare)) as file:
-            if not _is_fit(file, self._size_bytes):
-                self._fs.unlink(spare)
-                return None
-            if not self._keeps_old:
-                _zero(file, self._size_bytes)
-                file.fdatasync()
         path = self._directory / segment_name(self._base)
-        self._fs.rename(spare, path)
+        try:
+            if not self._take_spare(path):
+                return None
+        except StorageError as error:
+            if not error.is_missing:
+                raise
+            return None  # there is none, or the thread that made it found it unfit
         self._fs.sync_dir(self._directory)
         file = self._fs.open(path)
         return Segment(self._base, self._size_bytes, file, may_hold_old=self._keeps_old)
+
+    def _take_spare(self, path: Path) -> bool:
+        """Rename the spare, if it is fit."""
+        spare = self._directory / SPARE_NAME
+        with contextlib.closing(self._fs.open(spare)) as file:
+            if not _is_fit(file, self._size_bytes):
+                _unlink_spare(self._fs, spare)
+                return False
+            if not self._keeps_old:
+                _zero(file, self._size_bytes)
+                file.fdatasync()
+        self._fs.rename(spare, path)
+        return True
 
     def _allocate(self) -> Segment:
         path = self._directory / segment_name(self._base)

@@ -422,3 +422,32 @@ def test_a_failing_call_of_recycling_costs_nothing(code: int, how: str) -> None:
         for mode in ("killed", "kept", "dropped", "pages"):
             check_left(harness, harness.disk.crashed(mode, random.Random(number)), again.values)
     assert ends == ({"fatal"} if how == "for good" else {"fatal", "played"})
+
+
+def test_a_freed_file_that_is_taken_at_once_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that makes the next segment may find the spare before the other has checked it."""
+    harness, writer = ready()
+    log = harness.broker.log
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "begin_spare", lambda: None)
+        while log.tail.segment_end - log.pointers.wrote > 0.4 * SEGMENT:
+            writer.send(harness)
+        harness.flush()
+    rename = SimFileSystem.rename
+    taken: list[bool] = []
+
+    def rename_and_take(disk: SimFileSystem, old: Path, new: Path) -> None:
+        rename(disk, old, new)
+        if new.name == SPARE_NAME and not taken:
+            job = log.begin_spare()
+            assert job is not None
+            job.run()
+            taken.append(job.segment().may_hold_old)
+
+    monkeypatch.setattr(SimFileSystem, "rename", rename_and_take)
+    free(harness)
+    assert taken == [True]
+    assert log.recycled_count == 1
+    assert harness.broker.head_freer._left == []
+    writer.fill(harness, 1.2)
+    writer.check(harness)
