@@ -410,6 +410,7 @@ class Broker:
             part,
             search,
             dict(store.state.projections.topics_by_id),
+            store.state.projections.moved.place,
             self._facade.decompress,
             unpacked_max=self.config.decompressed_size_max_bytes,
         )

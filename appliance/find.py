@@ -110,6 +110,7 @@ class Finder:
         part: the part; the caller closes it.
         search: a search of it.
         topics: the topics that exist.
+        timer_place: the function `MovedFrames.place` of the log.
         decompress: unpacks batches.
         unpacked_max: bytes of one unpacked batch.
     """
@@ -119,6 +120,7 @@ class Finder:
         part: LogPart,
         search: KeySearch,
         topics: Topics,
+        timer_place: Callable[[int], int],
         decompress: Decompress,
         *,
         unpacked_max: int,
@@ -126,10 +128,13 @@ class Finder:
         self._part = part
         self._search = search
         self._topics = topics
+        self._timer_place = timer_place
         self._decompress = decompress
         self._unpacked_max = unpacked_max
-        self._carried: set[tuple[int, ...]] = set()
-        """Carried timers and records of the answers so far."""
+        self._is_whole: dict[int, bool] = {}
+        """Positions of frames that this call has looked at."""
+        self._entries: tuple[int, frozenset[tuple[int, int]]] = -1, frozenset()
+        """Position of a carry frame, and the timers in it."""
 
     def find(self, request: FindRequest, *, goes_on: Callable[[], bool]) -> FindAnswer:
         """Find the next items.
@@ -142,8 +147,7 @@ class Finder:
             FindError: the request cannot be answered; the error says why.
             StorageError: the log cannot be read.
         """
-        if request.after is None:
-            self._carried.clear()
+        self._is_whole.clear()
         if request.position is not None and request.position >= self._part.start:
             return self._at(request)
         topics = self._ids_of(request.topic)
@@ -202,7 +206,7 @@ class Finder:
                 if len(answer.found) >= limit or answer.size_bytes >= FOUND_MAX_BYTES:
                     answer.next = f"{pos}.{done}"
                     return
-                if not self._comes_before(frame, item):
+                if not self._is_elsewhere(frame, item):
                     answer.add(item)
 
     def _frame(self, pos: int) -> Frame:
@@ -233,20 +237,50 @@ class Finder:
             answer.next = f"{pos}.{first + request.limit}"
         return answer
 
-    def _comes_before(self, frame: Frame, item: Item) -> bool:
-        """Return whether a carried record or timer is in a frame of the log before this one."""
-        name: tuple[int, ...]
+    def _is_elsewhere(self, frame: Frame, item: Item) -> bool:
+        """Return whether a carried record or timer is an item of another frame.
+
+        It is one of the frame that held it first, as long as that is whole, and of the last frame
+        to which it was carried otherwise. What is carried while somebody pages may come twice.
+        """
         if frame.kind == KIND_CARRIED_RECORDS:
-            origin = item["original_position"]
-            name = frame.topic_id, frame.header["partition"], item.get("offset", -1)
-        elif frame.kind == KIND_CARRY:
-            origin, name = item["accept_position"], (item["accept_position"], item["index"])
-        else:
-            return False
-        if name in self._carried:
-            return True
-        self._carried.add(name)
-        return origin >= self._part.start and self._part.frame_at(origin) is not None
+            if self._has_whole(item["original_position"]):
+                return True
+            place = self._record_place(frame, item.get("offset", -1))
+            return frame.pos < place < self._part.end
+        if frame.kind == KIND_CARRY and "accept_position" in item:
+            accept_pos = item["accept_position"]
+            if self._has_whole(accept_pos):
+                return True
+            place = self._timer_place(accept_pos)
+            if not frame.pos < place < self._part.end:
+                return False
+            return (accept_pos, item["index"]) in self._timers_at(place)
+        return False
+
+    def _has_whole(self, pos: int) -> bool:
+        known = self._is_whole.get(pos)
+        if known is None:
+            known = pos >= self._part.start and self._part.frame_at(pos) is not None
+            self._is_whole[pos] = known
+        return known
+
+    def _record_place(self, frame: Frame, offset: int) -> int:
+        """Return a log position below which no place of a record is the last one; -1 for any."""
+        topic, index = self._topics.get(frame.topic_id), frame.header["partition"]
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return -1
+        parts = topic.partitions[index].carried_parts()
+        return next((place for first, end, place in parts if first <= offset < end), -1)
+
+    def _timers_at(self, pos: int) -> frozenset[tuple[int, int]]:
+        """Return (accept position, index) of the timers in a carry frame."""
+        if self._entries[0] != pos:
+            data = self._part.frame_at(pos)
+            timers = [] if data is None else Frame(pos, memoryview(data)).timers()
+            named = frozenset((each["accept_position"], each["index"]) for each in timers)
+            self._entries = pos, named
+        return self._entries[1]
 
     # Items
 

@@ -202,8 +202,15 @@ def _opened(root: Path) -> "Iterator[Callable[[FindRequest], Any]]":
         salt=plan.salt,
         decompress=lambda codec, section: KAFKA_FACADE.decompress(codec, section, unpacked_max),
     )
-    topics = plan.state.projections.topics_by_id
-    finder = Finder(part, search, topics, KAFKA_FACADE.decompress, unpacked_max=unpacked_max)
+    projections = plan.state.projections
+    finder = Finder(
+        part,
+        search,
+        projections.topics_by_id,
+        projections.moved.place,
+        KAFKA_FACADE.decompress,
+        unpacked_max=unpacked_max,
+    )
     try:
         yield lambda request: _ask(plan, finder, request)
     finally:

@@ -116,6 +116,7 @@ def ask(
         part,
         search,
         dict(store.state.projections.topics_by_id),
+        store.state.projections.moved.place,
         harness.broker._facade.decompress,
         unpacked_max=1 << 20,
     )

@@ -12,7 +12,10 @@ from appliance.store.keys.key_runs import Covered, MemoryPiece
 from appliance.store.keys.key_search import KeySearch
 from appliance.store.keys.log_part import LogPart
 from compat.kafka.protocol.codecs import decompress
+from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.carried_log import PATHS, CarriedLog, lived
+from tests.support.harness.carrying import carry, last_base
+from tests.support.values.kafka_records import Record
 
 SECRET: Final = b"0123456789abcdef"
 UNPACKED_MAX: Final = 1 << 20
@@ -53,8 +56,9 @@ def finder_of(log: CarriedLog, *, is_indexed: bool) -> Finder:
         )
         pieces.append(MemoryPiece(covered, rows.take()))
     search = KeySearch(part(), pieces, secret=SECRET, salt=salt, decompress=unpack)
-    topics = plan.state.projections.topics_by_id
-    return Finder(search._part, search, topics, decompress, unpacked_max=UNPACKED_MAX)
+    projections = plan.state.projections
+    topics, timer_place = projections.topics_by_id, projections.moved.place
+    return Finder(search._part, search, topics, timer_place, decompress, unpacked_max=UNPACKED_MAX)
 
 
 def found(finder: Finder, **request: Any) -> list[dict[str, Any]]:
@@ -162,17 +166,45 @@ def test_both_positions_find_what_was_carried(log: CarriedLog, *, is_indexed: bo
         finder.find(FindRequest(position=8), goes_on=lambda: True)
 
 
-def test_pages_of_one_finder_have_each_item_once(log: CarriedLog) -> None:
-    log.carry(log.bases[2])
-    finder = finder_of(log, is_indexed=False)
-    whole = found(finder, stored=(0, None))
+@pytest.mark.parametrize("is_indexed", [False, True], ids=["scanned", "indexed"])
+@pytest.mark.parametrize("is_freed", [False, True], ids=["originals", "copies alone"])
+def test_pages_have_each_item_once(log: CarriedLog, *, is_freed: bool, is_indexed: bool) -> None:
+    """The admin API makes a finder for each page."""
+    everything = places(found(finder_of(log, is_indexed=False), stored=(0, None)))
+    cut = log.bases[2]
+    log.carry(cut)
+    if is_freed:
+        log.free(cut)
+        once = places(found(finder_of(log, is_indexed=False), stored=(0, None)))
+        log.carry(log.bases[-1])  # again; the earlier copies are still in the log
+    else:
+        once = everything
     paged: list[dict[str, Any]] = []
     after = None
     while True:
         request = FindRequest(stored=(0, None), limit=7, after=after)
-        answer = finder.find(request, goes_on=lambda: True)
+        answer = finder_of(log, is_indexed=is_indexed).find(request, goes_on=lambda: True)
         paged += answer.found
         after = answer.next
         if after is None:
             break
-    assert paged == whole
+    assert places(paged) == once
+
+
+def test_a_page_reads_the_original_of_a_batch_once() -> None:
+    harness = BrokerHarness()
+    harness.create_topic("kept", 1, {"retention.ms": "-1"})
+    records = [Record(b"", key=b"k") for _ in range(400)]
+    assert harness.produce("kept", 0, records).error == 0
+    size = harness.broker.wrote_pos
+    while len(harness.broker.log.files.bases) == 1:
+        assert harness.produce("kept", 0, [Record(bytes(5_000))]).error == 0
+    harness.flush()
+    carry(harness, last_base(harness))
+    finder, part = harness.broker.begin_find()
+    answer = finder.find(FindRequest(key=b"k", limit=400), goes_on=lambda: True)
+    assert len(answer.found) == 400
+    before = part.read_bytes
+    answer = finder.find(FindRequest(key=b"k", limit=400, after=answer.next), goes_on=lambda: True)
+    assert answer.found == []
+    assert size < part.read_bytes - before < harness.broker.wrote_pos + 3 * size
