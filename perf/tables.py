@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
@@ -37,6 +38,8 @@ DAY_MS: Final = 24 * HOUR_MS
 PARTITIONS: Final = 4
 GB: Final = 1e9
 WORDS: Final = 4_096
+TEXT_WORDS: Final = 4_000_000
+ROW_GROUP_BYTES: Final = 64 * MIB
 SMALL_SEGMENT_BYTES: Final = 32 * MIB
 
 
@@ -75,12 +78,16 @@ GROWTH_MAX: Final = 12.0
 
 
 def values(seed: int) -> Iterator[bytes]:
-    """Texts of VALUE_BYTES, which compress about as well as JSON does."""
+    """Texts of VALUE_BYTES, which compress about as well as JSON does.
+
+    Hardly two are equal, or Parquet would store each once, in its dictionary.
+    """
     rng = random.Random(seed)
     words = [rng.randbytes(rng.randint(2, 6)).hex().encode() for _ in range(WORDS)]
-    texts = [b" ".join(rng.choices(words, k=160))[:VALUE_BYTES] for _ in range(512)]
+    text = b" ".join(rng.choices(words, k=TEXT_WORDS))
     while True:
-        yield from texts
+        begin = rng.randrange(len(text) - VALUE_BYTES)
+        yield text[begin : begin + VALUE_BYTES]
 
 
 def serve(data: Path, log: IO[str], segment_bytes: int = GIB) -> Served:
@@ -134,8 +141,14 @@ def write_parquet(data: Path, target: Path, compression: str) -> None:
     for number, task in enumerate(tasks(open_plan(data), query)):
         path = target / f"{number:05d}.parquet"
         with pq.ParquetWriter(path, query.schema, compression=compression) as writer:
+            group: list[pa.RecordBatch] = []
             for batch in task.batches():
-                writer.write_batch(batch)
+                group.append(batch)
+                if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(group))
+                    group.clear()
+            if group:
+                writer.write_table(pa.Table.from_batches(group))
 
 
 def scan(data: Path, query: Query) -> int:

@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from _core.timers.due_queue cimport DueQueue
+from _core.timers.due_queue cimport DueQueue, Timer
 from _core.log.frames cimport FrameHeader
 from _core.timers.id_index cimport IdIndex
 from _core.queue.partition cimport Partition, Topic
@@ -69,8 +69,9 @@ cdef class Projections:
     cdef int _apply_carried_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p
     ) except -1
-    cdef int _apply_unknown_timer(
-        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    cdef int _make_pending(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry,
+        Timer* timer,
     ) except -1
     cdef int _note_settled(self, int64_t accept_pos, int32_t index) except -1
     cdef int _apply_cancellation(

@@ -417,29 +417,11 @@ cdef class Projections:
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1:
         cdef Timer timer
-        cdef NamedTimer named
         cdef int size = entry[TIMER_AT_ID_SIZE]
-        cdef int level = entry[TIMER_AT_LEVEL]
         cdef const uint8_t* name = p + load_u32(entry + TIMER_AT_ID_POS)
-        timer.due_ms = load_i64(entry + TIMER_AT_DUE)
-        timer.position = load_i64(entry + TIMER_AT_ACCEPT_POS)
-        timer.record_index = load_i32(entry + TIMER_AT_INDEX)
-        timer.partition = partition.handle
-        if size:
-            if self._cancel_pending(h.topic_id, name, size, h.store_time_ms):
-                self.timers_replaced += 1
-            named.position = timer.position
-            named.record_index = timer.record_index
-            named.partition = timer.partition
-            named.due_ms = timer.due_ms
-            named.completed_pos = 0
-            named.state = PENDING
-            self.ids.put(h.topic_id, name, size, &named)
-            self._note_id()
-        self.level_next[level] = max(
-            self.level_next[level], load_i64(entry + TIMER_AT_LEVEL_OFFSET) + 1
-        )
-        self.due.push(&timer)
+        if size and self._cancel_pending(h.topic_id, name, size, h.store_time_ms):
+            self.timers_replaced += 1
+        self._make_pending(partition, h, p, entry, &timer)
         if self.memtable is not None:
             self.memtable.push(
                 &timer, h.topic_id, partition.index, entry[TIMER_AT_LEVEL],
@@ -447,6 +429,32 @@ cdef class Projections:
             )
         self.timers_accepted += 1
         return 0
+
+    cdef int _make_pending(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry,
+        Timer* timer,
+    ) except -1:
+        """Let deliveries and look-ups find the timer of an entry; writes it to `timer`."""
+        cdef NamedTimer named
+        cdef int size = entry[TIMER_AT_ID_SIZE]
+        cdef int level = entry[TIMER_AT_LEVEL]
+        timer.due_ms = load_i64(entry + TIMER_AT_DUE)
+        timer.position = load_i64(entry + TIMER_AT_ACCEPT_POS)
+        timer.record_index = load_i32(entry + TIMER_AT_INDEX)
+        timer.partition = partition.handle
+        if size:
+            named.position = timer.position
+            named.record_index = timer.record_index
+            named.partition = timer.partition
+            named.due_ms = timer.due_ms
+            named.completed_pos = 0
+            named.state = PENDING
+            self.ids.put(h.topic_id, p + load_u32(entry + TIMER_AT_ID_POS), size, &named)
+            self._note_id()
+        self.level_next[level] = max(
+            self.level_next[level], load_i64(entry + TIMER_AT_LEVEL_OFFSET) + 1
+        )
+        return self.due.push(timer)
 
     # Carried timers
 
@@ -466,6 +474,7 @@ cdef class Projections:
     ) except -1:
         """Apply a carry frame: its timers are there now. Timers of freed frames become pending."""
         cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef Timer timer
         cdef int64_t accept_pos, known_pos = -1
         cdef int32_t i
         cdef bint is_known = True
@@ -476,38 +485,12 @@ cdef class Projections:
                 is_known = self._is_known(accept_pos)
                 self.moved.put(accept_pos, h.position)
             if not is_known:
-                self._apply_unknown_timer(partition, h, p, entry)
+                # Its accept frame was freed before the replay began.
+                self._make_pending(partition, h, p, entry, &timer)
             if self.memtable is not None:
                 self.memtable.push_carried(entry, h.topic_id, partition.index, h.position)
             entry += TIMER_ENTRY_SIZE
         return 0
-
-    cdef int _apply_unknown_timer(
-        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
-    ) except -1:
-        """Make a timer pending whose accept frame was freed before the replay began."""
-        cdef Timer timer
-        cdef NamedTimer named
-        cdef int level = entry[TIMER_AT_LEVEL]
-        timer.due_ms = load_i64(entry + TIMER_AT_DUE)
-        timer.position = load_i64(entry + TIMER_AT_ACCEPT_POS)
-        timer.record_index = load_i32(entry + TIMER_AT_INDEX)
-        timer.partition = partition.handle
-        if entry[TIMER_AT_ID_SIZE]:
-            named.position = timer.position
-            named.record_index = timer.record_index
-            named.partition = timer.partition
-            named.due_ms = timer.due_ms
-            named.completed_pos = 0
-            named.state = PENDING
-            self.ids.put(
-                h.topic_id, p + load_u32(entry + TIMER_AT_ID_POS), entry[TIMER_AT_ID_SIZE], &named
-            )
-            self._note_id()
-        self.level_next[level] = max(
-            self.level_next[level], load_i64(entry + TIMER_AT_LEVEL_OFFSET) + 1
-        )
-        return self.due.push(&timer)
 
     cdef int _apply_cancellation(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
