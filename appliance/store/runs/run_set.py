@@ -21,7 +21,7 @@ from _core.bytes.layout import RUN_IDS, RUN_TIMER_SIZE, RUN_TIMERS
 from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
 from _core.timers.memtable import TimerMemtable
-from _core.timers.row_places import lowest_place, rows_below
+from _core.timers.row_places import lowest_place, rows_between
 from _core.timers.run_merge import RunMerge
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths, parse_segment_name
@@ -222,6 +222,9 @@ def merged_blocks(
 class RowsNow:
     """All pending timers at one moment, or all ids, for a thread to read: the runs, and a copy of
     what no run holds yet.
+
+    A timer whose record lies before `log_start` is lost: its segment was freed after it was
+    carried, and then damage took the carry frame. No place is returned for it.
     """
 
     fs: FileSystem
@@ -231,6 +234,7 @@ class RowsNow:
     topics: "array[int]"
     kind: int
     forget_pos: int
+    log_start: int
 
     def first_place(self) -> int | None:
         """Find the first frame of the log that holds a pending timer; call it once.
@@ -246,10 +250,12 @@ class RowsNow:
         assert self.kind == RUN_TIMERS
         with closing(self.blocks()) as blocks:
             for block in blocks:
-                place = lowest_place(block)
-                lowest = place if lowest is None else min(lowest, place)
+                place = lowest_place(block, self.log_start)
+                if place >= 0:
+                    lowest = place if lowest is None else min(lowest, place)
                 # Timers that were accepted later are in later frames.
-                if lowest <= int.from_bytes(block[-RUN_TIMER_SIZE:][:8], "big"):
+                last_pos = int.from_bytes(block[-RUN_TIMER_SIZE:][:8], "big")
+                if lowest is not None and lowest <= last_pos:
                     break
         return lowest
 
@@ -265,7 +271,7 @@ class RowsNow:
         assert self.kind == RUN_TIMERS
         with closing(self.blocks()) as blocks:
             for block in blocks:
-                rows = rows_below(block, cut)
+                rows = rows_between(block, self.log_start, cut)
                 if rows:
                     yield rows
                 if int.from_bytes(block[-RUN_TIMER_SIZE:][:8], "big") >= cut:
@@ -475,6 +481,7 @@ class Runs:
             topics=array("i", self._projections.topics_by_id),
             kind=kind,
             forget_pos=self._projections.ids.forget_pos,
+            log_start=self._projections.moved.start,
         )
 
     def end(self, job: RunsJob) -> None:

@@ -316,6 +316,30 @@ def test_damage_of_a_carry_frame_is_reported_and_costs_its_timers_alone(
     assert last_value(started) == b"after"
 
 
+def test_a_timer_that_damage_took_keeps_no_segment() -> None:
+    harness = ready_to_carry()
+    for _ in steps_of_a_pass(harness):
+        pass
+    # The saved state is from before: it has the timer in the segment that is freed now.
+    place = harness.broker._store.state.projections.moved.place(frame_of_timer(harness))
+    path, offset = harness.broker.log.path_of(place)
+    disk = crashed(harness)
+    disk.flip(path, offset + 200, 1)
+    started = start(harness, disk)
+    assert len(started.report.damage) == 1
+    for _ in range(2):
+        before = start_pos(started)
+        fill(started, 4)
+        run(started, 6 * MS_PER_HOUR)
+        assert start_pos(started) >= before + 3 * SEGMENT
+        started = started.restart()
+    assert started.report.damage == ()
+    first = started.partition().next_offset
+    assert started.tick(LONG_MS) == 1
+    assert last_value(started, 1) == b"other"
+    assert started.partition().next_offset == first
+
+
 def test_the_check_of_a_log_with_carried_timers_finds_nothing() -> None:
     harness = carried()
     harness.broker.close()
