@@ -7,6 +7,7 @@
 Layer 2.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,20 +41,29 @@ class Chunk:
 class TimerChunks:
     """The timers below a cut, chunk by chunk. One thread at a time.
 
+    They come in the order of their acceptance. A timer that was carried before is in a later frame
+    than some that follow it.
+
     Attributes:
-        blocked_at: the log position of a frame that cannot be read; nothing follows after it.
+        blocked_at: the lowest log position of a frame that cannot be read. Its segment and all
+            after it must stay, and what is there is left out from then on.
     """
 
-    def __init__(self, timers: RowsNow, frames: FrameReader, cut: int) -> None:
+    def __init__(
+        self, timers: RowsNow, frames: FrameReader, cut: int, bases: Sequence[int]
+    ) -> None:
         """Read nothing yet.
 
         Args:
             timers: all pending timers.
             frames: reads their frames.
             cut: log position.
+            bases: of the segments of the log, ascending.
         """
         self._blocks = timers.rows_below(cut)
         self._frames = frames
+        self._cut = cut
+        self._bases = bases
         self._rows = b""
         self._is_ended = False
         self.blocked_at: int | None = None
@@ -67,26 +77,40 @@ class TimerChunks:
             StorageError: a run cannot be read.
             CorruptionError: a run is damaged.
         """
+        if self._cut <= self._bases[0]:
+            return None
         blocks: list[Block] = []
-        size = end = 0
+        rows: list[bytes] = []
+        size = begin = 0
         groups = self._whole_groups()
-        for number, (pos, group_end) in enumerate(groups):
-            if size >= CHUNK_BYTES or self.blocked_at is not None:
+        for number, (pos, end) in enumerate(groups):
+            if size >= CHUNK_BYTES:
                 break
-            if not any(each.pos <= pos < each.pos + each.size for each in reversed(blocks)):
+            is_held = any(each.pos <= pos < each.pos + each.size for each in reversed(blocks))
+            if pos < self._cut and not is_held:
                 following = groups[number + 1][0] if number + 1 < len(groups) else pos
                 is_near = pos < following <= pos + NEAR_BYTES
-                block = self._frames.read(pos, WINDOW_BYTES if is_near else LONE_FRAME_BYTES)
-                if isinstance(block, str):
-                    self.blocked_at = pos
-                    break
-                blocks.append(block)
-                size += block.size
-            end = group_end
-        if not end:
+                block = self._read(pos, WINDOW_BYTES if is_near else LONE_FRAME_BYTES)
+                if block is not None:
+                    blocks.append(block)
+                    size += block.size
+            # Not below the cut any more if it cannot be read.
+            if pos < self._cut:
+                rows.append(self._rows[begin:end])
+            begin = end
+        if not begin:
             return None
-        rows, self._rows = self._rows[:end], self._rows[end:]
-        return Chunk(rows, sorted(blocks, key=lambda block: block.pos))
+        self._rows = self._rows[begin:]
+        return Chunk(b"".join(rows), sorted(blocks, key=lambda block: block.pos))
+
+    def _read(self, pos: int, size: int) -> Block | None:
+        """Read the frame at a log position; lower the cut and return None if that fails."""
+        block = self._frames.read(pos, size)
+        if not isinstance(block, str):
+            return block
+        self.blocked_at = pos
+        self._cut = max(base for base in self._bases if base <= pos)
+        return None
 
     def _whole_groups(self) -> list[tuple[int, int]]:
         """The accept frames of the rows in memory, at least one; none at the end.
@@ -151,6 +175,7 @@ class TimerCarrier:
             path: appends carry frames.
         """
         self._clock = clock
+        self._log = log
         self._runs = runs
         self._frames = FrameReader(log)
         self._projections = projections
@@ -185,7 +210,8 @@ class TimerCarrier:
             if timers is None:
                 return None  # a checkpoint writes some of them: soon
             self._projections.begin_settled()
-            self._chunks = TimerChunks(timers, self._frames, self._cut)
+            bases = self._log.files.bases
+            self._chunks = TimerChunks(timers, self._frames, self._cut, bases)
         if self._chunk is None:
             return ChunkJob(self._chunks)
         # The loop writes it and serves others before the next.

@@ -282,6 +282,38 @@ def test_a_timer_that_cannot_be_read_keeps_its_segment(caplog: pytest.LogCapture
     check_restarts(harness)
 
 
+def test_a_frame_that_cannot_be_read_costs_no_timer_of_an_earlier_segment() -> None:
+    """A timer that was carried comes first, in the order of acceptance, and lies later."""
+    harness = broker()
+    harness.broker.head_freer.may_carry = lambda: False
+    harness.create_topic("t", 2)
+    harness.produce("t", 0, [LATER])
+    fill(harness, 1.5)
+    harness.produce("t", 1, [Record(b"other", headers=delay(LONG_MS + 1, IDS[1]))])
+    fill(harness, 2)
+    run(harness, 4 * MS_PER_HOUR)
+    harness.broker.head_freer.require(SEGMENT)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) == SEGMENT
+    place = harness.broker._store.state.projections.moved.place(frame_of_timer(harness))
+    base = place // SEGMENT * SEGMENT
+    assert base > SEGMENT
+    fill(harness, 2)
+    run(harness, 4 * MS_PER_HOUR)
+
+    path, offset = harness.broker.log.path_of(place)
+    harness.make_cold()
+    harness.disk.spoil(path, offset, 64)
+    harness.broker.head_freer.require(base + SEGMENT)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) == base
+    harness.disk.repair(path)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) > base
+    check_restarts(harness)
+    check_delivered(harness.restart(), {0: [b"later"], 1: [b"other"]})
+
+
 def test_a_carried_timer_outlives_damage_of_the_frame_that_accepted_it() -> None:
     harness = ready_to_carry()
     with harness.broker.head_freer.paused():
