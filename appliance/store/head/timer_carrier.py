@@ -7,6 +7,7 @@
 Layer 2.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +29,8 @@ CHUNK_BYTES: Final = 512 * KIB
 
 LONE_FRAME_BYTES: Final = 16 * KIB
 """Read for a frame if the next one is far away."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -185,7 +188,6 @@ class TimerCarrier:
         self._chunk: Chunk | None = None
         self.is_done = True
         self.has_failed = False
-        self.error: StorageError | CorruptionError | None = None
 
     @property
     def carried_bytes(self) -> int:
@@ -224,8 +226,9 @@ class TimerCarrier:
         """Note that a chunk was read."""
         assert isinstance(job, ChunkJob)
         self._chunk = job.chunk
-        self.error = job.error
-        self.has_failed = job.error is not None
+        if job.error is not None:
+            _log.warning("no segment is freed, the timers cannot be read: %s", job.error)
+            self.has_failed = True
         self.is_done = job.chunk is None and not self.has_failed
 
     def stop(self) -> None:
@@ -234,4 +237,4 @@ class TimerCarrier:
             self._chunks.close()
             self._projections.end_settled()
         self._chunks = self._chunk = None
-        self.is_done, self.has_failed, self.error = True, False, None
+        self.is_done, self.has_failed = True, False

@@ -10,7 +10,13 @@ from appliance.store.head.head_freer import FreeJob
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, Stop
-from tests.support.harness.checkpoints import crashed, rebuild, start, take_checkpoint
+from tests.support.harness.checkpoints import (
+    PATHS,
+    crashed,
+    rebuild,
+    start,
+    take_checkpoint,
+)
 from tests.support.harness.crash_points import CrashPoints, ignore_call
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
@@ -312,6 +318,29 @@ def test_a_frame_that_cannot_be_read_costs_no_timer_of_an_earlier_segment() -> N
     assert start_pos(harness) > base
     check_restarts(harness)
     check_delivered(harness.restart(), {0: [b"later"], 1: [b"other"]})
+
+
+def test_a_log_line_says_that_the_timers_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    harness = ready_to_carry()
+    freer = harness.broker.head_freer
+    for _ in range(8):
+        harness.expire()
+    while not freer.is_carrying:
+        job = freer.step(harness.broker.retention.kept_from)
+        assert job is not None
+        job.run()
+        freer.end(job)
+    (name,) = harness.disk.list_dir(PATHS.timer)
+    harness.disk.evict(PATHS.timer / name)
+    harness.disk.spoil(PATHS.timer / name, 0, 64)
+    harness.free_head()
+    assert start_pos(harness) == 0
+    (line,) = [each for each in caplog.messages if "the timers cannot be read" in each]
+    assert name in line
+    harness.disk.repair(PATHS.timer / name)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) >= 3 * SEGMENT
+    check_delivered(harness, {0: [b"later", b"unnamed"], 1: [b"other"]})
 
 
 def test_a_carried_timer_outlives_damage_of_the_frame_that_accepted_it() -> None:
