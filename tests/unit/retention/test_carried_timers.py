@@ -18,6 +18,7 @@ from tests.support.harness.checkpoints import (
     take_checkpoint,
 )
 from tests.support.harness.crash_points import CrashPoints, ignore_call
+from tests.support.harness.tables import planned, rows_of
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
 from tests.unit.retention.test_freeing import (
@@ -165,6 +166,53 @@ def test_a_log_is_not_carried_while_it_is_less_than_twice_what_lives() -> None:
     pending = harness.broker._store.state.projections.due.pending
     assert harness.tick(LONG_MS) == pending > 80
     check_restarts(harness)
+
+
+def with_many_timers(batches: int, records: list[Record]) -> BrokerHarness:
+    """A broker with batches of timers in its first segments, which it does not carry by itself."""
+    harness = broker()
+    harness.broker.head_freer.may_carry = lambda: False
+    harness.create_topic("t")
+    for _ in range(batches):
+        assert harness.produce("t", 0, records).error == 0
+    fill(harness, 1)
+    run(harness, 4 * MS_PER_HOUR)
+    assert start_pos(harness) == 0
+    return harness
+
+
+def test_a_carry_frame_takes_at_most_a_quarter_of_a_segment() -> None:
+    harness = with_many_timers(60, [Record(b"y" * 2_000, headers=delay(LONG_MS))])
+    harness.broker.head_freer.require(SEGMENT)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) == SEGMENT
+    check_restarts(harness)
+    harness = harness.restart()
+    sizes = carry_frame_sizes(harness)
+    assert SEGMENT // 8 < max(sizes) < SEGMENT // 4 + 400
+    assert harness.tick(LONG_MS) == 60
+
+
+def carry_frame_sizes(harness: BrokerHarness) -> list[int]:
+    """Bytes of the carry frames of timers in the log of a broker."""
+    plan = planned(crashed(harness))
+    return [
+        row["size"]
+        for row in rows_of(harness.disk, "frames", plan)
+        if row["kind"] == "carry" and row["timer_count"]
+    ]
+
+
+def test_timers_of_a_batch_stay_in_one_frame_whatever_its_size() -> None:
+    """One place is known for all of them; the rows of these batches fill more than one block."""
+    harness = with_many_timers(24, [Record(b"", headers=delay(LONG_MS))] * 250)
+    cut = harness.broker.wrote_pos // SEGMENT * SEGMENT
+    harness.broker.head_freer.require(cut)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) >= cut
+    assert min(carry_frame_sizes(harness)) > SEGMENT // 4
+    check_restarts(harness)
+    assert harness.restart().tick(LONG_MS) == 6_000
 
 
 def steps_of_a_pass(harness: BrokerHarness) -> Iterator[None]:
