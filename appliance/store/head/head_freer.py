@@ -408,11 +408,12 @@ class HeadFreer:
     @property
     def live_bytes(self) -> int:
         """About how many bytes of the log are needed: records, timers and control values."""
-        return (
-            self._carriers.records.kept_bytes()
-            + self._state.projections.due.pending * self._timer_bytes
-            + self._state_bytes
-        )
+        return self._carriers.records.kept_bytes() + self.timers_bytes + self._state_bytes
+
+    @property
+    def timers_bytes(self) -> int:
+        """About how many bytes of the log pending timers take."""
+        return self._state.projections.due.pending * self._timer_bytes
 
     @property
     def _timer_bytes(self) -> int:
