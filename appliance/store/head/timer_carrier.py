@@ -210,7 +210,7 @@ class TimerCarrier:
         if self._chunks is None:
             timers = self._runs.timers_now()
             if timers is None:
-                return None  # a checkpoint writes some of them: soon
+                return None  # a checkpoint saves some of them: soon
             self._projections.begin_settled()
             bases = self._log.files.bases
             self._chunks = TimerChunks(timers, self._frames, self._cut, bases)

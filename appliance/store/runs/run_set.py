@@ -49,6 +49,9 @@ ABSORBED_MAX_BYTES: Final = MIB
 """A memtable up to this size is added to the one that a failed checkpoint left, in half a
 millisecond. Otherwise a disk that stays full would leave ever more buffers of a few rows each."""
 
+COPIED_MAX_BYTES: Final = MIB
+"""A larger memtable is saved before it is copied: a copy of this one takes a millisecond."""
+
 GROWTH: Final = 3
 """A run is merged when newer runs have this many times its rows."""
 
@@ -333,6 +336,9 @@ class Runs:
         self._job: RunsJob | None = None
         self._pos = 0
         self._next_numbers = dict.fromkeys(KINDS, 1)
+        self._is_save_wanted = False
+        """The memtables are to be saved before they are copied."""
+        self._is_save_tried = False
         self.entries: tuple[RunEntry, ...] = ()
         projections.memtable = self._memtable
 
@@ -344,7 +350,8 @@ class Runs:
     @property
     def is_due(self) -> bool:
         """The memtables are so large that a checkpoint is due, and none is in progress."""
-        return self._job is None and self.delta_bytes >= self._delta_max_bytes
+        is_awaited = self._is_save_wanted and not self._is_save_tried
+        return self._job is None and (is_awaited or self.delta_bytes >= self._delta_max_bytes)
 
     # Start
 
@@ -457,16 +464,24 @@ class Runs:
         return self._job
 
     def timers_now(self) -> RowsNow | None:
-        """Return all pending timers as of now; None while a job writes some of them."""
+        """Return all pending timers as of now, or None: ask again soon.
+
+        None while a job writes some of them, or if so many are in no run that a copy would take
+        long. Then a checkpoint is due, and after an attempt at it the answer is never None.
+        """
         return self._rows_now(RUN_TIMERS)
 
     def ids_now(self) -> RowsNow | None:
-        """Return all ids as of now; None while a job writes some of them."""
+        """Return all ids as of now, or None, as `timers_now` does."""
         return self._rows_now(RUN_IDS)
 
     def _rows_now(self, kind: int) -> RowsNow | None:
         if self._job is not None:
             return None
+        if self.delta_bytes > COPIED_MAX_BYTES and not self._is_save_tried:
+            self._is_save_wanted = True
+            return None
+        self._is_save_wanted = self._is_save_tried = False
         copy = TimerMemtable()
         for memtable in (*self._frozen, self._memtable):
             if kind == RUN_TIMERS:
@@ -488,6 +503,7 @@ class Runs:
         """Note that a job has succeeded: its entries are now those of the store."""
         assert job is self._job
         self._job = None
+        self._is_save_tried = self._is_save_wanted
         self._frozen = ()
         self.entries = job.entries
         self._pos = job.pos
@@ -496,6 +512,7 @@ class Runs:
         """Note that a job has failed: the next one saves its memtables too."""
         assert job is self._job
         self._job = None
+        self._is_save_tried = self._is_save_wanted
 
     def keep(self, entries: Iterable[RunEntry]) -> None:
         """Delete all other run files; on any thread, while no job runs.

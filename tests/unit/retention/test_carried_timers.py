@@ -7,6 +7,7 @@ from typing import Final, get_args
 import pytest
 
 from appliance.store.head.head_freer import FreeJob
+from appliance.store.runs import run_set
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, Stop
@@ -16,6 +17,7 @@ from tests.support.harness.checkpoints import (
     rebuild,
     start,
     take_checkpoint,
+    try_checkpoint,
 )
 from tests.support.harness.crash_points import CrashPoints, ignore_call
 from tests.support.harness.tables import planned, rows_of
@@ -243,6 +245,36 @@ def ready_to_carry(disk: SimFileSystem | None = None) -> BrokerHarness:
     take_checkpoint(harness)
     assert start_pos(harness) == 0
     return harness
+
+
+@pytest.mark.parametrize("is_disk_full", [False, True])
+def test_many_changes_are_saved_before_a_pass_copies_them(
+    monkeypatch: pytest.MonkeyPatch, is_disk_full: bool
+) -> None:
+    monkeypatch.setattr(run_set, "COPIED_MAX_BYTES", 2_000)
+    harness = ready_to_carry()
+    harness.produce("t", 1, [Record(b"", headers=cancel(IDS[1]))])
+    for _ in range(8):
+        harness.expire()
+    freer, runs = harness.broker.head_freer, harness.broker._store.carriers.timers._runs
+    attempts = 0
+    while start_pos(harness) == 0:
+        more = [Record(b"", headers=delay(1_000))] * 60
+        assert harness.produce("t", 1, more).error == 0
+        job = freer.step(harness.broker.retention.kept_from)
+        if job is not None:
+            job.run()
+            freer.end(job)
+        elif runs.is_due:
+            # If it fails, the head is freed all the same: that makes room.
+            harness.disk.free = 0 if is_disk_full else 1 << 30
+            assert try_checkpoint(harness) is not is_disk_full
+            harness.disk.free = 1 << 30
+            harness.clock.advance_ms(5_000)
+            attempts += 1
+        harness.flush()
+    assert attempts == 3  # for the search, the timers and the ids
+    check_restarts(harness)
 
 
 def cancel_all(harness: BrokerHarness) -> None:
