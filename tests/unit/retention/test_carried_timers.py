@@ -310,6 +310,21 @@ def test_what_completes_a_timer_while_it_is_carried_counts(
         check_restarts(harness)
 
 
+def test_an_id_that_is_used_again_during_a_pass_names_its_new_timer() -> None:
+    prepared = ready_to_carry()
+    prepared.produce("t", 1, [Record(b"", headers=cancel(IDS[1]))])
+    again = Record(b"again", headers=delay(LONG_MS, IDS[1]))
+    count = sum(1 for _ in steps_of_a_pass(start(prepared, crashed(prepared))))
+    for number in range(count):
+        harness = start(prepared, crashed(prepared))
+        assert harness.timer_state("t", IDS[1])[0] == "cancelled"
+        for at, _ in enumerate(steps_of_a_pass(harness)):
+            if at == number:
+                assert harness.produce("t", 1, [again]).error == 0
+        assert harness.timer_state("t", IDS[1])[0] == "pending"
+        check_restarts(harness)
+
+
 def test_a_checkpoint_between_any_two_steps_of_a_carry_keeps_all_timers() -> None:
     prepared = ready_to_carry()
     count = sum(1 for _ in steps_of_a_pass(start(prepared, crashed(prepared))))
