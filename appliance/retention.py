@@ -64,6 +64,7 @@ class Cleanup:
         is_dry_run: expire nothing; only count.
         done: called at the end, if it was asked for.
         expired: number of offsets that expired, or would, by topic.
+        left_bytes: with `below_pos`, about the bytes of all records of the other topics.
         error: why some could not expire; None if they could.
     """
 
@@ -74,6 +75,7 @@ class Cleanup:
     is_dry_run: bool = False
     done: Callable[[], None] | None = None
     expired: dict[str, int] = field(default_factory=dict)
+    left_bytes: int = 0
     error: RequestError | None = None
 
 
@@ -223,6 +225,8 @@ class Retention:
                 is_taken = cleanup.takes_all or age_limit_ms != NEVER
                 cut_pos = cleanup.below_pos if is_taken else 0
                 size_limit = NEVER
+                if not is_taken:
+                    cleanup.left_bytes += sum(each.kept_bytes for each in topic.partitions)
             if cut_pos or size_limit != NEVER:
                 yield from self._expire(topic, cut_pos, size_limit, cleanup)
         self._sizes.keep(limited)

@@ -47,7 +47,8 @@ cdef class TimerCarry:
 
         Args:
             writer: its projections note the timers that are completed meanwhile.
-            batch_size_max: a carry frame ends once it has this many bytes of records.
+            batch_size_max: bytes of records and tables of a carry frame, unless the timers of one
+                accept frame take more.
         """
         self.writer = writer
         self.batch_size_max = batch_size_max
@@ -179,21 +180,30 @@ cdef class TimerCarry:
     cdef int32_t _run_end(self, int32_t first, int64_t* tables_size) noexcept nogil:
         """The first timer that is not in the carry frame that begins with `first`; -1: none.
 
-        Sets the size of the tables of that frame.
+        The frame has all timers of an accept frame or none. Sets the size of its tables.
         """
-        cdef int64_t size = 0, tables = 0, accept_pos = -1, pos
-        cdef int32_t i = first, count = 0
+        cdef int64_t size = 0, tables = 0, whole_tables = 0, accept_pos = -1, pos, more
+        cdef int32_t i = first, end = first, count = 0
         while i >= 0:
             pos = load_i64(self.found[i].entry + TIMER_AT_ACCEPT_POS)
-            if pos != accept_pos and (size >= self.batch_size_max or count >= RUN_MAX):
+            if pos != accept_pos:
+                accept_pos = pos
+                end = i
+                whole_tables = tables
+            more = TIMER_ENTRY_SIZE + self.found[i].due.name_size
+            size += more + load_u32(self.found[i].entry + TIMER_AT_RECORD_SIZE)
+            if end != first and (size > self.batch_size_max or count == RUN_MAX):
                 break
-            accept_pos = pos
-            size += load_u32(self.found[i].entry + TIMER_AT_RECORD_SIZE)
-            tables += TIMER_ENTRY_SIZE + self.found[i].due.name_size
+            tables += more
             count += 1
             i = self.found[i].due.next
-        tables_size[0] = (tables + FRAME_ALIGNMENT - 1) & ~<int64_t>(FRAME_ALIGNMENT - 1)
-        return i
+        if i < 0:
+            end = -1
+            whole_tables = tables
+        tables_size[0] = (
+            (whole_tables + FRAME_ALIGNMENT - 1) & ~<int64_t>(FRAME_ALIGNMENT - 1)
+        )
+        return end
 
     cdef int _encode(
         self, int32_t first, int32_t end, int64_t tables_size, FrameHeader* h

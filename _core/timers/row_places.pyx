@@ -11,39 +11,45 @@ from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i64
 
 
-def rows_below(bytes rows not None, int64_t cut):
-    """Return the rows of timers whose records are below a log position.
+def rows_between(bytes rows not None, int64_t start, int64_t cut):
+    """Return the rows of timers whose records are between two log positions.
 
     Args:
         rows: pending timers, as a whole merge returns them.
-        cut: log position.
+        start: where the log begins.
+        cut: the end of the range.
     """
     cdef const uint8_t* p = <const uint8_t*><const char*>rows
     cdef Py_ssize_t size = len(rows), i, at, used = 0
+    cdef int64_t place
     cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
     cdef uint8_t* out = <uint8_t*><char*>found
     with nogil:
         for i in range(size // RUN_TIMER_SIZE):
             at = i * RUN_TIMER_SIZE
-            if load_i64(p + at + RUN_TIMER_AT_BODY_POS) < cut:
+            place = load_i64(p + at + RUN_TIMER_AT_BODY_POS)
+            if start <= place and place < cut:
                 memcpy(out + used, p + at, RUN_TIMER_SIZE)
                 used += RUN_TIMER_SIZE
     return found[:used]
 
 
-def lowest_place(bytes rows not None):
-    """Return the lowest log position of a frame that holds one of the timers; -1 without rows.
+def lowest_place(bytes rows not None, int64_t start):
+    """Return the lowest log position of a frame that holds one of the timers; -1 if none does.
 
     Args:
-        rows: as in `rows_below`.
+        rows: as in `rows_between`.
+        start: where the log begins; a timer whose record is before it is lost.
     """
     cdef const uint8_t* p = <const uint8_t*><const char*>rows
     cdef Py_ssize_t size = len(rows), i, at
-    cdef int64_t lowest = INT64_MAX
+    cdef int64_t lowest = INT64_MAX, place
     with nogil:
         for i in range(size // RUN_TIMER_SIZE):
             at = i * RUN_TIMER_SIZE
-            lowest = min(lowest, load_i64(p + at + RUN_TIMER_AT_BODY_POS))
+            place = load_i64(p + at + RUN_TIMER_AT_BODY_POS)
+            if place >= start:
+                lowest = min(lowest, place)
     return -1 if lowest == INT64_MAX else lowest
 
 
@@ -51,7 +57,7 @@ def accept_groups(bytes rows not None):
     """Divide rows by the frame that accepted the timers.
 
     Args:
-        rows: as in `rows_below`.
+        rows: as in `rows_between`.
 
     Returns:
         (log position of the frame that holds them now, end of their rows in bytes) of each.

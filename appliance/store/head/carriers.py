@@ -18,7 +18,8 @@ from appliance.store.state.state import State
 from appliance.units import KIB
 
 CARRY_FRAME_BYTES: Final = 256 * KIB
-"""A carry frame of timers ends once it has this many bytes of records."""
+"""Bytes of a carry frame of timers, or a quarter of a segment if that is less, so that little of a
+full segment is lost. One accept frame's timers may take more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def make_carriers(
         append: (kind, payload, flags) appends a control frame; False if the disk is full.
         payload_max: bytes of the largest payload of a control frame.
     """
-    path = TimerCarry(writer, batch_size_max=CARRY_FRAME_BYTES)
+    path = TimerCarry(writer, batch_size_max=min(CARRY_FRAME_BYTES, payload_max // 2))
     return Carriers(
         TimerCarrier(files.clock, files.log, runs, state.projections, path),
         RecordCarrier(files.clock, files.log, state, writer, queues),

@@ -53,7 +53,7 @@ POOR_PART: Final = 0.75
 TIMER_BYTES: Final = 512
 """What a pending timer takes in the log, as long as none was accepted."""
 
-Phase: TypeAlias = Literal["idle", "finding", "carrying", "flushing", "freeing"]
+Phase: TypeAlias = Literal["idle", "saving", "finding", "carrying", "flushing", "freeing"]
 
 _log = logging.getLogger(__name__)
 
@@ -280,6 +280,8 @@ class HeadFreer:
         """
         if self._phase == "idle" and self._is_rested():
             return self._remove_left() or self._begin(kept_from)
+        if self._phase == "saving":
+            return self._find()
         if self._phase == "carrying" and not self._is_carry_running:
             job = self._carry()
             self._is_carry_running = job is not None
@@ -376,15 +378,22 @@ class HeadFreer:
             self._checkpoints.ask()
             return None
         is_worth = self._is_worth(cut) or self._carry_cut > log.start_pos
-        timers = self._runs.timers_now() if is_worth else None
-        if timers is None:
+        if not is_worth:
             return None
         self._rest_ns = min(2 * self._rest_ns, RETRY_MAX_NS)
-        self._phase = "finding"
-        self._began_at = log.pointers.committed
         self._cut = cut
         self._kept_from = kept_from
-        return FindJob(timers, self._carry_cut if log.is_full else 0)
+        return self._find()
+
+    def _find(self) -> FindJob | None:
+        """Look for the first pending timer, or wait while a checkpoint saves most of them."""
+        timers = self._runs.timers_now()
+        if timers is None:
+            self._phase = "saving"
+            return None
+        self._phase = "finding"
+        self._began_at = self._log.pointers.committed
+        return FindJob(timers, self._carry_cut if self._log.is_full else 0)
 
     def _base_of(self, pos: int) -> int:
         """The base of the segment that holds a log position; the log keeps it and all after it."""
@@ -409,11 +418,12 @@ class HeadFreer:
     @property
     def live_bytes(self) -> int:
         """About how many bytes of the log are needed: records, timers and control values."""
-        return (
-            self._carriers.records.kept_bytes()
-            + self._state.projections.due.pending * self._timer_bytes
-            + self._state_bytes
-        )
+        return self._carriers.records.kept_bytes() + self.timers_bytes + self._state_bytes
+
+    @property
+    def timers_bytes(self) -> int:
+        """About how many bytes of the log pending timers take."""
+        return self._state.projections.due.pending * self._timer_bytes
 
     @property
     def _timer_bytes(self) -> int:

@@ -98,7 +98,7 @@ class IdCarrier:
                 return None
             ids = self._runs.ids_now()
             if ids is None:
-                return None  # a checkpoint writes some of them: soon
+                return None  # a checkpoint saves some of them: soon
             self._blocks = ids.blocks()
         return IdsJob(self._blocks)
 

@@ -33,7 +33,7 @@ class QuietHours:
         self._hour_of = hour_of
 
     def may_carry(self) -> bool:
-        """Return whether work that costs writes may run now; it is asked before each step."""
+        """Return whether work that costs writes may begin now; what has begun goes on."""
         if not self._hours or self._hour_of(self._clock.wall_ms()) in self._hours:
             return True
         return self._is_pressed()

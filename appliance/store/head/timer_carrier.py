@@ -7,6 +7,8 @@
 Layer 2.
 """
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +30,8 @@ CHUNK_BYTES: Final = 512 * KIB
 LONE_FRAME_BYTES: Final = 16 * KIB
 """Read for a frame if the next one is far away."""
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class Chunk:
@@ -40,20 +44,29 @@ class Chunk:
 class TimerChunks:
     """The timers below a cut, chunk by chunk. One thread at a time.
 
+    They come in the order of their acceptance. A timer that was carried before is in a later frame
+    than some that follow it.
+
     Attributes:
-        blocked_at: the log position of a frame that cannot be read; nothing follows after it.
+        blocked_at: the lowest log position of a frame that cannot be read. Its segment and all
+            after it must stay, and what is there is left out from then on.
     """
 
-    def __init__(self, timers: RowsNow, frames: FrameReader, cut: int) -> None:
+    def __init__(
+        self, timers: RowsNow, frames: FrameReader, cut: int, bases: Sequence[int]
+    ) -> None:
         """Read nothing yet.
 
         Args:
             timers: all pending timers.
             frames: reads their frames.
             cut: log position.
+            bases: of the segments of the log, ascending.
         """
         self._blocks = timers.rows_below(cut)
         self._frames = frames
+        self._cut = cut
+        self._bases = bases
         self._rows = b""
         self._is_ended = False
         self.blocked_at: int | None = None
@@ -67,26 +80,40 @@ class TimerChunks:
             StorageError: a run cannot be read.
             CorruptionError: a run is damaged.
         """
+        if self._cut <= self._bases[0]:
+            return None
         blocks: list[Block] = []
-        size = end = 0
+        rows: list[bytes] = []
+        size = begin = 0
         groups = self._whole_groups()
-        for number, (pos, group_end) in enumerate(groups):
-            if size >= CHUNK_BYTES or self.blocked_at is not None:
+        for number, (pos, end) in enumerate(groups):
+            if size >= CHUNK_BYTES:
                 break
-            if not any(each.pos <= pos < each.pos + each.size for each in reversed(blocks)):
+            is_held = any(each.pos <= pos < each.pos + each.size for each in reversed(blocks))
+            if pos < self._cut and not is_held:
                 following = groups[number + 1][0] if number + 1 < len(groups) else pos
                 is_near = pos < following <= pos + NEAR_BYTES
-                block = self._frames.read(pos, WINDOW_BYTES if is_near else LONE_FRAME_BYTES)
-                if isinstance(block, str):
-                    self.blocked_at = pos
-                    break
-                blocks.append(block)
-                size += block.size
-            end = group_end
-        if not end:
+                block = self._read(pos, WINDOW_BYTES if is_near else LONE_FRAME_BYTES)
+                if block is not None:
+                    blocks.append(block)
+                    size += block.size
+            # Not below the cut any more if it cannot be read.
+            if pos < self._cut:
+                rows.append(self._rows[begin:end])
+            begin = end
+        if not begin:
             return None
-        rows, self._rows = self._rows[:end], self._rows[end:]
-        return Chunk(rows, sorted(blocks, key=lambda block: block.pos))
+        self._rows = self._rows[begin:]
+        return Chunk(b"".join(rows), sorted(blocks, key=lambda block: block.pos))
+
+    def _read(self, pos: int, size: int) -> Block | None:
+        """Read the frame at a log position; lower the cut and return None if that fails."""
+        block = self._frames.read(pos, size)
+        if not isinstance(block, str):
+            return block
+        self.blocked_at = pos
+        self._cut = max(base for base in self._bases if base <= pos)
+        return None
 
     def _whole_groups(self) -> list[tuple[int, int]]:
         """The accept frames of the rows in memory, at least one; none at the end.
@@ -151,6 +178,7 @@ class TimerCarrier:
             path: appends carry frames.
         """
         self._clock = clock
+        self._log = log
         self._runs = runs
         self._frames = FrameReader(log)
         self._projections = projections
@@ -160,7 +188,6 @@ class TimerCarrier:
         self._chunk: Chunk | None = None
         self.is_done = True
         self.has_failed = False
-        self.error: StorageError | CorruptionError | None = None
 
     @property
     def carried_bytes(self) -> int:
@@ -183,9 +210,10 @@ class TimerCarrier:
         if self._chunks is None:
             timers = self._runs.timers_now()
             if timers is None:
-                return None  # a checkpoint writes some of them: soon
+                return None  # a checkpoint saves some of them: soon
             self._projections.begin_settled()
-            self._chunks = TimerChunks(timers, self._frames, self._cut)
+            bases = self._log.files.bases
+            self._chunks = TimerChunks(timers, self._frames, self._cut, bases)
         if self._chunk is None:
             return ChunkJob(self._chunks)
         # The loop writes it and serves others before the next.
@@ -198,8 +226,9 @@ class TimerCarrier:
         """Note that a chunk was read."""
         assert isinstance(job, ChunkJob)
         self._chunk = job.chunk
-        self.error = job.error
-        self.has_failed = job.error is not None
+        if job.error is not None:
+            _log.warning("no segment is freed, the timers cannot be read: %s", job.error)
+            self.has_failed = True
         self.is_done = job.chunk is None and not self.has_failed
 
     def stop(self) -> None:
@@ -208,4 +237,4 @@ class TimerCarrier:
             self._chunks.close()
             self._projections.end_settled()
         self._chunks = self._chunk = None
-        self.is_done, self.has_failed, self.error = True, False, None
+        self.is_done, self.has_failed = True, False

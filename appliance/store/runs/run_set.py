@@ -21,7 +21,7 @@ from _core.bytes.layout import RUN_IDS, RUN_TIMER_SIZE, RUN_TIMERS
 from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
 from _core.timers.memtable import TimerMemtable
-from _core.timers.row_places import lowest_place, rows_below
+from _core.timers.row_places import lowest_place, rows_between
 from _core.timers.run_merge import RunMerge
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths, parse_segment_name
@@ -48,6 +48,9 @@ second."""
 ABSORBED_MAX_BYTES: Final = MIB
 """A memtable up to this size is added to the one that a failed checkpoint left, in half a
 millisecond. Otherwise a disk that stays full would leave ever more buffers of a few rows each."""
+
+COPIED_MAX_BYTES: Final = MIB
+"""A larger memtable is saved before it is copied: a copy of this one takes a millisecond."""
 
 GROWTH: Final = 3
 """A run is merged when newer runs have this many times its rows."""
@@ -222,6 +225,9 @@ def merged_blocks(
 class RowsNow:
     """All pending timers at one moment, or all ids, for a thread to read: the runs, and a copy of
     what no run holds yet.
+
+    A timer whose record lies before `log_start` is lost: its segment was freed after it was
+    carried, and then damage took the carry frame. No place is returned for it.
     """
 
     fs: FileSystem
@@ -231,6 +237,7 @@ class RowsNow:
     topics: "array[int]"
     kind: int
     forget_pos: int
+    log_start: int
 
     def first_place(self) -> int | None:
         """Find the first frame of the log that holds a pending timer; call it once.
@@ -246,10 +253,12 @@ class RowsNow:
         assert self.kind == RUN_TIMERS
         with closing(self.blocks()) as blocks:
             for block in blocks:
-                place = lowest_place(block)
-                lowest = place if lowest is None else min(lowest, place)
+                place = lowest_place(block, self.log_start)
+                if place >= 0:
+                    lowest = place if lowest is None else min(lowest, place)
                 # Timers that were accepted later are in later frames.
-                if lowest <= int.from_bytes(block[-RUN_TIMER_SIZE:][:8], "big"):
+                last_pos = int.from_bytes(block[-RUN_TIMER_SIZE:][:8], "big")
+                if lowest is not None and lowest <= last_pos:
                     break
         return lowest
 
@@ -265,7 +274,7 @@ class RowsNow:
         assert self.kind == RUN_TIMERS
         with closing(self.blocks()) as blocks:
             for block in blocks:
-                rows = rows_below(block, cut)
+                rows = rows_between(block, self.log_start, cut)
                 if rows:
                     yield rows
                 if int.from_bytes(block[-RUN_TIMER_SIZE:][:8], "big") >= cut:
@@ -327,6 +336,9 @@ class Runs:
         self._job: RunsJob | None = None
         self._pos = 0
         self._next_numbers = dict.fromkeys(KINDS, 1)
+        self._is_save_wanted = False
+        """The memtables are to be saved before they are copied."""
+        self._is_save_tried = False
         self.entries: tuple[RunEntry, ...] = ()
         projections.memtable = self._memtable
 
@@ -338,7 +350,8 @@ class Runs:
     @property
     def is_due(self) -> bool:
         """The memtables are so large that a checkpoint is due, and none is in progress."""
-        return self._job is None and self.delta_bytes >= self._delta_max_bytes
+        is_awaited = self._is_save_wanted and not self._is_save_tried
+        return self._job is None and (is_awaited or self.delta_bytes >= self._delta_max_bytes)
 
     # Start
 
@@ -451,16 +464,24 @@ class Runs:
         return self._job
 
     def timers_now(self) -> RowsNow | None:
-        """Return all pending timers as of now; None while a job writes some of them."""
+        """Return all pending timers as of now, or None: ask again soon.
+
+        None while a job writes some of them, or if so many are in no run that a copy would take
+        long. Then a checkpoint is due, and after an attempt at it the answer is never None.
+        """
         return self._rows_now(RUN_TIMERS)
 
     def ids_now(self) -> RowsNow | None:
-        """Return all ids as of now; None while a job writes some of them."""
+        """Return all ids as of now, or None, as `timers_now` does."""
         return self._rows_now(RUN_IDS)
 
     def _rows_now(self, kind: int) -> RowsNow | None:
         if self._job is not None:
             return None
+        if self.delta_bytes > COPIED_MAX_BYTES and not self._is_save_tried:
+            self._is_save_wanted = True
+            return None
+        self._is_save_wanted = self._is_save_tried = False
         copy = TimerMemtable()
         for memtable in (*self._frozen, self._memtable):
             if kind == RUN_TIMERS:
@@ -475,12 +496,14 @@ class Runs:
             topics=array("i", self._projections.topics_by_id),
             kind=kind,
             forget_pos=self._projections.ids.forget_pos,
+            log_start=self._projections.moved.start,
         )
 
     def end(self, job: RunsJob) -> None:
         """Note that a job has succeeded: its entries are now those of the store."""
         assert job is self._job
         self._job = None
+        self._is_save_tried = self._is_save_wanted
         self._frozen = ()
         self.entries = job.entries
         self._pos = job.pos
@@ -489,6 +512,7 @@ class Runs:
         """Note that a job has failed: the next one saves its memtables too."""
         assert job is self._job
         self._job = None
+        self._is_save_tried = self._is_save_wanted
 
     def keep(self, entries: Iterable[RunEntry]) -> None:
         """Delete all other run files; on any thread, while no job runs.

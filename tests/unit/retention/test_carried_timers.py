@@ -7,11 +7,20 @@ from typing import Final, get_args
 import pytest
 
 from appliance.store.head.head_freer import FreeJob
+from appliance.store.runs import run_set
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, Stop
-from tests.support.harness.checkpoints import crashed, rebuild, start, take_checkpoint
+from tests.support.harness.checkpoints import (
+    PATHS,
+    crashed,
+    rebuild,
+    start,
+    take_checkpoint,
+    try_checkpoint,
+)
 from tests.support.harness.crash_points import CrashPoints, ignore_call
+from tests.support.harness.tables import planned, rows_of
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
 from tests.unit.retention.test_freeing import (
@@ -161,6 +170,53 @@ def test_a_log_is_not_carried_while_it_is_less_than_twice_what_lives() -> None:
     check_restarts(harness)
 
 
+def with_many_timers(batches: int, records: list[Record]) -> BrokerHarness:
+    """A broker with batches of timers in its first segments, which it does not carry by itself."""
+    harness = broker()
+    harness.broker.head_freer.may_carry = lambda: False
+    harness.create_topic("t")
+    for _ in range(batches):
+        assert harness.produce("t", 0, records).error == 0
+    fill(harness, 1)
+    run(harness, 4 * MS_PER_HOUR)
+    assert start_pos(harness) == 0
+    return harness
+
+
+def test_a_carry_frame_takes_at_most_a_quarter_of_a_segment() -> None:
+    harness = with_many_timers(60, [Record(b"y" * 2_000, headers=delay(LONG_MS))])
+    harness.broker.head_freer.require(SEGMENT)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) == SEGMENT
+    check_restarts(harness)
+    harness = harness.restart()
+    sizes = carry_frame_sizes(harness)
+    assert SEGMENT // 8 < max(sizes) < SEGMENT // 4 + 400
+    assert harness.tick(LONG_MS) == 60
+
+
+def carry_frame_sizes(harness: BrokerHarness) -> list[int]:
+    """Bytes of the carry frames of timers in the log of a broker."""
+    plan = planned(crashed(harness))
+    return [
+        row["size"]
+        for row in rows_of(harness.disk, "frames", plan)
+        if row["kind"] == "carry" and row["timer_count"]
+    ]
+
+
+def test_timers_of_a_batch_stay_in_one_frame_whatever_its_size() -> None:
+    """One place is known for all of them; the rows of these batches fill more than one block."""
+    harness = with_many_timers(24, [Record(b"", headers=delay(LONG_MS))] * 250)
+    cut = harness.broker.wrote_pos // SEGMENT * SEGMENT
+    harness.broker.head_freer.require(cut)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) >= cut
+    assert min(carry_frame_sizes(harness)) > SEGMENT // 4
+    check_restarts(harness)
+    assert harness.restart().tick(LONG_MS) == 6_000
+
+
 def steps_of_a_pass(harness: BrokerHarness) -> Iterator[None]:
     """Free the head, and stop before each job and after each step."""
     for _ in range(8):
@@ -189,6 +245,36 @@ def ready_to_carry(disk: SimFileSystem | None = None) -> BrokerHarness:
     take_checkpoint(harness)
     assert start_pos(harness) == 0
     return harness
+
+
+@pytest.mark.parametrize("is_disk_full", [False, True])
+def test_many_changes_are_saved_before_a_pass_copies_them(
+    monkeypatch: pytest.MonkeyPatch, is_disk_full: bool
+) -> None:
+    monkeypatch.setattr(run_set, "COPIED_MAX_BYTES", 2_000)
+    harness = ready_to_carry()
+    harness.produce("t", 1, [Record(b"", headers=cancel(IDS[1]))])
+    for _ in range(8):
+        harness.expire()
+    freer, runs = harness.broker.head_freer, harness.broker._store.carriers.timers._runs
+    attempts = 0
+    while start_pos(harness) == 0:
+        more = [Record(b"", headers=delay(1_000))] * 60
+        assert harness.produce("t", 1, more).error == 0
+        job = freer.step(harness.broker.retention.kept_from)
+        if job is not None:
+            job.run()
+            freer.end(job)
+        elif runs.is_due:
+            # If it fails, the head is freed all the same: that makes room.
+            harness.disk.free = 0 if is_disk_full else 1 << 30
+            assert try_checkpoint(harness) is not is_disk_full
+            harness.disk.free = 1 << 30
+            harness.clock.advance_ms(5_000)
+            attempts += 1
+        harness.flush()
+    assert attempts == 3  # for the search, the timers and the ids
+    check_restarts(harness)
 
 
 def cancel_all(harness: BrokerHarness) -> None:
@@ -221,6 +307,21 @@ def test_what_completes_a_timer_while_it_is_carried_counts(
         harness = harness.restart()
         assert harness.broker._store.state.projections.completed_twice == 0
         assert harness.tick(2 * LONG_MS) == (1 if act is cancel_all else 0)
+        check_restarts(harness)
+
+
+def test_an_id_that_is_used_again_during_a_pass_names_its_new_timer() -> None:
+    prepared = ready_to_carry()
+    prepared.produce("t", 1, [Record(b"", headers=cancel(IDS[1]))])
+    again = Record(b"again", headers=delay(LONG_MS, IDS[1]))
+    count = sum(1 for _ in steps_of_a_pass(start(prepared, crashed(prepared))))
+    for number in range(count):
+        harness = start(prepared, crashed(prepared))
+        assert harness.timer_state("t", IDS[1])[0] == "cancelled"
+        for at, _ in enumerate(steps_of_a_pass(harness)):
+            if at == number:
+                assert harness.produce("t", 1, [again]).error == 0
+        assert harness.timer_state("t", IDS[1])[0] == "pending"
         check_restarts(harness)
 
 
@@ -282,6 +383,61 @@ def test_a_timer_that_cannot_be_read_keeps_its_segment(caplog: pytest.LogCapture
     check_restarts(harness)
 
 
+def test_a_frame_that_cannot_be_read_costs_no_timer_of_an_earlier_segment() -> None:
+    """A timer that was carried comes first, in the order of acceptance, and lies later."""
+    harness = broker()
+    harness.broker.head_freer.may_carry = lambda: False
+    harness.create_topic("t", 2)
+    harness.produce("t", 0, [LATER])
+    fill(harness, 1.5)
+    harness.produce("t", 1, [Record(b"other", headers=delay(LONG_MS + 1, IDS[1]))])
+    fill(harness, 2)
+    run(harness, 4 * MS_PER_HOUR)
+    harness.broker.head_freer.require(SEGMENT)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) == SEGMENT
+    place = harness.broker._store.state.projections.moved.place(frame_of_timer(harness))
+    base = place // SEGMENT * SEGMENT
+    assert base > SEGMENT
+    fill(harness, 2)
+    run(harness, 4 * MS_PER_HOUR)
+
+    path, offset = harness.broker.log.path_of(place)
+    harness.make_cold()
+    harness.disk.spoil(path, offset, 64)
+    harness.broker.head_freer.require(base + SEGMENT)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) == base
+    harness.disk.repair(path)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) > base
+    check_restarts(harness)
+    check_delivered(harness.restart(), {0: [b"later"], 1: [b"other"]})
+
+
+def test_a_log_line_says_that_the_timers_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    harness = ready_to_carry()
+    freer = harness.broker.head_freer
+    for _ in range(8):
+        harness.expire()
+    while not freer.is_carrying:
+        job = freer.step(harness.broker.retention.kept_from)
+        assert job is not None
+        job.run()
+        freer.end(job)
+    (name,) = harness.disk.list_dir(PATHS.timer)
+    harness.disk.evict(PATHS.timer / name)
+    harness.disk.spoil(PATHS.timer / name, 0, 64)
+    harness.free_head()
+    assert start_pos(harness) == 0
+    (line,) = [each for each in caplog.messages if "the timers cannot be read" in each]
+    assert name in line
+    harness.disk.repair(PATHS.timer / name)
+    run(harness, MS_PER_HOUR)
+    assert start_pos(harness) >= 3 * SEGMENT
+    check_delivered(harness, {0: [b"later", b"unnamed"], 1: [b"other"]})
+
+
 def test_a_carried_timer_outlives_damage_of_the_frame_that_accepted_it() -> None:
     harness = ready_to_carry()
     with harness.broker.head_freer.paused():
@@ -314,6 +470,30 @@ def test_damage_of_a_carry_frame_is_reported_and_costs_its_timers_alone(
     assert started.tick(LONG_MS) == 1
     assert last_value(started, 1) == b"other"
     assert last_value(started) == b"after"
+
+
+def test_a_timer_that_damage_took_keeps_no_segment() -> None:
+    harness = ready_to_carry()
+    for _ in steps_of_a_pass(harness):
+        pass
+    # The saved state is from before: it has the timer in the segment that is freed now.
+    place = harness.broker._store.state.projections.moved.place(frame_of_timer(harness))
+    path, offset = harness.broker.log.path_of(place)
+    disk = crashed(harness)
+    disk.flip(path, offset + 200, 1)
+    started = start(harness, disk)
+    assert len(started.report.damage) == 1
+    for _ in range(2):
+        before = start_pos(started)
+        fill(started, 4)
+        run(started, 6 * MS_PER_HOUR)
+        assert start_pos(started) >= before + 3 * SEGMENT
+        started = started.restart()
+    assert started.report.damage == ()
+    first = started.partition().next_offset
+    assert started.tick(LONG_MS) == 1
+    assert last_value(started, 1) == b"other"
+    assert started.partition().next_offset == first
 
 
 def test_the_check_of_a_log_with_carried_timers_finds_nothing() -> None:

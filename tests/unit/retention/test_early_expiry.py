@@ -171,6 +171,103 @@ def test_a_pending_timer_is_delivered_however_full_the_disk_is() -> None:
     assert harness.fetch("t", 0, start_of(harness))[-1].value == b"later"
 
 
+@pytest.mark.parametrize("left", ["timer", "kept record"])
+def test_a_segment_in_which_nothing_can_expire_does_not_stop_it(left: str) -> None:
+    harness = broker()
+    harness.create_topic("short", 1, {"retention.ms": str(MS_PER_HOUR)})
+    if left == "timer":
+        later = Record(b"later", headers=delay(60 * MS_PER_DAY))
+        assert harness.produce("short", 0, [later]).error == 0
+    else:
+        assert send(harness, "kept") == 0
+    while harness.broker.wrote_pos < SEGMENT:
+        assert send(harness, "short") == 0
+    fill(harness, 70)
+    for _ in range(90):
+        harness.tick(2 * MS_PER_MINUTE)
+        harness.housekeep()
+        try_checkpoint(harness)
+    short = harness.partition(topic="short")
+    assert short.start_offset == short.next_offset
+    # The log is too small to be carried without need.
+    assert harness.broker.log.start_pos == early(harness) == 0
+    fill(harness)
+    for _ in range(60):
+        assert send(harness) == 0
+    assert early(harness) == start_of(harness) > 0
+    assert harness.broker.pending_timers == (left == "timer")
+    assert len(harness.fetch("kept", 0)) == (left == "kept record")
+
+
+def test_a_restart_between_expiry_and_freeing_does_not_stop_it() -> None:
+    harness = broker()
+    later = Record(b"later", headers=delay(MS_PER_HOUR))
+    assert harness.produce("t", 0, [later]).error == 0
+    fill(harness)
+    while start_of(harness) == 0:
+        harness.tick(MS_PER_SECOND)
+        harness.broker.housekeep()
+        harness.broker.disk_space.check()
+    harness.flush()
+    assert (harness.broker.log.start_pos, harness.broker.head_freer.carried_bytes) == (0, 0)
+    harness = harness.crash("kept", random.Random(3))
+    expired = start_of(harness)
+    settle(harness, 20)
+    assert harness.broker.log.start_pos > 0
+    assert used_percent(harness) < 83
+    assert start_of(harness) == expired > 0
+    assert harness.broker.pending_timers == 1
+
+
+def fill_with_timers(harness: BrokerHarness, *topics: str) -> None:
+    """Send timers until the disk is too full."""
+    later = Record(bytes(4_000), headers=delay(60 * MS_PER_DAY))
+    while used_percent(harness) < 85:
+        for topic in topics:
+            assert harness.produce(topic, 0, [later]).error == 0
+        second(harness)
+
+
+def test_timers_are_not_moved_while_most_of_the_log_is_timers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    harness = broker()
+    harness.create_topic("u")
+    fill_with_timers(harness, "t", "u")
+    assert send(harness) == 0
+    settle(harness, 120)
+    assert (early(harness), harness.broker.head_freer.carried_bytes) == (0, 0)
+    assert len([line for line in lines(caplog) if "something in it is still needed" in line]) == 1
+    # It goes on as soon as that has changed, even if the log is not twice what lives.
+    harness.broker.head_freer.may_carry = lambda: False
+    harness.delete_topic("u")
+    settle(harness)
+    assert harness.broker.log.start_pos > 0
+    assert used_percent(harness) < 83
+
+
+def test_timers_whose_size_is_estimated_wrong_are_moved_once() -> None:
+    harness = broker()
+    tiny = [Record(b"", headers=delay(1))] * 100
+    for _ in range(20):
+        assert harness.produce("t", 0, tiny).error == 0
+        second(harness)
+    fill_with_timers(harness, "t")
+    settle(harness)
+    freer = harness.broker.head_freer
+    size = harness.broker.wrote_pos - harness.broker.log.start_pos
+    assert freer.timers_bytes < size // 2
+    # Others fill the disk: it stays too full, whatever is freed.
+    harness.disk.free -= SIZE_BYTES // 20
+    before = freer.carried_bytes
+    settle(harness, 300)
+    carried = freer.carried_bytes - before
+    assert size // 2 < carried < 1.1 * size
+    settle(harness, 100)
+    assert freer.carried_bytes == before + carried
+
+
 @pytest.mark.parametrize("step_ms", [-400 * MS_PER_DAY, 400 * MS_PER_DAY])
 def test_a_wrong_clock_expires_nothing_early(step_ms: int) -> None:
     harness = broker()

@@ -437,3 +437,34 @@ def test_a_full_disk_keeps_its_reserve_from_many_timers() -> None:
     free(harness)
     assert start_pos(harness) >= 4 * SEGMENT
     check_restarts(harness)
+
+
+def test_a_disk_that_becomes_full_during_a_pass_keeps_its_reserve() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("later", 8)
+    later = Record(b"x" * 100, headers=delay(30 * MS_PER_DAY))
+    for index in range(8):
+        assert harness.produce("later", index, [later]).error == 0
+    fill(harness, 5)
+    for _ in range(2 * MS_PER_HOUR // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.expire()
+        harness.flush()
+    take_checkpoint(harness)
+    freer = harness.broker.head_freer
+    while not freer.is_carrying:
+        job = freer.step(harness.broker.retention.kept_from)
+        assert job is not None
+        job.run()
+        freer.end(job)
+    fill_disk(harness)
+    end = harness.broker.wrote_pos
+    harness.free_head()
+    assert (harness.broker.wrote_pos, freer.carried_bytes, start_pos(harness)) == (end, 0, 0)
+    commit(harness, "g", 1)
+    harness.broker.commit()
+    harness.disk.free = 8 * SEGMENT
+    free(harness)
+    assert start_pos(harness) >= 4 * SEGMENT
+    check_restarts(harness)
