@@ -8,6 +8,7 @@ that leaves the broker is a bug. Layer 1; does no I/O.
 """
 
 import errno as errno_names
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -289,6 +290,18 @@ class DataDirectoryLockedError(LatermqError):
         self.directory = directory
         self.pid = pid
         self.is_read = is_read
+
+
+class WorkError(LatermqError):
+    """Work that may take long must be done on a thread first; then repeat the call.
+
+    Args:
+        run: does it; may run on any thread.
+    """
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        super().__init__("a batch must be unpacked on a thread")
+        self.run = run
 
 
 class ColdFrameError(LatermqError):

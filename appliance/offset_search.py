@@ -7,22 +7,28 @@ Layer 3; does no I/O of its own.
 """
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
-from _core.bytes.batch import batch_header, timestamps
+from _core.bytes.batch import batch_header, find_timestamp, highest_timestamp
 from _core.bytes.layout import BATCH_HEADER_SIZE, FRAME_HEADER_SIZE
-from _core.bytes.record_list import records
 from _core.log.view import LogView
 from _core.queue.frame_finder import FrameFinder
 from _core.queue.partition import Partition
-from appliance.errors import ColdFrameError
+from appliance.errors import ColdFrameError, RequestError, WorkError
 from appliance.store.state.epoch_starts import EpochStarts
+from appliance.units import KIB
 
 FRAMES_LOOKED_THROUGH_MAX: Final = 4_096
 """Frames scanned by one call; that takes about ten milliseconds."""
 
 NO_RECORD: Final = (1 << 63) - 1
 """Stands for a log position after every record."""
+
+AT_ONCE_MAX_BYTES: Final = 16 * KIB
+"""A batch of at most so many bytes, which may be compressed, is searched at once."""
+
+_Result = TypeVar("_Result")
 
 _CODEC_MASK: Final = 7
 _LOG_APPEND_TIME: Final = 8
@@ -37,6 +43,8 @@ class OffsetSearch:
         view: LogView,
         epochs: EpochStarts,
         decompress: Callable[[int, memoryview], bytes],
+        *,
+        can_wait: bool = False,
     ) -> None:
         """Read a log.
 
@@ -44,11 +52,24 @@ class OffsetSearch:
             view: the log.
             epochs: where each epoch starts.
             decompress: (codec, record section) -> plain bytes.
+            can_wait: raise WorkError instead of work that may take long; whoever has done it on a
+                thread repeats the call.
         """
         self._view = view
         self._epochs = epochs
         self._finder = FrameFinder(view)
         self._decompress = decompress
+        self._results: dict[object, Any] | None = {} if can_wait else None
+        """What threads have found, until `forget_results`."""
+
+    def for_request(self) -> "OffsetSearch":
+        """Return a search of the same log for one request, which waits for long work."""
+        return OffsetSearch(self._view, self._epochs, self._decompress, can_wait=True)
+
+    def forget_results(self) -> None:
+        """Forget what threads have found: the item that asked for it is answered."""
+        if self._results:
+            self._results.clear()
 
     def find(self, queue: Partition, timestamp_ms: int) -> tuple[int, int] | None:
         """Find the first record at which the running maximum of timestamps reaches a time.
@@ -60,6 +81,7 @@ class OffsetSearch:
 
         Raises:
             ColdFrameError: a frame must be read from the disk first; then repeat the call.
+            WorkError: a batch must be unpacked first, if this search can wait.
         """
         low = self._first_offset(queue, "running_max", timestamp_ms)
         header = None
@@ -95,8 +117,7 @@ class OffsetSearch:
             if header is None:
                 break
             if header["base_offset"] < start:
-                stamps = (stamp for _, stamp in self._records(header, start))
-                header["max_timestamp"] = max(stamps, default=-1)
+                header["max_timestamp"] = self._highest_in_frame(header, start)
             if best is None or header["max_timestamp"] >= best["max_timestamp"]:
                 best = header
             header = self._header_before(queue, header["base_offset"])
@@ -219,44 +240,97 @@ class OffsetSearch:
         self, header: dict[str, int], offset: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
         """Find the first record of a frame, at or after `offset`, that reaches a time."""
-        found = self._records(header, offset)
-        return next((record for record in found if record[1] >= timestamp_ms), None)
+        batch = self._batch(header)
+        return self._aside(
+            (header["position"], offset, timestamp_ms),
+            batch,
+            lambda: batch.find(self._plain(batch), offset, timestamp_ms),
+        )
 
-    def _records(self, header: dict[str, int], start: int) -> list[tuple[int, int]]:
-        """Return offset and timestamp of a frame's records from offset `start` on."""
+    def _highest_in_frame(self, header: dict[str, int], start: int) -> int:
+        """Return the highest timestamp of a frame's records from `start` on, -1 if none is left."""
+        batch = self._batch(header)
+        return self._aside(
+            (header["position"], start, None),
+            batch,
+            lambda: batch.highest(self._plain(batch), start),
+        )
+
+    def _batch(self, header: dict[str, int]) -> "_Batch":
         frame_pos = header["position"]
         pos = frame_pos + FRAME_HEADER_SIZE + header["tables_size"]
-        batch = memoryview(self._read(frame_pos, pos, header["visible_size"]))
-        fields = batch_header(batch)
-        base = header["base_offset"]
-        if header["last_delta"] != fields["count"] - 1:
-            return self._sparse_records(fields, batch, start)
-        if fields["attributes"] & _LOG_APPEND_TIME:  # all records have the batch's
-            stamps = [fields["max_timestamp"]] * fields["count"]
-        else:
-            codec = fields["attributes"] & _CODEC_MASK
-            section = batch[BATCH_HEADER_SIZE:]
-            plain = self._decompress(codec, section) if codec else section
-            deltas = timestamps(plain, fields["count"])
-            stamps = [fields["base_timestamp"] + delta for delta in deltas]
-        skipped = max(0, start - base)
-        return list(enumerate(stamps[skipped:], base + skipped))
+        data = memoryview(self._read(frame_pos, pos, header["visible_size"]))
+        return _Batch(batch_header(data), header["base_offset"], data[BATCH_HEADER_SIZE:])
 
-    def _sparse_records(
-        self, fields: dict[str, int], batch: memoryview, start: int
-    ) -> list[tuple[int, int]]:
-        """Do as `_records` for a batch whose offsets have gaps; it may be empty."""
-        codec = fields["attributes"] & _CODEC_MASK
-        section = batch[BATCH_HEADER_SIZE:]
-        rows = records(self._decompress(codec, section) if codec else section, fields["count"])
-        is_append_time = fields["attributes"] & _LOG_APPEND_TIME
-        found = []
-        for timestamp_delta, offset_delta, *_ in rows:
-            timestamp = fields["base_timestamp"] + timestamp_delta
-            offset = fields["base_offset"] + offset_delta
-            if offset >= start:
-                found.append((offset, fields["max_timestamp"] if is_append_time else timestamp))
-        return found
+    def _plain(self, batch: "_Batch") -> bytes | memoryview:
+        codec = batch.fields["attributes"] & _CODEC_MASK
+        return self._decompress(codec, batch.section) if codec else batch.section
+
+    def _aside(self, key: object, batch: "_Batch", work: Callable[[], _Result]) -> _Result:
+        """Return the result of work on a batch; of much of it, only after a thread has done it."""
+        if self._results is None or len(batch.section) <= AT_ONCE_MAX_BYTES:
+            return work()
+        if key not in self._results:
+            results = self._results
+
+            def run() -> None:
+                try:
+                    results[key] = work()
+                except (ValueError, RequestError) as error:
+                    results[key] = error
+
+            raise WorkError(run)
+        result: _Result | Exception = self._results[key]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The visible batch of a frame, as it is in the log.
+
+    Attributes:
+        fields: of its header.
+        base_offset: of the frame; that in the header of the batch may be older.
+        section: the bytes after the header.
+    """
+
+    fields: dict[str, int]
+    base_offset: int
+    section: memoryview
+
+    @property
+    def _has_one_time(self) -> bool:
+        return bool(self.fields["attributes"] & _LOG_APPEND_TIME)
+
+    def find(self, plain: bytes | memoryview, start: int, least: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record that is neither before nor below."""
+        stamp = self.fields["max_timestamp"]
+        if self._has_one_time and stamp < least:
+            return None
+        found = find_timestamp(
+            plain,
+            self.fields["count"],
+            base_offset=self.base_offset,
+            base_timestamp=self.fields["base_timestamp"],
+            start=start,
+            least=_ANY_TIME if self._has_one_time else least,
+        )
+        return found if found is None or not self._has_one_time else (found[0], stamp)
+
+    def highest(self, plain: bytes | memoryview, start: int) -> int:
+        """Return the highest timestamp from an offset on, -1 if no record is left."""
+        if self._has_one_time:
+            found = self.find(plain, start, _ANY_TIME)
+            return -1 if found is None else found[1]
+        return highest_timestamp(
+            plain,
+            self.fields["count"],
+            base_offset=self.base_offset,
+            base_timestamp=self.fields["base_timestamp"],
+            start=start,
+        )
 
 
 def _end_of(header: dict[str, int]) -> int:

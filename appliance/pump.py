@@ -78,6 +78,7 @@ class Pump:
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
         self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
+        self._unpacker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-unpack")
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
         # A checkpoint may take minutes to write; readers wait a second for the flushed position.
@@ -134,6 +135,7 @@ class Pump:
             self._flusher,
             self._allocator,
             self._readers,
+            self._unpacker,
             self._bodies,
             self._saver,
             self._marker,
@@ -406,6 +408,16 @@ class Pump:
             then: called on the loop when they are in memory or known to be damaged.
         """
         self._read(self._readers, places, then)
+
+    def aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Do work that takes long on a thread, after all such work before it, then call `then`."""
+        future = self._loop.run_in_executor(self._unpacker, work)
+
+        def finish() -> None:
+            future.result()
+            then()
+
+        future.add_done_callback(lambda _: self._guard(finish))
 
     async def cold(self, place: ColdPlace) -> None:
         """Do as `read_cold`, and wait for it.

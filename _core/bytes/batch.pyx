@@ -158,15 +158,21 @@ def batch_header(data):
     return b
 
 
-def timestamps(records, int count):
-    """Timestamp deltas of the records in an uncompressed record section.
+def find_timestamp(
+    records, int64_t count, *, int64_t base_offset, int64_t base_timestamp, int64_t start,
+    int64_t least
+):
+    """Find the first record from an offset on whose timestamp is not below a time.
 
     Args:
         records: the bytes after a batch header, uncompressed.
-        count: records expected, >= 0.
+        count: records expected, 0 or more.
+        base_offset, base_timestamp: those of the batch.
+        start: records with lower offsets are passed over.
+        least: epoch ms.
 
     Returns:
-        A list of `count` deltas in ms.
+        (offset, timestamp), or None if there is none.
 
     Raises:
         ValueError: a record is truncated or malformed.
@@ -174,15 +180,51 @@ def timestamps(records, int count):
     cdef Borrowed octets = Borrowed(records)
     cdef Cursor c
     cdef Record r
-    cdef int i
-    result = []
+    cdef int64_t i = 0, offset = -1, timestamp = 0
+    cdef bint is_whole = True
     if count == 0:
-        return result
+        return None
     if octets.size == 0:
         raise ValueError(f"expected {count} records, got no bytes")
     c = cursor_of(octets.p, octets.size)
-    for i in range(count):
-        if not next_record(&c, &r):
-            raise ValueError(f"record {i} of {count} is malformed")
-        result.append(r.timestamp_delta)
-    return result
+    with nogil:
+        for i in range(count):
+            is_whole = next_record(&c, &r)
+            if not is_whole:
+                break
+            timestamp = base_timestamp + r.timestamp_delta
+            if base_offset + r.offset_delta >= start and timestamp >= least:
+                offset = base_offset + r.offset_delta
+                break
+    if not is_whole:
+        raise ValueError(f"record {i} of {count} is malformed")
+    return None if offset < 0 else (offset, timestamp)
+
+
+def highest_timestamp(
+    records, int64_t count, *, int64_t base_offset, int64_t base_timestamp, int64_t start
+):
+    """The highest timestamp of the records from an offset on, -1 if there is none.
+
+    Arguments and errors are those of `find_timestamp`.
+    """
+    cdef Borrowed octets = Borrowed(records)
+    cdef Cursor c
+    cdef Record r
+    cdef int64_t i = 0, highest = -1
+    cdef bint is_whole = True
+    if count == 0:
+        return -1
+    if octets.size == 0:
+        raise ValueError(f"expected {count} records, got no bytes")
+    c = cursor_of(octets.p, octets.size)
+    with nogil:
+        for i in range(count):
+            is_whole = next_record(&c, &r)
+            if not is_whole:
+                break
+            if base_offset + r.offset_delta >= start:
+                highest = max(highest, base_timestamp + r.timestamp_delta)
+    if not is_whole:
+        raise ValueError(f"record {i} of {count} is malformed")
+    return highest

@@ -77,6 +77,7 @@ class Node:
         groups: the consumer groups of this broker.
         read_cold: (places, then): reads frames and units from the disk, and calls `then` when they
             are in memory or known to be damaged.
+        aside: (work, then): does work on a thread, one after the other, and then calls `then`.
         client: the sender of the request.
     """
 
@@ -85,6 +86,7 @@ class Node:
     port: int
     groups: GroupCoordinator
     read_cold: Callable[[list[ColdPlace], Callable[[], None]], None]
+    aside: Callable[[Callable[[], None], Callable[[], None]], None]
     client: Client = Client()
 
     def now_ms(self) -> int:

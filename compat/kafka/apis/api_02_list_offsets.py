@@ -11,8 +11,9 @@ Behaviour:
 - There are no storage tiers: -4 (v8+), the earliest local offset, means earliest; for -5 (v9+), the
   latest offset in the remote tier, nothing is found. Other negative times, and these in older
   versions, get UNSUPPORTED_VERSION.
-- A search by time reads frames. A thread reads cold frames; damaged frames are skipped. A search
-  that needs too many reads gets KAFKA_STORAGE_ERROR.
+- A search by time reads frames. A thread reads cold frames and unpacks batches; damaged frames are
+  skipped. A search that needs too many reads gets KAFKA_STORAGE_ERROR.
+- A partition that is named more than once gets INVALID_REQUEST.
 
 Deviations: the replica id is ignored.
 
@@ -21,9 +22,11 @@ Versions: 1 one offset with its timestamp; 2 isolation level, throttle time; 4 l
 Layer 4; does no I/O.
 """
 
+from collections import Counter
 from typing import Final
 
 from _core.queue.partition import Topic
+from appliance.offset_search import OffsetSearch
 from compat.kafka.cold_search import ColdSearch
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
@@ -59,10 +62,11 @@ _NOTHING: Final[Fields] = {
 def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
     """Return one offset for each requested partition."""
     asked = [
-        (node.broker.topics.find(topic["name"]), partition)
+        (topic["name"], partition)
         for topic in request["topics"]
         for partition in topic["partitions"]
     ]
+    named = Counter((name, partition["partition_index"]) for name, partition in asked)
 
     def respond(answers: list[Fields]) -> Fields:
         rest = iter(
@@ -75,10 +79,18 @@ def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[
         ]
         return {"topics": topics}
 
-    return ColdSearch(node, asked, lambda item: _answer(node, version, *item), respond).deferred
+    def answer(search: OffsetSearch, item: tuple[str, Fields]) -> Fields:
+        name, each = item
+        if named[name, each["partition_index"]] > 1:
+            return {"error_code": ErrorCode.invalid_request}
+        return _answer(node, search, version, node.broker.topics.find(name), each)
+
+    return ColdSearch(node, asked, answer, respond).deferred
 
 
-def _answer(node: Node, version: int, topic: Topic | None, asked: Fields) -> Fields:
+def _answer(
+    node: Node, search: OffsetSearch, version: int, topic: Topic | None, asked: Fields
+) -> Fields:
     """Return the fields that differ from "nothing found"."""
     index: int = asked["partition_index"]
     if topic is None or not 0 <= index < len(topic.partitions):
@@ -92,21 +104,21 @@ def _answer(node: Node, version: int, topic: Topic | None, asked: Fields) -> Fie
     timestamp: int = asked["timestamp"]
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
         return {"error_code": ErrorCode.unsupported_version}
-    found = _find(node, topic, index, timestamp)
+    found = _find(search, topic, index, timestamp)
     if found is None:
         return {}
     return {"offset": found[0], "timestamp": found[1], "leader_epoch": epoch}
 
 
-def _find(node: Node, topic: Topic, index: int, timestamp: int) -> tuple[int, int] | None:
+def _find(search: OffsetSearch, topic: Topic, index: int, timestamp: int) -> tuple[int, int] | None:
     """Return offset and timestamp; the timestamp is -1 for earliest and latest."""
     partition = topic.partitions[index]
     if timestamp >= 0:
-        return node.broker.search.find(topic.partitions[index], timestamp)
+        return search.find(partition, timestamp)
     if timestamp == _LATEST:
         return partition.visible_offset, -1
     if timestamp == _MAX_TIMESTAMP:
-        return node.broker.search.find_highest(topic.partitions[index])
+        return search.find_highest(partition)
     if timestamp == _LATEST_TIERED:
         return None
     assert timestamp in (_EARLIEST, _EARLIEST_LOCAL)

@@ -23,6 +23,7 @@ Layer 4; does no I/O.
 from typing import Final
 
 from _core.queue.partition import Topic
+from appliance.offset_search import OffsetSearch
 from compat.kafka.cold_search import ColdSearch
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
@@ -52,10 +53,12 @@ def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> Deferr
             topics.append({"topic": topic["topic"], "partitions": partitions})
         return {"topics": topics}
 
-    return ColdSearch(node, asked, lambda item: _answer(node, *item), respond).deferred
+    return ColdSearch(
+        node, asked, lambda search, item: _answer(node, search, *item), respond
+    ).deferred
 
 
-def _answer(node: Node, topic: Topic | None, asked: Fields) -> Fields:
+def _answer(node: Node, search: OffsetSearch, topic: Topic | None, asked: Fields) -> Fields:
     """Return the fields that differ from "unknown"."""
     index: int = asked["partition"]
     if topic is None or not 0 <= index < len(topic.partitions):
@@ -66,7 +69,5 @@ def _answer(node: Node, topic: Topic | None, asked: Fields) -> Fields:
     if client_epoch > node.broker.epoch:
         return {"error_code": ErrorCode.unknown_leader_epoch}
     epoch: int = asked["leader_epoch"]
-    found = (
-        node.broker.search.find_end_of_epoch(topic.partitions[index], epoch) if epoch >= 0 else None
-    )
+    found = search.find_end_of_epoch(topic.partitions[index], epoch) if epoch >= 0 else None
     return {} if found is None else {"leader_epoch": found[0], "end_offset": found[1]}

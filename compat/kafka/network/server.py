@@ -10,6 +10,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from _core.paths.session import ParkedFetch, Session
@@ -112,7 +113,12 @@ class KafkaServer:
         told = config.advertise or self.bound
         assert not is_wildcard(told.host)
         self.node = Node(
-            self.broker, told.host, told.port or port, self.groups, read_cold=self._read_cold
+            self.broker,
+            told.host,
+            told.port or port,
+            self.groups,
+            read_cold=self._read_cold,
+            aside=self._aside,
         )
         self.groups.restore(self.node.now_ms())
         self._arm_groups()
@@ -276,13 +282,16 @@ class KafkaServer:
 
     def _read_cold(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
         """Read frames and units from the disk for a control-plane request."""
+        self.pump.read_cold(places, partial(self._go_on, then))
 
-        def go_on() -> None:
-            then()
-            self.pump.end_turn()
-            self.end_turn()
+    def _aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Do work of a control-plane request on a thread."""
+        self.pump.aside(work, partial(self._go_on, then))
 
-        self.pump.read_cold(places, go_on)
+    def _go_on(self, then: Callable[[], None]) -> None:
+        then()
+        self.pump.end_turn()
+        self.end_turn()
 
     def _sweep(self) -> None:
         """Check some of the connections, in rotation."""
@@ -306,7 +315,8 @@ class KafkaServer:
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
         for parked in woken:
-            connection = self._connections.get(parked.session)
+            session = parked.session  # None if the connection was closed in this loop
+            connection = None if session is None else self._connections.get(session)
             if connection is not None:
                 connection.look_again(parked)
         if self._awaiting_flush:

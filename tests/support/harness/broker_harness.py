@@ -124,8 +124,15 @@ class BrokerHarness:
             pass
         self.groups = GroupCoordinator(self.broker.groups, self.broker.clock, self.config)
         self._node = Node(
-            self.broker, "127.0.0.1", 9092, self.groups, read_cold=self._read_cold_for_control
+            self.broker,
+            "127.0.0.1",
+            9092,
+            self.groups,
+            read_cold=self._read_cold_for_control,
+            aside=self._do_aside,
         )
+        self.aside_count = 0
+        """Work of requests that the broker does on a thread."""
         self.control_damage: list[Damage] = []
         self.groups.restore(self.now_ms())
         self._client = Connection(self.broker, self.clock, self._answer_control_plane)
@@ -307,6 +314,11 @@ class BrokerHarness:
             data, at = files[first], (offset - first) * UNIT_SIZE
             found.append(-1 if data is None else int.from_bytes(data[at : at + 8], "big"))
         return tuple(found)
+
+    def _do_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        self.aside_count += 1
+        work()
+        then()
 
     def _read_cold_for_control(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
         self.control_damage += self.read_cold(places)

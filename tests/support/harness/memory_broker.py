@@ -1,6 +1,6 @@
 """The part of the broker that the control plane uses, in plain lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
@@ -173,6 +173,12 @@ class MemorySearch:
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
 
+    def for_request(self) -> "MemorySearch":
+        return self
+
+    def forget_results(self) -> None:
+        """It has none."""
+
     def find(self, queue: MemoryPartition, timestamp_ms: int) -> tuple[int, int] | None:
         for index, timestamp in enumerate(queue.timestamps):
             if timestamp >= timestamp_ms:
@@ -230,6 +236,11 @@ class MemoryBroker:
         return self._next_producer_id
 
 
+def _do_at_once(work: Callable[[], None], then: Callable[[], None]) -> None:
+    work()
+    then()
+
+
 def memory_node(broker: MemoryBroker) -> Node:
     """Return a node whose clients reach the broker at 127.0.0.1:9092."""
     control = cast(ControlBroker, broker)
@@ -239,4 +250,5 @@ def memory_node(broker: MemoryBroker) -> Node:
         port=9092,
         groups=GroupCoordinator(control.groups, broker.clock, broker.config),
         read_cold=lambda _positions, then: then(),
+        aside=_do_at_once,
     )

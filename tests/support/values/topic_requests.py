@@ -143,13 +143,24 @@ def list_offset(
     client: WireClient, topic: str, partition: int, timestamp: int
 ) -> tuple[int, int, int]:
     """Error code, offset and timestamp that ListOffsets answers."""
+    (answer,) = list_offsets(client, topic, [partition], timestamp)
+    return answer
+
+
+def list_offsets(
+    client: WireClient, topic: str, partitions: Sequence[int], timestamp: int
+) -> list[tuple[int, int, int]]:
+    """Error code, offset and timestamp that one ListOffsets answers for each partition."""
     kind = ListOffsetsRequest.ListOffsetsTopic
-    part = kind.ListOffsetsPartition(
-        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
-    )
+    parts = [
+        kind.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+        )
+        for partition in partitions
+    ]
     request = ListOffsetsRequest(
-        replica_id=-1, isolation_level=0, topics=[kind(name=topic, partitions=[part])]
+        replica_id=-1, isolation_level=0, topics=[kind(name=topic, partitions=parts)]
     )
     (of_topic,) = client.ask(request, 9, ListOffsetsResponse).topics
-    (answer,) = of_topic.partitions
-    return answer.error_code, answer.offset, answer.timestamp
+    assert [answer.partition_index for answer in of_topic.partitions] == list(partitions)
+    return [(answer.error_code, answer.offset, answer.timestamp) for answer in of_topic.partitions]

@@ -1,14 +1,18 @@
 """Offsets by time of what is not in memory: read and checked first, damage is passed over."""
 
+import random
 from typing import Final
 
 import pytest
 
 from appliance.errors import ColdFrameError
+from compat.kafka import cold_search
+from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import Record
-from tests.support.values.topic_requests import HIGHEST, list_offset
+from tests.support.values.topic_requests import EARLIEST, HIGHEST, list_offset, list_offsets
 
 COUNT: Final = 40
 START_MS: Final = 1_700_000_000_000
@@ -78,3 +82,48 @@ def test_partition_with_nothing_but_damage_has_no_times(client: WireClient) -> N
         spoil(client.harness, offset)
     assert list_offset(client, "t", 0, time_of(3)) == (0, -1, -1)
     assert list_offset(client, "t", 0, HIGHEST) == (0, -1, -1)
+
+
+def large(codec: int) -> WireClient:
+    """A client of a broker with one large batch."""
+    config = small_config(
+        batch_size_max_bytes=60_000,
+        record_size_max_bytes=60_000,
+        decompressed_size_max_bytes=80_000,
+        segment_size_bytes=1 << 20,
+    )
+    harness = with_topic(config=config)
+    rng = random.Random(3)
+    records = [Record(rng.randbytes(100), timestamp_ms=time_of(each)) for each in range(400)]
+    assert harness.produce("t", 0, records, codec=codec).error == 0
+    return WireClient(harness)
+
+
+@pytest.mark.parametrize("codec", [0, 4], ids=["plain", "zstd"])
+@pytest.mark.parametrize("start", [0, 7])
+def test_a_large_batch_is_searched_on_a_thread(codec: int, start: int) -> None:
+    client = large(codec)
+    client.harness.broker.topics.delete_records(client.harness.topic(), {0: start})
+    for count, offset in enumerate((start, 200, 399), start=1):
+        assert list_offset(client, "t", 0, time_of(offset)) == (0, offset, time_of(offset))
+        assert client.harness.aside_count == count
+    assert list_offset(client, "t", 0, time_of(400)) == (0, -1, -1)
+    assert client.harness.aside_count == 3  # headers say it
+    assert list_offset(client, "t", 0, HIGHEST) == (0, 399, time_of(399))
+
+
+def test_others_come_first_after_a_slice(
+    client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_search, "SLICE_NS", 0)
+    client.harness.broker.topics.create("many", 9, {})
+    assert list_offsets(client, "many", range(9), EARLIEST) == [(0, 0, -1)] * 9
+    assert client.harness.aside_count == 8
+
+
+def test_a_partition_that_is_named_twice_is_refused(client: WireClient) -> None:
+    refused = (ErrorCode.invalid_request, -1, -1)
+    asked = [0, 5, 0, 0]
+    unknown = (ErrorCode.unknown_topic_or_partition, -1, -1)
+    assert list_offsets(client, "t", asked, time_of(1)) == [refused, unknown, refused, refused]
+    assert client.harness.control_damage == []

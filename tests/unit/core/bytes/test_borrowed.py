@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from _core.bytes.batch import batch_header, timestamps
+from _core.bytes.batch import batch_header, highest_timestamp
 from _core.bytes.borrowed import Borrowed
 from _core.bytes.crc32c import crc32c
 from _core.bytes.record_list import records
@@ -17,7 +17,7 @@ TAKERS: tuple[Callable[..., object], ...] = (
     batch_header,
     crc32c,
     read_header,
-    lambda data: timestamps(data, 1),
+    lambda data: highest_timestamp(data, 1, base_offset=0, base_timestamp=0, start=0),
     lambda data: records(data, 1),
     lambda data: check(data, 0),
     lambda data: find_candidate(data, 0, 0),
