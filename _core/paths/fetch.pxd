@@ -72,6 +72,10 @@ cdef class FetchPath:
         self, Cursor* c, int version, bint patient, bint is_retry, Buf* out, FetchAsk* ask
     ) except -1
     cdef int _count_work(self) except -1
+    # What a parked fetch keeps of its request body: what `handle` reads, without tagged fields and
+    # without the end. `handle` has read it, and it was not malformed.
+    cdef bytes kept_ask(self, const uint8_t* body, Py_ssize_t size, int version)
+    cdef int _copy_ask(self, Cursor* c, int version, Buf* out) except -1
     cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1
     cdef int _put_head(self, Buf* out, int version, int error) except -1
     cdef int _topics(self, Cursor* c, int version, Buf* out) except -1

@@ -8,8 +8,8 @@ Behaviour. A response consists of its own bytes and of slices of `LogView` block
 socket without a copy. Small batches are copied, which is cheaper than one more slice. The records
 of a partition begin with the batch that contains the offset. The first batch of a response is
 returned even if it exceeds the limits (KIP-74). The response has every requested partition, in the
-order of the request. There are no transactions yet, so the last stable offset is the high
-watermark, and the list of aborted transactions is empty.
+order of the request. A partition that is named again is refused there. There are no transactions
+yet, so the last stable offset is the high watermark, and the list of aborted transactions is empty.
 
 Fetch sessions (KIP-227) are declined, as Kafka does when its session cache is full. A request with
 session epoch 0 or -1 gets a full response with session id 0. Any other epoch refers to a session
@@ -33,7 +33,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 
-from _core.bytes.buffer cimport Buf, append, reserve
+from _core.bytes.buffer cimport Buf, append, release, reserve
 from _core.queue.frame_finder cimport (
     FIND_COLD, FIND_FOUND, FIND_LOST, FIND_TOO_LARGE, UNLIMITED, Found, FrameFinder,
 )
@@ -45,7 +45,8 @@ from _core.bytes.kafka_wire cimport (
 from _core.bytes.layout cimport *
 from _core.log.view cimport Block, LogView
 from _core.bytes.octets cimport (
-    Cursor, load_i32, load_i64, store_u32, store_uvarint, take, take_i8, take_i32, take_i64,
+    Cursor, cursor_of, load_i32, load_i64, store_u32, store_uvarint, take, take_i8, take_i32,
+    take_i64,
 )
 from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
@@ -78,6 +79,11 @@ cdef enum:
     # Limits of read-ahead after a response: bytes, and partitions.
     AHEAD_MAX_BYTES = 8 << 20
     AHEAD_MAX = 64
+
+
+cdef inline int _partition_size(int version) noexcept nogil:
+    """Bytes of a requested partition: index, epoch, offset, last epoch, log start, limit."""
+    return 16 + 4 * (version >= 9) + 4 * (version >= 12) + 8 * (version >= 5)
 
 
 cdef class FetchPath:
@@ -180,8 +186,6 @@ cdef class FetchPath:
             put_i8(out, 0)
         if self.cold and not (is_retry and self.answered_bytes):
             return FETCH_COLD
-        # A request may name a partition several times, but waits for it only once.
-        self.watched = list(dict.fromkeys(self.watched))
         if patient and ask.max_wait_ms > 0 and self.watched and not self.cold:
             if self.answered_bytes < ask.min_bytes and not self.any_error and not self.is_full:
                 return FETCH_TOO_LITTLE
@@ -191,6 +195,46 @@ cdef class FetchPath:
     cdef int _count_work(self) except -1:
         self.work_bytes += self.copies_max - self.copies_left
         self.work_bytes += (EXTENTS_MAX - self.extents_left) * EXTENT_WORK_BYTES
+        return 0
+
+    cdef bytes kept_ask(self, const uint8_t* body, Py_ssize_t size, int version):
+        cdef Cursor c = cursor_of(body, size)
+        cdef Buf kept
+        kept.data = NULL
+        kept.size = kept.capacity = 0
+        try:
+            self._copy_ask(&c, version, &kept)
+            return PyBytes_FromStringAndSize(<const char*>kept.data, kept.size)
+        finally:
+            release(&kept)
+
+    cdef int _copy_ask(self, Cursor* c, int version, Buf* out) except -1:
+        cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef const uint8_t* start = c.p
+        cdef int64_t i, k, size, topics, partitions
+        cdef FetchAsk ask
+        self._read_ask(c, version, &ask)
+        append(out, start, c.p - start)
+        topics = take_array(c, flexible, 3)
+        put_array(out, flexible, topics)
+        for i in range(topics):
+            start = c.p
+            if version >= FIRST_WITH_TOPIC_IDS:
+                take(c, TOPIC_ID_SIZE)
+            else:
+                take_string(c, flexible, &size)
+            append(out, start, c.p - start)
+            partitions = take_array(c, flexible, 16)
+            put_array(out, flexible, partitions)
+            for k in range(partitions):
+                append(out, take(c, _partition_size(version)), _partition_size(version))
+                skip_tags(c, flexible)
+                if flexible:
+                    put_i8(out, 0)
+            skip_tags(c, flexible)
+            if flexible:
+                put_i8(out, 0)
+        assert not c.failed
         return 0
 
     cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1:
@@ -282,13 +326,17 @@ cdef class FetchPath:
             if 0 <= index < len(topic.partitions):
                 partition = <Partition>topic.partitions[index]
             error = self._check_position(partition, leader_epoch, offset)
+            if partition is not None and partition.fetched_in == self.user:
+                error = INVALID_REQUEST
         if error:
             self._refuse(error)
         self.extent_count = 0
         if partition is not None:
             high_watermark = partition.visible_offset
             start = partition.start_offset
-            self.watched.append(partition)
+            if partition.fetched_in != self.user:
+                partition.fetched_in = self.user
+                self.watched.append(partition)
             if not error:
                 size = self._collect(partition, offset, limit, self.answered_bytes == 0)
         self.answered_bytes += size

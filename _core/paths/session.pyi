@@ -28,13 +28,14 @@ TRACE_SILENT: int
 QUEUED_MAX_BYTES: int
 
 class ParkedFetch:
-    session: Session
+    session: Session | None
     wait_ms: int
     cold: list[int | tuple[int, int]]
     answered: bool
     timer: _Timer | None
     is_expired: bool
     def unpark(self) -> None: ...
+    def drop(self) -> None: ...
 
 class ResponseSlot:
     session: Session | None

@@ -97,6 +97,14 @@ cdef class ParkedFetch:
                 partition.waiters.remove(self)
         self.partitions = []
 
+    def drop(self):
+        """Let go of everything: the connection is closed, and nobody waits for the answer."""
+        self.unpark()
+        self.answered = True
+        self.session = self.answer = None
+        self.request = b""
+        self.cold = []
+
 
 cdef class ResponseSlot:
     """The pending response to a control-plane request; later requests wait for it.
@@ -400,8 +408,8 @@ cdef class Session:
         parked = ParkedFetch()
         parked.session = self
         parked.answer = answer
-        parked.request = PyBytes_FromStringAndSize(<const char*>body, size)
-        self.parked_bytes += size
+        parked.request = self.fetch.kept_ask(body, size, version)
+        self.parked_bytes += len(parked.request)
         parked.version = version
         parked.correlation = correlation
         parked.wait_ms = ask.max_wait_ms
@@ -576,9 +584,15 @@ cdef class Session:
         return not (<Answer>self.answers[0]).parked
 
     def close(self):
-        """Mark the connection as closed. Its owner unparks its fetches."""
+        """Mark the connection as closed, and free its memory. Its owner unparks its fetches."""
         self.close_reason = self.close_reason or "closed"
         self.answers.clear()
         self.queued_bytes = self.parked_bytes = 0
         release(&self.input)
+        release(&self.merged)
+        release(&self.marks)
+        release(&self.out)
         self.consumed = 0
+        # Reference cycles would keep the requests until the garbage collector runs.
+        self.new_parked = []
+        self.control_plane = self.trace = None

@@ -67,6 +67,7 @@ cdef class Partition:
     cdef public UnitBlocks blocks
     cdef int64_t mentioned_in     # serial of the last request checked for duplicates that names it
     cdef bint mentioned_again     # that request names it more than once
+    cdef int64_t fetched_in       # serial of the last Fetch request that names it
     cdef int64_t captured_in      # serial of the last capture that includes its producers
     cdef void confirm(self, int64_t pos, int64_t next_offset, int64_t running_max) noexcept
     cdef void mention(self, int64_t serial) noexcept

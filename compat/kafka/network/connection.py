@@ -161,7 +161,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._server.forget(self)
         for parked in self._parked:
             self._cancel(parked)
-            parked.unpark()
+            parked.drop()
         self._parked.clear()
         if self._deferred is not None:
             self._deferred.is_abandoned = True

@@ -74,7 +74,7 @@ def test_every_version_answers_all_of_its_fields(client: WireClient, version: in
     assert reported == [
         ("t", 1, 0, 9, [3, 6]),
         ("t", 0, 0, 0, []),
-        ("t", 1, 0, 9, [0, 3, 6]),
+        ("t", 1, ErrorCode.invalid_request, 9, []),
         ("t", 7, ErrorCode.unknown_topic_or_partition, -1, []),
         ("no-such-topic", 0, unknown, -1, []),
         ("u", 2, 0, 0, []),
@@ -86,7 +86,7 @@ def test_every_version_answers_all_of_its_fields(client: WireClient, version: in
         assert [topic.topic for topic in answer.responses] == [name for name, _ in topics]
     for topic in answer.responses:
         for part in topic.partitions:
-            is_known = part.error_code == 0
+            is_known = part.high_watermark >= 0
             assert part.last_stable_offset == part.high_watermark
             assert part.aborted_transactions == []
             if version >= WITH_START_OFFSET:
@@ -261,13 +261,13 @@ def test_large_and_small_batches_of_many_segments_come_in_one_answer() -> None:
         value = b"%d:" % index + bytes([index]) * (index % 4 * 9_000)
         client.produce("t", index % 3 % 2, make_batch([Raw(value)]))
         expected[index % 3 % 2].append(value)
-    parts = [fetch_part(0, 0), fetch_part(1, 0), fetch_part(0, 5)]
+    parts = [fetch_part(0, 0), fetch_part(1, 0)]
     answer = client.ask(fetch_request([("t", parts)]), LAST, FetchResponse)
     found = [
         [record.value for record in read_batches(bytes(part.records))]
         for part in answer.responses[0].partitions
     ]
-    assert found == [*expected, expected[0][5:]]
+    assert found == expected
     segments = [path for path in harness.disk.files() if len(path.name) == 20]
     assert len(segments) > 1
 

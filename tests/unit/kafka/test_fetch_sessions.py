@@ -15,6 +15,7 @@ from tests.support.values.record_requests import fetch_part, fetch_request, prod
 
 LAST = 17
 WITH_SESSIONS = 7
+VERSIONS = range(4, LAST + 1)
 BY_ID = range(FETCH_BY_ID_FROM, LAST + 1)
 
 
@@ -91,6 +92,52 @@ def test_tagged_fields_for_followers_are_skipped(client: WireClient, version: in
     answer = client.ask(request, version, FetchResponse)
     assert errors(answer) == [(0, 0), (1, 0)]
     assert len(split_batches(bytes(answer.responses[0].partitions[0].records))) == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_fetch_that_waits_keeps_only_what_it_asks_for(client: WireClient, version: int) -> None:
+    """Large fields that nobody reads are let go, and the answer is that of the whole request."""
+    topics = [("t", [fetch_part(2, 0), fetch_part(0, 0)])]
+    request = fetch_request(topics, wait_ms=60_000, min_bytes=1 << 19)
+    request.rack_id = "r" * 30_000
+    if version >= 12:
+        request.cluster_id = "c" * 30_000
+        for part in request.topics[0].partitions:
+            part.unknown_tags = {90: bytes(30_000)}
+    before = client.session.held_bytes
+    client.send(request, version)
+    (parked,) = client.parked
+    client.session.compact(0)
+    assert client.session.held_bytes - before < 2_000
+    client.end_waits()
+    (answer,) = client.answers(FetchResponse, version)
+    assert errors(answer) == [(2, 0), (0, 0)]
+    assert len(split_batches(bytes(answer.responses[0].partitions[1].records))) == 1
+    assert parked.answered
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_that_is_named_again_is_refused_there(client: WireClient, version: int) -> None:
+    parts = [fetch_part(0, 0), fetch_part(1, 0), fetch_part(0, 0), fetch_part(0, 0)]
+    answer = client.ask(fetch_request([("t", parts)]), version, FetchResponse)
+    refused = ErrorCode.invalid_request
+    assert errors(answer) == [(0, 0), (1, 0), (0, refused), (0, refused)]
+    found = [bytes(part.records or b"") for part in answer.responses[0].partitions]
+    assert found[0] != b""
+    assert found[2:] == [b"", b""]
+
+
+def test_a_closed_connection_lets_its_fetch_go(client: WireClient) -> None:
+    request = fetch_request([("t", [fetch_part(2, 0)])], wait_ms=60_000, min_bytes=1 << 19)
+    client.send(request, LAST)
+    (parked,) = client.parked
+    partition = client.harness.partition(2)
+    assert partition.waiters == [parked]
+    client.session.close()
+    parked.drop()
+    assert partition.waiters == []
+    assert parked.session is None
+    assert client.session.held_bytes == 0
 
 
 # Sessions
