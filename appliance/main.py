@@ -21,6 +21,7 @@ from appliance.facade import Facade
 from appliance.log_text import quoted
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
+from appliance.system.log_output import to_standard_error
 from appliance.system.process import set_priority
 from appliance.system.sd_notify import Notifier
 from appliance.units import format_duration_ms
@@ -260,15 +261,19 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
     Raises:
         LatermqError: see `Service.run`.
     """
+    output = to_standard_error()
     logging.basicConfig(
         level=config.log_level.upper(),
-        stream=sys.stderr,
+        handlers=[output],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     log_settings(config)
     _raise_file_limit()
-    with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
-        runner.run(Service(config, accepts_loss=accepts_loss).run())
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
+            runner.run(Service(config, accepts_loss=accepts_loss).run())
+    finally:
+        output.flush()  # what follows explains the last lines
     return 0
 
 
