@@ -28,6 +28,7 @@ cdef class ProducePath:
     cdef readonly LogWriter writer
     cdef readonly BatchSplitter splitter
     cdef object decompress
+    cdef frozenset closed_topics
     cdef int64_t item_count_max
     cdef int64_t unpacked_batch_max
     cdef int64_t unpacked_size_max
@@ -44,12 +45,13 @@ cdef class ProducePath:
     cdef int handle(
         self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
     ) except -1
+    cdef str _find_closed(self, const uint8_t* name, int64_t size)
     cdef int count_refused(self, int error, int64_t count) except -1
     cdef int _count_unpacked(self, int64_t size) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
     cdef int _partition(
-        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
-        Buf* marks, int64_t* end_pos, bint* failed
+        self, Cursor* c, int version, Topic topic, str closed_name, int acks, int64_t now_ms,
+        Buf* out, Buf* marks, int64_t* end_pos, bint* failed
     ) except -1
     cdef int _write_outcome(
         self, Buf* out, int version, int32_t index, const Outcome* o, Partition p

@@ -69,7 +69,8 @@ cdef class ProducePath:
 
     def __cinit__(
         self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None, *,
-        int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max
+        int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max,
+        frozenset closed_topics not None
     ):
         """Connect the parts of the path.
 
@@ -82,6 +83,7 @@ cdef class ProducePath:
             item_count_max: maximum number of topics and partitions together in a request.
             unpacked_batch_max: maximum decompressed size of one batch, bytes.
             unpacked_size_max: maximum decompressed size of all batches of a request, bytes.
+            closed_topics: names of internal topics, to which nobody writes.
         """
         self.writer = writer
         self.splitter = splitter
@@ -89,6 +91,7 @@ cdef class ProducePath:
         self.item_count_max = item_count_max
         self.unpacked_batch_max = unpacked_batch_max
         self.unpacked_size_max = unpacked_size_max
+        self.closed_topics = closed_topics
         self.refused = {}
 
     cdef int handle(
@@ -104,6 +107,7 @@ cdef class ProducePath:
         cdef const uint8_t* name
         cdef int acks
         cdef Topic topic
+        cdef str closed_name
         cdef int64_t mentions
         self.serial += 1
         mentions = check_partitions(
@@ -124,11 +128,14 @@ cdef class ProducePath:
         for i in range(topics):
             name = take_string(c, flexible, &size)
             topic = self.writer.projections.find_topic(name, size)
+            closed_name = None if topic is not None else self._find_closed(name, size)
             put_string(out, flexible, name, size)
             partitions = take_array(c, flexible, 5)
             put_array(out, flexible, partitions)
             for k in range(partitions):
-                self._partition(c, version, topic, acks, now_ms, out, marks, end_pos, &failed)
+                self._partition(
+                    c, version, topic, closed_name, acks, now_ms, out, marks, end_pos, &failed
+                )
             skip_tags(c, flexible)
             if flexible:
                 put_i8(out, 0)
@@ -141,9 +148,14 @@ cdef class ProducePath:
             return PRODUCE_CLOSE if failed else PRODUCE_SILENT
         return PRODUCE_ANSWERED
 
+    cdef str _find_closed(self, const uint8_t* name, int64_t size):
+        """Return the name if it is that of an internal topic, else None."""
+        text = (<const char*>name)[:size]
+        return text.decode() if text in self.closed_topics else None
+
     cdef int _partition(
-        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
-        Buf* marks, int64_t* end_pos, bint* failed
+        self, Cursor* c, int version, Topic topic, str closed_name, int acks, int64_t now_ms,
+        Buf* out, Buf* marks, int64_t* end_pos, bint* failed
     ) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef int32_t index = take_i32(c)
@@ -165,6 +177,9 @@ cdef class ProducePath:
         elif self.transactional:
             o.error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             self.message = "transactions are not supported yet"
+        elif closed_name is not None:
+            o.error = INVALID_TOPIC_EXCEPTION
+            self.message = f"Cannot append to internal topic {closed_name}"
         elif topic is None or not 0 <= index < len(topic.partitions):
             o.error = UNKNOWN_TOPIC_OR_PARTITION
         elif (<Partition>topic.partitions[index]).is_mentioned_again(self.serial):

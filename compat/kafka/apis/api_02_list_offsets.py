@@ -11,6 +11,7 @@ Behaviour:
 - There are no storage tiers: -4 (v8+), the earliest local offset, means earliest; for -5 (v9+), the
   latest offset in the remote tier, nothing is found. Other negative times, and these in older
   versions, get UNSUPPORTED_VERSION.
+- The internal topic has no records: its first and next offset are 0.
 - A search by time reads frames. A thread reads cold frames; damaged frames are skipped. A search
   that needs too many reads gets KAFKA_STORAGE_ERROR.
 
@@ -23,8 +24,9 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from _core.queue.partition import Topic
+from _core.queue.partition import Partition, Topic
 from compat.kafka.cold_search import ColdSearch
+from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
@@ -59,7 +61,7 @@ _NOTHING: Final[Fields] = {
 def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
     """Return one offset for each requested partition."""
     asked = [
-        (node.broker.topics.find(topic["name"]), partition)
+        (topic["name"], node.broker.topics.find(topic["name"]), partition)
         for topic in request["topics"]
         for partition in topic["partitions"]
     ]
@@ -67,7 +69,7 @@ def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[
     def respond(answers: list[Fields]) -> Fields:
         rest = iter(
             {"partition_index": partition["partition_index"], **_NOTHING, **answer}
-            for (_, partition), answer in zip(asked, answers, strict=True)
+            for (_, _, partition), answer in zip(asked, answers, strict=True)
         )
         topics = [
             {"name": topic["name"], "partitions": [next(rest) for _ in topic["partitions"]]}
@@ -78,10 +80,11 @@ def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[
     return ColdSearch(node, asked, lambda item: _answer(node, version, *item), respond).deferred
 
 
-def _answer(node: Node, version: int, topic: Topic | None, asked: Fields) -> Fields:
+def _answer(node: Node, version: int, name: str, topic: Topic | None, asked: Fields) -> Fields:
     """Return the fields that differ from "nothing found"."""
     index: int = asked["partition_index"]
-    if topic is None or not 0 <= index < len(topic.partitions):
+    is_internal = topic is None and is_internal_partition(name, index)
+    if not is_internal and (topic is None or not 0 <= index < len(topic.partitions)):
         return {"error_code": ErrorCode.unknown_topic_or_partition}
     epoch = node.broker.epoch
     client_epoch: int = asked.get("current_leader_epoch", _NO_EPOCH)
@@ -92,21 +95,25 @@ def _answer(node: Node, version: int, topic: Topic | None, asked: Fields) -> Fie
     timestamp: int = asked["timestamp"]
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
         return {"error_code": ErrorCode.unsupported_version}
-    found = _find(node, topic, index, timestamp)
+    found = _find(None if topic is None else topic.partitions[index], node, timestamp)
     if found is None:
         return {}
     return {"offset": found[0], "timestamp": found[1], "leader_epoch": epoch}
 
 
-def _find(node: Node, topic: Topic, index: int, timestamp: int) -> tuple[int, int] | None:
-    """Return offset and timestamp; the timestamp is -1 for earliest and latest."""
-    partition = topic.partitions[index]
+def _find(partition: Partition | None, node: Node, timestamp: int) -> tuple[int, int] | None:
+    """Return offset and timestamp; the timestamp is -1 for earliest and latest.
+
+    The internal topic has no partition, and is empty.
+    """
+    if partition is None:
+        return (0, -1) if timestamp in (_LATEST, _EARLIEST, _EARLIEST_LOCAL) else None
     if timestamp >= 0:
-        return node.broker.search.find(topic.partitions[index], timestamp)
+        return node.broker.search.find(partition, timestamp)
     if timestamp == _LATEST:
         return partition.visible_offset, -1
     if timestamp == _MAX_TIMESTAMP:
-        return node.broker.search.find_highest(topic.partitions[index])
+        return node.broker.search.find_highest(partition)
     if timestamp == _LATEST_TIERED:
         return None
     assert timestamp in (_EARLIEST, _EARLIEST_LOCAL)

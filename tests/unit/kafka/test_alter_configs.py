@@ -165,7 +165,7 @@ def test_a_refused_replacement_leaves_the_topic_as_it_is(
 @pytest.mark.parametrize(
     ("kind", "name", "error_code", "words"),
     [
-        (TOPIC, "none", ErrorCode.unknown_topic_or_partition, "there is no topic none"),
+        (TOPIC, "none", ErrorCode.unknown_topic_or_partition, "There is no topic none"),
         (TOPIC, "a b", ErrorCode.invalid_topic_exception, "'a b'"),
         (BROKER, "1", ErrorCode.invalid_request, "--config FILE"),
         (
