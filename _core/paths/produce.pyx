@@ -384,7 +384,9 @@ cdef class ProducePath:
                 if getattr(error, "unpacked_size", None) is None:
                     raise
                 if not error.is_too_large:
-                    o.error = CORRUPT_MESSAGE
+                    # Its CRC is right, so it is what the producer made: to send it again, as
+                    # clients do after CORRUPT_MESSAGE, would change nothing.
+                    o.error = INVALID_RECORD
                 self.message = str(error)
                 # Decompression before the error counts as work, too.
                 unpacked = error.unpacked_size

@@ -90,6 +90,20 @@ class Config(
         _check_counts(self)
         _check_disk(self)
 
+    @property
+    def topic_batch_size_max_bytes(self) -> int:
+        """The largest batch that a topic can allow: what a request and a segment hold."""
+        overhead = _topic_frames_size(self)
+        return min(
+            self.request_size_max_bytes - REQUEST_OVERHEAD_BYTES,
+            (self.segment_size_bytes - overhead) // FRAME_GROWTH,
+        )
+
+
+def _topic_frames_size(config: Config) -> int:
+    states = config.partition_count_max_per_topic * PARTITION_STATE_SIZE_MAX_BYTES
+    return TOPIC_FRAME_SIZE_MAX_BYTES + states
+
 
 def settings() -> dict[str, Setting]:
     """Return the setting of each field of `Config`, by name, in order."""
@@ -146,8 +160,6 @@ def _check_flush(config: Config) -> None:
 
 
 def _check_sizes(config: Config) -> None:
-    _at_most(config, "header_size_max_bytes", "record_size_max_bytes")
-    _at_most(config, "record_size_max_bytes", "decompressed_size_max_bytes")
     _at_most(config, "batch_size_max_bytes", "decompressed_size_max_bytes")
     _at_most(config, "decompressed_size_max_bytes", "request_decompressed_size_max_bytes")
     _at_most(config, "request_size_max_bytes", "inflight_max_bytes")
@@ -163,8 +175,7 @@ def _check_sizes(config: Config) -> None:
         f"store.segment_size_bytes = {size} is not a multiple of {PAGE_SIZE_BYTES}",
     )
     largest = max(config.decompressed_size_max_bytes, config.delivery_batch_max_bytes)
-    states = config.partition_count_max_per_topic * PARTITION_STATE_SIZE_MAX_BYTES
-    needed = FRAME_GROWTH * largest + TOPIC_FRAME_SIZE_MAX_BYTES + states
+    needed = FRAME_GROWTH * largest + _topic_frames_size(config)
     _check(
         size >= needed,
         f"store.segment_size_bytes = {size} cannot hold the largest frame: it must be at least "

@@ -22,6 +22,7 @@ from _core.paths.session import QUEUED_MAX_BYTES, ParkedFetch, ResponseSlot, Ses
 from appliance.broker import Broker
 from appliance.config.config import Address
 from appliance.errors import RemoteProtocolError, StorageError
+from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
 from compat.kafka import dispatch
@@ -144,7 +145,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self._node = replace(self._server.node, client=Client(host=str(peer[0])))
+        self._node = replace(
+            self._server.node, client=Client(host=str(peer[0])), read_cold=self._read_cold_for
+        )
         self.peer = str(Address(str(peer[0]), peer[1]))
         self.session = self._server.broker.open_session(self._answer_control_plane)
         self._watch = IdleDetector(self._server.broker.config, self._node.now_ms())
@@ -258,6 +261,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
             parked.complete(payload, self._server.broker.control_pos)
             # The cause is a request in the current turn, whose changes are not written yet.
             self._server.note_completed(self)
+
+    def _read_cold_for(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
+        """Read frames and units for a request of the control plane, then continue it."""
+        self._server.node.read_cold(places, partial(self._continue, then))
+
+    def _continue(self, then: Callable[[], None]) -> None:
+        try:
+            then()
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a bug in a handler, which only searches)
+            self._fail_request(error)
+
+    def _fail_request(self, error: Exception) -> None:
+        """Close only this connection: a request failed that changes nothing."""
+        _log.error(
+            "internal error in a request that waited: closing its connection", exc_info=error
+        )
+        if not self._is_dropped:
+            self._drop("request", f"internal error: {error!r}")
 
     def send(self) -> None:
         """Send the responses that may leave, and resume reading if that made room."""
@@ -413,7 +436,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Retry a parked fetch, for which there may be more data."""
         if parked.answered or self._is_lost:
             return
-        if self.session.retry(parked):
+        try:
+            is_answered = self.session.retry(parked)
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a fault of this request, which only reads)
+            self._fail_request(error)
+            return
+        if is_answered:
             self._parked.discard(parked)
             self._cancel(parked)
             self.send()

@@ -139,17 +139,22 @@ def delete_records(
     }
 
 
-def list_offset(
-    client: WireClient, topic: str, partition: int, timestamp: int
-) -> tuple[int, int, int]:
-    """Error code, offset and timestamp that ListOffsets answers."""
+def list_offset_request(topic: str, partition: int, timestamp: int) -> Any:
+    """A ListOffsets request."""
     kind = ListOffsetsRequest.ListOffsetsTopic
     part = kind.ListOffsetsPartition(
         partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
     )
-    request = ListOffsetsRequest(
+    return ListOffsetsRequest(
         replica_id=-1, isolation_level=0, topics=[kind(name=topic, partitions=[part])]
     )
+
+
+def list_offset(
+    client: WireClient, topic: str, partition: int, timestamp: int
+) -> tuple[int, int, int]:
+    """Error code, offset and timestamp that ListOffsets answers."""
+    request = list_offset_request(topic, partition, timestamp)
     (of_topic,) = client.ask(request, 9, ListOffsetsResponse).topics
     (answer,) = of_topic.partitions
     return answer.error_code, answer.offset, answer.timestamp
