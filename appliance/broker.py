@@ -207,7 +207,7 @@ class Broker:
             self._produce,
             self._fetch,
             answer_control_plane,
-            request_size_max=self.config.request_size_max_bytes,
+            request_size_max=self.config.request_size_limit_bytes,
         )
 
     def _decompress(self, codec: int, records: memoryview) -> bytes:

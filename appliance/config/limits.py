@@ -23,10 +23,11 @@ class LimitSettings:
         "One record batch, decompressed to read its delay headers.",
     )
     request_decompressed_size_max_bytes: int = number(
-        64 * MIB,
+        GIB,
         "limits.request_decompressed_size_max_bytes",
         (KIB, GIB),
-        "All record batches of one Produce request: other requests wait while it is decompressed.",
+        "All record batches of one Produce request, decompressed; clients send those beyond it "
+        "again. Other requests do not wait for it.",
     )
     record_size_max_bytes: int = number(
         64 * MIB,

@@ -27,7 +27,9 @@ from appliance.pump import Pump
 from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
 from compat.kafka import dispatch
 from compat.kafka.network.limits import (
+    LARGE_BYTES,
     SMALL_BYTES,
+    Claim,
     CloseReason,
     ConnectionStats,
     IdleDetector,
@@ -89,7 +91,9 @@ class Host(Protocol):
     def end_turn(self) -> None:
         """Send the responses completed in this turn, after its changes were written."""
 
-    def note_memory(self, connection: "KafkaConnection", held_bytes: int, is_large: bool) -> None:
+    def note_memory(
+        self, connection: "KafkaConnection", held_bytes: int, is_large: bool, claim: Claim | None
+    ) -> None:
         """Update the memory use of a connection, and resume others if that frees memory."""
 
 
@@ -336,7 +340,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._in_transport_bytes = unsent_bytes
         session = self.session
         held_bytes = session.held_bytes + self._in_transport_bytes
-        self._server.note_memory(self, held_bytes, session.partial_bytes > SMALL_BYTES)
+        is_large = session.partial_bytes > SMALL_BYTES
+        self._server.note_memory(self, held_bytes, is_large, self._find_claim())
+
+    def _find_claim(self) -> Claim | None:
+        """Return what the request that is arriving needs, if it is large."""
+        size_bytes = self.session.wanted_bytes
+        if size_bytes <= LARGE_BYTES:
+            return None
+        return Claim(self.session.requests, size_bytes, self.address)
 
     def adjust_reading(self) -> None:
         """Pause or resume reading to match back-pressure."""
@@ -371,17 +383,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # Sweeps
 
-    def look(self, now_ms: int, *, is_scarce: bool) -> None:
+    def look(self, now_ms: int, *, is_scarce: bool, is_awaited: bool) -> None:
         """Close the connection if it makes no progress, else free unneeded buffers.
 
         Args:
             now_ms: monotonic ms.
             is_scarce: memory is scarce.
+            is_awaited: a large request waits for memory.
         """
         if self._is_lost:
             return
         session = self.session
         unsent_bytes = self._transport.get_write_buffer_size()
+        claim = self._find_claim()
         sight = ConnectionStats(
             requests=session.requests,
             partial_bytes=session.partial_bytes,
@@ -390,8 +404,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             is_owed=session.is_waiting or self._awaits_flush(),
             is_held_back=self._server.budget.is_held_back(self),
             is_large=session.held_bytes + self._in_transport_bytes > SMALL_BYTES,
+            claimed_bytes=0 if claim is None else claim.size_bytes,
         )
-        verdict = self._watch.judge(now_ms, sight, is_scarce=is_scarce)
+        verdict = self._watch.judge(now_ms, sight, is_scarce=is_scarce, is_awaited=is_awaited)
         if verdict is not None:
             if not self._is_dropped:
                 self._drop(*verdict)
