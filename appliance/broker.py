@@ -143,6 +143,7 @@ class Broker:
             header_size_max=config.header_size_max_bytes,
         )
         item_count_max = config.partition_total_max + config.topic_count_max
+        closed_topics = self._facade.closed_topics(self.cluster_id)
         self._produce = ProducePath(
             store.writer,
             splitter,
@@ -150,12 +151,14 @@ class Broker:
             item_count_max=item_count_max,
             unpacked_batch_max=config.decompressed_size_max_bytes,
             unpacked_size_max=config.request_decompressed_size_max_bytes,
+            closed_topics=closed_topics,
         )
         self._fetch = FetchPath(
             store.state.projections,
             store.log.view,
             size_max=config.fetch_size_max_bytes,
             item_count_max=item_count_max,
+            closed_topics=closed_topics,
         )
         self._fetch.epoch = store.log.tail.epoch
         self._deliver = DeliverPath(
@@ -204,7 +207,7 @@ class Broker:
             self._produce,
             self._fetch,
             answer_control_plane,
-            request_size_max=self.config.request_size_max_bytes,
+            request_size_max=self.config.request_size_limit_bytes,
         )
 
     def _decompress(self, codec: int, records: memoryview) -> bytes:

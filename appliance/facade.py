@@ -15,8 +15,11 @@ class Facade:
         decompress: (codec, record section, size limit in bytes) -> plain bytes; raises
             RequestError; its `unpacked_size` is the number of bytes unpacked before it failed, and
             `is_too_large` whether there are more than the limit, or the data is damaged.
+        closed_topics: (cluster id) -> names and 16-byte ids of topics that clients can list, and
+            neither write nor read.
         configure_topic: applies a topic's settings to it under a configuration.
     """
 
     decompress: Callable[[int, memoryview, int], bytes]
     configure_topic: Callable[[Topic, Config], None]
+    closed_topics: Callable[[str], frozenset[bytes]]

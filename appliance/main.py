@@ -26,6 +26,7 @@ from appliance.system.process import set_priority
 from appliance.system.sd_notify import Notifier
 from appliance.units import format_duration_ms
 from compat.kafka import dispatch
+from compat.kafka.configs.internal_topic import closed_keys
 from compat.kafka.configs.topic_settings import read_topic_policy
 from compat.kafka.groups.status import GroupsStatus
 from compat.kafka.network.server import KafkaServer
@@ -38,7 +39,7 @@ VALUE_MAX_CHARS: Final = 1_000
 """Of a setting that is shown: a path may be as long as that."""
 
 PREPARE_PAUSE_S: Final = 0.01
-"""After each codec. There are 284, of 2 ms each: all are ready some seconds after the start, and a
+"""After each codec. There are 296, of 2 ms each: all are ready some seconds after the start, and a
 minute after it if clients send a lot all the time."""
 
 PREPARE_TAKES_MS: Final = 15
@@ -66,7 +67,9 @@ def configure_topic(topic: Topic, config: Config) -> None:
     )
 
 
-KAFKA_FACADE = Facade(decompress=decompress, configure_topic=configure_topic)
+KAFKA_FACADE = Facade(
+    decompress=decompress, configure_topic=configure_topic, closed_topics=closed_keys
+)
 
 
 class Service:

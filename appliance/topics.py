@@ -6,6 +6,7 @@ a topic. Layer 3; does no I/O of its own.
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 from uuid import UUID
 
 from _core.queue.partition import Topic
@@ -19,6 +20,9 @@ from appliance.errors import (
 )
 from appliance.log_text import quoted
 from appliance.store.state.topic_store import TopicStore
+
+NO_SUCH_TOPIC: Final = "This server does not host this topic-partition."
+"""The words of Kafka's broker. Tools match on the begin of a message, here and below."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +52,7 @@ class Topics:
         """Raise what `create` would raise, except for a full disk."""
         config = self._config
         if self._store.find(name) is not None:
-            raise TopicExistsError(f"topic {name} already exists")
+            raise TopicExistsError(f"Topic '{name}' already exists.")
         self._check_count(partition_count)
         count = self._store.topic_count
         if count >= config.topic_count_max:
@@ -83,7 +87,7 @@ class Topics:
         """
         topic = self._store.find(name)
         if topic is None:
-            raise UnknownTopicError(f"there is no topic {name}")
+            raise UnknownTopicError(f"{NO_SUCH_TOPIC} There is no topic {name}")
         self._store.delete(topic)
         self._log_change("deleted", topic)
 
@@ -91,10 +95,11 @@ class Topics:
         """Raise what `add_partitions` would raise, except for a full disk."""
         present = len(topic.partitions)
         if partition_count == present:
-            raise InvalidPartitionsError(f"the topic already has {present} partitions")
+            raise InvalidPartitionsError(f"Topic already has {present} partition(s).")
         if partition_count < present:
             raise InvalidPartitionsError(
-                f"the topic has {present} partitions; it cannot be reduced to {partition_count}"
+                f"The topic {topic.name} currently has {present} partition(s); {partition_count} "
+                "would not be an increase."
             )
         self._check_count(partition_count)
         self._check_total(partition_count - present)
@@ -153,10 +158,16 @@ class Topics:
 
     def _check_count(self, partition_count: int) -> None:
         limit = self._config.partition_count_max_per_topic
-        if not 1 <= partition_count <= limit:
+        allowed = f"use 1 to {limit} (topics.partition_count_max_per_topic)"
+        if partition_count < 1:
             raise InvalidPartitionsError(
-                f"{partition_count} partitions are out of range: use 1 to {limit} "
-                "(topics.partition_count_max_per_topic)"
+                "Number of partitions was set to an invalid non-positive value. "
+                f"{partition_count} is out of range: {allowed}"
+            )
+        if partition_count > limit:
+            raise InvalidPartitionsError(
+                "Excessively large number of partitions per request. "
+                f"{partition_count} is out of range: {allowed}"
             )
 
     def _check_total(self, added: int) -> None:

@@ -31,16 +31,21 @@ cdef struct Buf:
     Py_ssize_t capacity
 
 
-cdef inline uint8_t* grow(Buf* b, Py_ssize_t more) except NULL nogil:
-    """Do as `reserve`, if there is not enough room."""
-    cdef Py_ssize_t need = b.size + more
-    cdef Py_ssize_t capacity = max(b.capacity * 2 if b.capacity else 256, need)
+cdef inline int grow_to(Buf* b, Py_ssize_t capacity) except -1 nogil:
+    """Grow to a capacity, which is above the present one. Raises MemoryError."""
     cdef uint8_t* moved = <uint8_t*>realloc(b.data, capacity)
     if moved == NULL:
         with gil:
             raise MemoryError(f"cannot allocate a buffer of {capacity} bytes")
     b.data = moved
     b.capacity = capacity
+    return 0
+
+
+cdef inline uint8_t* grow(Buf* b, Py_ssize_t more) except NULL nogil:
+    """Do as `reserve`, if there is not enough room."""
+    cdef Py_ssize_t need = b.size + more
+    grow_to(b, max(b.capacity * 2 if b.capacity else 256, need))
     return b.data + b.size
 
 

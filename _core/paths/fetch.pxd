@@ -39,6 +39,8 @@ cdef class FetchPath:
     cdef public int32_t epoch
     cdef int64_t size_max
     cdef int64_t item_count_max
+    cdef frozenset closed_topics
+    cdef bint is_closed         # the topic that was read last is one of them
     cdef int64_t copies_max
     cdef int64_t blocks_max
     cdef readonly int64_t work_bytes

@@ -15,7 +15,13 @@ class FetchPath:
     refused: dict[int, int]
     requests: int
     def __new__(
-        cls, projections: Projections, view: LogView, *, size_max: int, item_count_max: int
+        cls,
+        projections: Projections,
+        view: LogView,
+        *,
+        size_max: int,
+        item_count_max: int,
+        closed_topics: frozenset[bytes],
     ) -> Self: ...
     def save_memory(self, is_scarce: bool) -> None: ...
     def read_ahead(self) -> None: ...

@@ -101,7 +101,7 @@ cdef class FetchPath:
 
     def __cinit__(
         self, Projections projections not None, LogView view not None, *, int64_t size_max,
-        int64_t item_count_max
+        int64_t item_count_max, frozenset closed_topics not None
     ):
         """Connect the parts of the path.
 
@@ -110,12 +110,14 @@ cdef class FetchPath:
             view: the frame cache.
             size_max: maximum record bytes of a response, even if the client allows more.
             item_count_max: maximum number of topics and partitions together in a request.
+            closed_topics: names and 16-byte ids of internal topics, which nobody reads.
         """
         self.projections = projections
         self.view = view
         self.finder = FrameFinder(view)
         self.size_max = size_max
         self.item_count_max = item_count_max
+        self.closed_topics = closed_topics
         self.copies_max = COPIES_MAX_BYTES
         self.blocks_max = BLOCKS_MAX_BYTES
         self.blocks = []
@@ -286,12 +288,17 @@ cdef class FetchPath:
         """Read the next topic and write its name or id to `out`; None if it is unknown."""
         cdef const uint8_t* name
         cdef int64_t size
+        cdef Topic topic
         if version >= FIRST_WITH_TOPIC_IDS:
             name = take(c, TOPIC_ID_SIZE)
             if c.failed:
                 return None
             append(out, name, TOPIC_ID_SIZE)
-            return self.projections.topics_by_uuid.get((<const char*>name)[:TOPIC_ID_SIZE])
+            topic = self.projections.topics_by_uuid.get((<const char*>name)[:TOPIC_ID_SIZE])
+            self.is_closed = (
+                topic is None and (<const char*>name)[:TOPIC_ID_SIZE] in self.closed_topics
+            )
+            return topic
         name = take_string(c, version >= FIRST_FLEXIBLE, &size)
         if c.failed or size < 0:
             c.failed = True
@@ -300,7 +307,9 @@ cdef class FetchPath:
             c.failed = True
             return None
         put_string(out, version >= FIRST_FLEXIBLE, name, size)
-        return self.projections.find_topic(name, size)
+        topic = self.projections.find_topic(name, size)
+        self.is_closed = topic is None and (<const char*>name)[:size] in self.closed_topics
+        return topic
 
     cdef int _partition(self, Cursor* c, int version, Topic topic, Buf* out) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
@@ -318,7 +327,9 @@ cdef class FetchPath:
         skip_tags(c, flexible)
         if c.failed:
             return 0
-        if topic is None:
+        if self.is_closed:
+            error = TOPIC_AUTHORIZATION_FAILED
+        elif topic is None:
             error = (
                 UNKNOWN_TOPIC_ID if version >= FIRST_WITH_TOPIC_IDS else UNKNOWN_TOPIC_OR_PARTITION
             )

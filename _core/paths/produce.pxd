@@ -23,11 +23,24 @@ cdef enum ProduceResult:
     PRODUCE_CLOSE = 2         # acks=0, and a batch was refused: close the connection as Kafka does
     PRODUCE_MALFORMED = 3
     PRODUCE_TOO_LARGE = 4     # too many topics and partitions to be answered
+    PRODUCE_UNFINISHED = 5    # the turn's work is done: call again with the same request
+
+# How far a request is processed; zeros before it begins.
+cdef struct Progress:
+    int64_t at                # of the next topic or partition, from the begin of the body; 0: none
+    int64_t topic_at          # of the name of the current topic
+    int64_t topics_left       # with the current one
+    int64_t partitions_left   # of the current topic
+    bint in_topic             # the next item is one of these partitions, or the topic's end
+    int64_t unpacked_left     # of what the whole request may unpack to
+    int64_t end_pos
+    bint failed
 
 cdef class ProducePath:
     cdef readonly LogWriter writer
     cdef readonly BatchSplitter splitter
     cdef object decompress
+    cdef frozenset closed_topics
     cdef int64_t item_count_max
     cdef int64_t unpacked_batch_max
     cdef int64_t unpacked_size_max
@@ -42,14 +55,20 @@ cdef class ProducePath:
     cdef bint transactional
     cdef int32_t timeout_ms    # of the last request
     cdef int handle(
-        self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
+        self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, Progress* progress,
+        int64_t work_max
     ) except -1
+    cdef int _topics(
+        self, Cursor* c, int version, int acks, int64_t now_ms, Buf* out, Buf* marks,
+        Progress* progress, int64_t work_max
+    ) except -1
+    cdef str _find_closed(self, const uint8_t* name, int64_t size)
     cdef int count_refused(self, int error, int64_t count) except -1
     cdef int _count_unpacked(self, int64_t size) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
     cdef int _partition(
-        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
-        Buf* marks, int64_t* end_pos, bint* failed
+        self, Cursor* c, int version, Topic topic, str closed_name, int acks, int64_t now_ms,
+        Buf* out, Buf* marks, Progress* progress
     ) except -1
     cdef int _write_outcome(
         self, Buf* out, int version, int32_t index, const Outcome* o, Partition p

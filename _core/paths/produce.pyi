@@ -21,4 +21,5 @@ class ProducePath:
         item_count_max: int,
         unpacked_batch_max: int,
         unpacked_size_max: int,
+        closed_topics: frozenset[bytes],
     ) -> Self: ...

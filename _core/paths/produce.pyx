@@ -10,7 +10,9 @@ an idempotent producer gets the original response. A malformed request is refuse
 batches is processed.
 
 Work is bounded. A request may name a limited number of topics and partitions, and each partition
-only once. The decompressed size of all batches of a request is limited.
+only once. What the turn of a connection has no time for is left for its next turn, between two
+partitions: each batch is bounded, and the rest of a request never is a reason to refuse one. The
+decompressed size of all batches of a request is limited too; beyond it clients send them again.
 
 Versions. 3: transactional id; 5: log start offset; 7: zstd; 8: record errors and message;
 9: flexible encoding.
@@ -69,7 +71,8 @@ cdef class ProducePath:
 
     def __cinit__(
         self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None, *,
-        int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max
+        int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max,
+        frozenset closed_topics not None
     ):
         """Connect the parts of the path.
 
@@ -82,6 +85,7 @@ cdef class ProducePath:
             item_count_max: maximum number of topics and partitions together in a request.
             unpacked_batch_max: maximum decompressed size of one batch, bytes.
             unpacked_size_max: maximum decompressed size of all batches of a request, bytes.
+            closed_topics: names of internal topics, to which nobody writes.
         """
         self.writer = writer
         self.splitter = splitter
@@ -89,22 +93,25 @@ cdef class ProducePath:
         self.item_count_max = item_count_max
         self.unpacked_batch_max = unpacked_batch_max
         self.unpacked_size_max = unpacked_size_max
+        self.closed_topics = closed_topics
         self.refused = {}
 
     cdef int handle(
-        self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
+        self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, Progress* progress,
+        int64_t work_max
     ) except -1:
         """Handle the request body at `c`, and write the response to `out` from the topic array on.
 
-        Raises `end_pos` to the log position that must be durable before the response is sent, and
-        appends a Mark to `marks` for each accepted batch. Returns a ProduceResult.
+        Sets `progress.end_pos` to the log position that must be durable before the response is
+        sent, and appends a Mark to `marks` for each accepted batch. After about `work_max` bytes
+        of batches, as received and decompressed, it ends between two partitions with
+        PRODUCE_UNFINISHED; call it again with what it has changed. Returns a ProduceResult.
         """
-        cdef bint flexible = version >= FIRST_FLEXIBLE, failed = False
-        cdef int64_t topics, partitions, i, k, size
-        cdef const uint8_t* name
-        cdef int acks
-        cdef Topic topic
-        cdef int64_t mentions
+        cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef const uint8_t* begin = c.p
+        cdef int64_t size, mentions
+        cdef int acks, result
+        # Again in each turn: other requests have marked partitions since.
         self.serial += 1
         mentions = check_partitions(
             c[0], flexible, self.writer.projections.topics_by_name, self.serial,
@@ -114,36 +121,80 @@ cdef class ProducePath:
             return PRODUCE_MALFORMED
         if mentions > self.item_count_max:
             return PRODUCE_TOO_LARGE
-        self.unpacked_left = self.unpacked_size_max
         take_string(c, flexible, &size)
         self.transactional = size >= 0
         acks = take_i16(c)
         self.timeout_ms = take_i32(c)
-        topics = take_array(c, flexible, 2)
-        put_array(out, flexible, topics)
-        for i in range(topics):
-            name = take_string(c, flexible, &size)
-            topic = self.writer.projections.find_topic(name, size)
-            put_string(out, flexible, name, size)
-            partitions = take_array(c, flexible, 5)
-            put_array(out, flexible, partitions)
-            for k in range(partitions):
-                self._partition(c, version, topic, acks, now_ms, out, marks, end_pos, &failed)
-            skip_tags(c, flexible)
-            if flexible:
-                put_i8(out, 0)
+        if progress.at == 0:
+            progress.topics_left = take_array(c, flexible, 2)
+            put_array(out, flexible, progress.topics_left)
+            progress.unpacked_left = self.unpacked_size_max
+            progress.at = c.p - begin
+        else:
+            c.p = begin + progress.at
+        self.unpacked_left = progress.unpacked_left
+        result = self._topics(c, version, acks, now_ms, out, marks, progress, work_max)
+        progress.at = c.p - begin
+        progress.unpacked_left = self.unpacked_left
+        if result == PRODUCE_UNFINISHED:
+            return result
         skip_tags(c, flexible)
         put_i32(out, 0)  # throttle time
         if flexible:
             put_i8(out, 0)
         assert not c.failed
         if acks == 0:
-            return PRODUCE_CLOSE if failed else PRODUCE_SILENT
+            return PRODUCE_CLOSE if progress.failed else PRODUCE_SILENT
         return PRODUCE_ANSWERED
 
+    cdef int _topics(
+        self, Cursor* c, int version, int acks, int64_t now_ms, Buf* out, Buf* marks,
+        Progress* progress, int64_t work_max
+    ) except -1:
+        cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef const uint8_t* begin = c.p - progress.at
+        cdef int64_t end = self.received_bytes + self.work_bytes + work_max
+        cdef int64_t size
+        cdef const uint8_t* name
+        cdef Cursor named
+        cdef Topic topic
+        cdef str closed_name
+        while progress.topics_left:
+            named = c[0]
+            if progress.in_topic:
+                named.p = begin + progress.topic_at
+            name = take_string(&named, flexible, &size)
+            topic = self.writer.projections.find_topic(name, size)
+            closed_name = None if topic is not None else self._find_closed(name, size)
+            if not progress.in_topic:
+                progress.topic_at = c.p - begin
+                c[0] = named
+                put_string(out, flexible, name, size)
+                progress.partitions_left = take_array(c, flexible, 5)
+                put_array(out, flexible, progress.partitions_left)
+                progress.in_topic = True
+            while progress.partitions_left:
+                if self.received_bytes + self.work_bytes >= end:
+                    return PRODUCE_UNFINISHED
+                self._partition(
+                    c, version, topic, closed_name, acks, now_ms, out, marks, progress
+                )
+                progress.partitions_left -= 1
+            skip_tags(c, flexible)
+            if flexible:
+                put_i8(out, 0)
+            progress.in_topic = False
+            progress.topics_left -= 1
+        return PRODUCE_ANSWERED
+
+    cdef str _find_closed(self, const uint8_t* name, int64_t size):
+        """Return the name if it is that of an internal topic, else None."""
+        text = (<const char*>name)[:size]
+        return text.decode() if text in self.closed_topics else None
+
     cdef int _partition(
-        self, Cursor* c, int version, Topic topic, int acks, int64_t now_ms, Buf* out,
-        Buf* marks, int64_t* end_pos, bint* failed
+        self, Cursor* c, int version, Topic topic, str closed_name, int acks, int64_t now_ms,
+        Buf* out, Buf* marks, Progress* progress
     ) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef int32_t index = take_i32(c)
@@ -165,6 +216,9 @@ cdef class ProducePath:
         elif self.transactional:
             o.error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             self.message = "transactions are not supported yet"
+        elif closed_name is not None:
+            o.error = INVALID_TOPIC_EXCEPTION
+            self.message = f"Cannot append to internal topic {closed_name}"
         elif topic is None or not 0 <= index < len(topic.partitions):
             o.error = UNKNOWN_TOPIC_OR_PARTITION
         elif (<Partition>topic.partitions[index]).is_mentioned_again(self.serial):
@@ -174,10 +228,10 @@ cdef class ProducePath:
             partition = <Partition>topic.partitions[index]
             self._accept(partition, version, data, size, now_ms, &o)
         if o.error:
-            failed[0] = True
+            progress.failed = True
             self.count_refused(o.error, 1)
         else:
-            end_pos[0] = max(end_pos[0], o.end_pos)
+            progress.end_pos = max(progress.end_pos, o.end_pos)
             mark = Mark(o.end_pos, out.size + OUTCOME_AT_ERROR)
             buf_append(marks, &mark, sizeof(Mark))
         return self._write_outcome(out, version, index, &o, partition)
@@ -356,7 +410,8 @@ cdef class ProducePath:
         cdef bytes plain
         cdef int64_t unpacked
         packed = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
-        o.error = MESSAGE_TOO_LARGE
+        # A batch that fits by itself is not at fault: clients send it again with the next request.
+        o.error = KAFKA_STORAGE_ERROR
         if self.unpacked_left > 0:
             try:
                 plain = self.decompress(
@@ -368,12 +423,16 @@ cdef class ProducePath:
             except Exception as error:
                 if getattr(error, "unpacked_size", None) is None:
                     raise
+                if self.unpacked_left >= self.unpacked_batch_max:
+                    o.error = MESSAGE_TOO_LARGE
                 if not error.is_too_large:
-                    o.error = CORRUPT_MESSAGE
+                    # Its CRC is right, so it is what the producer made: to send it again, as
+                    # clients do after CORRUPT_MESSAGE, would change nothing.
+                    o.error = INVALID_RECORD
                 self.message = str(error)
                 # Decompression before the error counts as work, too.
                 unpacked = error.unpacked_size
-            if o.error != MESSAGE_TOO_LARGE or self.unpacked_left >= self.unpacked_batch_max:
+            if o.error != KAFKA_STORAGE_ERROR:
                 self._count_unpacked(unpacked)
                 return None
             self._count_unpacked(unpacked)

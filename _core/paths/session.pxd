@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.paths.answer cimport Answer
 from _core.bytes.buffer cimport Buf
+from _core.paths.begun cimport Begun
 from _core.paths.fetch cimport FetchPath
 from _core.bytes.octets cimport Cursor
 from _core.paths.produce cimport ProducePath
@@ -55,6 +56,7 @@ cdef class Session:
     cdef Buf marks               # marks of the batches in `merged`
     cdef Buf out                 # a Fetch response under construction
     cdef public object trace     # called for each request and response; None if nobody listens
+    cdef Begun begun             # the next request, if it was begun in an earlier turn
     cdef int merged_traced       # requests that `merged` answers, while they are traced
     cdef int _process(self, int64_t now_ms) except -1
     cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1

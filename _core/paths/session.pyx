@@ -16,7 +16,7 @@ commit writes slices of the input buffer.
 The resources of a connection are bounded. Memory: a request is limited in size, and the queued
 responses are limited in number and bytes; `held_bytes` reports the total to the owner. Time: once a
 turn has done TURN_WORK_BYTES of work, the rest of the input waits for the connection's next turn,
-after all other connections.
+after all other connections. A Produce request may take several turns; then it is answered.
 
 Layer 0: no I/O, no clock.
 """
@@ -31,7 +31,9 @@ from libc.string cimport memmove
 
 from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, time_out
 from _core.bytes.debug cimport SELF_CHECKS
-from _core.bytes.buffer cimport Buf, fence, fit, release, reserve, shrink, unfence
+from _core.bytes.buffer cimport Buf, fence, fit, release, shrink, unfence
+from _core.paths.arriving cimport make_room, next_size
+from _core.paths.begun cimport discard, set_aside, take_up
 from _core.paths.fetch cimport (
     FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
     FetchPath,
@@ -40,7 +42,8 @@ from _core.bytes.kafka_wire cimport put_i32, put_i8, skip_tags, take_string
 from _core.bytes.octets cimport Cursor, cursor_of, load_i32, store_u32, take_i16, take_i32
 from _core.queue.partition cimport Partition
 from _core.paths.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, ProducePath,
+    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, PRODUCE_UNFINISHED,
+    ProducePath,
 )
 
 # The state of a request in `Session.trace`: it has a response, it waits for one, it gets none.
@@ -63,9 +66,6 @@ cpdef enum:
     FETCH_FLEXIBLE = 12
 
 cdef enum:
-    INPUT_MIN_BYTES = 16 << 10
-    # For a client that sends requests faster than they are read: fewer turns for the same requests.
-    INPUT_BUSY_BYTES = 64 << 10
     INPUT_KEEP_BYTES = 4 << 20
     KEEP_BYTES = 64 << 10
     # Pause a client that sends requests but does not read responses.
@@ -175,18 +175,16 @@ cdef class Session:
         release(&self.input)
         release(&self.merged)
         release(&self.marks)
+        discard(&self.begun)
         release(&self.out)
 
     # Input
 
     def get_buffer(self):
         """Writable memory for the next bytes from the socket, until `received` or `compact`."""
-        cdef Py_ssize_t room = self.input.capacity - self.input.size
-        # Grow the buffer as bytes arrive, never by the claim of a size field.
-        if room < INPUT_MIN_BYTES // 2:
-            reserve(&self.input, self.input.capacity if self.input.capacity else INPUT_MIN_BYTES)
-        elif self.was_filled and self.input.capacity < INPUT_BUSY_BYTES:
-            reserve(&self.input, room + 1)  # which doubles it
+        cdef Py_ssize_t room
+        cdef int64_t needed = next_size(&self.input, self.consumed, self.request_size_max)
+        if make_room(&self.input, self.consumed + needed if needed else 0, self.was_filled):
             self.was_filled = False
         self.window_size = room = self.input.capacity - self.input.size
         return PyMemoryView_FromMemory(<char*>self.input.data + self.input.size, room, PyBUF_WRITE)
@@ -244,7 +242,6 @@ cdef class Session:
                 self.yielded = True
                 break
             self.consumed += 4 + size
-            self.requests += 1
             before = self.produce.work_bytes + self.fetch.work_bytes
             # Poison the bytes after the request so that the sanitizer catches over-reads.
             fence(self.input.data + self.consumed, self.input.capacity - self.consumed)
@@ -253,6 +250,11 @@ cdef class Session:
             else:
                 self._trace_request(self.input.data + self.consumed - size, size, now_ms)
             unfence(self.input.data + self.consumed, self.input.capacity - self.consumed)
+            if self.begun.exists:
+                self.consumed -= 4 + size
+                self.yielded = True
+                break
+            self.requests += 1
             # The request may have ended the turn already, through yield_turn.
             self.work_left -= REQUEST_WORK_BYTES + size
             self.work_left -= self.produce.work_bytes + self.fetch.work_bytes - before
@@ -284,6 +286,7 @@ cdef class Session:
     def held_bytes(self):
         """Memory of this connection, bytes. A slice counts in full even if others share it."""
         buffers = self.input.capacity + self.merged.capacity + self.out.capacity
+        buffers += self.begun.answer.capacity + self.begun.marks.capacity
         return buffers + self.queued_bytes + self.parked_bytes
 
     @property
@@ -293,6 +296,12 @@ cdef class Session:
         if self.paused or self.yielded or self.close_reason is not None:
             return 0
         return rest
+
+    @property
+    def wanted_bytes(self):
+        """Size of an incomplete request with its prefix, once that has arrived; 0 if none."""
+        size = next_size(&self.input, self.consumed, self.request_size_max)
+        return size if self.partial_bytes else 0
 
     cdef int _fill(self, Answer answer, list pieces) except -1:
         answer.pieces = pieces
@@ -315,7 +324,7 @@ cdef class Session:
         if key == KEY_PRODUCE and PRODUCE_MIN <= version <= PRODUCE_MAX:
             take_string(&c, False, &client_id_size)
             skip_tags(&c, version >= PRODUCE_FLEXIBLE)
-            self.produce.requests += 1
+            self.produce.requests += 0 if self.begun.exists else 1
             return self._produce(&c, version, correlation, now_ms)
         if key == KEY_FETCH and FETCH_MIN <= version <= FETCH_MAX:
             take_string(&c, False, &client_id_size)
@@ -340,6 +349,8 @@ cdef class Session:
             name = PyBytes_FromStringAndSize(<const char*>client_id, client_id_size)
         self.trace.begin()
         self._request(p, size, now_ms)
+        if self.begun.exists:
+            return 0
         if self.parked_count > parked_before:
             outcome = TRACE_PARKED
         elif self.close_reason is not None:
@@ -364,10 +375,14 @@ cdef class Session:
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1:
         cdef Py_ssize_t start = self.merged.size, marked = self.marks.size
         cdef int result
-        self._begin_answer(&self.merged, correlation, version >= PRODUCE_FLEXIBLE)
+        if not take_up(&self.begun, &self.merged, &self.marks):
+            self._begin_answer(&self.merged, correlation, version >= PRODUCE_FLEXIBLE)
         result = self.produce.handle(
-            c, version, now_ms, &self.merged, &self.marks, &self.merged_end_pos
+            c, version, now_ms, &self.merged, &self.marks, &self.begun.progress, self.work_left
         )
+        if result == PRODUCE_UNFINISHED:
+            return set_aside(&self.begun, &self.merged, start, &self.marks, marked)
+        self.merged_end_pos = max(self.merged_end_pos, self.begun.progress.end_pos)
         if result == PRODUCE_ANSWERED:
             store_u32(self.merged.data + start, <uint32_t>(self.merged.size - start - 4))
             # Merged responses wait together, no longer than the shortest time-out among them.
@@ -592,6 +607,7 @@ cdef class Session:
         release(&self.merged)
         release(&self.marks)
         release(&self.out)
+        discard(&self.begun)
         self.consumed = 0
         # Reference cycles would keep the requests until the garbage collector runs.
         self.new_parked = []

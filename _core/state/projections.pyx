@@ -336,7 +336,7 @@ cdef class Projections:
             self.accepted_records += h.record_count
             if h.visible_size:
                 self._apply_records(partition, h)
-            if h.producer_id >= 0:
+            if h.producer_id >= 0 and h.first_sequence >= 0:
                 self._apply_producer(partition, h)
             if h.timer_count or h.cancel_count:
                 self._apply_timers(partition, h, p)

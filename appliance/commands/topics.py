@@ -43,9 +43,9 @@ app = usage.Group(
 
 @app.command("list")
 def list_topics(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
-    """List all topics, with the number of records that can be read."""
+    """List all topics but Kafka's internal one, with the number of records that can be read."""
     with kafka_client.admin_client(bootstrap) as client:
-        topics = client.describe_topics(None)
+        topics = [each for each in client.describe_topics(None) if not each["is_internal"]]
         counts = _record_counts(client, topics)
     found = [
         {

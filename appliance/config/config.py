@@ -90,6 +90,25 @@ class Config(
         _check_counts(self)
         _check_disk(self)
 
+    @property
+    def request_size_limit_bytes(self) -> int:
+        """The largest request: what is allowed, and fits into the memory for all of them."""
+        return min(self.request_size_max_bytes, self.inflight_max_bytes)
+
+    @property
+    def topic_batch_size_max_bytes(self) -> int:
+        """The largest batch that a topic can allow: what a request and a segment hold."""
+        overhead = _topic_frames_size(self)
+        return min(
+            self.request_size_limit_bytes - REQUEST_OVERHEAD_BYTES,
+            (self.segment_size_bytes - overhead) // FRAME_GROWTH,
+        )
+
+
+def _topic_frames_size(config: Config) -> int:
+    states = config.partition_count_max_per_topic * PARTITION_STATE_SIZE_MAX_BYTES
+    return TOPIC_FRAME_SIZE_MAX_BYTES + states
+
 
 def settings() -> dict[str, Setting]:
     """Return the setting of each field of `Config`, by name, in order."""
@@ -146,14 +165,11 @@ def _check_flush(config: Config) -> None:
 
 
 def _check_sizes(config: Config) -> None:
-    _at_most(config, "header_size_max_bytes", "record_size_max_bytes")
-    _at_most(config, "record_size_max_bytes", "decompressed_size_max_bytes")
     _at_most(config, "batch_size_max_bytes", "decompressed_size_max_bytes")
     _at_most(config, "decompressed_size_max_bytes", "request_decompressed_size_max_bytes")
-    _at_most(config, "request_size_max_bytes", "inflight_max_bytes")
     _check(
-        config.batch_size_max_bytes + REQUEST_OVERHEAD_BYTES <= config.request_size_max_bytes,
-        f"network.request_size_max_bytes = {config.request_size_max_bytes} has no room for a "
+        config.batch_size_max_bytes + REQUEST_OVERHEAD_BYTES <= config.request_size_limit_bytes,
+        f"{_request_limit_name(config)} = {config.request_size_limit_bytes} has no room for a "
         f"batch: it must be at least limits.batch_size_max_bytes = {config.batch_size_max_bytes} "
         f"plus {REQUEST_OVERHEAD_BYTES}",
     )
@@ -163,8 +179,7 @@ def _check_sizes(config: Config) -> None:
         f"store.segment_size_bytes = {size} is not a multiple of {PAGE_SIZE_BYTES}",
     )
     largest = max(config.decompressed_size_max_bytes, config.delivery_batch_max_bytes)
-    states = config.partition_count_max_per_topic * PARTITION_STATE_SIZE_MAX_BYTES
-    needed = FRAME_GROWTH * largest + TOPIC_FRAME_SIZE_MAX_BYTES + states
+    needed = FRAME_GROWTH * largest + _topic_frames_size(config)
     _check(
         size >= needed,
         f"store.segment_size_bytes = {size} cannot hold the largest frame: it must be at least "
@@ -179,6 +194,13 @@ def _check_sizes(config: Config) -> None:
         f"store.segment_size_bytes = {size} cannot hold the largest group: it must be at least "
         f"{FRAME_GROWTH} times groups.size_max_bytes = {groups}",
     )
+
+
+def _request_limit_name(config: Config) -> str:
+    name = "request_size_max_bytes"
+    if config.inflight_max_bytes < config.request_size_max_bytes:
+        name = "inflight_max_bytes"
+    return settings()[name].key
 
 
 def _check_counts(config: Config) -> None:

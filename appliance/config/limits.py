@@ -23,23 +23,28 @@ class LimitSettings:
         "One record batch, decompressed to read its delay headers.",
     )
     request_decompressed_size_max_bytes: int = number(
-        64 * MIB,
+        GIB,
         "limits.request_decompressed_size_max_bytes",
         (KIB, GIB),
-        "All record batches of one Produce request: other requests wait while it is decompressed.",
+        "All record batches of one Produce request, decompressed; clients send those beyond it "
+        "again. Other requests do not wait for it.",
     )
     record_size_max_bytes: int = number(
-        4 * MIB,
+        64 * MIB,
         "limits.record_size_max_bytes",
         (256, 256 * MIB),
         "One record, decompressed, including its headers.",
     )
     header_count_max: int = number(
-        1_000, "limits.header_count_max", (1, 100_000), "Headers of one record.", unit="headers"
+        1_000_000,
+        "limits.header_count_max",
+        (1, 100_000_000),
+        "Headers of one record; Kafka has no such limit.",
+        unit="headers",
     )
     header_size_max_bytes: int = number(
-        64 * KIB,
+        64 * MIB,
         "limits.header_size_max_bytes",
         (64, 100 * MIB),
-        "All headers of one record.",
+        "All headers of one record; Kafka has no such limit.",
     )

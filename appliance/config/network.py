@@ -82,15 +82,16 @@ class NetworkSettings:
         256 * MIB,
         "network.inflight_max_bytes",
         (KIB, 1024 * GIB),
-        "Memory for requests and answers of all connections. Beyond it, large requests are read "
-        "one at a time, and connections that do not read their answers are closed.",
+        "Memory for requests and answers of all connections. Requests beyond 1 MiB wait until "
+        "there is room for all of them. Beyond the limit, others are read one at a time, and "
+        "connections that do not read their answers are closed.",
     )
     request_size_max_bytes: int = number(
-        32 * MIB,
+        100 * MIB,
         "network.request_size_max_bytes",
         (4 * KIB, 100 * MIB),
-        "A larger request closes its connection before memory is allocated for it. "
-        "Kafka's limit is 100 MiB.",
+        "A larger request closes its connection before memory is allocated for it; Kafka's "
+        "socket.request.max.bytes. Not more than `inflight_max_bytes`.",
     )
     fetch_size_max_bytes: int = number(
         55 * MIB,

@@ -17,6 +17,7 @@ from appliance.store.state.group_frames import (
     GROUP_DELETED,
     OFFSET_COMMITTED,
     OFFSET_DELETED,
+    STATE_EMPTY,
     GroupFrame,
     OffsetEntry,
     encode_group,
@@ -78,6 +79,8 @@ class GroupStore:
         self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
         self._counts: dict[int, dict[str, int]] = {}
         """By topic id and group: the number of partitions with offsets."""
+        self._occupied: set[str] = set()
+        """Groups that got members since the log says that they are empty."""
         self._shared: set[str] = set()
         """Groups whose offsets a capture shares: a change makes a copy first."""
 
@@ -164,6 +167,18 @@ class GroupStore:
             self._gathered_size = 0
             self._log.end()
 
+    def note_members(self, group: str) -> None:
+        """Note that a group has members, before the log says so.
+
+        Its offsets do not expire until `save_group` says that it is empty again.
+        """
+        self._occupied.add(group)
+
+    def is_empty(self, group: str) -> bool:
+        """Return whether a group has no members, as far as the log and `note_members` say."""
+        frame = self._groups.get(group)
+        return group not in self._occupied and (frame is None or frame.state == STATE_EMPTY)
+
     def save_group(self, frame: GroupFrame) -> None:
         """Store the current state of a group, or delete it with its offsets.
 
@@ -178,6 +193,8 @@ class GroupStore:
         self._check_room(len(payload))
         self._log.append(KIND_GROUP, payload)
         self.apply_group(frame)
+        if frame.op == GROUP_DELETED or frame.state == STATE_EMPTY:
+            self._occupied.discard(frame.group)
         self._log.end()
 
     def _state_pos(self, frame: GroupFrame) -> int:
@@ -185,6 +202,8 @@ class GroupStore:
         if frame.state_ms == 0:
             return 0
         known = self._groups.get(frame.group)
+        if frame.group in self._occupied:
+            known = None  # it became empty again, whatever the clock says
         if known is not None and (known.state, known.state_ms) == (frame.state, frame.state_ms):
             return known.state_pos
         return self._log.end_pos()
@@ -222,6 +241,8 @@ class GroupStore:
             if entry.op == OFFSET_DELETED:
                 self._forget_offset(entry.group, key)
                 continue
+            if entry.producer_id >= 0:
+                continue  # it counts from the commit of its transaction, and here are none
             offsets = self._own_offsets(entry.group)
             known = offsets.get(key)
             if known is None:

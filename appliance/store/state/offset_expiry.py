@@ -18,7 +18,6 @@ from typing import Final
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import (
     OFFSET_DELETED,
-    STATE_EMPTY,
     GroupFrame,
     OffsetEntry,
 )
@@ -92,12 +91,11 @@ class OffsetExpiry:
     def _is_over(
         self, entry: OffsetEntry, cut_pos: int, position_before: Callable[[int], int]
     ) -> bool:
-        group = self._groups.groups.get(entry.group)
-        if group is not None and group.state != STATE_EMPTY:
+        if not self._groups.is_empty(entry.group):
             return False
         if entry.retention_ms >= 0:
             return entry.commit_pos < position_before(entry.retention_ms)
-        return _idle_since_pos(group, entry) < cut_pos
+        return _idle_since_pos(self._groups.groups.get(entry.group), entry) < cut_pos
 
 
 def _idle_since_pos(group: GroupFrame | None, entry: OffsetEntry) -> int:

@@ -11,6 +11,7 @@ Behaviour:
 - There are no storage tiers: -4 (v8+), the earliest local offset, means earliest; for -5 (v9+), the
   latest offset in the remote tier, nothing is found. Other negative times, and these in older
   versions, get UNSUPPORTED_VERSION.
+- The internal topic has no records: its first and next offset are 0.
 - A search by time reads frames. A thread reads cold frames and unpacks batches; damaged frames are
   skipped. A search that needs too many reads gets KAFKA_STORAGE_ERROR.
 - A partition that is named more than once gets INVALID_REQUEST.
@@ -25,9 +26,10 @@ Layer 4; does no I/O.
 from collections import Counter
 from typing import Final
 
-from _core.queue.partition import Topic
+from _core.queue.partition import Partition
 from appliance.offset_search import OffsetSearch
 from compat.kafka.cold_search import ColdSearch
+from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
@@ -83,17 +85,17 @@ def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[
         name, each = item
         if named[name, each["partition_index"]] > 1:
             return {"error_code": ErrorCode.invalid_request}
-        return _answer(node, search, version, node.broker.topics.find(name), each)
+        return _answer(node, search, version, name, each)
 
     return ColdSearch(node, asked, answer, respond).deferred
 
 
-def _answer(
-    node: Node, search: OffsetSearch, version: int, topic: Topic | None, asked: Fields
-) -> Fields:
+def _answer(node: Node, search: OffsetSearch, version: int, name: str, asked: Fields) -> Fields:
     """Return the fields that differ from "nothing found"."""
     index: int = asked["partition_index"]
-    if topic is None or not 0 <= index < len(topic.partitions):
+    topic = node.broker.topics.find(name)
+    is_internal = topic is None and is_internal_partition(name, index)
+    if not is_internal and (topic is None or not 0 <= index < len(topic.partitions)):
         return {"error_code": ErrorCode.unknown_topic_or_partition}
     epoch = node.broker.epoch
     client_epoch: int = asked.get("current_leader_epoch", _NO_EPOCH)
@@ -104,15 +106,21 @@ def _answer(
     timestamp: int = asked["timestamp"]
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
         return {"error_code": ErrorCode.unsupported_version}
-    found = _find(search, topic, index, timestamp)
+    found = _find(None if topic is None else topic.partitions[index], search, timestamp)
     if found is None:
         return {}
     return {"offset": found[0], "timestamp": found[1], "leader_epoch": epoch}
 
 
-def _find(search: OffsetSearch, topic: Topic, index: int, timestamp: int) -> tuple[int, int] | None:
-    """Return offset and timestamp; the timestamp is -1 for earliest and latest."""
-    partition = topic.partitions[index]
+def _find(
+    partition: Partition | None, search: OffsetSearch, timestamp: int
+) -> tuple[int, int] | None:
+    """Return offset and timestamp; the timestamp is -1 for earliest and latest.
+
+    The internal topic has no partition, and is empty.
+    """
+    if partition is None:
+        return (0, -1) if timestamp in (_LATEST, _EARLIEST, _EARLIEST_LOCAL) else None
     if timestamp >= 0:
         return search.find(partition, timestamp)
     if timestamp == _LATEST:

@@ -8,6 +8,8 @@ Behaviour:
 - A missing topic is created with the broker's default partition count if the broker's settings and
   the request allow it (v0-3 always do); the response has it already. Otherwise it gets
   UNKNOWN_TOPIC_OR_PARTITION. An invalid name gets INVALID_TOPIC_EXCEPTION.
+- The internal topic `__consumer_offsets` is always listed, with one partition; a request by its
+  name or id gets it too. Committed offsets are not stored there.
 - Topic ids (v10+) are real. A request by id (v12) never creates a topic: UNKNOWN_TOPIC_ID.
 
 Deviations:
@@ -27,6 +29,12 @@ from uuid import UUID
 
 from _core.queue.partition import Topic
 from appliance.errors import RemoteProtocolError, RequestError
+from compat.kafka.configs.internal_topic import (
+    INTERNAL_TOPIC,
+    PARTITION_COUNT,
+    internal_topic_id,
+    is_internal_topic_id,
+)
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_name
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
@@ -46,6 +54,7 @@ def metadata(node: Node, version: int, request: Fields) -> Fields:
     topics: list[Fields | bytes]
     if asked is None or (not asked and version < _FIRST_VERSION_WITH_EMPTY_AS_NONE):
         topics = [_describe(node, version, topic) for topic in broker.topics.all()]
+        topics.append(_describe_internal(node, version))
     else:
         may_create = broker.config.auto_create_topics and request.get(
             "allow_auto_topic_creation", True
@@ -75,6 +84,8 @@ def _read_wanted(item: Fields, version: int) -> str | UUID:
 
 def _answer_by_id(node: Node, version: int, topic_id: UUID) -> Fields | bytes:
     topic = node.broker.topics.find_by_uuid(topic_id)
+    if topic is None and is_internal_topic_id(topic_id, node.broker.cluster_id):
+        return _describe_internal(node, version)
     if topic is None:
         return _refuse(ErrorCode.unknown_topic_id, None, topic_id)
     return _describe(node, version, topic)
@@ -83,6 +94,8 @@ def _answer_by_id(node: Node, version: int, topic_id: UUID) -> Fields | bytes:
 def _answer_by_name(node: Node, version: int, name: str, may_create: bool) -> Fields | bytes:
     broker = node.broker
     topic = broker.topics.find(name)
+    if topic is None and name == INTERNAL_TOPIC:
+        return _describe_internal(node, version)
     if topic is None:
         try:
             check_topic_name(name)
@@ -99,25 +112,39 @@ def _refuse(error_code: int, name: str | None, topic_id: UUID | None) -> Fields:
 
 
 def _describe(node: Node, version: int, topic: Topic) -> bytes:
+    is_internal = topic.name in RESERVED_TOPIC_NAMES
+    return _encode(
+        node,
+        version,
+        {"name": topic.name, "topic_id": topic.uuid, "is_internal": is_internal},
+        partition_count=len(topic.partitions),
+    )
+
+
+def _describe_internal(node: Node, version: int) -> bytes:
+    topic_id = internal_topic_id(node.broker.cluster_id)
+    return _encode(
+        node,
+        version,
+        {"name": INTERNAL_TOPIC, "topic_id": topic_id, "is_internal": True},
+        partition_count=PARTITION_COUNT,
+    )
+
+
+def _encode(node: Node, version: int, topic: Fields, *, partition_count: int) -> bytes:
     broker = node.broker
     first = _encode_partition(version, broker.node_id, broker.epoch)
     # Partitions differ only in their index, which follows the int16 error code in every version.
     # A topic may have a thousand, and every client requests them repeatedly.
     head, tail = first[:2], first[6:]
     partitions = [
-        b"".join((head, struct.pack(">i", partition.index), tail)) for partition in topic.partitions
+        b"".join((head, struct.pack(">i", index), tail)) for index in range(partition_count)
     ]
     return messages.encode_response_item(
         _KEY,
         version,
         "topics",
-        {
-            "error_code": ErrorCode.none,
-            "name": topic.name,
-            "topic_id": topic.uuid,
-            "is_internal": topic.name in RESERVED_TOPIC_NAMES,
-            "partitions": partitions,
-        },
+        topic | {"error_code": ErrorCode.none, "partitions": partitions},
     )
 
 

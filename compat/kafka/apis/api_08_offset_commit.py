@@ -6,6 +6,7 @@ Behaviour:
   REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID. If the group accepts the commit, partitions with too
   much metadata (`groups.offset_metadata_size_max_bytes`) get OFFSET_METADATA_TOO_LARGE, and the
   others are committed.
+- The internal topic gets TOPIC_AUTHORIZATION_FAILED.
 - Without a member id and a generation (an admin tool, or a consumer that assigns its own
   partitions) the group must have no members. The commit creates a missing group.
 - Offset, leader epoch and metadata are stored unchanged; null metadata is stored as empty.
@@ -30,6 +31,7 @@ from typing import Final
 from _core.queue.partition import Topic
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
+from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.groups.offset_rules import commit_code_of
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
@@ -53,6 +55,8 @@ def offset_commit(node: Node, version: int, request: Fields) -> Fields:
             answers.append(answer)
             if topic is not None and 0 <= index < len(topic.partitions):
                 found.append((topic, partition, answer))
+            elif is_internal_partition(asked["name"], index):
+                answer["error_code"] = ErrorCode.topic_authorization_failed
             else:
                 answer["error_code"] = ErrorCode.unknown_topic_or_partition
         topics.append({"name": asked["name"], "partitions": answers})

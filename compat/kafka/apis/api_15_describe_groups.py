@@ -39,7 +39,7 @@ def _describe(node: Node, version: int, group_id: str) -> Fields:
         is_saved = version >= _FIRST_VERSION_WITH_NOT_FOUND
         return {
             "error_code": ErrorCode.group_id_not_found if is_saved else ErrorCode.none,
-            "error_message": f"there is no group {shown(group_id)}" if is_saved else None,
+            "error_message": f"Group {shown(group_id)[1:-1]} not found." if is_saved else None,
             "group_id": group_id,
             "group_state": GroupState.DEAD.value,
             "protocol_type": "",

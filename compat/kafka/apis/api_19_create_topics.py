@@ -10,6 +10,7 @@ Behaviour:
   factor must then be -1, otherwise INVALID_REQUEST.
 - Settings: see compat.kafka.configs.topic_settings. A refused setting gets INVALID_CONFIG with a
   message.
+- The internal topic exists: TOPIC_ALREADY_EXISTS.
 - The response (v5+) has all settings of the new topic; those that clients can choose are not
   read-only.
 - The topic exists and is usable when the response is sent; the response waits for the flush.
@@ -27,7 +28,8 @@ Layer 4; does no I/O.
 from functools import partial
 from typing import Final
 
-from appliance.errors import InvalidRequestError
+from appliance.errors import InvalidRequestError, TopicExistsError
+from compat.kafka.configs.internal_topic import INTERNAL_TOPIC
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.configs.topic_settings import check_topic_settings, list_topic_settings
 from compat.kafka.node import Node
@@ -50,6 +52,8 @@ def _create_topic(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields
     """Create or check one topic. Raises RequestError."""
     broker = node.broker
     name: str = asked["name"]
+    if name == INTERNAL_TOPIC:
+        raise TopicExistsError(f"Topic '{name}' already exists.")
     check_topic_name(name)
     partition_count = _read_partition_count(node, asked)
     settings = check_topic_settings(

@@ -20,6 +20,13 @@ from uuid import UUID
 
 from _core.queue.partition import Topic
 from appliance.errors import InvalidRequestError, InvalidTopicError, RequestError, UnknownTopicError
+from appliance.topics import NO_SUCH_TOPIC
+from compat.kafka.configs.entries import shown
+from compat.kafka.configs.internal_topic import (
+    INTERNAL_TOPIC,
+    check_changeable,
+    is_internal_topic_id,
+)
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
@@ -42,7 +49,7 @@ def delete_topics(node: Node, version: int, request: Fields) -> Fields:
         result: Fields = {"name": name, "topic_id": topic_id, "error_message": None}
         try:
             result["error_code"] = ErrorCode.none
-            deleted = _check(name, topic_id, topic, counts)
+            deleted = _check(name, topic_id, topic, counts, node.broker.cluster_id)
             node.broker.topics.delete(deleted.name)
             result["name"], result["topic_id"] = deleted.name, deleted.uuid
         except RequestError as error:
@@ -58,16 +65,25 @@ def _find(node: Node, name: str | None, topic_id: UUID | None) -> Topic | None:
 
 
 def _check(
-    name: str | None, topic_id: UUID | None, topic: Topic | None, counts: Counter[str]
+    name: str | None,
+    topic_id: UUID | None,
+    topic: Topic | None,
+    counts: Counter[str],
+    cluster_id: str,
 ) -> Topic:
     if (name is None) == (topic_id is None):
         raise InvalidRequestError("a topic needs either a name or an id, not both")
     if topic is None:
+        is_internal = topic_id is not None and is_internal_topic_id(topic_id, cluster_id)
+        check_changeable(INTERNAL_TOPIC if is_internal else name or "", "deleted")
         if name is None:
-            raise CodedError(ErrorCode.unknown_topic_id, "there is no topic with this id")
-        raise UnknownTopicError("there is no topic with this name")
+            raise CodedError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
+        raise UnknownTopicError(f"{NO_SUCH_TOPIC} There is no topic {shown(name)}")
     if counts[topic.name] > 1:
         raise InvalidRequestError("the request names this topic more than once: name it once")
     if topic.name in RESERVED_TOPIC_NAMES:
-        raise InvalidTopicError("this topic is internal and cannot be deleted")
+        raise InvalidTopicError(
+            "The request attempted to perform an operation on an invalid topic: "
+            "this topic is internal and cannot be deleted"
+        )
     return topic

@@ -7,6 +7,7 @@ Behaviour:
 - An offset above the high watermark or below -1 gets OFFSET_OUT_OF_RANGE, a missing partition
   UNKNOWN_TOPIC_OR_PARTITION. Each partition is answered once, with its own error code; if a request
   names it more than once, the highest offset applies.
+- The internal topic gets INVALID_TOPIC_EXCEPTION.
 - Pending delayed records are not affected: they have no offset yet. Deleted records stay in the log
   until their segment is removed, but are never returned.
 
@@ -20,6 +21,7 @@ from typing import Final
 
 from _core.queue.partition import Topic
 from appliance.errors import RequestError, UnknownTopicError
+from compat.kafka.configs.internal_topic import check_changeable
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields, handles
@@ -39,18 +41,20 @@ def delete_records(node: Node, version: int, request: Fields) -> Fields:
             partitions.setdefault(partition["partition_index"], []).append(partition["offset"])
     return {
         "topics": [
-            {"name": name, "partitions": _delete(node, node.broker.topics.find(name), partitions)}
+            {"name": name, "partitions": _delete(node, name, partitions)}
             for name, partitions in by_name.items()
         ]
     }
 
 
-def _delete(node: Node, topic: Topic | None, asked: dict[int, list[int]]) -> list[Fields]:
+def _delete(node: Node, name: str, asked: dict[int, list[int]]) -> list[Fields]:
     """Delete records of one topic; return the answers for its partitions."""
+    topic = node.broker.topics.find(name)
     errors: dict[int, int] = {}
     offsets: dict[int, int] = {}
     for index, wanted in asked.items():
         try:
+            check_changeable(name, "emptied")
             offsets[index] = max(_read_offset(topic, index, offset) for offset in wanted)
         except RequestError as error:
             errors[index] = code_of(error)

@@ -7,7 +7,8 @@ Behaviour:
 - The epoch in the response is the latest one in the log that is not above the requested epoch, or
   the requested epoch if all in the log are later. A future epoch gets -1 and -1, without an error.
 - If the client's own epoch is older than the broker's: FENCED_LEADER_EPOCH; if newer:
-  UNKNOWN_LEADER_EPOCH. A missing partition gets UNKNOWN_TOPIC_OR_PARTITION.
+  UNKNOWN_LEADER_EPOCH. A missing partition gets UNKNOWN_TOPIC_OR_PARTITION, the internal topic
+  TOPIC_AUTHORIZATION_FAILED.
 - The search reads frames. A thread reads cold frames. A search that needs too many reads gets
   KAFKA_STORAGE_ERROR.
 
@@ -25,6 +26,7 @@ from typing import Final
 from _core.queue.partition import Topic
 from appliance.offset_search import OffsetSearch
 from compat.kafka.cold_search import ColdSearch
+from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
@@ -37,7 +39,7 @@ _NO_EPOCH: Final = -1
 def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
     """Return the end of an epoch in each requested partition."""
     asked = [
-        (node.broker.topics.find(topic["topic"]), partition)
+        (topic["topic"], node.broker.topics.find(topic["topic"]), partition)
         for topic in request["topics"]
         for partition in topic["partitions"]
     ]
@@ -58,9 +60,13 @@ def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> Deferr
     ).deferred
 
 
-def _answer(node: Node, search: OffsetSearch, topic: Topic | None, asked: Fields) -> Fields:
+def _answer(
+    node: Node, search: OffsetSearch, name: str, topic: Topic | None, asked: Fields
+) -> Fields:
     """Return the fields that differ from "unknown"."""
     index: int = asked["partition"]
+    if topic is None and is_internal_partition(name, index):
+        return {"error_code": ErrorCode.topic_authorization_failed}
     if topic is None or not 0 <= index < len(topic.partitions):
         return {"error_code": ErrorCode.unknown_topic_or_partition}
     client_epoch: int = asked["current_leader_epoch"]

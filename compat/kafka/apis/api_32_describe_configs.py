@@ -3,7 +3,7 @@
 Behaviour:
 - Topics: every setting that has a value here. A limit that the topic does not lower is the broker's
   (compat.kafka.configs.topic_settings). A missing topic gets UNKNOWN_TOPIC_OR_PARTITION, an invalid
-  name INVALID_TOPIC_EXCEPTION.
+  name INVALID_TOPIC_EXCEPTION. The internal topic has the defaults.
 - The broker, by its id or "": every setting by latermq's name, and the Kafka settings that tools
   look for (compat.kafka.configs.broker_settings); all are read-only. Another id gets
   INVALID_REQUEST.
@@ -25,6 +25,7 @@ from typing import Final
 
 from compat.kafka.configs.broker_settings import list_broker_settings
 from compat.kafka.configs.entries import ConfigEntry, ResourceType
+from compat.kafka.configs.internal_topic import INTERNAL_TOPIC
 from compat.kafka.configs.resources import NAME_FIELDS, check_broker, find_topic
 from compat.kafka.configs.topic_settings import list_topic_settings
 from compat.kafka.node import Node
@@ -71,7 +72,7 @@ class _Describer:
         if kind != ResourceType.TOPIC:
             check_broker(self._node, kind, name)
             return self._encode_chosen(list_broker_settings(self._node), keys)
-        settings = find_topic(self._node, name).settings
+        settings = {} if name == INTERNAL_TOPIC else find_topic(self._node, name).settings
         key = frozenset(settings.items()), keys
         if key not in self._topics:
             entries = list_topic_settings(settings, self._node.broker.config)

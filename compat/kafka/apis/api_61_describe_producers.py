@@ -4,8 +4,8 @@ Behaviour:
 - Returns the known idempotent producers of each partition: id, epoch, last sequence, and the time
   at which the last batch was stored. A producer expires after producers.id_expiry_ms without a
   batch.
-- A missing partition gets UNKNOWN_TOPIC_OR_PARTITION. A partition that is named more than once is
-  answered once.
+- A missing partition gets UNKNOWN_TOPIC_OR_PARTITION. The internal topic has no producers. A
+  partition that is named more than once is answered once.
 
 Deviations:
 - There are no transactions yet: the coordinator's epoch and the start offset are -1.
@@ -17,6 +17,8 @@ Layer 4; does no I/O.
 from typing import Final
 
 from _core.queue.partition import Topic
+from appliance.topics import NO_SUCH_TOPIC
+from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
@@ -33,17 +35,19 @@ def describe_producers(node: Node, version: int, request: Fields) -> Fields:
     topics = []
     for name, indexes in by_name.items():
         topic = node.broker.topics.find(name)
-        partitions = [_describe(topic, index) for index in indexes]
+        partitions = [_describe(name, topic, index) for index in indexes]
         topics.append({"name": name, "partitions": partitions})
     return {"topics": topics}
 
 
-def _describe(topic: Topic | None, index: int) -> Fields:
+def _describe(name: str, topic: Topic | None, index: int) -> Fields:
+    if topic is None and is_internal_partition(name, index):
+        return {"partition_index": index, "error_code": ErrorCode.none, "active_producers": ()}
     if topic is None or not 0 <= index < len(topic.partitions):
         return {
             "partition_index": index,
             "error_code": ErrorCode.unknown_topic_or_partition,
-            "error_message": "there is no such partition",
+            "error_message": NO_SUCH_TOPIC,
             "active_producers": (),
         }
     return {

@@ -7,7 +7,9 @@ from typing import Final
 
 from _core.queue.partition import Topic
 from appliance.errors import InvalidRequestError, UnknownTopicError
+from appliance.topics import NO_SUCH_TOPIC
 from compat.kafka.configs.entries import ResourceType, shown
+from compat.kafka.configs.internal_topic import check_changeable
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.node import Node
 
@@ -27,12 +29,13 @@ def find_topic(node: Node, name: str) -> Topic:
 
     Raises:
         UnknownTopicError: the topic does not exist.
-        InvalidTopicError: the name is not a valid topic name.
+        InvalidTopicError: the name is not a valid topic name, or that of the internal topic.
     """
     topic = node.broker.topics.find(name)
     if topic is None:
+        check_changeable(name, "changed")
         check_topic_name(name)
-        raise UnknownTopicError(f"there is no topic {name}")
+        raise UnknownTopicError(f"{NO_SUCH_TOPIC} There is no topic {name}")
     return topic
 
 

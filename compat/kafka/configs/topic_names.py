@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from appliance.errors import InvalidTopicError
+from compat.kafka.configs.entries import shown
 
 TOPIC_NAME_SIZE_MAX: Final = 249
 """Kafka's limit: a file name of 255 bytes minus a partition suffix. Topic names are directory names
@@ -21,24 +22,30 @@ _ALLOWED: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 def check_topic_name(name: str) -> None:
     """Check the name of a topic that a client wants to create.
 
+    The messages are those of Kafka's `Topic.validate`: tools match on them.
+
     Raises:
         InvalidTopicError: the message says what is wrong.
     """
     if not name:
         raise InvalidTopicError(
-            f"the topic name is empty: use 1 to {TOPIC_NAME_SIZE_MAX} characters"
+            "Topic name is invalid: the empty string is not allowed: "
+            f"use 1 to {TOPIC_NAME_SIZE_MAX} characters"
         )
     if len(name) > TOPIC_NAME_SIZE_MAX:
         raise InvalidTopicError(
-            f"the topic name has {len(name)} characters: use at most {TOPIC_NAME_SIZE_MAX}"
+            f"Topic name is invalid: the length of {shown(name)} is longer than the max allowed "
+            f"length {TOPIC_NAME_SIZE_MAX}"
         )
     if name in (".", ".."):
-        raise InvalidTopicError(f"the topic name {name!r} is not allowed: use another name")
+        raise InvalidTopicError(f"Topic name is invalid: {name!r} is not allowed: use another name")
     if not _ALLOWED.fullmatch(name):
         raise InvalidTopicError(
-            f"the topic name {name!r} has invalid characters: use only a-z A-Z 0-9 . _ -"
+            f"Topic name is invalid: {shown(name)} contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
         )
     if name in RESERVED_TOPIC_NAMES:
         raise InvalidTopicError(
-            f"the topic name {name!r} is reserved for the broker: use another name"
+            "The request attempted to perform an operation on an invalid topic: "
+            f"{name} is reserved for the broker, use another name"
         )

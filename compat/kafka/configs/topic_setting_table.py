@@ -6,6 +6,7 @@ Layer 3; does no I/O.
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from appliance.config.config import Config
 from compat.kafka.configs.entries import ConfigType
 
 INT_MAX: Final = (1 << 31) - 1
@@ -25,7 +26,9 @@ class TopicSetting:
         note: its effect here, for docs/KAFKA.md and DescribeConfigs.
         values: the allowed values, the default first; a single value cannot be changed yet. Empty
             if no value is accepted, or if the value is a number.
-        limit: for a number from 0 up, the field of Config with its maximum and default.
+        limit: for a number from 0 up, the field of Config with its default, and its maximum unless
+            there is a `ceiling`.
+        ceiling: the attribute of Config with its maximum.
         bounds: for any other number, its least and greatest value.
         default: of a number with bounds: the field of Config that has it, or the value itself.
     """
@@ -35,8 +38,16 @@ class TopicSetting:
     note: str
     values: tuple[str, ...] = ()
     limit: Literal["batch_size_max_bytes", "delay_max_ms"] | None = None
+    ceiling: Literal["topic_batch_size_max_bytes"] | None = None
     bounds: tuple[int, int] | None = None
     default: Literal["retention_time_ms", "retention_size_bytes"] | int = 0
+
+    def maximum(self, config: Config) -> int:
+        """Return the largest value of a number from 0 up."""
+        attribute = self.ceiling or self.limit
+        assert attribute is not None
+        value: int = getattr(config, attribute)
+        return value
 
     @property
     def is_supported(self) -> bool:
@@ -55,6 +66,7 @@ _CHOSEN: Final = (
         _INT,
         "maximum size of one record batch as it is sent, bytes",
         limit="batch_size_max_bytes",
+        ceiling="topic_batch_size_max_bytes",
     ),
     TopicSetting(
         "message.timestamp.type",

@@ -53,7 +53,8 @@ def check_topic_settings(settings: Mapping[str, str | None], config: Config) -> 
 
     Args:
         settings: as a client gave them.
-        config: the broker's; a topic can lower its limits but not raise them.
+        config: the broker's. A topic can lower its limits; it can raise only that of a batch, to
+            what a request and a segment hold.
 
     Returns:
         The settings to keep with the topic.
@@ -73,8 +74,8 @@ def read_topic_policy(settings: Mapping[str, str], config: Config) -> TopicPolic
         config: the broker's current one; a limit that was lowered since then applies.
     """
 
-    def number(name: str, limit: int) -> int:
-        return min(int(settings.get(name, limit)), limit)
+    def number(name: str, default: int) -> int:
+        return min(int(settings.get(name, default)), _BY_NAME[name].maximum(config))
 
     return TopicPolicy(
         batch_size_max_bytes=number("max.message.bytes", config.batch_size_max_bytes),
@@ -110,7 +111,7 @@ def _synonyms(setting: TopicSetting, given: str | None, config: Config) -> list[
         found = broker_synonyms(setting.limit, config)
         if given is not None:
             # A broker limit that was lowered since then applies.
-            value = str(min(int(given), getattr(config, setting.limit)))
+            value = str(min(int(given), setting.maximum(config)))
             found.insert(0, Synonym(setting.name, value, ConfigSource.TOPIC))
     elif setting.bounds is not None:
         if isinstance(setting.default, str):
@@ -143,7 +144,7 @@ def _check_value(name: str, value: str | None, config: Config) -> str:
     if value is None:
         raise InvalidSettingError(f"{name} has no value: give one")
     if setting.limit is not None:
-        return _check_number(name, value, setting.limit, getattr(config, setting.limit))
+        return _check_number(setting, value, config)
     if setting.bounds is not None:
         return _check_bounds(name, value, *setting.bounds)
     if value in setting.values:
@@ -158,16 +159,17 @@ def _check_value(name: str, value: str | None, config: Config) -> str:
     )
 
 
-def _check_number(name: str, value: str, limit_name: str, limit: int) -> str:
+def _check_number(setting: TopicSetting, value: str, config: Config) -> str:
+    name, limit = setting.name, setting.maximum(config)
     if not _DIGITS.fullmatch(value):
         raise InvalidSettingError(
             f"{name}={shown(value)} is invalid: use a whole number from 0 to {limit}"
         )
     if int(value) > limit:
-        raise InvalidSettingError(
-            f"{name}={value} is above {config_settings()[limit_name].key} of the broker: use at "
-            f"most {limit}"
-        )
+        holder = "what a request and a segment of the broker hold"
+        if setting.ceiling is None and setting.limit is not None:
+            holder = f"{config_settings()[setting.limit].key} of the broker"
+        raise InvalidSettingError(f"{name}={value} is above {holder}: use at most {limit}")
     return str(int(value))
 
 

@@ -212,6 +212,8 @@ class Rebalancer:
         self.log_transition(group, group.state, state, reason, member)
         group.state = state
         group.state_ms = self._clock.wall_ms()
+        if state is not GroupState.EMPTY:
+            self._store.note_members(group.group_id)
 
     def log_transition(
         self,

@@ -22,11 +22,14 @@ from _core.paths.session import QUEUED_MAX_BYTES, ParkedFetch, ResponseSlot, Ses
 from appliance.broker import Broker
 from appliance.config.config import Address
 from appliance.errors import RemoteProtocolError, StorageError
+from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
 from compat.kafka import dispatch
 from compat.kafka.network.limits import (
+    LARGE_BYTES,
     SMALL_BYTES,
+    Claim,
     CloseReason,
     ConnectionStats,
     IdleDetector,
@@ -88,7 +91,9 @@ class Host(Protocol):
     def end_turn(self) -> None:
         """Send the responses completed in this turn, after its changes were written."""
 
-    def note_memory(self, connection: "KafkaConnection", held_bytes: int, is_large: bool) -> None:
+    def note_memory(
+        self, connection: "KafkaConnection", held_bytes: int, is_large: bool, claim: Claim | None
+    ) -> None:
         """Update the memory use of a connection, and resume others if that frees memory."""
 
 
@@ -144,7 +149,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self._node = replace(self._server.node, client=Client(host=str(peer[0])))
+        self._node = replace(
+            self._server.node, client=Client(host=str(peer[0])), read_cold=self._read_cold_for
+        )
         self.peer = str(Address(str(peer[0]), peer[1]))
         self.session = self._server.broker.open_session(self._answer_control_plane)
         self._watch = IdleDetector(self._server.broker.config, self._node.now_ms())
@@ -259,6 +266,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
             # The cause is a request in the current turn, whose changes are not written yet.
             self._server.note_completed(self)
 
+    def _read_cold_for(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
+        """Read frames and units for a request of the control plane, then continue it."""
+        self._server.node.read_cold(places, partial(self._continue, then))
+
+    def _continue(self, then: Callable[[], None]) -> None:
+        try:
+            then()
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a bug in a handler, which only searches)
+            self._fail_request(error)
+
+    def _fail_request(self, error: Exception) -> None:
+        """Close only this connection: a request failed that changes nothing."""
+        _log.error(
+            "internal error in a request that waited: closing its connection", exc_info=error
+        )
+        if not self._is_dropped:
+            self._drop("request", f"internal error: {error!r}")
+
     def send(self) -> None:
         """Send the responses that may leave, and resume reading if that made room."""
         if self._is_lost or self._server.pump.has_failed:
@@ -313,7 +340,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._in_transport_bytes = unsent_bytes
         session = self.session
         held_bytes = session.held_bytes + self._in_transport_bytes
-        self._server.note_memory(self, held_bytes, session.partial_bytes > SMALL_BYTES)
+        is_large = session.partial_bytes > SMALL_BYTES
+        self._server.note_memory(self, held_bytes, is_large, self._find_claim())
+
+    def _find_claim(self) -> Claim | None:
+        """Return what the request that is arriving needs, if it is large."""
+        size_bytes = self.session.wanted_bytes
+        if size_bytes <= LARGE_BYTES:
+            return None
+        return Claim(self.session.requests, size_bytes, self.address)
 
     def adjust_reading(self) -> None:
         """Pause or resume reading to match back-pressure."""
@@ -348,17 +383,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # Sweeps
 
-    def look(self, now_ms: int, *, is_scarce: bool) -> None:
+    def look(self, now_ms: int, *, is_scarce: bool, is_awaited: bool) -> None:
         """Close the connection if it makes no progress, else free unneeded buffers.
 
         Args:
             now_ms: monotonic ms.
             is_scarce: memory is scarce.
+            is_awaited: a large request waits for memory.
         """
         if self._is_lost:
             return
         session = self.session
         unsent_bytes = self._transport.get_write_buffer_size()
+        claim = self._find_claim()
         sight = ConnectionStats(
             requests=session.requests,
             partial_bytes=session.partial_bytes,
@@ -367,8 +404,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             is_owed=session.is_waiting or self._awaits_flush(),
             is_held_back=self._server.budget.is_held_back(self),
             is_large=session.held_bytes + self._in_transport_bytes > SMALL_BYTES,
+            claimed_bytes=0 if claim is None else claim.size_bytes,
         )
-        verdict = self._watch.judge(now_ms, sight, is_scarce=is_scarce)
+        verdict = self._watch.judge(now_ms, sight, is_scarce=is_scarce, is_awaited=is_awaited)
         if verdict is not None:
             if not self._is_dropped:
                 self._drop(*verdict)
@@ -413,7 +451,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Retry a parked fetch, for which there may be more data."""
         if parked.answered or self._is_lost:
             return
-        if self.session.retry(parked):
+        try:
+            is_answered = self.session.retry(parked)
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a fault of this request, which only reads)
+            self._fail_request(error)
+            return
+        if is_answered:
             self._parked.discard(parked)
             self._cancel(parked)
             self.send()

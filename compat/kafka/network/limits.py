@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 from appliance.config.config import Config
-from appliance.units import KIB
+from appliance.units import KIB, MIB, MS_PER_SECOND
 
 SMALL_BYTES: Final = 64 * KIB
 """Memory that a connection may use even when memory is scarce: a usual request and response."""
 
 SCARCE_TIMEOUT_MS: Final = 5_000
 """While memory is scarce, a connection above SMALL_BYTES must make progress within this time."""
+
+LARGE_BYTES: Final = MIB
+"""A larger request is read only once its whole size is granted."""
+
+SHARE: Final = 0.5
+"""Part of the memory that the large requests of one address may have at a time."""
+
+RATE_MIN_BYTES_PER_S: Final = MIB
+"""A granted request must arrive at this rate while others wait for their grant, after
+SCARCE_TIMEOUT_MS; and it has a second more than a small one for each so many bytes."""
 
 LOW_WATER: Final = 0.75
 """Fraction of the limit at which all connections resume; at a higher one few would progress."""
@@ -65,6 +75,7 @@ class ConnectionStats:
         is_owed: the client waits for the broker: for data, the disk, or other group members.
         is_held_back: the broker does not read from the connection.
         is_large: the connection uses more than SMALL_BYTES.
+        claimed_bytes: size of the incomplete request if it is larger than LARGE_BYTES; else 0.
     """
 
     requests: int
@@ -74,6 +85,7 @@ class ConnectionStats:
     is_owed: bool
     is_held_back: bool
     is_large: bool
+    claimed_bytes: int = 0
 
 
 class IdleDetector:
@@ -93,7 +105,7 @@ class IdleDetector:
         return now_ms - self._moved_ms
 
     def judge(
-        self, now_ms: int, sight: ConnectionStats, *, is_scarce: bool
+        self, now_ms: int, sight: ConnectionStats, *, is_scarce: bool, is_awaited: bool = False
     ) -> tuple[CloseReason, str] | None:
         """Return why the connection must be closed, as a label and a message, or None.
 
@@ -101,6 +113,7 @@ class IdleDetector:
             now_ms: monotonic ms, not below that of the last call.
             sight: the current state of the connection.
             is_scarce: memory is scarce.
+            is_awaited: a large request waits for memory.
         """
         config = self._config
         seen = (sight.requests, sight.partial_bytes, sight.taken_bytes)
@@ -114,11 +127,10 @@ class IdleDetector:
         self._seen = seen
         still_ms = now_ms - self._moved_ms
         since_ms = self._partial_since_ms
-        if since_ms is not None and now_ms - since_ms > config.receive_timeout_ms:
-            return "slow_request", (
-                f"a request did not arrive completely within network.receive_timeout_ms = "
-                f"{config.receive_timeout_ms}"
-            )
+        if since_ms is not None:
+            refusal = self._judge_arrival(now_ms - since_ms, sight, is_awaited=is_awaited)
+            if refusal is not None:
+                return refusal
         if still_ms > config.idle_timeout_ms:
             after = f"network.idle_timeout_ms = {config.idle_timeout_ms}"
             if sight.unsent_bytes:
@@ -132,27 +144,77 @@ class IdleDetector:
             )
         return None
 
+    def _judge_arrival(
+        self, arriving_ms: int, sight: ConnectionStats, *, is_awaited: bool
+    ) -> tuple[CloseReason, str] | None:
+        """Return why a request that arrives for so long must end, or None."""
+        timeout_ms = self._config.receive_timeout_ms
+        whole_ms = sight.claimed_bytes * MS_PER_SECOND // RATE_MIN_BYTES_PER_S
+        if arriving_ms > timeout_ms + whole_ms:
+            more = f" and {whole_ms} for its size" if whole_ms else ""
+            return "slow_request", (
+                f"a request did not arrive completely within network.receive_timeout_ms = "
+                f"{timeout_ms}{more}"
+            )
+        wanted_bytes = (arriving_ms - SCARCE_TIMEOUT_MS) * RATE_MIN_BYTES_PER_S // MS_PER_SECOND
+        if is_awaited and sight.claimed_bytes and sight.partial_bytes < wanted_bytes:
+            return "memory", (
+                f"a request of {sight.claimed_bytes} bytes arrives at less than "
+                f"{RATE_MIN_BYTES_PER_S} bytes a second while others wait for memory"
+            )
+        return None
+
 
 Member = TypeVar("Member")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An incomplete request that is larger than LARGE_BYTES: it needs a grant to be read.
+
+    Args:
+        number: which request of its connection it is.
+        size_bytes: its size.
+        address: of its client.
+    """
+
+    number: int
+    size_bytes: int
+    address: str
 
 
 class MemoryBudget(Generic[Member]):
     """Shares the memory for requests and responses among connections.
 
-    Once it is used up, a connection in the middle of a large request is held back: the broker does
-    not read from it until memory is free. One such connection may always proceed, however little
-    memory is free, so that its request completes and frees memory. This prevents deadlock.
+    A large request is read only once its whole size is granted, so that half-received ones never
+    fill the memory: each one that is being received can be received to its end. Grants are given
+    in the order in which the requests began. All requests of one address have at most SHARE of the
+    memory at a time, and those of others pass them meanwhile. One request is granted in any case.
+
+    Once the memory is used up nevertheless, a connection in the middle of a smaller request is held
+    back as well: the broker does not read from it until memory is free. One such connection may
+    always proceed. This prevents deadlock.
 
     Attributes:
-        total_bytes: the memory of all connections together.
+        total_bytes: the memory of all connections together, with what is granted.
+        reserved_bytes: the part of it that is granted and has not arrived.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self.total_bytes = 0
-        self._held: dict[Member, int] = {}
+        self.reserved_bytes = 0
+        self._charged: dict[Member, int] = {}
         self._waiting: dict[Member, None] = {}  # in order
         self._ahead: Member | None = None
+        self._claims: dict[Member, Claim] = {}
+        self._granted: dict[Member, int] = {}
+        """Who has a grant, and how much of it has not arrived."""
+        self._shares: dict[str, int] = {}
+        """Granted bytes by address."""
+        self._queues: dict[str, dict[Member, int]] = {}
+        """By address: who waits for a grant, and since when, in order."""
+        self._claim_count = 0
 
     @property
     def is_scarce(self) -> bool:
@@ -163,23 +225,39 @@ class MemoryBudget(Generic[Member]):
         """Less than half is used, so that buffers can be kept for reuse."""
         return self.total_bytes < self._limit_bytes // 2
 
-    def is_held_back(self, member: Member) -> bool:
-        return member in self._waiting
+    @property
+    def is_awaited(self) -> bool:
+        """A large request waits for its grant."""
+        return bool(self._queues)
 
-    def update(self, member: Member, held_bytes: int, *, is_large: bool) -> list[Member]:
+    def is_held_back(self, member: Member) -> bool:
+        return member in self._waiting or (member in self._claims and member not in self._granted)
+
+    def update(
+        self, member: Member, held_bytes: int, *, is_large: bool, claim: Claim | None = None
+    ) -> list[Member]:
         """Update the memory use of a connection.
 
         Args:
             member: the connection.
             held_bytes: its memory.
             is_large: more than SMALL_BYTES of an incomplete request have arrived.
+            claim: that request, if it is larger than LARGE_BYTES.
 
         Returns:
             Connections that are no longer held back.
         """
-        self.total_bytes += held_bytes - self._held.get(member, 0)
-        self._held[member] = held_bytes
-        if not is_large:
+        if (claim is not None or member in self._claims) and claim != self._claims.get(member):
+            self._drop_claim(member)
+            if claim is not None:
+                self._enqueue(member, claim)
+        if member in self._granted:
+            missing_bytes = max(0, self._claims[member].size_bytes - held_bytes)
+            self._reserve(member, missing_bytes)
+            held_bytes += missing_bytes
+        self.total_bytes += held_bytes - self._charged.get(member, 0)
+        self._charged[member] = held_bytes
+        if not is_large or claim is not None:
             self._leave(member)
         elif self.is_scarce and member is not self._ahead:
             if self._ahead is None:
@@ -190,7 +268,8 @@ class MemoryBudget(Generic[Member]):
 
     def forget(self, member: Member) -> list[Member]:
         """Remove a closed connection. Returns those that are no longer held back."""
-        self.total_bytes -= self._held.pop(member, 0)
+        self._drop_claim(member)
+        self.total_bytes -= self._charged.pop(member, 0)
         self._leave(member)
         return self._release()
 
@@ -200,14 +279,72 @@ class MemoryBudget(Generic[Member]):
             self._ahead = None
 
     def _release(self) -> list[Member]:
+        released = self._grant() if self._queues else []
         if not self._waiting:
-            return []
+            return released
         if self.total_bytes <= LOW_WATER * self._limit_bytes:
-            released = list(self._waiting)
+            released += self._waiting
             self._waiting.clear()
             return released
         if self._ahead is not None:
-            return []
+            return released
         self._ahead = next(iter(self._waiting))
         del self._waiting[self._ahead]
-        return [self._ahead]
+        return [*released, self._ahead]
+
+    # Grants
+
+    def _enqueue(self, member: Member, claim: Claim) -> None:
+        self._claims[member] = claim
+        self._claim_count += 1
+        self._queues.setdefault(claim.address, {})[member] = self._claim_count
+
+    def _reserve(self, member: Member, missing_bytes: int) -> None:
+        self.reserved_bytes += missing_bytes - self._granted.get(member, 0)
+        self._granted[member] = missing_bytes
+
+    def _drop_claim(self, member: Member) -> None:
+        claim = self._claims.pop(member, None)
+        if claim is None:
+            return
+        if member not in self._granted:
+            self._leave_queue(member, claim)
+            return
+        self.reserved_bytes -= self._granted.pop(member)
+        self._shares[claim.address] -= claim.size_bytes
+        if not self._shares[claim.address]:
+            del self._shares[claim.address]
+
+    def _leave_queue(self, member: Member, claim: Claim) -> None:
+        queue = self._queues[claim.address]
+        del queue[member]
+        if not queue:
+            del self._queues[claim.address]
+
+    def _grant(self) -> list[Member]:
+        """Grant what fits, in order. O(addresses that wait) for each grant."""
+        granted = []
+        while (member := self._find_next()) is not None:
+            claim = self._claims[member]
+            held_bytes = self._charged.get(member, 0)
+            more = max(0, claim.size_bytes - held_bytes)
+            if self._granted and self.total_bytes + more > self._limit_bytes:
+                break  # nobody passes it, or it would wait for ever
+            self._leave_queue(member, claim)
+            self._reserve(member, more)
+            self._shares[claim.address] = self._shares.get(claim.address, 0) + claim.size_bytes
+            self.total_bytes += more
+            self._charged[member] = held_bytes + more
+            granted.append(member)
+        return granted
+
+    def _find_next(self) -> Member | None:
+        """Return who has waited longest, without the addresses that have their share."""
+        firsts = (next(iter(queue.items())) for queue in self._queues.values())
+        ready = [(since, member) for member, since in firsts if self._has_share(member)]
+        return min(ready, key=lambda each: each[0])[1] if ready else None
+
+    def _has_share(self, member: Member) -> bool:
+        claim = self._claims[member]
+        used = self._shares.get(claim.address, 0)
+        return not used or used + claim.size_bytes <= SHARE * self._limit_bytes

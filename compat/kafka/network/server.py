@@ -23,7 +23,7 @@ from appliance.pump import Pump
 from appliance.units import MS_PER_SECOND
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.connection import KafkaConnection
-from compat.kafka.network.limits import Admission, MemoryBudget
+from compat.kafka.network.limits import Admission, Claim, MemoryBudget
 from compat.kafka.node import Node
 
 BACKLOG: Final = 1024
@@ -148,7 +148,7 @@ class KafkaServer:
 
     @property
     def held_bytes(self) -> int:
-        return self.budget.total_bytes
+        return self.budget.total_bytes - self.budget.reserved_bytes
 
     def guard(self, step: Callable[[], None]) -> None:
         """Run a step of a connection; an error in it ends the process.
@@ -224,9 +224,12 @@ class KafkaServer:
             quoted(connection.end_reason),
         )
 
-    def note_memory(self, connection: KafkaConnection, held_bytes: int, is_large: bool) -> None:
+    def note_memory(
+        self, connection: KafkaConnection, held_bytes: int, is_large: bool, claim: Claim | None
+    ) -> None:
         """Update the memory use of a connection, and resume others if that frees memory."""
-        self._let_go_on(self.budget.update(connection, held_bytes, is_large=is_large))
+        released = self.budget.update(connection, held_bytes, is_large=is_large, claim=claim)
+        self._let_go_on(released)
         if self.budget.is_scarce != self._is_saving_memory:
             self._is_saving_memory = self.budget.is_scarce
             connection.session.fetch.save_memory(self._is_saving_memory)
@@ -301,7 +304,9 @@ class KafkaServer:
         now_ms = self.node.now_ms()
         for _ in range(min(count, len(self._to_sweep))):
             connection = self._to_sweep.popleft()
-            connection.look(now_ms, is_scarce=self.budget.is_scarce)
+            connection.look(
+                now_ms, is_scarce=self.budget.is_scarce, is_awaited=self.budget.is_awaited
+            )
         if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
             self._time_out(now_ms)
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)

@@ -5,14 +5,14 @@
 | 1     | gzip, one member                                                                       |
 | 2     | snappy, raw (librdkafka, franz-go) or in xerial blocks (Java, aiokafka, kafka-python)  |
 | 3     | one LZ4 frame                                                                          |
-| 4     | one Zstandard frame, with its content size (librdkafka) or without (Java)              |
+| 4     | Zstandard frames, each with its content size (librdkafka) or without (Java)            |
 
 The input comes from the network and is not trusted: the output never exceeds the caller's limit, a
 declared size is checked before memory is allocated for it, and input without a declared size is
-unpacked in steps. The input must be exactly one whole frame with nothing after it, so that every
-reader sees the same records in a batch as the broker. (Java also reads a second gzip member or
-Zstandard frame; no client writes one, and refusing them keeps the work bounded by the sizes of
-input and output.)
+unpacked in steps. The input must be exactly one whole frame (of Zstandard one or more, which
+writers with threads make and every reader reads) with nothing after it, so that every reader sees
+the same records in a batch as the broker. (Java also reads a second gzip member; no client writes
+one.)
 
 The broker never compresses: stored batches keep the producer's bytes or are written uncompressed.
 
@@ -20,6 +20,7 @@ Layer 3; does no I/O.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import cramjam
@@ -119,7 +120,8 @@ def decompress(codec: int, data: Buffer, size_max: int) -> bytes:
         The records, at most `size_max` bytes. Peak memory is twice their size plus a few MiB.
 
     Raises:
-        CodecError: the codec is unknown, or the data is not exactly one whole frame of it.
+        CodecError: the codec is unknown, or the data is not exactly one whole frame of it (of
+            Zstandard: whole frames).
         DecompressedTooLargeError: the records exceed `size_max`; at most one byte more than that
             was unpacked.
     """
@@ -252,60 +254,83 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class _ZstdFrame:
+    """One of the frames of a record section.
+
+    Attributes:
+        data: the frame.
+        content_size: as declared, -1 if it declares none.
+        content_size_max: the maximum content size of its blocks.
+    """
+
+    data: memoryview
+    content_size: int
+    content_size_max: int
+
+
 def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
     room = size_max
     step = 0
+    parts: list[bytes] = []
     try:
-        content_size, content_size_max = _measure_zstd_frame(data)
-        if content_size > size_max:
+        frames = _measure_zstd_frames(data)
+        if sum(max(0, frame.content_size) for frame in frames) > size_max:
             raise DecompressedTooLargeError("zstd", size_max)
-        # With room for the whole output, a frame of known size is unpacked without a window.
-        step = content_size if content_size > 0 else min(STEP_MAX_BYTES, content_size_max)
-        unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX_BYTES)
-        reader = unpacker.stream_reader(data)
-        parts: list[bytes] = []
-        # Read until the output ends, even if all of it is here: the checksum is compared last.
-        while part := reader.read(max(1, min(step, room + 1))):
-            if len(part) > room:
-                raise DecompressedTooLargeError("zstd", size_max, size_max)
-            parts.append(part)
-            room -= len(part)
+        for frame in frames:
+            # With room for the whole output, a frame of known size is unpacked without a window.
+            step = frame.content_size
+            if step <= 0:
+                step = min(STEP_MAX_BYTES, frame.content_size_max)
+            unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX_BYTES)
+            reader = unpacker.stream_reader(frame.data)
+            # Read until the output ends, even if all of it is here: the checksum is compared last.
+            while part := reader.read(max(1, min(step, room + 1))):
+                if len(part) > room:
+                    raise DecompressedTooLargeError("zstd", size_max, size_max)
+                parts.append(part)
+                room -= len(part)
     except zstandard.ZstdError as error:
         raise CodecError("zstd", str(error), size_max - room + step) from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _measure_zstd_frame(data: memoryview) -> tuple[int, int]:
-    """Return the declared content size, -1 if none, and the maximum content size of the blocks.
+def _measure_zstd_frames(data: memoryview) -> list[_ZstdFrame]:
+    """Return the frames of the data, at least one.
 
     Walks the blocks without unpacking them. The library's reader accepts a truncated frame and
     ignores bytes after a frame, so this function compares the ends.
     """
-    if bytes(data[: len(ZSTD_MAGIC)]) != ZSTD_MAGIC:
-        raise CodecError("zstd", "it has no frame magic")
-    parameters = zstandard.get_frame_parameters(data)
-    content_size = zstandard.frame_content_size(data)
-    pos = zstandard.frame_header_size(data)
-    content_size_max = typical_size = block_count = 0
-    is_last = False
-    while not is_last:
-        header = int.from_bytes(data[pos : pos + 3], "little")
-        is_last = bool(header & 1)
-        kind = header >> 1 & 3
-        size = header >> 3
-        is_compressed = kind == ZSTD_BLOCK_COMPRESSED
-        content_size_max += ZSTD_BLOCK_SIZE_MAX if is_compressed else size
-        typical_size += ZSTD_EXPANSION_TYPICAL * size if is_compressed else size
-        pos += 3 + (1 if kind == ZSTD_BLOCK_RLE else size)
+    frames: list[_ZstdFrame] = []
+    start = typical_size = block_count = 0
+    while start < len(data) or not frames:
+        rest = data[start:]
+        if bytes(rest[: len(ZSTD_MAGIC)]) != ZSTD_MAGIC:
+            raise CodecError("zstd", "bytes follow it" if frames else "it has no frame magic")
+        parameters = zstandard.get_frame_parameters(rest)
+        pos = start + zstandard.frame_header_size(rest)
+        content_size_max = 0
+        is_last = False
+        while not is_last:
+            header = int.from_bytes(data[pos : pos + 3], "little")
+            is_last = bool(header & 1)
+            kind = header >> 1 & 3
+            size = header >> 3
+            is_compressed = kind == ZSTD_BLOCK_COMPRESSED
+            content_size_max += ZSTD_BLOCK_SIZE_MAX if is_compressed else size
+            typical_size += ZSTD_EXPANSION_TYPICAL * size if is_compressed else size
+            pos += 3 + (1 if kind == ZSTD_BLOCK_RLE else size)
+            if pos > len(data):
+                raise CodecError("zstd", "it ends too early")
+            block_count += 1
+            _check_block_count("zstd", block_count, pos + typical_size)
+        pos += 4 if parameters.has_checksum else 0
         if pos > len(data):
             raise CodecError("zstd", "it ends too early")
-        block_count += 1
-        _check_block_count("zstd", block_count, pos + typical_size)
-    pos += 4 if parameters.has_checksum else 0
-    if pos != len(data):
-        reason = "it ends too early" if pos > len(data) else "bytes follow it"
-        raise CodecError("zstd", reason)
-    return content_size, content_size_max
+        content_size = zstandard.frame_content_size(rest)
+        frames.append(_ZstdFrame(data[start:pos], content_size, content_size_max))
+        start = pos
+    return frames
 
 
 _DECOMPRESSORS: Final[dict[int, Callable[[memoryview, int], bytes]]] = {

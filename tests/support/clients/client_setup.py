@@ -24,6 +24,8 @@ CONNECTOR: Final = ROOT / "tests" / "system" / "spark" / "connector"
 BUILD: Final = ROOT / "build" / "clients"
 REQUIREMENTS: Final = ROOT / "requirements-dev.txt"
 
+GO_PROGRAMS: Final = ("gaps", "admin", "bulk")
+
 JAVA_VERSIONS: Final = {"java_3": "3.9.2", "java_4": "4.3.0"}
 
 _SERVICE: Final = CLIENTS / "kafka_python_suite" / "service.py"
@@ -113,7 +115,7 @@ def _install_franz_go(directory: Path) -> None:
     # go.sum has the checksums. "local": an older Go fails and does not download a newer one.
     binary, package = directory / "kgo.test", "github.com/twmb/franz-go/pkg/kgo"
     _run("go", "test", "-c", "-o", binary, package, cwd=CLIENTS / "go", GOTOOLCHAIN="local")
-    for name in ("gaps", "admin"):
+    for name in GO_PROGRAMS:
         program = ("-o", directory / name, f"./{name}")
         _run("go", "build", *program, cwd=CLIENTS / "go", GOTOOLCHAIN="local")
 
@@ -178,7 +180,10 @@ PARTS: Final = (
         "franz_go",
         [
             CLIENTS / "go" / name
-            for name in ("go.mod", "go.sum", "clients.go", "gaps/main.go", "admin/main.go")
+            for name in (
+                *("go.mod", "go.sum", "clients.go"),
+                *(f"{program}/main.go" for program in GO_PROGRAMS),
+            )
         ],
         {"go": "golang-go"},
         _install_franz_go,

@@ -18,6 +18,7 @@ LIMIT_S: Final = 240.0
 TESTS: Final = (
     "TestAddRemovePartitions",
     "TestClient_",
+    "TestConsumeRegex$",
     "TestConsumeTopicRetrieval",
     "TestDirectPartitionPurge",
     "TestGroupETL",
@@ -29,12 +30,10 @@ TESTS: Final = (
     "TestPooling",
     "TestUnknownGroupOffsetFetchPinned",
 )
-"""What needs a broker. Not among them: transactions, SCRAM, share groups, KIP-848, the topic
-`__consumer_offsets`; and TestIssue523, which waits for 20 s."""
+"""What needs a broker. Not among them: transactions, SCRAM, share groups and KIP-848; and
+TestIssue523, which waits for 20 s."""
 
-EXPECTED_FAILURES: Final = {
-    "TestIssueFetchLargerThanBrokerMaxReadBytes": "a topic cannot raise the broker's limit",
-}
+EXPECTED_FAILURES: Final[dict[str, str]] = {}
 """Test -> why it fails here. A test checks that none of these works."""
 
 

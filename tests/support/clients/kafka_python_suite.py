@@ -22,12 +22,9 @@ _TRANSACTIONS: Final = "there are no transactions yet"
 
 EXPECTED_FAILURES: Final = {
     "test_alter_partition_reassignments": _NOT_SERVED,
-    "test_alter_replica_log_dirs": _NOT_SERVED,
     "test_create_describe_delete_acls": "there is no authorization yet",
     "test_create_partitions": "places the new partitions on broker 0; this one is number 1",
     "test_describe_configs_broker_resource_returns_configs": _READ_ONLY,
-    "test_elect_leaders": _NOT_SERVED,
-    "test_list_partition_reassignments": _NOT_SERVED,
     "test_transactional_producer_messages": _TRANSACTIONS,
     "test_transactional_producer_offsets": _TRANSACTIONS,
 }

@@ -43,7 +43,8 @@ def topic_settings_table() -> str:
     for setting in TOPIC_SETTINGS:
         if setting.limit is not None:
             limit = f"`{settings()[setting.limit].key}`"
-            rows.append((f"`{setting.name}`", f"0 to {limit}", limit, setting.note))
+            most = limit if setting.ceiling is None else "what a request and a segment hold"
+            rows.append((f"`{setting.name}`", f"0 to {most}", limit, setting.note))
         elif setting.bounds is not None:
             values = f"{setting.bounds[0]} to {_greatest(setting.bounds[1])}"
             rows.append((f"`{setting.name}`", values, _default(setting), setting.note))

@@ -147,6 +147,9 @@ class MemoryGroups:
     def offsets(self, group: str) -> dict[tuple[int, int], OffsetEntry]:
         return self._offsets.get(group, {})
 
+    def note_members(self, group: str) -> None:
+        """Offsets do not expire here."""
+
     def save_group(self, frame: GroupFrame) -> None:
         self._broker.change()
         if frame.op == GROUP_DELETED:

@@ -26,6 +26,9 @@ def messages_of(module: str, api: str) -> tuple[Any, Any]:
 
 
 AlterConfigsRequest, AlterConfigsResponse = messages_of("admin", "AlterConfigs")
+AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse = messages_of(
+    "admin", "AlterReplicaLogDirs"
+)
 CreatePartitionsRequest, CreatePartitionsResponse = messages_of("admin", "CreatePartitions")
 CreateTopicsRequest, CreateTopicsResponse = messages_of("admin", "CreateTopics")
 DeleteRecordsRequest, DeleteRecordsResponse = messages_of("admin", "DeleteRecords")
@@ -34,8 +37,12 @@ DescribeClusterRequest, DescribeClusterResponse = messages_of("admin", "Describe
 DescribeConfigsRequest, DescribeConfigsResponse = messages_of("admin", "DescribeConfigs")
 DescribeLogDirsRequest, DescribeLogDirsResponse = messages_of("admin", "DescribeLogDirs")
 DescribeProducersRequest, DescribeProducersResponse = messages_of("admin", "DescribeProducers")
+ElectLeadersRequest, ElectLeadersResponse = messages_of("admin", "ElectLeaders")
 IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse = messages_of(
     "admin", "IncrementalAlterConfigs"
+)
+ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse = messages_of(
+    "admin", "ListPartitionReassignments"
 )
 FetchRequest, FetchResponse = messages_of("consumer", "Fetch")
 ListOffsetsRequest, ListOffsetsResponse = messages_of("consumer", "ListOffsets")

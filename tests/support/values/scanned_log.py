@@ -106,7 +106,10 @@ class Log:
         *,
         value: bytes | None = None,
         flushed: int | None = None,
+        producer: tuple[int, int, int] = (-1, -1, -1),
     ) -> int:
+        """Append a record; `producer` has id, epoch and sequence."""
+        producer_id, producer_epoch, sequence = producer
         record = model.Record(timestamp=START_MS, key=b"k", value=value)
         batch = model.Batch(records=(record,), base_offset=self.next_offset)
         frame = model.Frame(
@@ -116,6 +119,10 @@ class Log:
             base_offset=self.next_offset,
             partition=partition,
             record_count=1,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            first_sequence=sequence,
+            last_sequence=sequence,
             visible=batch.encode(),
         )
         self.next_offset += 1
@@ -171,8 +178,9 @@ def scan(
     known_flushed: int = -1,
     budget: int = 2**40,
     read: Callable[[int, memoryview], list[Lost]] | None = None,
+    into: Projections | None = None,
 ) -> Outcome:
-    projections = Projections(id_key=bytes(16))
+    projections = Projections(id_key=bytes(16)) if into is None else into
     controls: list[tuple[int, int, int]] = []
 
     def apply_control(kind: int, topic_id: int, payload: bytes, epoch: int) -> None:

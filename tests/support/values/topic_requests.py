@@ -139,6 +139,20 @@ def delete_records(
     }
 
 
+def list_offset_request(topic: str, partitions: Sequence[int], timestamp: int) -> Any:
+    """A ListOffsets request."""
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    parts = [
+        kind.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+        )
+        for partition in partitions
+    ]
+    return ListOffsetsRequest(
+        replica_id=-1, isolation_level=0, topics=[kind(name=topic, partitions=parts)]
+    )
+
+
 def list_offset(
     client: WireClient, topic: str, partition: int, timestamp: int
 ) -> tuple[int, int, int]:
@@ -151,16 +165,7 @@ def list_offsets(
     client: WireClient, topic: str, partitions: Sequence[int], timestamp: int
 ) -> list[tuple[int, int, int]]:
     """Error code, offset and timestamp that one ListOffsets answers for each partition."""
-    kind = ListOffsetsRequest.ListOffsetsTopic
-    parts = [
-        kind.ListOffsetsPartition(
-            partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
-        )
-        for partition in partitions
-    ]
-    request = ListOffsetsRequest(
-        replica_id=-1, isolation_level=0, topics=[kind(name=topic, partitions=parts)]
-    )
+    request = list_offset_request(topic, partitions, timestamp)
     (of_topic,) = client.ask(request, 9, ListOffsetsResponse).topics
     assert [answer.partition_index for answer in of_topic.partitions] == list(partitions)
     return [(answer.error_code, answer.offset, answer.timestamp) for answer in of_topic.partitions]

@@ -162,3 +162,27 @@ def test_settings_of_the_broker_are_shown(tools: KafkaTools) -> None:
     answer = tools.run("kafka-configs", "--alter", *entity, "--add-config", "log.retention.ms=1")
     assert answer.status != 0
     assert "--config FILE" in answer.output
+
+
+def test_the_internal_topic_is_listed_and_nothing_is_complained_about(
+    tools: KafkaTools, created: str
+) -> None:
+    """The description of all topics asks for settings and for moves of partitions as well."""
+    assert {"__consumer_offsets", created} <= set(tools.ok("kafka-topics", "--list").split())
+    listed = tools.ok("kafka-topics", "--list", "--exclude-internal").split()
+    assert created in listed
+    assert "__consumer_offsets" not in listed
+    shown = tools.ok("kafka-topics", "--describe")
+    assert "Topic: __consumer_offsets\t" in shown
+    assert "Couldn't query reassignments" not in shown
+    answer = tools.run("kafka-topics", "--delete", "--topic", "__consumer_offsets")
+    assert answer.status != 0
+    assert "internal and cannot be deleted" in answer.output
+
+
+def test_no_leader_is_elected(tools: KafkaTools, created: str) -> None:
+    kind = ("--election-type", "preferred")
+    tools.ok("kafka-leader-election", *kind, "--all-topic-partitions")
+    one = ("--topic", created, "--partition", "1")
+    said = tools.ok("kafka-leader-election", *kind, *one)
+    assert f"Valid replica already elected for partitions {created}-1" in said

@@ -44,6 +44,13 @@ def test_franz_go_sets_and_describes_settings_of_topics(
     run_franz_go("admin", broker.kafka, topic)
 
 
+def test_franz_go_sends_a_large_batch_to_each_of_fifty_partitions(
+    broker: ApplianceProcess, topic: str
+) -> None:
+    """In one request, as its default limits allow."""
+    run_franz_go("bulk", broker.kafka, topic)
+
+
 def test_what_franz_go_tests_works_here(suites: Suites) -> None:
     """Its tests of producers, consumers and groups: all but the expected failures."""
     if suites.franz_go is None:

@@ -247,6 +247,7 @@ def test_topics_are_listed_described_and_deleted(latermq: CommandLine, topic: st
     made = latermq.ok("topics create other --set delay.headers=off --json").json()
     assert made == {"name": "other", "partitions": 4}
     listed = {each["name"]: each for each in latermq.ok("topics list --json").json()}
+    assert "__consumer_offsets" not in listed
     assert listed[topic] == {"name": topic, "partitions": 2, "records": 2}
     assert f"{topic} 2 2".split() in [line.split() for line in latermq.ok("topics list").lines]
     described = latermq.ok(f"topics describe {topic} --json").json()

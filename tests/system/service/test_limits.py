@@ -18,6 +18,7 @@ from tests.support.values.record_requests import fetch_part, fetch_request, prod
 IDLE_MS = 1_500
 RECEIVE_MS = 150
 NEVER_MS = 10**8
+DAY_MS = 86_400_000
 
 
 async def is_served(client: Client) -> bool:
@@ -201,3 +202,47 @@ async def test_large_requests_share_the_memory_and_all_get_done(tmp_path: Path) 
         assert topic is not None
         assert topic.partitions[0].next_offset == 70
         assert closed(live) == {}
+
+
+GRANTS = {"inflight_max_bytes": 10 * MIB, "request_size_max_bytes": 8 * MIB}
+LARGE = framed(produce_request([("no such topic", [(0, bytes(3 * MIB))])]), 8, 1)
+
+
+async def test_half_received_requests_do_not_keep_others_from_theirs(tmp_path: Path) -> None:
+    """One address cannot take all the memory, however many requests it begins."""
+    # The clock is stopped: nobody is closed for being slow.
+    async with LiveBroker(tmp_path, clock=VirtualClock(), **GRANTS) as live:
+        good = await live.connect()
+        greedy = [await live.connect("127.0.0.2") for _ in range(8)]
+        for client in greedy:
+            client.send_bytes(LARGE[:-1])
+        await until(lambda: live.server.budget.is_awaited)
+        good.send_bytes(LARGE)
+        await good.read_answer()
+        assert await is_served(good)
+        assert live.server.budget.total_bytes < 8 * MIB
+        for client in greedy:
+            client.send_bytes(LARGE[-1:])
+        for client in greedy:
+            await client.read_answer()
+        assert closed(live) == {}
+
+
+async def test_large_requests_that_stop_make_room_for_those_that_wait(tmp_path: Path) -> None:
+    """From many addresses they can take all the memory, for some seconds."""
+    clock = VirtualClock()
+    settings = GRANTS | {"idle_timeout_ms": NEVER_MS, "receive_timeout_ms": DAY_MS}
+    async with LiveBroker(tmp_path, clock=clock, **settings) as live:
+        greedy = [await live.connect(f"127.0.0.{index}") for index in (2, 3, 4)]
+        for client in greedy:
+            client.send_bytes(LARGE[: 100 * KIB])
+        await until(lambda: live.server.budget.total_bytes > 9 * MIB)
+        assert live.server.held_bytes < MIB
+        good = await live.connect()
+        good.send_bytes(LARGE)
+        answer = asyncio.ensure_future(good.read_answer())
+        while not answer.done():
+            clock.advance_ms(200)
+            await asyncio.wait([answer], timeout=0.01)
+        assert set(closed(live)) == {"memory"}
+        assert await is_served(good)

@@ -130,8 +130,6 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked() -> None:
         ("[store]\nsegment_size_bytes = 65536", "must be at least 268_?4"),
         ("[store]\nsegment_size_bytes = 1000000001", "is not a multiple of 4096"),
         ("[limits]\nbatch_size_max_bytes = 67108865", r"above limits\.decompressed_size_max_bytes"),
-        ("[limits]\nrecord_size_max_bytes = 67108865", r"above limits\.decompressed_size_max"),
-        ("[limits]\nheader_size_max_bytes = 4194305", r"above limits\.record_size_max_bytes"),
         ("[network]\nrequest_size_max_bytes = 1049611", "has no room for a batch"),
         ("[topics]\ndefault_partition_count = 1001", r"above topics\.partition_count_max_per"),
         ("[topics]\npartition_total_max = 999", r"above topics\.partition_total_max = 999"),

@@ -99,6 +99,9 @@ class HarnessLog:
         """Let a group have no offsets any more."""
         del self._offsets[group]
 
+    def note_members(self, group: str) -> None:
+        """Offsets do not expire here."""
+
     def save_group(self, frame: GroupFrame) -> None:
         if self.is_full:
             raise DiskFullError("there is no room left")

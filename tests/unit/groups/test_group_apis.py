@@ -238,7 +238,7 @@ def test_a_group_is_described(node: Node, version: int) -> None:
     if version >= 6:
         assert group.error_message is None
         assert missing.error_code == ErrorCode.group_id_not_found
-        assert missing.error_message == "there is no group 'nowhere'"
+        assert missing.error_message == "Group nowhere not found."
     else:
         assert missing.error_code == 0
 

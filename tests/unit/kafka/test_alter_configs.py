@@ -122,7 +122,7 @@ def test_lists_take_items_and_give_them_back(
         (("delay.header", APPEND, "on"), ErrorCode.invalid_config, "did you mean delay.headers?"),
         (("delay.header", SET, "on"), ErrorCode.invalid_config, "did you mean delay.headers?"),
         (("delay.headers", SET, "maybe"), ErrorCode.invalid_config, "use on or off"),
-        (("max.message.bytes", SET, "1048589"), ErrorCode.invalid_config, "above limits.batch"),
+        (("max.message.bytes", SET, "104857600"), ErrorCode.invalid_config, "above what a request"),
         (("delay.headers", SET, None), ErrorCode.invalid_request, "'delay.headers' has no value"),
         (("cleanup.policy", APPEND, None), ErrorCode.invalid_request, "has no value"),
         (("delay.headers", 4, "on"), ErrorCode.invalid_request, "operation 4 is unknown"),
@@ -165,7 +165,7 @@ def test_a_refused_replacement_leaves_the_topic_as_it_is(
 @pytest.mark.parametrize(
     ("kind", "name", "error_code", "words"),
     [
-        (TOPIC, "none", ErrorCode.unknown_topic_or_partition, "there is no topic none"),
+        (TOPIC, "none", ErrorCode.unknown_topic_or_partition, "There is no topic none"),
         (TOPIC, "a b", ErrorCode.invalid_topic_exception, "'a b'"),
         (BROKER, "1", ErrorCode.invalid_request, "--config FILE"),
         (

@@ -372,12 +372,38 @@ def test_cut_short_at_any_byte_is_refused(form: str) -> None:
 
 @every_form
 def test_anything_after_the_data_is_refused(form: str) -> None:
-    """Not one byte may follow, nor a second whole frame."""
+    """Not one byte may follow, nor a second whole frame, unless it is of Zstandard."""
     codec, pack = FORMS[form]
     packed = pack(b"records " * 100)
-    for behind in (b"\x00", b"x", b"garbage", packed, b"\x50\x2a\x4d\x18\x00\x00\x00\x00"):
+    behinds = [b"\x00", b"x", b"garbage", b"\x50\x2a\x4d\x18\x00\x00\x00\x00"]
+    behinds += [packed] if codec != ZSTD else [packed[:-1], packed + b"\x00"]
+    for behind in behinds:
         with pytest.raises(CodecError):
             decompress(codec, packed + behind, MIB)
+
+
+ZSTD_FORMS = [form for form, (codec, _) in FORMS.items() if codec == ZSTD]
+
+
+@pytest.mark.parametrize("first", ZSTD_FORMS)
+@pytest.mark.parametrize("second", ZSTD_FORMS)
+def test_zstandard_may_have_several_frames(first: str, second: str) -> None:
+    """Writers with threads make them, and every reader reads them."""
+    parts = [text_of(3 * MIB), b"", text_of(700)]
+    packs = [FORMS[form][1] for form in (first, second, first)]
+    packed = b"".join(pack(part) for pack, part in zip(packs, parts, strict=True))
+    payload = b"".join(parts)
+    assert decompress(ZSTD, packed, len(payload)) == payload
+    with pytest.raises(DecompressedTooLargeError):
+        decompress(ZSTD, packed, len(payload) - 1)
+
+
+def test_many_frames_of_nothing_are_refused() -> None:
+    """Each costs a call, and they would count as no work."""
+    empty = zstd_frame(b"")
+    assert decompress(ZSTD, empty * 8, MIB) == b""
+    with pytest.raises(CodecError, match="which is too many"):
+        decompress(ZSTD, empty * 100_000, MIB)
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 6, 2**31 - 1])

@@ -77,7 +77,7 @@ def test_an_assignment_may_name_this_broker_only(broker: MemoryBroker, version: 
 @pytest.mark.parametrize(
     ("asked", "error_code", "words"),
     [
-        (topic("none", 3), ErrorCode.unknown_topic_or_partition, "there is no topic none"),
+        (topic("none", 3), ErrorCode.unknown_topic_or_partition, "There is no topic none"),
         (topic("a b", 3), ErrorCode.invalid_topic_exception, "'a b'"),
         (topic("t", 4, [[2], [1]]), ErrorCode.invalid_replica_assignment, "to [1] only"),
         (topic("t", 4, [[1, 1], [1]]), ErrorCode.invalid_replica_assignment, "to [1] only"),

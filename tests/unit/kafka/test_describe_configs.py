@@ -153,7 +153,7 @@ def test_the_broker_reports_its_own_names_and_those_of_kafka(
 @pytest.mark.parametrize(
     ("kind", "name", "error_code", "words"),
     [
-        (TOPIC, "none", ErrorCode.unknown_topic_or_partition, "there is no topic none"),
+        (TOPIC, "none", ErrorCode.unknown_topic_or_partition, "There is no topic none"),
         (TOPIC, "a b", ErrorCode.invalid_topic_exception, "'a b'"),
         (TOPIC, "", ErrorCode.invalid_topic_exception, "empty"),
         (BROKER, "2", ErrorCode.invalid_request, "there is no broker '2'"),

@@ -9,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compat.kafka.network.limits import (
+    LARGE_BYTES,
     LOW_WATER,
+    RATE_MIN_BYTES_PER_S,
     SCARCE_TIMEOUT_MS,
     SMALL_BYTES,
     Admission,
+    Claim,
     ConnectionStats,
     IdleDetector,
     MemoryBudget,
@@ -65,9 +68,14 @@ def make_watch() -> IdleDetector:
 
 
 def label(
-    watch: IdleDetector, now_ms: int, *, is_scarce: bool = False, **changes: Any
+    watch: IdleDetector,
+    now_ms: int,
+    *,
+    is_scarce: bool = False,
+    is_awaited: bool = False,
+    **changes: Any,
 ) -> str | None:
-    verdict = watch.judge(now_ms, sight(**changes), is_scarce=is_scarce)
+    verdict = watch.judge(now_ms, sight(**changes), is_scarce=is_scarce, is_awaited=is_awaited)
     return None if verdict is None else verdict[0]
 
 
@@ -169,6 +177,40 @@ def test_whom_the_broker_holds_back_is_neither_slow_nor_idle() -> None:
     assert label(watch, 3 * IDLE_MS + RECEIVE_MS + 2, partial_bytes=5) == "slow_request"
 
 
+def test_large_request_has_time_for_its_size() -> None:
+    """A second more for each megabyte, so that 100 MiB need not come in the time of a small one."""
+    size = 30 * RATE_MIN_BYTES_PER_S
+    watch = make_watch()
+    for now_ms in range(0, RECEIVE_MS + 30_001, 1_000):
+        assert label(watch, now_ms, partial_bytes=now_ms + 9, claimed_bytes=size) is None
+    found = watch.judge(
+        RECEIVE_MS + 30_001, sight(partial_bytes=5, claimed_bytes=size), is_scarce=False
+    )
+    assert found is not None
+    assert found[0] == "slow_request"
+    assert f"receive_timeout_ms = {RECEIVE_MS} and 30000 for its size" in found[1]
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_slow_large_request_is_closed_only_while_others_wait(is_awaited: bool) -> None:
+    """At half of the rate, after the first seconds; at the whole rate never."""
+    for part, expected in ((2, "memory"), (1, None)):
+        watch = make_watch()
+        labels = [
+            label(
+                watch,
+                now_ms,
+                is_awaited=is_awaited,
+                partial_bytes=1 + now_ms * RATE_MIN_BYTES_PER_S // 1_000 // part,
+                claimed_bytes=100 * RATE_MIN_BYTES_PER_S,
+            )
+            for now_ms in range(0, 50_000, 500)
+        ]
+        before = 2 * SCARCE_TIMEOUT_MS // 500
+        assert labels[:before] == [None] * before
+        assert labels[-1] == (expected if is_awaited else None)
+
+
 # Memory
 
 LIMIT = 1_000_000
@@ -237,3 +279,122 @@ def test_all_large_requests_get_done(seed: int) -> None:
             budget.forget(client)
     # The one that goes ahead, and of each what it may take in any case and one read more.
     assert peak <= LIMIT + size + 30 * (SMALL_BYTES + read), f"seed {seed}"
+
+
+# Grants
+
+POOL = 100 * LARGE_BYTES
+"""One address may have half of it."""
+
+
+class Pool:
+    """A budget, and who asks it for what; all requests arrive as fast as they are granted."""
+
+    def __init__(self) -> None:
+        self.budget: MemoryBudget[str] = MemoryBudget(POOL)
+        self.released: list[str] = []
+        self._numbers: Counter[str] = Counter()
+
+    def begin(self, member: str, size_mib: int, address: str = "a") -> bool:
+        """A request begins to arrive; returns whether it may be read on."""
+        self._numbers[member] += 1
+        claim = Claim(self._numbers[member], size_mib * LARGE_BYTES, address)
+        self.released += self.budget.update(member, 1_000, is_large=False, claim=claim)
+        return not self.budget.is_held_back(member)
+
+    def end(self, member: str) -> None:
+        """The request was handled, or its connection waits for the next one."""
+        self.released += self.budget.update(member, 0, is_large=False)
+
+    @property
+    def total_mib(self) -> int:
+        return self.budget.total_bytes // LARGE_BYTES
+
+
+def test_large_request_is_charged_whole_before_it_is_read() -> None:
+    pool = Pool()
+    assert pool.begin("a1", 30)
+    assert pool.total_mib == 30
+    assert pool.budget.reserved_bytes == 30 * LARGE_BYTES - 1_000
+    assert pool.begin("b1", 40, "b")
+    assert pool.total_mib == 70
+    assert not pool.begin("c1", 31, "c")
+    assert pool.total_mib == 70
+    assert pool.budget.is_awaited
+    pool.end("a1")
+    assert pool.released[-1:] == ["c1"]
+    assert (pool.total_mib, pool.budget.is_awaited) == (71, False)
+
+
+def test_grants_are_given_in_the_order_of_the_requests() -> None:
+    """A small one does not pass a large one, which would else wait for ever."""
+    pool = Pool()
+    assert pool.begin("a1", 50)
+    assert pool.begin("b1", 40, "b")
+    assert not pool.begin("c1", 49, "c")
+    assert not pool.begin("d1", 2, "d")
+    pool.end("b1")
+    assert pool.released == ["a1", "b1", "c1"]
+    pool.end("a1")
+    assert pool.released == ["a1", "b1", "c1", "d1"]
+
+
+def test_an_address_has_its_share_and_others_pass_it() -> None:
+    pool = Pool()
+    assert [pool.begin(f"a{index}", 20) for index in range(9)] == [True, True, *[False] * 7]
+    assert pool.begin("b1", 45, "b")
+    pool.end("a0")
+    assert pool.released == ["a0", "a1", "b1", "a2"]
+
+
+def test_one_request_is_granted_whatever_its_size() -> None:
+    """Also beyond the share of its address, and if small requests have taken everything."""
+    pool = Pool()
+    pool.budget.update("small", 2 * POOL, is_large=False)
+    assert pool.begin("a1", 100)
+    assert not pool.begin("b1", 2, "b")
+    pool.end("a1")
+    assert pool.released == ["a1", "b1"]
+
+
+def test_the_next_request_of_a_connection_waits_again() -> None:
+    """Even if it is as large as the last one and began before that was handled."""
+    pool = Pool()
+    assert pool.begin("a1", 60)
+    assert not pool.begin("b1", 60, "b")
+    assert not pool.begin("a1", 60)
+    assert pool.released == ["a1", "b1"]
+    pool.released += pool.budget.forget("b1")
+    assert pool.released == ["a1", "b1", "a1"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_granted_requests_fit_and_everybody_gets_its_turn(seed: int) -> None:
+    """Requests of any size, connections that are closed, in any order."""
+    rng = random.Random(seed)
+    pool = Pool()
+    active: dict[str, int] = {}
+    for _ in range(400):
+        member = f"{rng.choice('abc')}{rng.randrange(6)}"
+        if member not in active:
+            active[member] = rng.choice([2, 10, 45, 99])
+            pool.begin(member, active[member], member[0])
+        elif rng.random() < 0.2:
+            del active[member]
+            pool.budget.forget(member)
+        elif not pool.budget.is_held_back(member):
+            del active[member]
+            pool.end(member)
+        going = {each for each in active if not pool.budget.is_held_back(each)}
+        assert not active or going, f"seed {seed}: everybody waits"
+        assert sum(active[each] for each in going) <= 100, f"seed {seed}"
+        for address in "abc":
+            own = [active[each] for each in going if each[0] == address]
+            assert len(own) <= 1 or sum(own) <= 50, f"seed {seed}"
+        assert pool.budget.is_awaited == (len(going) < len(active))
+    for _ in range(100):
+        for member in [each for each in active if not pool.budget.is_held_back(each)]:
+            del active[member]
+            pool.end(member)
+    assert not active
+    assert (pool.budget.total_bytes, pool.budget.reserved_bytes) == (0, 0)

@@ -77,7 +77,7 @@ def test_describes_the_broker_and_every_partition(version: int) -> None:
 def test_no_list_means_all_topics(version: int) -> None:
     """In v0, which cannot say null, kafka-python sends the empty list that means the same there."""
     response = ask_metadata(broker_with("a", "b"), version, None)
-    assert [topic.name for topic in response.topics] == ["a", "b"]
+    assert [topic.name for topic in response.topics] == ["a", "b", "__consumer_offsets"]
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
@@ -116,7 +116,7 @@ def test_the_broker_may_forbid_to_make_topics(version: int) -> None:
     assert broker.change_count == 0
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ä", "x" * 250, "__consumer_offsets"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ä", "x" * 250, "__transaction_state"])
 @pytest.mark.parametrize("may_create", [False, True])
 def test_a_name_that_no_topic_may_have_is_called_invalid(name: str, may_create: bool) -> None:
     broker = MemoryBroker()
@@ -127,7 +127,7 @@ def test_a_name_that_no_topic_may_have_is_called_invalid(name: str, may_create: 
 
 def test_the_brokers_own_topic_is_shown_as_internal() -> None:
     broker = broker_with("SCHEDULE_TOPIC_XXXX", "mine")
-    internal, ordinary = ask_metadata(broker, 12, None).topics
+    internal, ordinary, _ = ask_metadata(broker, 12, None).topics
     assert internal.is_internal
     assert not ordinary.is_internal
 

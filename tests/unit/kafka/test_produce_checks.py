@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from appliance.config.config import Config
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import PAIR, TWO, VERSIONS, next_offset
 from tests.support.clients.wire_client import WireClient, framed
@@ -144,10 +145,11 @@ def test_zstd_needs_version_7(client: WireClient, version: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_damaged_compression_is_refused(client: WireClient, codec: int) -> None:
+def test_damaged_compression_is_refused_for_good(client: WireClient, codec: int) -> None:
+    """Its CRC is right, so the producer made it so: clients send a corrupt batch for ever."""
     batch = make_batch(compress(codec, records_of(TWO))[:-3], count=2, attributes=codec)
     part = client.produce("t", 0, batch)
-    assert part.error_code == ErrorCode.corrupt_message
+    assert part.error_code == ErrorCode.invalid_record
     assert "damaged" in part.error_message
     assert next_offset(client) == 0
 
@@ -188,6 +190,39 @@ def test_topic_lowers_the_batch_limit(client: WireClient) -> None:
     part = client.produce("small", 0, make_batch([*TWO, Raw(b"")]))
     assert part.error_code == ErrorCode.message_too_large
     assert part.error_message.endswith(f"max.message.bytes is {len(PAIR)}")
+
+
+def test_batch_of_several_zstd_frames_is_stored_as_it_came(client: WireClient) -> None:
+    records = records_of(TWO)
+    packed = b"".join(compress(ZSTD, part) for part in (records[:5], records[5:]))
+    batch = make_batch(packed, count=2, attributes=ZSTD)
+    assert client.produce("t", 0, batch).error_code == 0
+    assert client.fetch_records("t", 0).endswith(packed)
+
+
+def test_topic_raises_the_batch_limit(client: WireClient) -> None:
+    limit = client.harness.config.batch_size_max_bytes
+    client.harness.create_topic("large", 1, {"max.message.bytes": str(limit + 1000)})
+    batch = make_batch([Raw(bytes(limit // 2)), Raw(bytes(limit // 2))])
+    assert client.produce("t", 0, batch).error_code == ErrorCode.message_too_large
+    assert client.produce("large", 0, batch).error_code == 0
+    assert client.fetch_records("large", 0, limit=1)[61:] == batch[61:]
+
+
+def test_records_and_headers_are_as_large_as_kafka_allows() -> None:
+    """Kafka limits the batch as sent, and nothing else."""
+    names = ("header_count_max", "header_size_max_bytes", "record_size_max_bytes")
+    limits = {name: getattr(Config(), name) for name in (*names, "batch_size_max_bytes")}
+    sizes = {"decompressed_size_max_bytes": 16 << 20, "segment_size_bytes": 128 << 20}
+    sizes["request_size_max_bytes"] = 32 << 20
+    client = WireClient(with_topic(config=small_config(**limits, **sizes)))
+    many = Raw(headers=[(b"", None)] * 300_000)
+    assert client.produce("t", 0, make_batch([many])).error_code == 0
+    large = Raw(headers=[(b"h", bytes(1_000_000))])
+    assert client.produce("t", 0, make_batch([large])).error_code == 0
+    record = Raw(bytes(10 << 20))
+    assert client.produce("t", 0, make_batch([record], codec=ZSTD)).error_code == 0
+    assert next_offset(client) == 3
 
 
 @pytest.mark.parametrize("codec", [NONE, ZSTD])

@@ -4,6 +4,7 @@ import pytest
 
 from appliance.config.config import Config
 from appliance.errors import InvalidSettingError, InvalidTopicError
+from appliance.units import KIB, MIB
 from compat.kafka.configs.entries import ConfigSource, Synonym
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_name
 from compat.kafka.configs.topic_setting_table import TOPIC_SETTINGS
@@ -16,6 +17,7 @@ from compat.kafka.configs.topic_settings import (
 from tests.support.harness.configs import small_config
 
 CONFIG = Config()
+ABOVE = CONFIG.topic_batch_size_max_bytes + 1
 TOPIC, BROKER, DEFAULT = ConfigSource.TOPIC, ConfigSource.BROKER, ConfigSource.DEFAULT
 
 KAFKA_NAMES = {
@@ -106,7 +108,7 @@ def test_accepted_settings_are_kept_as_given(name: str, value: str) -> None:
         ("delay.headers", "On", "delay.headers='On' is invalid: use on or off"),
         ("delay.headers", None, "delay.headers has no value"),
         ("message.timestamp.type", "logappendtime", "use CreateTime or LogAppendTime"),
-        ("max.message.bytes", "1048589", "above limits.batch_size_max_bytes of the broker"),
+        ("max.message.bytes", str(ABOVE), "above what a request and a segment of the broker hold"),
         ("max.message.bytes", "-1", "whole number"),
         ("max.message.bytes", "1e3", "whole number"),
         ("max.message.bytes", "", "whole number"),
@@ -156,9 +158,20 @@ def test_settings_mean_what_they_say() -> None:
 
 def test_a_limit_that_the_broker_lowered_later_holds_for_old_topics() -> None:
     policy = read_topic_policy(
-        {"max.message.bytes": "1000000"}, small_config(batch_size_max_bytes=8192)
+        {"max.message.bytes": "1000000"}, small_config(request_size_max_bytes=13 * KIB)
     )
-    assert policy.batch_size_max_bytes == 8192
+    assert policy.batch_size_max_bytes == 12 * KIB
+
+
+def test_a_topic_raises_the_limit_of_a_batch_to_what_a_segment_and_a_request_hold() -> None:
+    """franz-go's suite sets 8 MiB."""
+    wanted = {"max.message.bytes": str(8 * MIB)}
+    assert check_topic_settings(wanted, CONFIG) == wanted
+    assert read_topic_policy(wanted, CONFIG).batch_size_max_bytes == 8 * MIB
+    segment = small_config(segment_size_bytes=64 * KIB, partition_count_max_per_topic=64)
+    assert segment.topic_batch_size_max_bytes == (64 * KIB - 4 * KIB - 64 * 32) // 4
+    request = small_config(segment_size_bytes=16 * MIB, request_size_max_bytes=MIB)
+    assert request.topic_batch_size_max_bytes == MIB - KIB
 
 
 def test_settings_are_listed_by_name_with_their_values() -> None:

@@ -24,6 +24,7 @@ from tests.support.values.raw_batch import (
 from tests.support.values.record_requests import fetch_part, fetch_request, produce_request
 
 KIB = 1024
+MIB = 1024 * KIB
 TURN_WORK = 2 << 20
 REQUEST_WORK = KIB
 PLAIN = make_batch([Raw(b"a")])
@@ -104,6 +105,161 @@ def test_what_is_unpacked_counts_as_work(codec: int) -> None:
     assert next_offset(client) == 4
 
 
+# A request that takes several turns
+
+PART_COUNT = 10
+PART_KIB = 700
+LARGE: dict[str, Any] = {
+    "batch_size_max_bytes": MIB,
+    "decompressed_size_max_bytes": 4 * MIB,
+    "record_size_max_bytes": 4 * MIB,
+    "request_size_max_bytes": 16 * MIB,
+    "segment_size_bytes": 64 * MIB,
+}
+
+
+def feed(client: WireClient, data: bytes) -> None:
+    """Let the broker receive bytes, and take the first turn."""
+    start = 0
+    while start < len(data):
+        room = client.session.get_buffer()
+        part = data[start : start + len(room)]
+        room[: len(part)] = part
+        client.session.received(len(part), client.harness.clock.wall_ms())
+        start += len(part)
+
+
+def end_turn(client: WireClient) -> None:
+    client.harness.broker.commit()
+    client.session.compact()
+
+
+def finish(client: WireClient, between: Callable[[], object]) -> int:
+    """Take all turns that are left; return how many there were in all."""
+    count = 1
+    end_turn(client)
+    while client.session.yielded:
+        between()
+        client.session.resume(client.harness.clock.wall_ms())
+        end_turn(client)
+        count += 1
+    return count
+
+
+def large_request(batch: bytes, *indexes: int, acks: int = -1) -> bytes:
+    half = len(indexes) // 2
+    halves = (indexes[:half], indexes[half:])
+    topics = [("t", [(index, batch) for index in part]) for part in halves]
+    if acks:
+        topics.append(("no", [(0, batch)]))
+    return framed(produce_request(topics, acks=acks), 8, 1)
+
+
+def codes(client: WireClient) -> list[tuple[int, int, int]]:
+    """Partition, error and base offset of the last of the answers that leave now."""
+    *_, answer = split_answers(client.take())
+    topics = decode_response(ProduceResponse, 8, answer).responses
+    return [
+        (part.index, part.error_code, part.base_offset)
+        for topic in topics
+        for part in topic.partition_responses
+    ]
+
+
+UNKNOWN = (0, ErrorCode.unknown_topic_or_partition, -1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_large_request_goes_on_in_the_next_turn(codec: int) -> None:
+    """Others are served between its turns, and its answer is that of one turn."""
+    client = make_client(**LARGE)
+    other = WireClient(client.harness)
+    batch = make_batch([Raw(bytes(PART_KIB * KIB))], codec=codec)
+    small = framed(produce_request([("t", [(0, PLAIN)])]), 8, 7)
+    feed(client, small + large_request(batch, *range(PART_COUNT)))
+    offsets = iter(range(100))
+
+    def serve_other() -> None:
+        assert other.produce("t", 39, PLAIN).base_offset == next(offsets)
+        assert client.session.held_bytes < 40 * MIB
+
+    count = finish(client, serve_other)
+    assert count == next(offsets) + 1 >= 4
+    client.harness.flush()
+    expected = [(index, 0, 1 if index == 0 else 0) for index in range(PART_COUNT)]
+    assert codes(client) == [*expected, UNKNOWN]
+    assert [next_offset(client, "t", index) for index in range(PART_COUNT)] == [2] + [1] * 9
+    assert client.session.requests == 2
+    assert client.produce("t", 0, PLAIN).base_offset == 2
+
+
+def test_a_partition_that_is_named_twice_is_refused_in_every_turn() -> None:
+    """Also if requests of others have named it between the two."""
+    client = make_client(**LARGE)
+    other = WireClient(client.harness)
+    batch = make_batch([Raw(bytes(PART_KIB * KIB))])
+    feed(client, large_request(batch, 1, 2, 3, 4, 5, 6, 7, 1))
+    both = produce_request([("t", [(1, PLAIN), (7, PLAIN)])])
+    assert finish(client, lambda: other.ask(both, 8, ProduceResponse)) >= 3
+    client.harness.flush()
+    twice = (1, ErrorCode.invalid_request, -1)
+    found = codes(client)
+    assert (found[0], found[7], found[8]) == (twice, twice, UNKNOWN)
+    assert [error for _, error, _ in found[1:7]] == [0] * 6
+
+
+def test_what_waits_too_long_for_the_disk_is_marked_in_every_turn() -> None:
+    client = make_client(**LARGE)
+    batch = make_batch([Raw(bytes(PART_KIB * KIB))])
+    small = framed(produce_request([("t", [(0, PLAIN)])]), 8, 7)
+    feed(client, small + large_request(batch, *range(PART_COUNT)))
+    finish(client, lambda: None)
+    assert client.take() == b""
+    for now_ms in (0, 1_000):
+        given_up = client.session.time_out(now_ms, 10, 0)
+    assert given_up == PART_COUNT + 1
+    timed_out = [(index, ErrorCode.request_timed_out, -1) for index in range(PART_COUNT)]
+    assert codes(client) == [*timed_out, UNKNOWN]
+
+
+def test_a_refusal_in_an_earlier_turn_closes_a_producer_without_acks() -> None:
+    client = make_client(**LARGE)
+    batch = make_batch([Raw(bytes(PART_KIB * KIB))])
+    feed(client, large_request(batch, -1, *range(1, PART_COUNT), acks=0))
+    end_turn(client)
+    assert client.session.close_reason is None
+    finish(client, lambda: None)
+    assert client.session.close_reason == "a batch sent with acks=0 was refused"
+    assert next_offset(client, "t", PART_COUNT - 1) == 1
+
+
+def test_a_connection_may_be_closed_between_two_turns() -> None:
+    client = make_client(**LARGE)
+    batch = make_batch([Raw(bytes(PART_KIB * KIB))])
+    feed(client, large_request(batch, *range(PART_COUNT)))
+    end_turn(client)
+    client.session.close()
+    assert client.session.held_bytes < MIB
+    stored = [next_offset(client, "t", index) for index in range(PART_COUNT)]
+    assert 0 < sum(stored) < PART_COUNT
+    assert stored == sorted(stored, reverse=True)
+
+
+def test_the_buffer_of_a_large_request_grows_to_its_size_and_not_beyond() -> None:
+    """A size alone takes no memory."""
+    client = make_client(**LARGE)
+    size = 9 * MIB + 1_000
+    feed(client, size.to_bytes(4, "big") + bytes(100))
+    assert client.session.wanted_bytes == 4 + size
+    assert client.session.held_bytes < 100 * KIB
+    peak = 0
+    for _ in range(9):
+        feed(client, bytes(MIB))
+        peak = max(peak, client.session.held_bytes)
+    assert client.session.wanted_bytes == 4 + size
+    assert size < peak < size + 64 * KIB
+
+
 def test_whole_blocks_in_front_of_a_damaged_one_count_as_work() -> None:
     """Else a batch could have all the work done for nothing, as often as it likes."""
     client = make_client()
@@ -112,7 +268,7 @@ def test_whole_blocks_in_front_of_a_damaged_one_count_as_work() -> None:
     sized = len(block).to_bytes(4, "big") + block
     packed = head + 2 * sized + b"\0\0\0\2\x09\x01"
     part = client.produce("t", 0, make_batch(packed, count=1, attributes=SNAPPY))
-    assert part.error_code == ErrorCode.corrupt_message
+    assert part.error_code == ErrorCode.invalid_record
     assert client.session.produce.work_bytes == 8_009
 
 
@@ -146,7 +302,7 @@ def test_batch_of_tiny_blocks_is_refused(codec: int, head: bytes, block: bytes) 
     client = make_client()
     packed = head + 1_000 * block
     part = client.produce("t", 0, make_batch(packed, count=1, attributes=codec))
-    assert part.error_code == ErrorCode.corrupt_message
+    assert part.error_code == ErrorCode.invalid_record
     assert "it has 17 blocks for" in part.error_message
     assert client.session.produce.work_bytes == 0
 
@@ -179,7 +335,8 @@ def test_batches_of_a_request_unpack_to_so_much_together(codec: int) -> None:
     for _ in range(2):
         answer = client.ask(request, 8, ProduceResponse)
         parts = answer.responses[0].partition_responses
-        assert [part.error_code for part in parts] == [0, 0, 0, *[ErrorCode.message_too_large] * 2]
+        refused = ErrorCode.kafka_storage_error  # the batches fit: they are to be sent again
+        assert [part.error_code for part in parts] == [0, 0, 0, refused, refused]
         assert parts[4].error_message == (
             f"the batches of the request decompress to more than {limit} bytes, the limit set "
             "by limits.request_decompressed_size_max_bytes"
@@ -217,9 +374,9 @@ def test_forty_bombs_in_a_request_take_the_work_of_a_few(codec: int) -> None:
         answer = decode_response(ProduceResponse, 8, payload)
         parts = answer.responses[0].partition_responses
         assert {part.error_code for part in parts} <= {
-            ErrorCode.corrupt_message,
             ErrorCode.message_too_large,
             ErrorCode.invalid_record,
+            ErrorCode.kafka_storage_error,
         }
         # The last one may be begun with a single byte left; a step counts that was cut short.
         assert path.work_bytes - before <= 2 * limit + (1 << 20)

@@ -1,6 +1,7 @@
 """Committed offsets expire when nobody came back for them, and not a moment before."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -13,11 +14,12 @@ from appliance.store.state.group_frames import (
     GroupFrame,
     OffsetEntry,
 )
+from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.offsets_client import Commit, OffsetsClient, fetch_request
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.harness.configs import small_config
-from tests.unit.offsets.members import join
+from tests.unit.offsets.members import RawMember, join
 
 RETENTION_MS = 3_600_000
 CHECK_MS = 1_000
@@ -242,3 +244,66 @@ def test_on_a_full_disk_offsets_stay_and_expire_later(harness: BrokerHarness) ->
     harness.disk.free = 1 << 30
     pass_time(harness, RETENTION_MS)
     assert partitions(harness, "g") == []
+
+
+DELAY_MS = 200_000
+
+
+@pytest.fixture
+def patient() -> BrokerHarness:
+    """A broker whose empty groups wait three minutes for further members."""
+    config = small_config(
+        offset_retention_ms=RETENTION_MS,
+        retention_check_interval_ms=CHECK_MS,
+        initial_rebalance_delay_ms=DELAY_MS,
+    )
+    return with_topic(1, config=config)
+
+
+def test_offsets_stay_while_a_member_waits_for_its_first_generation(
+    patient: BrokerHarness,
+) -> None:
+    """The log says that the group is empty until its next generation begins."""
+    join(patient, "g", ["t"]).leave()
+    commit(patient, "g", 0)
+    pass_time(patient, RETENTION_MS - 10_000)
+    waiting = RawMember(patient, "g", ["t"], "consumer").ask_to_join()
+    pass_time(patient, 60_000)
+    assert partitions(patient, "g") == [0]
+    patient.pass_ms(DELAY_MS)
+    assert waiting.answer.generation == 3
+
+
+def test_a_group_that_became_empty_again_keeps_its_offsets_from_then(
+    patient: BrokerHarness,
+) -> None:
+    """Also if its member never got an assignment, and whatever the clock says."""
+    join(patient, "g", ["t"]).leave()
+    emptied_ms = patient.clock.wall_ms()
+    commit(patient, "g", 0)
+    pass_time(patient, RETENTION_MS - 10_000)
+    member = RawMember(patient, "g", ["t"], "consumer")
+    member.instance_id = "static"  # it needs no member id to leave
+    waiting = member.ask_to_join()
+    member.leave()
+    assert waiting.answer.error is ErrorCode.unknown_member_id
+    patient.clock.step_ms(emptied_ms - patient.clock.wall_ms() - DELAY_MS)
+    patient.pass_ms(DELAY_MS)
+    assert patient.broker.groups.groups["g"].state_ms == emptied_ms
+    pass_time(patient, RETENTION_MS - 10_000)
+    assert partitions(patient, "g") == [0]
+    pass_time(patient, 20_000)
+    assert partitions(patient, "g") == []
+
+
+def test_an_offset_of_a_transaction_takes_no_effect(harness: BrokerHarness) -> None:
+    """It counts from the commit of the transaction, which this version cannot have."""
+    commit(harness, "g", 0)
+    entry = OffsetEntry(
+        op=OFFSET_COMMITTED, group="g", topic_id=1, partition=0, offset=99, producer_id=5
+    )
+    harness.broker.groups.commit_offsets([entry, replace(entry, partition=1)])
+    harness.flush()
+    for reader in (harness, harness.crash("dropped", random.Random(1))):
+        offsets = reader.broker.groups.offsets("g")
+        assert {key: each.offset for key, each in offsets.items()} == {(1, 0): 7}

@@ -59,6 +59,20 @@ def test_a_log_may_begin_anywhere() -> None:
     assert {fault for _, _, fault in found.damage} == {UNKNOWN_TOPIC}
 
 
+@pytest.mark.parametrize("first_sequence", [5, -1])
+def test_a_frame_without_a_first_sequence_leaves_its_producer_as_it_is(first_sequence: int) -> None:
+    """The format says so of -1: for a batch that names a producer but is not in its sequence."""
+    log = Log()
+    log.topic()
+    log.accept(producer=(77, 2, 4))
+    log.accept(producer=(77, 3, first_sequence))
+    found = Projections(id_key=bytes(16))
+    scan(log.segments(), into=found)
+    state = found.topics_by_id[1].partitions[0].producers[77]
+    expected = (3, 5) if first_sequence >= 0 else (2, 4)
+    assert (state.epoch, state.last_sequence) == expected
+
+
 # Torn or damaged: the decision, for every frame and every mark
 
 

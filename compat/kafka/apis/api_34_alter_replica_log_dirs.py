@@ -1,0 +1,52 @@
+"""AlterReplicaLogDirs (key 34): v1-2.
+
+Behaviour:
+- There is one directory, the data directory, and every partition is in it: to move a partition
+  there changes nothing and is no error. Another directory gets LOG_DIR_NOT_FOUND, a missing
+  partition UNKNOWN_TOPIC_OR_PARTITION. Each partition is answered once.
+
+Deviations: none.
+
+Versions: 1 as 0; 2 flexible.
+Layer 4; does no I/O.
+"""
+
+from compat.kafka.configs.internal_topic import is_internal_partition
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+
+@handles(key=34, name="AlterReplicaLogDirs", versions=(1, 2), flexible_from=2)
+def alter_replica_log_dirs(node: Node, version: int, request: Fields) -> Fields:
+    """Answer where partitions cannot be moved to."""
+    answers: dict[str, dict[int, int]] = {}
+    for directory in request["dirs"]:
+        for topic in directory["topics"]:
+            name: str = topic["name"]
+            errors = answers.setdefault(name, {})
+            for index in topic["partitions"]:
+                errors[index] = _check(node, directory["path"], name, index)
+    return {
+        "results": [
+            {
+                "topic_name": name,
+                "partitions": [
+                    {"partition_index": index, "error_code": error}
+                    for index, error in errors.items()
+                ],
+            }
+            for name, errors in answers.items()
+        ]
+    }
+
+
+def _check(node: Node, path: str, name: str, index: int) -> int:
+    if path != str(node.broker.config.data_dir):
+        return ErrorCode.log_dir_not_found
+    topic = node.broker.topics.find(name)
+    if topic is not None and 0 <= index < len(topic.partitions):
+        return ErrorCode.none
+    if topic is None and is_internal_partition(name, index):
+        return ErrorCode.none
+    return ErrorCode.unknown_topic_or_partition

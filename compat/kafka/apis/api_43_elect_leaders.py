@@ -1,0 +1,56 @@
+"""ElectLeaders (key 43): v0-2.
+
+Behaviour:
+- This broker leads every partition, so no election is ever needed. With a null list, which means
+  all partitions, the answer is empty, as from Kafka. A partition that is named gets
+  ELECTION_NOT_NEEDED, a missing one UNKNOWN_TOPIC_OR_PARTITION. Each partition is answered once.
+- An election type (v1+) other than 0 and 1 gets INVALID_REQUEST for each partition.
+
+Deviations: none.
+
+Versions: 0 preferred leaders only; 1 election type, error of the whole request; 2 flexible.
+Layer 4; does no I/O.
+"""
+
+from typing import Final
+
+from compat.kafka.configs.entries import shown
+from compat.kafka.configs.internal_topic import is_internal_partition
+from compat.kafka.node import Node
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.registry import Fields, handles
+
+_PREFERRED: Final = 0
+_UNCLEAN: Final = 1
+
+
+@handles(key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2)
+def elect_leaders(node: Node, version: int, request: Fields) -> Fields:
+    """Answer that no partition needs another leader."""
+    election: int = request.get("election_type", _PREFERRED)
+    by_name: dict[str, dict[int, None]] = {}
+    for asked in request["topic_partitions"] or ():
+        by_name.setdefault(asked["topic"], {}).update(dict.fromkeys(asked["partitions"]))
+    results = [
+        {
+            "topic": name,
+            "partition_result": [_answer(node, election, name, index) for index in indexes],
+        }
+        for name, indexes in by_name.items()
+    ]
+    return {"error_code": ErrorCode.none, "replica_election_results": results}
+
+
+def _answer(node: Node, election: int, name: str, index: int) -> Fields:
+    topic = node.broker.topics.find(name)
+    code = ErrorCode.election_not_needed
+    message = "Leader election not needed for topic partition."
+    if election not in (_PREFERRED, _UNCLEAN):
+        code, message = ErrorCode.invalid_request, f"Unknown election type {election}"
+    elif topic is None and not is_internal_partition(name, index):
+        code = ErrorCode.unknown_topic_or_partition
+        message = f"No such topic as {shown(name)[1:-1]}"
+    elif topic is not None and not 0 <= index < len(topic.partitions):
+        code = ErrorCode.unknown_topic_or_partition
+        message = f"No such partition as {name}-{index}"
+    return {"partition_id": index, "error_code": code, "error_message": message}
