@@ -91,7 +91,7 @@ cdef class ProducePath:
     ) except -1
     cdef int _refuse_split(self, Partition partition, Outcome* o) except -1
     cdef int _note_passed(self, Partition partition, int64_t base_offset) except -1
-    cdef DelayNotice _notice(self, Partition partition, const Fault* fault)
+    cdef DelayNotice _notice(self, Partition partition, const Fault* fault, str message)
     cdef int _append(
         self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body,
         int64_t now_ms, Outcome* o

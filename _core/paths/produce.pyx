@@ -437,7 +437,8 @@ cdef class ProducePath:
         o.fault_record = fault.record
         if reason >= 0:
             self.delay_refused[reason] += 1
-            self._notice(partition, fault)
+            if len(self.notices) < NOTICES_MAX:
+                self._notice(partition, fault, self.message)
         return 0
 
     cdef int _note_passed(self, Partition partition, int64_t base_offset) except -1:
@@ -447,25 +448,25 @@ cdef class ProducePath:
         cdef int i
         for i in range(REASON_COUNT):
             self.delay_passed[i] += s.passed[i]
-        notice = self._notice(partition, &s.passed_fault)
-        notice.offset = base_offset + s.passed_index
-        notice.count = s.passed_count
+        if len(self.notices) < NOTICES_MAX:
+            notice = self._notice(partition, &s.passed_fault, s.describe(&s.passed_fault))
+            notice.offset = base_offset + s.passed_index
+            notice.count = s.passed_count
         return 0
 
-    cdef DelayNotice _notice(self, Partition partition, const Fault* fault):
+    cdef DelayNotice _notice(self, Partition partition, const Fault* fault, str message):
         cdef DelayNotice notice = DelayNotice()
         notice.topic = partition.topic.name
         notice.partition = partition.index
         notice.record = fault.record
         notice.offset = -1
         notice.reason = _REASONS[reason_of(fault)]
-        notice.message = self.splitter.describe(fault)
+        notice.message = message
         if self.client_id.size >= 0:
             notice.client_id = PyBytes_FromStringAndSize(
                 <const char*>self.client_id.data, self.client_id.size
             )
-        if len(self.notices) < NOTICES_MAX:
-            self.notices.append(notice)
+        self.notices.append(notice)
         return notice
 
     cdef bint _prepare(

@@ -73,8 +73,8 @@ cdef enum:
     # A few ms of work. A request counts as REQUEST_WORK_BYTES plus its size, plus the bytes that it
     # decompresses or copies.
     TURN_WORK_BYTES = 2 << 20
-    NS_PER_MS = 1_000_000
     REQUEST_WORK_BYTES = 1024
+    NS_PER_MS = 1_000_000
 
 
 cdef class ParkedFetch:
