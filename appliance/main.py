@@ -60,6 +60,7 @@ def configure_topic(topic: Topic, config: Config) -> None:
     policy = read_topic_policy(topic.settings, config)
     topic.configure(
         reads_delay_headers=policy.reads_delay_headers,
+        passes_invalid_delays=policy.passes_invalid_delays,
         log_append_time=policy.uses_append_time,
         due_timestamp=policy.uses_due_time,
         batch_size_max=policy.batch_size_max_bytes,

@@ -56,6 +56,10 @@ class Metrics:
     """By Kafka API key."""
     request_errors: dict[int, int] = field(default_factory=dict)
     """By Kafka error code."""
+    delay_refused: dict[str, int] = field(default_factory=dict)
+    """Batches, by the reason."""
+    delay_passed: dict[str, int] = field(default_factory=dict)
+    """Records, by the reason."""
     connections_refused: dict[str, int] = field(default_factory=dict)
     """By the limit that was exceeded."""
     connections_closed: dict[str, int] = field(default_factory=dict)
@@ -149,6 +153,20 @@ METRICS: Final = (
         "counter",
         "Batches and partitions refused by Produce and Fetch, by Kafka error code.",
         "code",
+    ),
+    MetricInfo(
+        "delay_refused",
+        "counter",
+        "Batches refused because of a delay header, by what is wrong: its value, an epoch in "
+        "another unit than ms (unit), too_far away, a contradiction, the size of an id, a "
+        "near_miss of a name, or what is not_built.",
+        "reason",
+    ),
+    MetricInfo(
+        "delay_passed",
+        "counter",
+        "Records with such a header delivered at once, on topics with `delay.invalid=pass`.",
+        "reason",
     ),
     MetricInfo(
         "connections_refused",

@@ -54,7 +54,7 @@ def send(broker: Broker, session: Session, request: bytes) -> None:
         part = request[start : start + len(room)]
         room[: len(part)] = part
         start += len(part)
-        session.received(len(part), broker.clock.wall_ms())
+        session.received(len(part), now_ns=broker.clock.wall_ns())
     broker.commit()
     session.compact()
     assert session.close_reason is None, session.close_reason

@@ -92,10 +92,10 @@ class Writer:
             size = min(len(data) - start, len(room))
             room[:size] = data[start : start + size]
             start += size
-            session.received(size, broker.clock.wall_ms())
+            session.received(size, now_ns=broker.clock.wall_ns())
             self._end_turn()
             while session.yielded or session.paused:
-                session.resume(broker.clock.wall_ms())
+                session.resume(now_ns=broker.clock.wall_ns())
                 self._end_turn()
         if session.close_reason is not None:
             raise BenchError(session.close_reason)

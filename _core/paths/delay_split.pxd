@@ -2,6 +2,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.bytes.batch cimport Batch, Record, Slice
 from _core.bytes.buffer cimport Buf
+from _core.paths.delay_names cimport HEADER_REQUESTS
+from _core.queue.partition cimport Topic
 from _core.state.projections cimport LEVELS_MAX
 from _core.bytes.tags cimport TagSum
 
@@ -19,31 +21,49 @@ cdef enum SplitFault:
     SPLIT_CANCEL_CONTRADICTION
     SPLIT_ID_SIZE
     SPLIT_TIMESTAMP
+    SPLIT_NOT_BUILT
+    SPLIT_NEAR_MISS
 
-cdef enum:
-    HEADER_NONE = -1
-    HEADER_DELAY = 0
-    HEADER_DELIVER_AT
-    HEADER_LEVEL
-    HEADER_ID
-    HEADER_CANCEL
-    HEADER_REQUESTS           # clients set the headers above; the broker adds those below
-    HEADER_ACCEPTED_AT = 5
-    HEADER_DUE_AT
-    HEADER_DUE_ID
-    HEADER_NAMES
+# Why a delay request cannot be met; `REASONS` has the texts.
+cdef enum DelayReason:
+    REASON_NONE = -1          # the fault is no matter of delay headers
+    REASON_VALUE = 0
+    REASON_UNIT
+    REASON_TOO_FAR
+    REASON_CONTRADICTION
+    REASON_ID
+    REASON_NEAR_MISS
+    REASON_NOT_BUILT
+    REASON_COUNT
+
+# What `inspect` does about the names of headers.
+cdef enum LookFor:
+    LOOK_NOTHING = 0
+    LOOK_REQUESTS             # finds out whether there are delay headers
+    LOOK_NOT_BUILT            # a header of what is not built is a fault
 
 cdef enum:
     ADDED_MAX = 64            # a name of 13 bytes, 20 digits, a name of 8 bytes, three sizes
 
 # The delay parameters of one record: the value of the last header of each name.
 cdef struct DelayAsk:
-    bint present[HEADER_NAMES]
-    Slice value[HEADER_NAMES]
+    bint present[HEADER_REQUESTS]
+    Slice value[HEADER_REQUESTS]
     int level                 # 0 = none
     int64_t due_ms            # -1 = no delay requested
     int64_t kept_count        # headers that are no delay headers
     int64_t kept_bytes
+
+# What is wrong with a record, for the message about it.
+cdef struct Fault:
+    int code                  # SplitFault
+    int32_t record            # index in its batch
+    int header
+    int detail                # a DelayError
+    int64_t size              # what is too large, or the limit
+    Slice value               # of the header
+
+cdef int reason_of(const Fault* fault) noexcept nogil
 
 cdef class BatchSplitter:
     cdef int64_t level_ms[LEVELS_MAX]
@@ -56,11 +76,13 @@ cdef class BatchSplitter:
     cdef int64_t min_timestamp
     cdef int64_t max_timestamp
     cdef TagSum tags          # of all records, or after split of the visible ones
-    cdef int32_t fault_record
-    cdef int fault_header
-    cdef int fault_detail
-    cdef int64_t fault_size
-    cdef Slice fault_value
+    cdef Fault fault
+    # Records that `split` lets pass although their request cannot be met: how many, by reason; and
+    # the first of them with its index in the visible batch.
+    cdef int32_t passed[REASON_COUNT]
+    cdef int32_t passed_count
+    cdef int32_t passed_index
+    cdef Fault passed_fault
     cdef int32_t visible_count
     cdef int32_t timer_count
     cdef int32_t cancel_count
@@ -78,26 +100,38 @@ cdef class BatchSplitter:
     cdef int32_t level_used[LEVELS_MAX + 1]
     # Pass one: checks every record, and finds whether any has a delay header.
     cdef int inspect(
-        self, const Batch* b, const uint8_t* records, int64_t size, bint look_for_headers
+        self, const Batch* b, const uint8_t* records, int64_t size, int look
     ) noexcept nogil
-    # Pass two: writes the visible batch, the held batch and the tables of the frame.
+    # Pass two: writes the visible batch, the held batch and the tables of the frame. Delays count
+    # from `base_ms`, the receive time rounded up.
     cdef int split(
-        self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
-        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, const int64_t* level_next
+        self, const Batch* b, const uint8_t* records, int64_t size, Topic topic, int64_t now_ms,
+        int64_t base_ms, const int64_t* level_next
     ) except -1 nogil
     cdef int32_t tables_size(self) noexcept nogil
     cdef int assemble(
         self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch,
         bint log_append_time
     ) except -1 nogil
-    cdef int _fault(self, int fault, int32_t record, int header, int detail) noexcept nogil
-    cdef int _check_headers(self, Record* r, int32_t i, bint look) noexcept nogil
+    cdef str describe(self, const Fault* fault)
+    cdef int _fault(self, int code, int32_t record, int header, int detail) noexcept nogil
+    cdef int _check_headers(self, Record* r, int32_t i, int look) noexcept nogil
     cdef int _read_ask(
-        self, Record* r, int32_t i, int64_t now_ms, int64_t delay_max_ms, DelayAsk* ask
+        self, Record* r, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms,
+        DelayAsk* ask
     ) noexcept nogil
     cdef int _resolve_due(
-        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms
+        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms
     ) noexcept nogil
+    cdef int _read_delay(self, const DelayAsk* ask, int header, int* level, int64_t* delay_ms) \
+        noexcept nogil
+    cdef void _let_pass(self) noexcept nogil
+    cdef int _add_visible(
+        self, Record* r, int32_t i, DelayAsk* ask, const Batch* b, int64_t now_ms,
+        bint due_timestamp
+    ) except -1 nogil
+    cdef int _add_unchanged(self, Record* r, const Batch* b) except -1 nogil
+    cdef int _finish_visible(self, Record* r, const Batch* b) except -1 nogil
     cdef int _write_rewritten(
         self, Buf* out, Record* r, int64_t offset_delta, const DelayAsk* ask
     ) except -1 nogil

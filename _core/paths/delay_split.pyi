@@ -1,5 +1,7 @@
 from typing import Self
 
+REASONS: tuple[str, ...]
+
 class BatchSplitter:
     def __new__(
         cls,
@@ -9,4 +11,3 @@ class BatchSplitter:
         header_count_max: int,
         header_size_max: int,
     ) -> Self: ...
-    def describe_fault(self, fault: int) -> str: ...

@@ -5,7 +5,8 @@
 
 Pass one (`inspect`) checks that every record is well-formed and within the limits, and looks for
 delay headers. Most batches have none. For the others, pass two (`split`) writes the parts of an
-accept frame. They are in one frame so that a crash keeps either all of them or none.
+accept frame. They are in one frame so that a crash keeps either all of them or none. A record whose
+request cannot be met refuses the batch or, by a setting of the topic, is visible at once.
 
 The contract is docs/DELAY.md. A record that is held or due at once loses its request headers and
 gains `x-accepted-at`, `x-due-at` and, if it has an id, `x-due-id`. It is rewritten only once, here,
@@ -15,20 +16,29 @@ Layer 0: no I/O, no clock.
 """
 
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from _core.bytes.batch cimport (
     ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice, begin_batch, finish_batch,
     next_header, next_record, open_record, write_record,
 )
 from _core.bytes.buffer cimport Buf, append, extend_zero, release, shrink
-from _core.paths.delay_text cimport DELAY_OK, parse_delay, parse_deliver_at, parse_level
-from _core.paths.delay_text import describe
+from _core.paths.delay_names cimport (
+    HEADER_ACCEPTED_AT, HEADER_CANCEL, HEADER_DELAY, HEADER_DELIVER_AT, HEADER_DUE_AT,
+    HEADER_DUE_ID, HEADER_ID, HEADER_LEVEL, HEADER_NEAR_MISSES, HEADER_NONE, HEADER_NOT_BUILT,
+    HEADER_REQUESTS, header_of, may_be_delay_header, name_of, name_size_of, right_header_of,
+)
+from _core.paths.delay_text cimport (
+    DELAY_MICROSECONDS, DELAY_NANOSECONDS, DELAY_OK, DELAY_SECONDS, DELAY_TOO_FAR, NO_DELAY,
+    parse_delay, parse_deliver_at, parse_level,
+)
+from _core.paths.delay_text import describe as describe_value
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
     Cursor, cursor_of, left, load_u32, store_u32, store_u64, store_varint, take_varint,
     varint_size,
 )
+from _core.queue.partition cimport Topic
 from _core.state.projections cimport LEVELS_MAX
 from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
 
@@ -45,24 +55,34 @@ cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
     return -(<int64_t>1 << TIMESTAMP_BITS) < value < <int64_t>1 << TIMESTAMP_BITS
 
 
-# Indexed by DelayHeader.
-cdef const char** NAMES = [
-    b"x-delay", b"x-deliver-at", b"x-delay-level", b"x-deliver-id", b"x-deliver-cancel",
-    b"x-accepted-at", b"x-due-at", b"x-due-id",
-]
-cdef int* NAME_SIZES = [7, 12, 13, 12, 16, 13, 8, 8]
+# Indexed by DelayReason.
+REASONS = ("value", "unit", "too_far", "contradiction", "id", "near_miss", "not_built")
+
+_RIGHT_FORMS = {
+    HEADER_DELAY: "x-delay, with milliseconds (1500) or a unit (30s)",
+    HEADER_DELIVER_AT: (
+        "x-deliver-at, with epoch milliseconds (1767225600000) or RFC 3339 (2026-01-01T00:00:00Z)"
+    ),
+}
 
 
-cdef int _name_of(const Slice* key) noexcept nogil:
-    """Which of the delay headers this is, or HEADER_NONE."""
-    cdef int i
-    # All of them begin with "x-". Few other headers do, so this check usually suffices.
-    if key.size < 7 or key.data[0] != b"x" or key.data[1] != b"-":
-        return HEADER_NONE
-    for i in range(HEADER_NAMES):
-        if NAME_SIZES[i] == key.size and memcmp(NAMES[i], key.data, key.size) == 0:
-            return i
-    return HEADER_NONE
+cdef int reason_of(const Fault* fault) noexcept nogil:
+    """The DelayReason of a fault."""
+    if fault.code == SPLIT_DELAY_VALUE:
+        if fault.detail == DELAY_TOO_FAR:
+            return REASON_TOO_FAR
+        if fault.detail in (DELAY_SECONDS, DELAY_MICROSECONDS, DELAY_NANOSECONDS):
+            return REASON_UNIT
+        return REASON_VALUE
+    if fault.code == SPLIT_DELAY_TOO_LONG:
+        return REASON_TOO_FAR
+    if fault.code == SPLIT_CONTRADICTION or fault.code == SPLIT_CANCEL_CONTRADICTION:
+        return REASON_CONTRADICTION
+    if fault.code == SPLIT_ID_SIZE:
+        return REASON_ID
+    if fault.code == SPLIT_NEAR_MISS:
+        return REASON_NEAR_MISS
+    return REASON_NOT_BUILT if fault.code == SPLIT_NOT_BUILT else REASON_NONE
 
 
 cdef int _decimal(int64_t value, uint8_t* end) noexcept nogil:
@@ -118,11 +138,12 @@ cdef class BatchSplitter:
         release(&self.cancels)
         release(&self.ids)
 
-    cdef int _fault(self, int fault, int32_t record, int header, int detail) noexcept nogil:
-        self.fault_record = record
-        self.fault_header = header
-        self.fault_detail = detail
-        return fault
+    cdef int _fault(self, int code, int32_t record, int header, int detail) noexcept nogil:
+        self.fault.code = code
+        self.fault.record = record
+        self.fault.header = header
+        self.fault.detail = detail
+        return code
 
     cdef void _note_timestamp(self, int64_t timestamp) noexcept nogil:
         if timestamp < self.min_timestamp:
@@ -131,7 +152,7 @@ cdef class BatchSplitter:
             self.max_timestamp = timestamp
 
     cdef int inspect(
-        self, const Batch* b, const uint8_t* records, int64_t size, bint look_for_headers
+        self, const Batch* b, const uint8_t* records, int64_t size, int look
     ) noexcept nogil:
         cdef Cursor c = cursor_of(records, size)
         cdef Record r
@@ -147,37 +168,42 @@ cdef class BatchSplitter:
             if r.offset_delta != i:
                 return self._fault(SPLIT_OFFSET_DELTA, i, 0, 0)
             if r.end - r.start > self.record_size_max:
-                self.fault_size = r.end - r.start
+                self.fault.size = r.end - r.start
                 return self._fault(SPLIT_RECORD_TOO_LARGE, i, 0, 0)
             if not _is_timestamp(b.base_timestamp) or not _is_timestamp(r.timestamp_delta):
                 return self._fault(SPLIT_TIMESTAMP, i, 0, 0)
             self._note_timestamp(b.base_timestamp + r.timestamp_delta)
             if r.header_count:
-                fault = self._check_headers(&r, i, look_for_headers)
+                fault = self._check_headers(&r, i, look)
                 if fault != SPLIT_OK:
                     return fault
         if left(&c):
             return self._fault(SPLIT_TRAILING_BYTES, b.count - 1, 0, 0)
         return SPLIT_OK
 
-    cdef int _check_headers(self, Record* r, int32_t i, bint look) noexcept nogil:
+    cdef int _check_headers(self, Record* r, int32_t i, int look) noexcept nogil:
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
         cdef int64_t k, tag = 0
         cdef int name
         if r.header_count > self.header_count_max:
-            self.fault_size = r.header_count
+            self.fault.size = r.header_count
             return self._fault(SPLIT_TOO_MANY_HEADERS, i, 0, 0)
         if r.end - r.headers > self.header_size_max:
-            self.fault_size = r.end - r.headers
+            self.fault.size = r.end - r.headers
             return self._fault(SPLIT_HEADERS_TOO_LARGE, i, 0, 0)
         take_varint(&c)
         for k in range(r.header_count):
             if not next_header(&c, &key, &value):
                 return self._fault(SPLIT_RECORD_NOT_WHOLE, i, 0, 0)
-            if look and not self.has_delay_headers:
-                name = _name_of(&key)
-                self.has_delay_headers = HEADER_NONE < name < HEADER_REQUESTS
+            if look and not self.has_delay_headers and may_be_delay_header(&key):
+                name = header_of(&key)
+                if look == LOOK_REQUESTS:
+                    self.has_delay_headers = (
+                        HEADER_NONE < name < HEADER_REQUESTS or name >= HEADER_NOT_BUILT
+                    )
+                elif HEADER_NOT_BUILT <= name < HEADER_NEAR_MISSES:
+                    return self._fault(SPLIT_NOT_BUILT, i, name, 0)
             if is_tags(&key):
                 tag = tag_code(&value)
         if left(&c):
@@ -186,7 +212,8 @@ cdef class BatchSplitter:
         return SPLIT_OK
 
     cdef int _read_ask(
-        self, Record* r, int32_t i, int64_t now_ms, int64_t delay_max_ms, DelayAsk* ask
+        self, Record* r, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms,
+        DelayAsk* ask
     ) noexcept nogil:
         """Read the delay parameters of record `i`. The last header of each name counts."""
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
@@ -200,53 +227,69 @@ cdef class BatchSplitter:
         for k in range(r.header_count):
             start = c.p
             next_header(&c, &key, &value)
-            name = _name_of(&key)
+            name = header_of(&key)
             if name == HEADER_NONE:
                 ask.kept_count += 1
                 ask.kept_bytes += c.p - start
             elif name < HEADER_REQUESTS:
                 ask.present[name] = True
                 ask.value[name] = value
-        return self._resolve_due(ask, i, now_ms, delay_max_ms)
+            elif name >= HEADER_NEAR_MISSES:
+                return self._fault(SPLIT_NEAR_MISS, i, name, 0)
+            elif name >= HEADER_NOT_BUILT:
+                return self._fault(SPLIT_NOT_BUILT, i, name, 0)
+        return self._resolve_due(ask, i, now_ms, base_ms, delay_max_ms)
 
     cdef int _resolve_due(
-        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms
+        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms
     ) noexcept nogil:
         cdef int64_t value = 0
-        cdef int error = DELAY_OK, header, asked = 0
+        cdef int error, header, asked = 0
         for header in range(HEADER_LEVEL + 1):
             if not ask.present[header]:
                 continue
-            self.fault_value = ask.value[header]
-            if header == HEADER_DELAY:
-                error = parse_delay(ask.value[header].data, ask.value[header].size, &value)
-                if error == DELAY_OK:
-                    ask.due_ms = now_ms + value
-            elif header == HEADER_DELIVER_AT:
+            if header == HEADER_DELIVER_AT:
                 error = parse_deliver_at(ask.value[header].data, ask.value[header].size, &value)
                 ask.due_ms = value
+                value -= now_ms
             else:
-                error = parse_level(ask.value[header].data, ask.value[header].size, &value)
-                if error == DELAY_OK and value == 0:
+                error = self._read_delay(ask, header, &ask.level, &value)
+                if error == DELAY_OK and value == NO_DELAY:
                     continue
-                ask.level = <int>value if value < self.level_count else self.level_count
-                if error == DELAY_OK:
-                    ask.due_ms = now_ms + self.level_ms[ask.level - 1]
+                # What has no delay is due now, not with the next millisecond.
+                ask.due_ms = base_ms + value if value else now_ms
             if error != DELAY_OK:
+                self.fault.value = ask.value[header]
                 return self._fault(SPLIT_DELAY_VALUE, i, header, error)
             asked += 1
             if asked > 1:
                 return self._fault(SPLIT_CONTRADICTION, i, header, 0)
-            if ask.due_ms - now_ms > delay_max_ms:
-                self.fault_size = delay_max_ms
+            if value > delay_max_ms:
+                self.fault.size = delay_max_ms
                 return self._fault(SPLIT_DELAY_TOO_LONG, i, header, 0)
         for header in range(HEADER_ID, HEADER_CANCEL + 1):
             if ask.present[header] and not 1 <= ask.value[header].size <= ID_SIZE_MAX:
-                self.fault_size = ask.value[header].size
+                self.fault.size = ask.value[header].size
                 return self._fault(SPLIT_ID_SIZE, i, header, 0)
         if ask.present[HEADER_CANCEL] and (asked or ask.present[HEADER_ID]):
             return self._fault(SPLIT_CANCEL_CONTRADICTION, i, HEADER_CANCEL, 0)
         return SPLIT_OK
+
+    cdef int _read_delay(
+        self, const DelayAsk* ask, int header, int* level, int64_t* delay_ms
+    ) noexcept nogil:
+        """Read `x-delay` or `x-delay-level`; NO_DELAY if it asks for none. Returns a DelayError."""
+        cdef const Slice* text = &ask.value[header]
+        cdef int64_t number = 0
+        cdef int error
+        if header == HEADER_DELAY:
+            return parse_delay(text.data, text.size, delay_ms)
+        error = parse_level(text.data, text.size, &number)
+        delay_ms[0] = NO_DELAY
+        if error == DELAY_OK and number:
+            level[0] = <int>number if number < self.level_count else self.level_count
+            delay_ms[0] = self.level_ms[level[0] - 1]
+        return error
 
     cdef int _write_rewritten(
         self, Buf* out, Record* r, int64_t offset_delta, const DelayAsk* ask
@@ -262,7 +305,7 @@ cdef class BatchSplitter:
         cdef uint8_t* end
         size += self.added_size + 1 + due_size
         if ask.present[HEADER_ID]:
-            size += 1 + NAME_SIZES[HEADER_DUE_ID] + varint_size(id_size) + id_size
+            size += 1 + name_size_of(HEADER_DUE_ID) + varint_size(id_size) + id_size
         p = open_record(out, r.attributes, r.timestamp_delta, offset_delta, size)
         end = p + size
         memcpy(p, r.tail, body_size)
@@ -273,7 +316,7 @@ cdef class BatchSplitter:
         memcpy(p, self.added, self.added_size)
         p = _put_text(p + self.added_size, digits + DIGITS_MAX - due_size, due_size)
         if ask.present[HEADER_ID]:
-            p = _put_text(p, NAMES[HEADER_DUE_ID], NAME_SIZES[HEADER_DUE_ID])
+            p = _put_text(p, name_of(HEADER_DUE_ID), name_size_of(HEADER_DUE_ID))
             p = _put_text(p, ask.value[HEADER_ID].data, id_size)
         assert p == end
         return 0
@@ -288,7 +331,7 @@ cdef class BatchSplitter:
         for k in range(r.header_count):
             start = c.p
             next_header(&c, &key, &value)
-            if _name_of(&key) == HEADER_NONE:
+            if header_of(&key) == HEADER_NONE:
                 memcpy(p, start, c.p - start)
                 p += c.p - start
         return p
@@ -298,9 +341,9 @@ cdef class BatchSplitter:
         cdef uint8_t digits[DIGITS_MAX]
         cdef int count = _decimal(now_ms, digits + DIGITS_MAX)
         cdef uint8_t* p = self.added
-        p = _put_text(p, NAMES[HEADER_ACCEPTED_AT], NAME_SIZES[HEADER_ACCEPTED_AT])
+        p = _put_text(p, name_of(HEADER_ACCEPTED_AT), name_size_of(HEADER_ACCEPTED_AT))
         p = _put_text(p, digits + DIGITS_MAX - count, count)
-        p = _put_text(p, NAMES[HEADER_DUE_AT], NAME_SIZES[HEADER_DUE_AT])
+        p = _put_text(p, name_of(HEADER_DUE_AT), name_size_of(HEADER_DUE_AT))
         self.added_size = <int>(p - self.added)
 
     cdef int _add_timer(
@@ -355,14 +398,51 @@ cdef class BatchSplitter:
         shrink(&self.ids, KEEP_BYTES)
         memset(self.level_used, 0, sizeof(self.level_used))
         memset(&self.tags, 0, sizeof(self.tags))
+        memset(self.passed, 0, sizeof(self.passed))
+        self.passed_count = 0
         self.visible_count = self.timer_count = self.cancel_count = 0
         self.min_due = self.max_due = -1
         self.min_timestamp = INT64_MAX
         self.max_timestamp = -1
 
+    cdef void _let_pass(self) noexcept nogil:
+        """Note the fault of the next visible record, which is to pass."""
+        if self.passed_count == 0:
+            self.passed_fault = self.fault
+            self.passed_index = self.visible_count
+        self.passed_count += 1
+        self.passed[reason_of(&self.fault)] += 1
+
+    cdef int _finish_visible(self, Record* r, const Batch* b) except -1 nogil:
+        self.visible_count += 1
+        note_tag(&self.tags, tag_of_tail(r.tail, r.end - r.tail))
+        self._note_timestamp(b.base_timestamp + r.timestamp_delta)
+        return 0
+
+    cdef int _add_unchanged(self, Record* r, const Batch* b) except -1 nogil:
+        write_record(
+            &self.visible, r.attributes, r.timestamp_delta, self.visible_count, r.tail,
+            r.end - r.tail,
+        )
+        return self._finish_visible(r, b)
+
+    cdef int _add_visible(
+        self, Record* r, int32_t i, DelayAsk* ask, const Batch* b, int64_t now_ms,
+        bint due_timestamp
+    ) except -1 nogil:
+        """Add a record that is due or has no delay, but an id."""
+        if ask.due_ms < 0:
+            ask.due_ms = now_ms
+        if ask.present[HEADER_ID]:
+            self._add_cancellation(i, CANCEL_BY_DELIVERY, &ask.value[HEADER_ID], ask.due_ms)
+        if due_timestamp:
+            r.timestamp_delta = ask.due_ms - b.base_timestamp
+        self._write_rewritten(&self.visible, r, self.visible_count, ask)
+        return self._finish_visible(r, b)
+
     cdef int split(
-        self, const Batch* b, const uint8_t* records, int64_t size, int64_t now_ms,
-        int64_t delay_max_ms, bint log_append_time, bint due_timestamp, const int64_t* level_next
+        self, const Batch* b, const uint8_t* records, int64_t size, Topic topic, int64_t now_ms,
+        int64_t base_ms, const int64_t* level_next
     ) except -1 nogil:
         """Returns SPLIT_OK or a SplitFault. REQUIRES: `inspect` returned SPLIT_OK."""
         cdef Cursor c = cursor_of(records, size)
@@ -377,34 +457,22 @@ cdef class BatchSplitter:
         begin_batch(&self.held)
         for i in range(b.count):
             next_record(&c, &r)
-            fault = self._read_ask(&r, i, now_ms, delay_max_ms, &ask)
+            fault = self._read_ask(&r, i, now_ms, base_ms, topic.delay_max_ms, &ask)
             if fault != SPLIT_OK:
-                return fault
-            if ask.present[HEADER_CANCEL]:
+                if not topic.passes_invalid_delays:
+                    return fault
+                self._let_pass()
+                self._add_unchanged(&r, b)
+            elif ask.present[HEADER_CANCEL]:
                 self._add_cancellation(i, CANCEL_BY_HEADER, &ask.value[HEADER_CANCEL], 0)
             elif ask.due_ms > now_ms:
                 self._add_timer(&r, i, &ask, now_ms, level_next)
+            elif ask.due_ms < 0 and not ask.present[HEADER_ID]:
+                # No delay is requested, only level 0 or the like.
+                self._add_unchanged(&r, b)
             else:
-                if ask.due_ms < 0 and not ask.present[HEADER_ID]:
-                    # No delay is requested, or only x-delay-level 0: keep the record as it is.
-                    write_record(
-                        &self.visible, r.attributes, r.timestamp_delta, self.visible_count,
-                        r.tail, r.end - r.tail,
-                    )
-                else:
-                    if ask.due_ms < 0:
-                        ask.due_ms = now_ms
-                    if ask.present[HEADER_ID]:
-                        self._add_cancellation(
-                            i, CANCEL_BY_DELIVERY, &ask.value[HEADER_ID], ask.due_ms
-                        )
-                    if due_timestamp:
-                        r.timestamp_delta = ask.due_ms - b.base_timestamp
-                    self._write_rewritten(&self.visible, &r, self.visible_count, &ask)
-                self.visible_count += 1
-                note_tag(&self.tags, tag_of_tail(r.tail, r.end - r.tail))
-                self._note_timestamp(b.base_timestamp + r.timestamp_delta)
-        if log_append_time and self.visible_count:
+                self._add_visible(&r, i, &ask, b, now_ms, topic.due_timestamp)
+        if topic.log_append_time and self.visible_count:
             self.min_timestamp = self.max_timestamp = now_ms
         built.attributes &= ~ATTRIBUTE_CODEC
         if self.timer_count:
@@ -463,36 +531,35 @@ cdef class BatchSplitter:
             finish_batch(&self.visible, 0, &built)
         return 0
 
-    def describe_fault(self, int fault):
-        """The error message for the client about the last inspect or split.
-
-        Args:
-            fault: the SplitFault that it returned.
-        """
-        header = NAMES[self.fault_header].decode() if 0 <= self.fault_header < HEADER_NAMES else ""
-        if fault == SPLIT_DELAY_VALUE:
+    cdef str describe(self, const Fault* fault):
+        """The error message for the client about a fault of the last inspect or split."""
+        cdef int header = fault.header
+        name = (<bytes>name_of(header)).decode()
+        if fault.code == SPLIT_DELAY_VALUE:
             value = None
-            if self.fault_value.size >= 0:
-                value = (<const char*>self.fault_value.data)[:self.fault_value.size]
-            return describe(self.fault_detail, header, value)
+            if fault.value.size >= 0:
+                value = (<const char*>fault.value.data)[:fault.value.size]
+            return describe_value(fault.detail, name, value)
+        if fault.code == SPLIT_NEAR_MISS:
+            return f"{name} is no delay header: use {_RIGHT_FORMS[right_header_of(header)]}"
         return {
             SPLIT_RECORD_NOT_WHOLE: "the record is malformed: its lengths do not add up",
             SPLIT_OFFSET_DELTA: "the offset deltas of a batch must be 0, 1, 2, ...",
             SPLIT_TRAILING_BYTES: "bytes follow the last record of the batch",
             SPLIT_RECORD_TOO_LARGE: (
-                f"the record has {self.fault_size} bytes; "
+                f"the record has {fault.size} bytes; "
                 f"limits.record_size_max_bytes is {self.record_size_max}"
             ),
             SPLIT_TOO_MANY_HEADERS: (
-                f"the record has {self.fault_size} headers; "
+                f"the record has {fault.size} headers; "
                 f"limits.header_count_max is {self.header_count_max}"
             ),
             SPLIT_HEADERS_TOO_LARGE: (
-                f"the record's headers have {self.fault_size} bytes; "
+                f"the record's headers have {fault.size} bytes; "
                 f"limits.header_size_max_bytes is {self.header_size_max}"
             ),
             SPLIT_DELAY_TOO_LONG: (
-                f"{header}: due more than delay.max.ms = {self.fault_size} ms after receipt"
+                f"{name}: due more than delay.max.ms = {fault.size} ms after receipt"
             ),
             SPLIT_CONTRADICTION: "use only one of x-delay, x-deliver-at and x-delay-level",
             SPLIT_CANCEL_CONTRADICTION: (
@@ -500,7 +567,6 @@ cdef class BatchSplitter:
                 "x-delay, x-deliver-at, x-delay-level or x-deliver-id"
             ),
             SPLIT_TIMESTAMP: f"the timestamp of the record has more than {TIMESTAMP_BITS} bits",
-            SPLIT_ID_SIZE: (
-                f"{header} must have 1 to {ID_SIZE_MAX} bytes, not {max(self.fault_size, 0)}"
-            ),
-        }[fault]
+            SPLIT_ID_SIZE: f"{name} must have 1 to {ID_SIZE_MAX} bytes, not {max(fault.size, 0)}",
+            SPLIT_NOT_BUILT: f"{name} is not supported yet: leave it out",
+        }[fault.code]

@@ -2,21 +2,22 @@
 
 Each function takes the value of a header (`n` = -1: null) and returns a DelayError. It stores its
 result only on DELAY_OK. A result other than a level is at most 2**61 - 1, so that a receive time
-can be added without overflow; larger values are DELAY_TOO_FAR. `describe` turns an error into a
-message. Layer 0: no I/O, no clock.
+can be added without overflow; larger values are DELAY_TOO_FAR. An `x-delay` that asks for no delay
+is NO_DELAY. `describe` turns an error into a message. Layer 0: no I/O, no clock.
 """
 
 from libc.stdint cimport int64_t, uint8_t
 
 cdef enum:
     DELAY_VALUE_SIZE_MAX = 64
+    NO_DELAY = -1
 
 cdef enum DelayError:
     DELAY_OK = 0
-    DELAY_NULL = 1
+    DELAY_NULL = 1              # of `x-deliver-at`
     DELAY_EMPTY = 2
     DELAY_TOO_LONG = 3
-    DELAY_NOT_TEXT = 4          # neither printable ASCII nor an 8-byte number
+    DELAY_NOT_TEXT = 4          # neither printable ASCII nor a number
     DELAY_NEGATIVE = 5
     DELAY_SIGN = 6
     DELAY_SPACE = 7
@@ -34,6 +35,8 @@ cdef enum DelayError:
     DELAY_NO_SUCH_TIME = 19
     DELAY_NO_SUCH_OFFSET = 20
     DELAY_BEFORE_EPOCH = 21
+    DELAY_MICROSECONDS = 22     # an epoch value above 10**14
+    DELAY_NANOSECONDS = 23      # above 10**17
 
 cdef int parse_delay(const uint8_t* p, Py_ssize_t n, int64_t* ms) noexcept nogil
 cdef int parse_deliver_at(const uint8_t* p, Py_ssize_t n, int64_t* epoch_ms) noexcept nogil

@@ -1,14 +1,16 @@
 """Parser of the three delay headers, from bytes to an integer.
 
-| header          | result          | forms                                                       |
-|-----------------|-----------------|-------------------------------------------------------------|
-| `x-delay`       | ms from receipt | `1500`, `250ms 30s 15m 2h 7d`, `P1DT2H1.5S`, `P2W`, 8 bytes |
-| `x-deliver-at`  | ms since 1970   | `1767225600000`, `2026-01-01T00:00:00+01:00`, 8 bytes       |
-| `x-delay-level` | level           | `3`, 8 bytes; larger numbers become the largest int64       |
+| header          | result          | forms                                                  |
+|-----------------|-----------------|--------------------------------------------------------|
+| `x-delay`       | ms from receipt | `1500`, `250ms 30s 15m 2h 7d`, `P1DT2H1.5S`, `P2W`     |
+| `x-deliver-at`  | ms since 1970   | `1767225600000`, `2026-01-01T00:00:00+01:00`           |
+| `x-delay-level` | level           | `3`; larger numbers become the largest int64           |
 
-Eight bytes whose first byte is below 0x20 are a big-endian integer; any other eight bytes are text.
-Fractions of a millisecond are rounded up, because a record must never be early. Arithmetic does not
-wrap: sums saturate, and the result is DELAY_TOO_FAR.
+Each may also be a big-endian integer: 8 or 4 bytes of which the first is below 0x20 or above 0x7F.
+Any other bytes are text, which may be in JSON's quotes. A null or negative `x-delay` asks for no
+delay, a null or negative level is level 0. Fractions of a millisecond are rounded up, because a
+record must never be early. Arithmetic does not wrap: sums saturate, and the result is
+DELAY_TOO_FAR.
 
 Layer 0: no I/O, no clock. The cdef functions do not need the GIL, allocate no memory, and read
 nothing beyond the value.
@@ -17,7 +19,7 @@ nothing beyond the value.
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 
 from _core.bytes.borrowed cimport Borrowed
-from _core.bytes.octets cimport Cursor, cursor_of, load_i64
+from _core.bytes.octets cimport Cursor, cursor_of, load_i32, load_i64
 
 cdef enum:
     SECOND_MS = 1_000
@@ -27,11 +29,19 @@ cdef enum:
     WEEK_MS = 604_800_000
     FAST_DIGITS_MAX = 18  # 10**18 - 1 is below RESULT_MAX, so this many digits need no check
 
-# The largest number of the 8-byte form; a receive time added to it still fits an int64.
+# The largest number of the form with 8 bytes; a receive time added to it still fits an int64.
 cdef int64_t RESULT_MAX = (<int64_t>1 << 61) - 1
 # In milliseconds this is March 1973, in seconds the year 5138. Nobody means either, but many
-# confuse the units.
+# confuse the units. The other two are March 1973 in microseconds and in nanoseconds, and the years
+# 5138 and about 3,170,000 in milliseconds.
 cdef int64_t EPOCH_MS_MIN = 100_000_000_000
+cdef int64_t EPOCH_MS_MAX = 100_000_000_000_000
+cdef int64_t EPOCH_US_MAX = 100_000_000_000_000_000
+
+cdef struct Value:
+    const uint8_t* p
+    Py_ssize_t size
+    bint is_number            # a big-endian integer, not text
 
 
 # Leaves: each reads one item at the cursor and moves past it, or leaves the cursor unchanged.
@@ -201,16 +211,16 @@ cdef int read_duration(Cursor* c, int64_t* ms) noexcept nogil:
     return DELAY_OK
 
 
-cdef int read_delay(const uint8_t* p, Py_ssize_t n, int64_t* ms) noexcept nogil:
-    cdef Cursor c = cursor_of(p, n)
+cdef int read_delay(Cursor* c, int64_t* ms) noexcept nogil:
+    """Read a delay without its sign."""
     cdef int64_t count = 0, scale = 1
     cdef int error
-    if skip(&c, c"P", c"P"):
-        return read_duration(&c, ms)
-    if not read_digits(&c, &count):
-        return blame(peek(&c), DELAY_MALFORMED)
-    if peek(&c) >= 0:
-        error = read_unit(&c, &scale)
+    if skip(c, c"P", c"P"):
+        return read_duration(c, ms)
+    if not read_digits(c, &count):
+        return blame(peek(c), DELAY_MALFORMED)
+    if peek(c) >= 0:
+        error = read_unit(c, &scale)
         if error != DELAY_OK:
             return error
     ms[0] = add_scaled(0, count, scale)
@@ -274,12 +284,13 @@ cdef int read_instant(Cursor* c, int64_t year, int64_t* epoch_ms) noexcept nogil
         and read_two_digits(c, &hour)
         and skip(c, c":", c":")
         and read_two_digits(c, &minute)
-        and skip(c, c":", c":")
-        and read_two_digits(c, &second)
     ):
         return DELAY_INSTANT
-    if skip(c, c".", c".") and not read_fraction(c, &fraction_ms):
-        return DELAY_INSTANT
+    if skip(c, c":", c":"):  # Java leaves seconds out that are zero
+        if not read_two_digits(c, &second):
+            return DELAY_INSTANT
+        if skip(c, c".", c".") and not read_fraction(c, &fraction_ms):
+            return DELAY_INSTANT
     error = read_offset(c, &offset_minutes)
     if error != DELAY_OK:
         return error
@@ -292,8 +303,19 @@ cdef int read_instant(Cursor* c, int64_t year, int64_t* epoch_ms) noexcept nogil
     return DELAY_OK if epoch_ms[0] >= 0 else DELAY_BEFORE_EPOCH
 
 
-cdef int read_deliver_at(const uint8_t* p, Py_ssize_t n, int64_t* epoch_ms) noexcept nogil:
-    cdef Cursor c = cursor_of(p, n)
+cdef int check_epoch(int64_t value) noexcept nogil:
+    """The error if a number is not one of milliseconds since the epoch."""
+    if value < 0:
+        return DELAY_NEGATIVE
+    if value < EPOCH_MS_MIN:
+        return DELAY_SECONDS
+    if value > EPOCH_US_MAX:
+        return DELAY_NANOSECONDS
+    return DELAY_MICROSECONDS if value > EPOCH_MS_MAX else DELAY_OK
+
+
+cdef int read_deliver_at(const Value* text, int64_t* epoch_ms) noexcept nogil:
+    cdef Cursor c = cursor_of(text.p, text.size)
     cdef int64_t value = 0
     cdef int digits = read_digits(&c, &value)
     if digits == 0:
@@ -303,100 +325,121 @@ cdef int read_deliver_at(const uint8_t* p, Py_ssize_t n, int64_t* epoch_ms) noex
     if peek(&c) >= 0:
         return blame_after_number(peek(&c), DELAY_MALFORMED)
     epoch_ms[0] = value
-    return DELAY_OK if value >= EPOCH_MS_MIN else DELAY_SECONDS
+    return check_epoch(value)
 
 
 # x-delay-level
 
-cdef int read_level(const uint8_t* p, Py_ssize_t n, int64_t* level) noexcept nogil:
-    cdef Cursor c = cursor_of(p, n)
-    if not read_digits(&c, level):
-        return blame(peek(&c), DELAY_MALFORMED)
-    return DELAY_OK if peek(&c) < 0 else blame_after_number(peek(&c), DELAY_MALFORMED)
+cdef int read_level(Cursor* c, int64_t* level) noexcept nogil:
+    """Read a level without its sign."""
+    if not read_digits(c, level):
+        return blame(peek(c), DELAY_MALFORMED)
+    return DELAY_OK if peek(c) < 0 else blame_after_number(peek(c), DELAY_MALFORMED)
 
 
 # The three entry points
 
-cdef inline int check_size(Py_ssize_t n) noexcept nogil:
-    if n <= 0:
-        return DELAY_EMPTY if n == 0 else DELAY_NULL
-    return DELAY_OK if n <= DELAY_VALUE_SIZE_MAX else DELAY_TOO_LONG
+cdef inline int open_value(const uint8_t* p, Py_ssize_t n, Value* value) noexcept nogil:
+    """Find out whether a value is a number or text, take text out of its quotes, check its size."""
+    value.p, value.size = p, n
+    value.is_number = (n == 8 or n == 4) and (p[0] < 0x20 or p[0] >= 0x80)
+    if n >= 2 and p[0] == c'"' and p[n - 1] == c'"':
+        value.p += 1
+        value.size -= 2
+    if value.size <= 0:
+        return DELAY_EMPTY if value.size == 0 else DELAY_NULL
+    return DELAY_OK if value.size <= DELAY_VALUE_SIZE_MAX else DELAY_TOO_LONG
 
 
-cdef inline bint is_binary(const uint8_t* p, Py_ssize_t n) noexcept nogil:
-    return n == 8 and p[0] < 0x20
-
-
-cdef inline bint read_plain_number(const uint8_t* p, Py_ssize_t n, int64_t* value) noexcept nogil:
-    """Read the forms that programs send, an 8-byte number or a few digits. REQUIRES: n > 0."""
+cdef inline bint read_plain_number(const Value* text, int64_t* value) noexcept nogil:
+    """Read the forms that programs send, a number or a few digits. REQUIRES: it is not empty."""
     cdef int64_t total = 0
     cdef Py_ssize_t i
-    if is_binary(p, n):
-        value[0] = load_i64(p)
+    if text.is_number:
+        value[0] = load_i64(text.p) if text.size == 8 else load_i32(text.p)
         return True
-    if n > FAST_DIGITS_MAX:
+    if text.size > FAST_DIGITS_MAX:
         return False
-    for i in range(n):
-        if not is_digit(p[i]):
+    for i in range(text.size):
+        if not is_digit(text.p[i]):
             return False
-        total = total * 10 + p[i] - c"0"
+        total = total * 10 + text.p[i] - c"0"
     value[0] = total
     return True
 
 
-cdef int complete(
-    const uint8_t* p, Py_ssize_t n, int error, int64_t value, int64_t* result
-) noexcept nogil:
+cdef int complete(const Value* text, int error, int64_t value, int64_t* result) noexcept nogil:
     """Store the value, or return the error. DELAY_NOT_TEXT takes precedence over other errors."""
     cdef Py_ssize_t i
     if error == DELAY_OK:
         result[0] = value
         return DELAY_OK
-    if is_binary(p, n):
+    if text.is_number:
         return error
-    for i in range(n):
-        if not 0x20 <= p[i] <= 0x7E:
+    for i in range(text.size):
+        if not 0x20 <= text.p[i] <= 0x7E:
             return DELAY_NOT_TEXT
     return error
 
 
 cdef int parse_delay(const uint8_t* p, Py_ssize_t n, int64_t* ms) noexcept nogil:
-    """Read an `x-delay`: milliseconds from the receive time, 0 .. 2**61 - 1."""
+    """Read an `x-delay`: milliseconds from the receive time, 0 .. 2**61 - 1, or NO_DELAY."""
+    cdef Value text
+    cdef Cursor c
     cdef int64_t value = 0
-    cdef int error = check_size(n)
+    cdef bint is_negative
+    cdef int error = open_value(p, n, &text)
+    if error == DELAY_NULL:
+        ms[0] = NO_DELAY
+        return DELAY_OK
     if error != DELAY_OK:
         return error
-    if not read_plain_number(p, n, &value):
-        error = read_delay(p, n, &value)
+    if not read_plain_number(&text, &value):
+        c = cursor_of(text.p, text.size)
+        is_negative = skip(&c, c"-", c"-")
+        error = read_delay(&c, &value)
+        if is_negative:
+            value = NO_DELAY
+    if value < 0:
+        value = NO_DELAY
     if error == DELAY_OK and value > RESULT_MAX:
         error = DELAY_TOO_FAR
-    return complete(p, n, error, value, ms)
+    return complete(&text, error, value, ms)
 
 
 cdef int parse_deliver_at(const uint8_t* p, Py_ssize_t n, int64_t* epoch_ms) noexcept nogil:
     """Read an `x-deliver-at`: milliseconds since the epoch, 0 .. 2**61 - 1."""
+    cdef Value text
     cdef int64_t value = 0
-    cdef int error = check_size(n)
+    cdef int error = open_value(p, n, &text)
     if error != DELAY_OK:
         return error
-    if not read_plain_number(p, n, &value):
-        error = read_deliver_at(p, n, &value)
-    elif value < EPOCH_MS_MIN:
-        error = DELAY_SECONDS
-    if error == DELAY_OK and value > RESULT_MAX:
-        error = DELAY_TOO_FAR
-    return complete(p, n, error, value, epoch_ms)
+    if read_plain_number(&text, &value):
+        error = check_epoch(value)
+    else:
+        error = read_deliver_at(&text, &value)
+    return complete(&text, error, value, epoch_ms)
 
 
 cdef int parse_level(const uint8_t* p, Py_ssize_t n, int64_t* level) noexcept nogil:
     """Read an `x-delay-level`, 0 .. INT64_MAX. A larger number saturates: no level is that high."""
+    cdef Value text
+    cdef Cursor c
     cdef int64_t value = 0
-    cdef int error = check_size(n)
+    cdef bint is_negative
+    cdef int error = open_value(p, n, &text)
+    if error == DELAY_NULL:
+        level[0] = 0
+        return DELAY_OK
     if error != DELAY_OK:
         return error
-    if not read_plain_number(p, n, &value):
-        error = read_level(p, n, &value)
-    return complete(p, n, error, value, level)
+    if not read_plain_number(&text, &value):
+        c = cursor_of(text.p, text.size)
+        is_negative = skip(&c, c"-", c"-")
+        error = read_level(&c, &value)
+        if is_negative:
+            value = 0
+    return complete(&text, error, max(value, 0), level)
 
 
 # Error messages
@@ -414,7 +457,7 @@ _SENTENCES = {
     DELAY_NULL: "has a null value; {form}",
     DELAY_EMPTY: "is empty; {form}",
     DELAY_TOO_LONG: "is longer than 64 bytes; {form}",
-    DELAY_NOT_TEXT: "is neither ASCII text nor an 8-byte big-endian number from 0 up; {form}",
+    DELAY_NOT_TEXT: "is neither ASCII text nor a big-endian number of 4 or 8 bytes; {form}",
     DELAY_NEGATIVE: "is negative; {form}",
     DELAY_SIGN: "has a sign; {form}",
     DELAY_SPACE: "contains a space; {form}",
@@ -429,6 +472,8 @@ _SENTENCES = {
     ),
     DELAY_TOO_FAR: "is too far away; the setting delay.max.ms limits the delay",
     DELAY_SECONDS: "looks like seconds; milliseconds are expected",
+    DELAY_MICROSECONDS: "looks like microseconds; milliseconds are expected",
+    DELAY_NANOSECONDS: "looks like nanoseconds; milliseconds are expected",
     DELAY_INSTANT: "is not an RFC 3339 date and time; write it like 2026-01-01T00:00:00Z",
     DELAY_NO_OFFSET: "has no offset from UTC; end it with Z or with an offset like +01:00",
     DELAY_NO_SUCH_DATE: "names a date that does not exist; write one of the Gregorian calendar",
@@ -440,8 +485,8 @@ _SENTENCES = {
 
 def _quote(bytes value):
     """Quote at most 64 bytes of the value as printable ASCII."""
-    if len(value) == 8 and value[0] < 0x20:
-        return f"{int.from_bytes(value, 'big')} (8-byte number)"
+    if len(value) in (4, 8) and not 0x20 <= value[0] < 0x80:
+        return f"{int.from_bytes(value, 'big', signed=True)} ({len(value)}-byte number)"
     shown = "".join(
         chr(byte) if 0x20 <= byte <= 0x7E and byte not in b'"\\' else f"\\x{byte:02x}"
         for byte in value[:DELAY_VALUE_SIZE_MAX]
@@ -476,6 +521,7 @@ def parse(str header not None, value):
 
     Returns:
         Milliseconds from the receive time, milliseconds since the epoch, or the level: 0 or more.
+        -1 if an `x-delay` asks for no delay.
 
     Raises:
         ValueError: the value is not valid; the message comes from `describe`.

@@ -4,11 +4,24 @@ from typing import Self
 from _core.paths.delay_split import BatchSplitter
 from _core.state.writer import LogWriter
 
+NOTICES_MAX: int
+
+class DelayNotice:
+    client_id: bytes | None
+    topic: str
+    partition: int
+    record: int
+    offset: int
+    count: int
+    reason: str
+    message: str
+
 class ProducePath:
     writer: LogWriter
     splitter: BatchSplitter
     batches: int
     refused: dict[int, int]
+    notices: list[DelayNotice]
     requests: int
     received_bytes: int
     work_bytes: int
@@ -23,3 +36,8 @@ class ProducePath:
         unpacked_size_max: int,
         closed_topics: frozenset[bytes],
     ) -> Self: ...
+    @property
+    def refused_delays(self) -> dict[str, int]: ...
+    @property
+    def passed_delays(self) -> dict[str, int]: ...
+    def take_notices(self) -> list[DelayNotice]: ...

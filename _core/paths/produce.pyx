@@ -21,6 +21,7 @@ Layer 0: no I/O, no clock. Runs on the event loop, one request at a time.
 """
 
 from cpython.buffer cimport PyBUF_READ
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
@@ -32,7 +33,11 @@ from _core.bytes.batch cimport (
 )
 from _core.bytes.buffer cimport Buf, append as buf_append
 from _core.bytes.crc32c cimport extend
-from _core.paths.delay_split cimport SPLIT_OK, BatchSplitter
+from _core.paths.delay_split cimport (
+    LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, REASON_COUNT, SPLIT_OK, BatchSplitter, Fault,
+    reason_of,
+)
+from _core.paths.delay_split import REASONS as _REASONS
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.kafka_errors cimport *
 from _core.bytes.kafka_wire cimport (
@@ -59,6 +64,23 @@ cdef enum:
     # After the index of the partition.
     OUTCOME_AT_ERROR = 4
 
+# Notices kept until somebody takes them.
+NOTICES_MAX = 32
+
+
+cdef class DelayNotice:
+    """What became of a delay request that cannot be met, for the operator's log.
+
+    Attributes:
+        client_id: the client's name for itself, None if it sent none.
+        topic, partition: where the record was sent.
+        record: index of the first such record in its batch.
+        offset: offset of that record if it was delivered at once, -1 if the batch was refused.
+        count: number of such records that were delivered at once, 0 if the batch was refused.
+        reason: one of `REASONS`.
+        message: what is wrong, as the client is told.
+    """
+
 
 cdef class ProducePath:
     """Handles the Produce requests of all connections.
@@ -67,6 +89,7 @@ cdef class ProducePath:
         requests, batches, received_bytes: totals since the start.
         work_bytes: total decompressed bytes since the start.
         refused: number of refused batches by Kafka error code.
+        notices: what became of delay requests that cannot be met, at most NOTICES_MAX.
     """
 
     def __cinit__(
@@ -95,6 +118,24 @@ cdef class ProducePath:
         self.unpacked_size_max = unpacked_size_max
         self.closed_topics = closed_topics
         self.refused = {}
+        self.notices = []
+
+    @property
+    def refused_delays(self):
+        """Number of batches refused because of a delay request, by reason."""
+        cdef int i
+        return {_REASONS[i]: self.delay_refused[i] for i in range(<int>REASON_COUNT)}
+
+    @property
+    def passed_delays(self):
+        """Number of records delivered at once whatever their delay request says, by reason."""
+        cdef int i
+        return {_REASONS[i]: self.delay_passed[i] for i in range(<int>REASON_COUNT)}
+
+    def take_notices(self):
+        """Return the notices, and forget them."""
+        notices, self.notices = self.notices, []
+        return notices
 
     cdef int handle(
         self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, Progress* progress,
@@ -366,7 +407,7 @@ cdef class ProducePath:
         cdef bint duplicate
         cdef const uint8_t* records
         cdef int64_t records_size
-        cdef int fault = SPLIT_OK, codec
+        cdef int fault = SPLIT_OK, codec, look = LOOK_REQUESTS
         cdef bytes plain
         o.error = self._check_batch(topic, version, data, size, &b)
         if o.error:
@@ -386,23 +427,23 @@ cdef class ProducePath:
             records_size = len(plain)
         # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
         # stored, and the record count in the header determines how many offsets it takes.
+        if not topic.reads_delay_headers:
+            look = LOOK_NOTHING if topic.passes_invalid_delays else LOOK_NOT_BUILT
         if records_size < UNLOCKED_MIN_BYTES:
-            fault = self.splitter.inspect(&b, records, records_size, topic.reads_delay_headers)
+            fault = self.splitter.inspect(&b, records, records_size, look)
         else:
             with nogil:
-                fault = self.splitter.inspect(
-                    &b, records, records_size, topic.reads_delay_headers
-                )
+                fault = self.splitter.inspect(&b, records, records_size, look)
         if fault == SPLIT_OK and self.splitter.has_delay_headers:
             with nogil:
                 fault = self.splitter.split(
-                    &b, records, records_size, now_ms, topic.delay_max_ms,
-                    topic.log_append_time, topic.due_timestamp, self.writer.projections.level_next,
+                    &b, records, records_size, topic, now_ms, self.base_ms,
+                    self.writer.projections.level_next,
                 )
             if fault == SPLIT_OK:
                 return self._accept_split(partition, &b, now_ms, o)
         if fault != SPLIT_OK:
-            return self._refuse_split(fault, o)
+            return self._refuse_split(partition, o)
         return self._accept_verbatim(partition, &b, data, size, now_ms, o)
 
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o):
@@ -447,11 +488,45 @@ cdef class ProducePath:
         self.work_bytes += size
         return 0
 
-    cdef int _refuse_split(self, int fault, Outcome* o) except -1:
-        self.message = self.splitter.describe_fault(fault)
+    cdef int _refuse_split(self, Partition partition, Outcome* o) except -1:
+        cdef Fault* fault = &self.splitter.fault
+        cdef int reason = reason_of(fault)
+        self.message = self.splitter.describe(fault)
         o.error = INVALID_RECORD
-        o.fault_record = self.splitter.fault_record
+        o.fault_record = fault.record
+        if reason >= 0:
+            self.delay_refused[reason] += 1
+            if len(self.notices) < NOTICES_MAX:
+                self._notice(partition, fault, self.message)
         return 0
+
+    cdef int _note_passed(self, Partition partition, int64_t base_offset) except -1:
+        """Count the records that the last split let pass, from that offset on."""
+        cdef BatchSplitter s = self.splitter
+        cdef DelayNotice notice
+        cdef int i
+        for i in range(REASON_COUNT):
+            self.delay_passed[i] += s.passed[i]
+        if len(self.notices) < NOTICES_MAX:
+            notice = self._notice(partition, &s.passed_fault, s.describe(&s.passed_fault))
+            notice.offset = base_offset + s.passed_index
+            notice.count = s.passed_count
+        return 0
+
+    cdef DelayNotice _notice(self, Partition partition, const Fault* fault, str message):
+        cdef DelayNotice notice = DelayNotice()
+        notice.topic = partition.topic.name
+        notice.partition = partition.index
+        notice.record = fault.record
+        notice.offset = -1
+        notice.reason = _REASONS[reason_of(fault)]
+        notice.message = message
+        if self.client_id.size >= 0:
+            notice.client_id = PyBytes_FromStringAndSize(
+                <const char*>self.client_id.data, self.client_id.size
+            )
+        self.notices.append(notice)
+        return notice
 
     cdef bint _prepare(
         self, Topic topic, int64_t size, int room, int64_t now_ms, Outcome* o
@@ -537,6 +612,8 @@ cdef class ProducePath:
         body.held_size = <int32_t>s.held.size
         if topic.log_append_time:
             o.log_append_time = now_ms
+        if s.passed_count:
+            self._note_passed(partition, partition.next_offset)
         return self._append(partition, b, &h, &body, now_ms, o)
 
     cdef int _append(

@@ -58,7 +58,7 @@ cdef class Session:
     cdef public object trace     # called for each request and response; None if nobody listens
     cdef Begun begun             # the next request, if it was begun in an earlier turn
     cdef int merged_traced       # requests that `merged` answers, while they are traced
-    cdef int _process(self, int64_t now_ms) except -1
+    cdef int _process(self, int64_t now_ns) except -1
     cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
     cdef int _trace_request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1

@@ -74,6 +74,7 @@ cdef enum:
     # decompresses or copies.
     TURN_WORK_BYTES = 2 << 20
     REQUEST_WORK_BYTES = 1024
+    NS_PER_MS = 1_000_000
 
 
 cdef class ParkedFetch:
@@ -189,35 +190,38 @@ cdef class Session:
         self.window_size = room = self.input.capacity - self.input.size
         return PyMemoryView_FromMemory(<char*>self.input.data + self.input.size, room, PyBUF_WRITE)
 
-    def received(self, Py_ssize_t count, int64_t now_ms):
+    def received(self, Py_ssize_t count, *, int64_t now_ns):
         """Handle every whole request after `count` bytes were written to the buffer.
 
         Args:
             count: bytes, at most the size of the last `get_buffer`.
-            now_ms: epoch ms, the receive time of these requests.
+            now_ns: epoch ns, 0 or more, the receive time of these requests.
         """
         assert 0 <= count <= self.input.capacity - self.input.size
         self.input.size += count
         self.was_filled = count == self.window_size
         self.new_parked = []
-        self._process(now_ms)
+        self._process(now_ns)
 
-    def resume(self, int64_t now_ms):
+    def resume(self, *, int64_t now_ns):
         """Handle requests that were left while `paused` or `yielded`."""
         self.new_parked = []
         self.paused = False
-        self._process(now_ms)
+        self._process(now_ns)
 
     def yield_turn(self):
         """End this turn after the current request."""
         self.work_left = 0
 
-    cdef int _process(self, int64_t now_ms) except -1:
+    cdef int _process(self, int64_t now_ns) except -1:
+        cdef int64_t now_ms = now_ns // NS_PER_MS
         cdef Py_ssize_t rest
         cdef int32_t size
         cdef int64_t before
         self.yielded = False
         self.work_left = TURN_WORK_BYTES
+        # Delays count from the receive time rounded up: from any earlier base they are too short.
+        self.produce.base_ms = now_ms + (now_ns % NS_PER_MS != 0)
         while self.close_reason is None:
             rest = self.input.size - self.consumed
             if rest < 4:
@@ -322,7 +326,8 @@ cdef class Session:
         cdef int version = take_i16(&c)
         cdef int32_t correlation = take_i32(&c)
         if key == KEY_PRODUCE and PRODUCE_MIN <= version <= PRODUCE_MAX:
-            take_string(&c, False, &client_id_size)
+            self.produce.client_id.data = take_string(&c, False, &client_id_size)
+            self.produce.client_id.size = client_id_size
             skip_tags(&c, version >= PRODUCE_FLEXIBLE)
             self.produce.requests += 0 if self.begun.exists else 1
             return self._produce(&c, version, correlation, now_ms)

@@ -35,6 +35,7 @@ cdef class Topic:
     cdef readonly dict settings
     cdef readonly bint deleted
     cdef bint reads_delay_headers
+    cdef bint passes_invalid_delays
     cdef bint log_append_time
     cdef bint due_timestamp
     cdef int64_t batch_size_max

@@ -21,6 +21,7 @@ class Topic:
         self,
         *,
         reads_delay_headers: bool,
+        passes_invalid_delays: bool,
         log_append_time: bool,
         due_timestamp: bool,
         batch_size_max: int,

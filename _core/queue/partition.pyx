@@ -69,19 +69,22 @@ cdef class Topic:
         self.declared_in = -1
 
     def configure(
-        self, *, bint reads_delay_headers, bint log_append_time, bint due_timestamp,
-        int64_t batch_size_max, int64_t delay_max_ms
+        self, *, bint reads_delay_headers, bint passes_invalid_delays, bint log_append_time,
+        bint due_timestamp, int64_t batch_size_max, int64_t delay_max_ms
     ):
         """Set the settings that the hot paths read.
 
         Args:
             reads_delay_headers: False if delay headers pass through without effect.
+            passes_invalid_delays: True if a record whose delay request cannot be met is delivered
+                at once, False if it is refused.
             log_append_time: True if the broker sets timestamps, not the producer.
             due_timestamp: True if the timestamp of a delivered record is its due time.
             batch_size_max: largest batch as received, bytes.
             delay_max_ms: longest delay, ms.
         """
         self.reads_delay_headers = reads_delay_headers
+        self.passes_invalid_delays = passes_invalid_delays
         self.log_append_time = log_append_time
         self.due_timestamp = due_timestamp
         self.batch_size_max = batch_size_max

@@ -277,9 +277,10 @@ def _headers(row: Row) -> list[tuple[str, bytes]]:
             raise RowError(row, "a header is not a pair of a name and bytes") from None
         if not isinstance(name, str):
             raise RowError(row, "the name of a header is not a text")
-        if name in BROKERS_HEADERS:
+        # The broker reads these names without regard to case.
+        if name.lower() in BROKERS_HEADERS:
             continue
-        if name in REQUEST_HEADERS:
+        if name.lower() in REQUEST_HEADERS:
             raise RowError(row, f"it has the header {name}, which the broker would act on")
         if content is None:
             raise RowError(

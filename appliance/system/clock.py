@@ -21,6 +21,9 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Return the milliseconds since 1970 UTC, rounded down; may step backwards."""
 
+    def wall_ns(self) -> int:
+        """Return the nanoseconds since 1970 UTC, as `wall_ms` before it is rounded."""
+
     def monotonic_ns(self) -> int:
         """Return the nanoseconds since some fixed instant; never steps backwards."""
 
@@ -33,6 +36,9 @@ class SystemClock:
     def wall_ms(self) -> int:
         # Rounded down: a record is due when the rounded time reaches its due time, never early.
         return time.time_ns() // NS_PER_MS
+
+    def wall_ns(self) -> int:
+        return time.time_ns()
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()

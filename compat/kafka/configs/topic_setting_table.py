@@ -81,6 +81,12 @@ _CHOSEN: Final = (
         ("on", "off"),
     ),
     TopicSetting(
+        "delay.invalid",
+        _STRING,
+        "pass: a record whose delay request cannot be met is delivered at once, unchanged",
+        ("refuse", "pass"),
+    ),
+    TopicSetting(
         "delay.timestamp",
         _STRING,
         "timestamp of a delivered record: the original one, or the due time",

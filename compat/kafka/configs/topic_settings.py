@@ -44,6 +44,8 @@ class TopicPolicy:
     uses_append_time: bool
     """Records have the time of append or delivery, not the producer's."""
     reads_delay_headers: bool
+    passes_invalid_delays: bool
+    """A record whose delay request cannot be met is delivered at once, not refused."""
     uses_due_time: bool
     """A delivered record has its due time, not its original timestamp."""
 
@@ -82,6 +84,7 @@ def read_topic_policy(settings: Mapping[str, str], config: Config) -> TopicPolic
         delay_max_ms=number("delay.max.ms", config.delay_max_ms),
         uses_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
         reads_delay_headers=settings.get("delay.headers") != "off",
+        passes_invalid_delays=settings.get("delay.invalid") == "pass",
         uses_due_time=settings.get("delay.timestamp") == "due",
     )
 

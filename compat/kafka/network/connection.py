@@ -26,6 +26,7 @@ from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
 from compat.kafka import dispatch
+from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.limits import (
     LARGE_BYTES,
     SMALL_BYTES,
@@ -71,6 +72,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     node: Node
     budget: "MemoryBudget[KafkaConnection]"
+    delays: DelayReports
     copies_output: bool
     """The transport copies bytes that it cannot send at once."""
 
@@ -197,7 +199,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._server.broker.metrics.received_bytes += count
         self._rest_after(count)
         self._turn_began_ns = clock.monotonic_ns()
-        self.session.received(count, clock.wall_ms())
+        self.session.received(count, now_ns=clock.wall_ns())
         self._end_round()
 
     def _rest_after(self, count: int) -> None:
@@ -221,12 +223,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._is_lost:
             clock = self._server.broker.clock
             self._turn_began_ns = clock.monotonic_ns()
-            self.session.resume(clock.wall_ms())
+            self.session.resume(now_ns=clock.wall_ns())
             self._end_round()
 
     def _end_round(self) -> None:
         session = self.session
         budget = self._server.budget
+        if session.produce.notices:
+            self._server.delays.report(self.address, self.peer, session.produce.take_notices())
         self._server.pump.end_turn()
         session.compact(INPUT_KEEP_BYTES if budget.is_ample else SMALL_BYTES)
         session.queued_max_bytes = SMALL_BYTES if budget.is_scarce else QUEUED_MAX_BYTES

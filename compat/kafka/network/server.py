@@ -23,6 +23,7 @@ from appliance.pump import Pump
 from appliance.units import MS_PER_SECOND
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.connection import KafkaConnection
+from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.limits import Admission, Claim, MemoryBudget
 from compat.kafka.node import Node
 
@@ -57,7 +58,7 @@ class KafkaServer:
     """Listens, and connects the client connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop, node, budget: shared by the connections.
+        broker, pump, groups, loop, node, budget, delays: shared by the connections.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
     """
@@ -72,6 +73,7 @@ class KafkaServer:
         self.bound = broker.config.listen
         self._server: asyncio.Server | None = None
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
+        self.delays = DelayReports(broker.clock)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config)
         self._is_saving_memory = False

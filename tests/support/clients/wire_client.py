@@ -50,7 +50,7 @@ def receive(harness: BrokerHarness, request: Any, version: int = 11) -> Session:
     session = harness.broker.open_session(harness._answer_control_plane)
     data = framed(request, version, 1)
     session.get_buffer()[: len(data)] = data
-    session.received(len(data), harness.clock.wall_ms())
+    session.received(len(data), now_ns=harness.clock.wall_ns())
     return session
 
 
@@ -85,19 +85,19 @@ class WireClient:
             room = self.session.get_buffer()
             part = data[start : start + len(room)]
             room[: len(part)] = part
-            self.session.received(len(part), self.harness.clock.wall_ms())
+            self.session.received(len(part), now_ns=self.harness.clock.wall_ns())
             start += len(part)
             self._end_round()
 
     def resume(self) -> None:
         """Let the broker process the requests that it left while there were too many answers."""
-        self.session.resume(self.harness.clock.wall_ms())
+        self.session.resume(now_ns=self.harness.clock.wall_ns())
         self._end_round()
 
     def _end_round(self) -> None:
         self._end_turn()
         while self.session.yielded:
-            self.session.resume(self.harness.clock.wall_ms())
+            self.session.resume(now_ns=self.harness.clock.wall_ns())
             self._end_turn()
 
     def _end_turn(self) -> None:

@@ -62,7 +62,7 @@ class Connection:
             room = self.session.get_buffer()
             part = data[start : start + len(room)]
             room[: len(part)] = part
-            self.session.received(len(part), self._clock.wall_ms())
+            self.session.received(len(part), now_ns=self._clock.wall_ns())
             start += len(part)
         self._broker.commit()
         self.session.compact()

@@ -44,7 +44,7 @@ class ProduceHarness:
             buffer = self.session.get_buffer()
             count = min(len(buffer), len(request) - sent)
             buffer[:count] = request[sent : sent + count]
-            self.session.received(count, self.clock.wall_ms())
+            self.session.received(count, now_ns=self.clock.wall_ns())
             self.broker.commit()
             self.session.compact()
             sent += count

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from appliance.units import NS_PER_MS
 from tests.support.values.raw_batch import CREATED_MS, Raw
 
 DELAY: Final = b"x-delay"
@@ -17,9 +18,38 @@ ID: Final = b"x-deliver-id"
 CANCEL: Final = b"x-deliver-cancel"
 REQUESTS: Final = (DELAY, DELIVER_AT, LEVEL, ID, CANCEL)
 STAMPS: Final = (b"x-accepted-at", b"x-due-at", b"x-due-id")
+NOT_BUILT: Final = (
+    b"x-retry-group",
+    b"x-cron",
+    b"x-cron-zone",
+    b"x-cron-missed",
+    b"x-deliver-reply",
+)
+NEAR_MISSES: Final = {
+    b"x-delay-ms": DELAY,
+    b"x-delay-s": DELAY,
+    b"x-delay-sec": DELAY,
+    b"x-delay-seconds": DELAY,
+    b"x-delay-millis": DELAY,
+    b"x_delay": DELAY,
+    b"x-deliver-after": DELAY,
+    b"x-delay-until": DELIVER_AT,
+    b"x-delayed-until": DELIVER_AT,
+    b"x-deliver-on": DELIVER_AT,
+    b"x-deliver-time": DELIVER_AT,
+    b"x-delivery-at": DELIVER_AT,
+    b"x-delivery-time": DELIVER_AT,
+}
+"""Each with the header that was meant."""
+
+NO_DELAY: Final = -1
+"""The meaning of an `x-delay` that asks for none."""
 
 Meanings = Mapping[tuple[bytes, bytes | None], int | None]
-"""Meaning of a time header and its value: delay ms, epoch ms, or level; None if malformed."""
+"""Meaning of a time header and its value: delay ms or NO_DELAY, epoch ms, or level.
+
+None if it is malformed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +87,7 @@ class DelayModel:
     Attributes:
         meanings, level_delays_ms, delay_max_ms: how headers are read.
         uses_due_time, uses_append_time: the topic's timestamps.
+        passes_invalid: what would be refused is visible at once.
         visible: records by partition.
         pending: in order of arrival.
         states: (state, due, partition) of each id.
@@ -67,40 +98,49 @@ class DelayModel:
     delay_max_ms: int
     uses_due_time: bool = False
     uses_append_time: bool = False
+    passes_invalid: bool = False
     visible: list[list[Shown]] = field(default_factory=lambda: [[], []])
     pending: list[Timer] = field(default_factory=list)
     states: dict[bytes, tuple[str, int, int]] = field(default_factory=dict)
 
-    def produce(self, partition: int, batch: Sequence[Raw], now_ms: int) -> tuple[int | None, int]:
+    def produce(self, partition: int, batch: Sequence[Raw], now_ns: int) -> tuple[int | None, int]:
         """Return the index of the first refused record or None, and the base offset."""
+        now_ms, base_ms = now_ns // NS_PER_MS, -(-now_ns // NS_PER_MS)
         asks = []
         for index, record in enumerate(batch):
-            ask = self._read(record, now_ms)
-            if ask is None:
+            ask = self._read(record, now_ms, base_ms)
+            if ask is None and not self.passes_invalid:
                 return index, -1
-            asks.append(ask)
+            asks.append(ask or Ask(None, None, None))
         base_offset = len(self.visible[partition])
         for record, ask in zip(batch, asks, strict=True):
             self._accept(partition, record, ask, now_ms)
         is_whole = len(self.visible[partition]) == base_offset + len(batch)
         return None, base_offset if is_whole else -1
 
-    def _read(self, record: Raw, now_ms: int) -> Ask | None:
+    def _read(self, record: Raw, now_ms: int, base_ms: int) -> Ask | None:
         """Parse the headers; None if the record is refused."""
-        last = dict(record.headers)
-        dues = []
+        last = {name.lower(): value for name, value in record.headers}
+        if not last.keys().isdisjoint((*NOT_BUILT, *NEAR_MISSES)):
+            return None
+        dues, delays = [], []
         for name in (DELAY, DELIVER_AT, LEVEL):
             if name not in last:
                 continue
             meaning = self.meanings[name, last[name]]
             if meaning is None:
                 return None
-            if name == LEVEL and meaning == 0:
+            if (name, meaning) in ((LEVEL, 0), (DELAY, NO_DELAY)):
                 continue
             if name == LEVEL:
                 meaning = self.level_delays_ms[min(meaning, len(self.level_delays_ms)) - 1]
-            dues.append(meaning if name == DELIVER_AT else now_ms + meaning)
-        if len(dues) > 1 or any(due - now_ms > self.delay_max_ms for due in dues):
+            if name == DELIVER_AT:
+                dues.append(meaning)
+                delays.append(meaning - now_ms)
+            else:
+                dues.append(base_ms + meaning if meaning else now_ms)
+                delays.append(meaning)
+        if len(dues) > 1 or any(delay > self.delay_max_ms for delay in delays):
             return None
         for name in (ID, CANCEL):
             if name in last and not 1 <= len(last[name] or b"") <= 255:
@@ -124,7 +164,7 @@ class DelayModel:
             self._cancel(ask.user_id)
             state = "pending" if due_ms > now_ms else "delivered"
             self.states[ask.user_id] = (state, due_ms, partition)
-        headers = [each for each in record.headers if each[0] not in (*REQUESTS, *STAMPS)]
+        headers = [each for each in record.headers if each[0].lower() not in (*REQUESTS, *STAMPS)]
         headers += [(b"x-accepted-at", b"%d" % now_ms), (b"x-due-at", b"%d" % due_ms)]
         if ask.user_id is not None:
             headers.append((b"x-due-id", ask.user_id))

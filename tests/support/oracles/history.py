@@ -168,7 +168,9 @@ def _check_times(delivery: _Delivery, reading: Consumed) -> Iterator[Violation]:
     if 0 in delivery.rank:
         return
     wanted_ms = attempt.deliver_at_ms or accepted_ms + (attempt.delay_ms or 0)
-    if due_ms != wanted_ms:
+    # A delay counts from the end of the millisecond in which the record was accepted.
+    rounded_ms = 1 if attempt.delay_ms and not attempt.deliver_at_ms else 0
+    if not wanted_ms <= due_ms <= wanted_ms + rounded_ms:
         facts = f"due {due_ms}, asked for {wanted_ms}"
         yield Violation(Rule.WRONG_DUE, attempt.message, place, facts)
     latest_ms = delivery.acknowledged_ms or reading.at_ms

@@ -14,28 +14,35 @@ FIRST_EPOCH: Final = 189_388_800
 class VirtualClock:
     """A `Clock` that `advance_ms` moves; `step_ms` sets its wall time alone."""
 
-    __slots__ = ("_monotonic_ns", "_wall_ms")
+    __slots__ = ("_monotonic_ns", "_wall_ns")
 
     def __init__(self, *, wall_ms: int = START_MS, monotonic_ns: int = 0) -> None:
-        self._wall_ms = wall_ms
+        self._wall_ns = wall_ms * NS_PER_MS
         self._monotonic_ns = monotonic_ns
 
     def wall_ms(self) -> int:
-        return self._wall_ms
+        return self._wall_ns // NS_PER_MS
+
+    def wall_ns(self) -> int:
+        return self._wall_ns
 
     def monotonic_ns(self) -> int:
         return self._monotonic_ns
 
     def advance_ms(self, duration_ms: int) -> None:
         """Let `duration_ms` (0 or more) pass on both clocks."""
-        assert duration_ms >= 0, "time passes forwards; step_ms sets the wall clock back"
-        self._wall_ms += duration_ms
-        self._monotonic_ns += duration_ms * NS_PER_MS
+        self.advance_ns(duration_ms * NS_PER_MS)
+
+    def advance_ns(self, duration_ns: int) -> None:
+        """Let `duration_ns` (0 or more) pass on both clocks."""
+        assert duration_ns >= 0, "time passes forwards; step_ms sets the wall clock back"
+        self._wall_ns += duration_ns
+        self._monotonic_ns += duration_ns
 
     def advance_to_ms(self, wall_ms: int) -> None:
         """Let time pass until the wall clock shows `wall_ms`, not before now."""
-        self.advance_ms(wall_ms - self._wall_ms)
+        self.advance_ns(wall_ms * NS_PER_MS - self._wall_ns)
 
     def step_ms(self, step_ms: int) -> None:
         """Set the wall clock forwards or back, as an operator or NTP does; no time passes."""
-        self._wall_ms += step_ms
+        self._wall_ns += step_ms * NS_PER_MS

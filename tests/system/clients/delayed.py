@@ -117,6 +117,10 @@ def check_delivery(
     accepted_ms, due_header_ms = int(added.pop("x-accepted-at")), int(added.pop("x-due-at"))
     assert added == ({} if timer_id is None else {"x-due-id": timer_id})
     assert sent_ms <= accepted_ms <= one.at_ms
-    assert due_header_ms == (accepted_ms + (delay_ms or 0) if due_ms is None else due_ms)
+    if due_ms is not None:
+        assert due_header_ms == due_ms
+    else:
+        # A delay counts from the end of the millisecond in which the record was accepted.
+        assert due_header_ms - accepted_ms - (delay_ms or 0) in (0, 1 if delay_ms else 0)
     late_ms = one.at_ms - max(due_header_ms, accepted_ms)
     assert 0 <= late_ms < LATE_MAX_MS

@@ -12,13 +12,18 @@ DELAYS: Final = (
     *(b"0", b"1", b"1500", b"250ms", b"30s", b"2h", b"7d", b"PT15M", b"P1DT2H", b"PT1.5S", b"P2W"),
     *(b"0001", b"99999999999999999999", b"1 s", b"-1", b"", b"s", b"PT", b"P1Y", b"x" * 64),
     *((1500).to_bytes(8, "big"), b"\x01" + bytes(7), b"9" * 65),
+    *(b"-30s", b"-PT1S", b'"30s"', b'"', (1500).to_bytes(4, "big"), b"\xff" * 4, b"\xff" * 8),
 )
 TIMES: Final = (
     *(b"1767225600000", b"1767225603000", b"2026-01-01T00:00:01Z", b"2026-01-01 00:00:02+01:00"),
     *(b"1767225", b"2026-02-30T00:00:00Z", b"2026-01-01T24:00:00Z", b"9999-12-31T23:59:59Z"),
     *((1_767_225_601_000).to_bytes(8, "big"), b"99999999999999"),
+    *(b"2026-01-01T00:01Z", b'"2026-01-01T00:00:01Z"', b"1767225600000000", b"\xff" * 8, bytes(4)),
 )
-LEVELS: Final = (b"0", b"1", b"3", b"18", b"19", b"4294967297", b"x", bytes(7) + b"\x02")
+LEVELS: Final = (
+    *(b"0", b"1", b"3", b"18", b"19", b"4294967297", b"x", bytes(7) + b"\x02", bytes(3) + b"\x02"),
+    *(b"-1", b'"3"'),
+)
 IDS: Final = (b"a", b"b", b"c", b"", b"\x00\xff", b"i" * 255, b"i" * 256)
 
 HEADERS: Final[dict[bytes, tuple[bytes, ...]]] = {
@@ -31,6 +36,12 @@ HEADERS: Final[dict[bytes, tuple[bytes, ...]]] = {
     b"x-due-at": (b"1",),
     b"x-due-id": (b"a",),
     b"X-Delay": (b"5",),
+    b"X-DELIVER-ID": IDS,
+    b"x-Due-At": (b"1",),
+    b"x-delay-ms": (b"5",),
+    b"x_delay": (b"5",),
+    b"x-retry-group": (b"g",),
+    b"X-Cron": (b"* * * * *",),
     b"x-delay2": (b"5",),
     b"": (b"", b"v"),
     b"trace": (b"", b"v" * 200),

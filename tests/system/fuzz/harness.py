@@ -110,7 +110,7 @@ class FuzzConnection:
             )
             part = data[start : start + min(read_size or len(room), len(room))]
             room[: len(part)] = part
-            self.session.received(len(part), self._target.clock.wall_ms())
+            self.session.received(len(part), now_ns=self._target.clock.wall_ns())
             start += len(part)
             self._end_round()
 
@@ -130,7 +130,7 @@ class FuzzConnection:
     def resume(self) -> None:
         """Let the broker look at what it left: too much for a turn, or too many answers."""
         if self.session.yielded or (self.session.paused and not self.session.is_waiting):
-            self.session.resume(self._target.clock.wall_ms())
+            self.session.resume(now_ns=self._target.clock.wall_ns())
             self._end_round()
 
     def _end_round(self) -> None:
@@ -257,7 +257,7 @@ class Harness:
         self.target = BrokerHarness(config=small_config(flush="sync" if is_sync else "async"))
         create = self.target.broker.topics.create  # a request for each would cost more than a case
         create("t", 2, {})
-        create("u", 1, {"message.timestamp.type": "LogAppendTime"})
+        create("u", 1, {"message.timestamp.type": "LogAppendTime", "delay.invalid": "pass"})
         create("v", 1, {"delay.timestamp": "due", "delay.max.ms": "5000"})
         create(GOOD_TOPIC, 1, {})
         self.target.produce("t", 0, [Record(b"first"), Record(b"second")])

@@ -32,7 +32,7 @@ TEXTS: Final[dict[str, tuple[str, ...]]] = {
     "protocol": ("consumer", "consumer", "consumer", "range", ""),
     "config": (
         *("delay.headers", "delay.max.ms", "max.message.bytes", "cleanup.policy", "nothing.known"),
-        *("message.timestamp.type", "delay.timestamp", "retention.ms", ""),
+        *("message.timestamp.type", "delay.timestamp", "delay.invalid", "retention.ms", ""),
     ),
     "value": ("on", "off", "due", "LogAppendTime", "0", "-1", "1000000", "99999999999999999999"),
     "resource": ("t", "u", "1", "", "gone"),

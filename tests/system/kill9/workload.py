@@ -72,7 +72,7 @@ _FATAL: Final = (KafkaException, SystemError)
 
 _MALFORMED: Final[tuple[Headers, ...]] = (
     (("x-delay", b"soon"),),
-    (("x-delay", b"-5"),),
+    (("x-delay", b"+5"),),
     (("x-deliver-at", b"1767225600"),),
     (("x-delay", b"50"), ("x-delay-level", b"1")),
     (("x-deliver-cancel", b"a"), ("x-deliver-id", b"a")),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from appliance.errors import ColdFrameError
+from appliance.offset_search import OffsetSearch
 from compat.kafka.network.connection import KafkaConnection
 from tests.support.harness.live_broker import Client, LiveBroker, until
 from tests.support.oracles.kafka_oracle import encode_request
@@ -47,7 +48,7 @@ async def test_a_search_that_fails_after_a_cold_read_closes_its_connection(
         def find(*_: object) -> None:
             raise errors.pop(0)
 
-        monkeypatch.setattr(live.broker.search, "find", find)
+        monkeypatch.setattr(OffsetSearch, "find", find)
         frame = encode_request(list_offset_request("t", [0], 5), 5)
         failed.send_bytes(len(frame).to_bytes(4, "big") + frame)
         await check_only_one_is_closed(live, client, failed)

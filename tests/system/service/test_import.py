@@ -153,6 +153,7 @@ def test_a_frame_of_data_schedules_records(
     ("fields", "fault"),
     [
         ({"headers": [["x-delay", "1h"]]}, "it has the header x-delay, which the broker would"),
+        pytest.param({"headers": [["X-Delay", "1h"]]}, "it has the header X-Delay,", id="upper"),
         ({"headers": [["a", None]]}, "the header a is null"),
         ({"headers": [["a"]]}, "a header is not a pair"),
         ({"headers": "a"}, "the headers are not a list"),

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from appliance.units import NS_PER_MS
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
@@ -19,6 +20,9 @@ from tests.support.oracles.delay_model import (
     DELIVER_AT,
     ID,
     LEVEL,
+    NEAR_MISSES,
+    NO_DELAY,
+    NOT_BUILT,
     DelayModel,
     Meanings,
     Shown,
@@ -33,19 +37,28 @@ MEANINGS: Meanings = {
     (DELAY, b"1s"): 1000,
     (DELAY, b"PT2S"): 2000,
     (DELAY, (2000).to_bytes(8, "big")): 2000,
+    (DELAY, (2000).to_bytes(4, "big")): 2000,
+    (DELAY, b'"2s"'): 2000,
+    (DELAY, b"-30s"): NO_DELAY,
+    (DELAY, (-1).to_bytes(8, "big", signed=True)): NO_DELAY,
+    (DELAY, None): NO_DELAY,
     (DELAY, b"soon"): None,
-    (DELAY, None): None,
     (DELAY, b"11000d"): 11_000 * 86_400_000,
     (DELIVER_AT, b"%d" % (START_MS - 1000)): START_MS - 1000,
     (DELIVER_AT, b"%d" % (START_MS + 1000)): START_MS + 1000,
     (DELIVER_AT, b"2026-01-01T00:00:02Z"): START_MS + 2000,
+    (DELIVER_AT, b"2026-01-01T00:01Z"): START_MS + 60_000,
     (DELIVER_AT, b"2026-01-01T00:00:02"): None,
+    (DELIVER_AT, b"%d000" % START_MS): None,
+    (DELIVER_AT, None): None,
     (DELIVER_AT, b""): None,
     (LEVEL, b"0"): 0,
     (LEVEL, b"1"): 1,
     (LEVEL, b"2"): 2,
     (LEVEL, b"99"): 99,
-    (LEVEL, b"-1"): None,
+    (LEVEL, b"-1"): 0,
+    (LEVEL, None): 0,
+    (LEVEL, b"high"): None,
 }
 IDS = (b"a", b"b", b"\x00\xff" * 127 + b"c")
 WRONG_IDS = (b"", None, bytes(256))
@@ -58,7 +71,8 @@ OTHERS = [
     (b"x-accepted-at", b"forged"),
     (b"x-due-at", b"forged"),
     (b"x-due-id", b""),
-    (b"X-Delay", b"9"),
+    (b"X-Due-At", b"forged"),
+    (b"x-delivery-count", b"9"),
 ]
 
 time_header = st.sampled_from(TIMES)
@@ -66,8 +80,11 @@ id_header = st.tuples(st.just(ID), st.sampled_from(IDS))
 cancel_header = st.tuples(st.just(CANCEL), st.sampled_from(IDS))
 other_header = st.sampled_from(OTHERS)
 wrong_header = st.one_of(
-    st.sampled_from(WRONG), st.tuples(st.sampled_from([ID, CANCEL]), st.sampled_from(WRONG_IDS))
+    st.sampled_from(WRONG),
+    st.tuples(st.sampled_from([ID, CANCEL]), st.sampled_from(WRONG_IDS)),
+    st.tuples(st.sampled_from([*NEAR_MISSES, *NOT_BUILT]), st.sampled_from([b"1", None])),
 )
+CASES = (bytes.lower, bytes.lower, bytes.title, bytes.upper)
 
 
 @st.composite
@@ -86,7 +103,8 @@ def record_headers(draw: st.DrawFn) -> list[tuple[bytes, bytes | None]]:
     if kind == "any" and draw(st.integers(0, 3)) == 0:
         any_header = st.one_of(time_header, id_header, cancel_header, wrong_header)
         headers += draw(st.lists(any_header, max_size=3))
-    return draw(st.permutations(headers))
+    cased = [(draw(st.sampled_from(CASES))(name), value) for name, value in headers]
+    return draw(st.permutations(cased))
 
 
 @dataclass(frozen=True)
@@ -104,7 +122,16 @@ sends = st.builds(
     st.lists(record_headers(), min_size=1, max_size=6),
     st.sampled_from([NONE, NONE, SNAPPY, ZSTD]),
 )
-waits = st.sampled_from([0, 1, 999, 1000, 5000, 7_200_000])
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Less than a millisecond."""
+
+    ns: int
+
+
+waits = st.sampled_from([0, 1, 999, 1000, 5000, 7_200_000, Moment(1), Moment(600_000)])
 restarts = st.just("restart")
 
 
@@ -124,6 +151,7 @@ class Run:
             harness.config.delay_max_ms,
             uses_due_time=topic_settings.get("delay.timestamp") == "due",
             uses_append_time=topic_settings.get("message.timestamp.type") == "LogAppendTime",
+            passes_invalid=topic_settings.get("delay.invalid") == "pass",
         )
         self.sent = 0
 
@@ -131,11 +159,12 @@ class Run:
     def harness(self) -> BrokerHarness:
         return self.client.harness
 
-    def do(self, step: Send | int | str) -> None:
+    def do(self, step: Send | Moment | int | str) -> None:
         if isinstance(step, Send):
             self.send(step)
-        elif isinstance(step, int):
-            self.harness.clock.advance_ms(step)
+        elif not isinstance(step, str):
+            ns = step.ns if isinstance(step, Moment) else step * NS_PER_MS
+            self.harness.clock.advance_ns(ns)
             assert self.harness.deliver_all() == self.model.deliver_due(
                 self.harness.clock.wall_ms()
             )
@@ -149,8 +178,8 @@ class Run:
             for index, headers in enumerate(step.headers)
         ]
         self.sent += len(batch)
-        now_ms = self.harness.clock.wall_ms()
-        wrong_index, base_offset = self.model.produce(step.partition, batch, now_ms)
+        now_ns = self.harness.clock.wall_ns()
+        wrong_index, base_offset = self.model.produce(step.partition, batch, now_ns)
         part = self.client.produce("t", step.partition, make_batch(batch, codec=step.codec))
         assert part.base_offset == base_offset
         if wrong_index is None:
@@ -175,13 +204,21 @@ NAMED = (ID, b"a")
 SOON, LATER, PAST = (DELAY, b"1"), (DELAY, b"PT2S"), (DELAY, b"0")
 LONG_AGO = (DELIVER_AT, b"%d" % (START_MS - 1000))
 CANCELLED = (CANCEL, b"a")
+WRONG_AT = [(DELIVER_AT, b"%d000" % START_MS), NAMED]
 OTHER, CANCEL_OTHER = (ID, b"b"), (CANCEL, b"b")
 
 
 @settings(max_examples=300)
 @given(
     topic_settings=st.sampled_from(
-        [{}, {}, {"delay.timestamp": "due"}, {"message.timestamp.type": "LogAppendTime"}]
+        [
+            {},
+            {},
+            {"delay.timestamp": "due"},
+            {"message.timestamp.type": "LogAppendTime"},
+            {"delay.invalid": "pass"},
+            {"delay.invalid": "pass", "delay.timestamp": "due"},
+        ]
     ),
     steps=st.lists(st.one_of(sends, sends, waits, restarts), max_size=12),
 )
@@ -200,9 +237,11 @@ OTHER, CANCEL_OTHER = (ID, b"b"), (CANCEL, b"b")
 @example({}, [Send(0, [[NAMED, LATER]], 0), Send(1, [[NAMED, SOON]], 0), 1, "restart", 5000])
 @example({}, [Send(0, [[NAMED, LATER]], 0), Send(1, [[NAMED]], 0), "restart", 5000])
 @example({}, [Send(0, [[NAMED, LATER], [NAMED, PAST], [NAMED, SOON]], 0), 1])
+@example({}, [Moment(600_000), Send(0, [[NAMED, SOON], [LATER], [PAST]], 0), 1, 1999, 1])
+@example({"delay.invalid": "pass"}, [Send(0, [[NAMED, LATER], [SOON, *WRONG_AT], [SOON]], 0), 5000])
 @example({"delay.timestamp": "due"}, [Send(0, [[SOON], [PAST], [NAMED]], ZSTD), 5000])
 def test_batches_do_what_the_contract_says(
-    topic_settings: dict[str, str], steps: list[Send | int | str]
+    topic_settings: dict[str, str], steps: list[Send | Moment | int | str]
 ) -> None:
     run = Run(topic_settings)
     for step in steps:

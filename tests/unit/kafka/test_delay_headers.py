@@ -58,7 +58,9 @@ CANCEL_ALONE = "x-deliver-cancel cannot be combined with"
 REFUSED: list[tuple[RawHeaders, str]] = [
     ([(b"x-delay", b"soon")], 'x-delay "soon": '),
     ([(b"x-deliver-at", None)], "x-deliver-at has a null value"),
-    ([(b"x-delay-level", long(-1))], "x-delay-level "),
+    ([(b"x-deliver-at", long(-1))], "x-deliver-at "),
+    ([(b"x-delay", b"-soon")], 'x-delay "-soon": '),
+    ([(b"x-delay", b"")], "x-delay is empty"),
     ([(b"x-delay", number(DELAY_MAX_MS + 1))], "delay.max.ms"),
     ([(b"x-delay", long(2**60))], "delay.max.ms"),
     ([(b"x-deliver-at", number(START_MS + DELAY_MAX_MS + 1))], "delay.max.ms"),

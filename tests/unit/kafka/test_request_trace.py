@@ -126,7 +126,7 @@ def test_answer_that_comes_later_is_parked(client: WireClient) -> None:
     recorder = session.trace = Recorder()
     data = api_versions(1)
     session.get_buffer()[: len(data)] = data
-    session.received(len(data), 0)
+    session.received(len(data), now_ns=0)
     assert recorder.reported == [(API_VERSIONS, 1, TRACE_PARKED)]
     slot.complete(b"\0\0\0\1", 0)
     assert session.output(0)

@@ -43,6 +43,7 @@ def test_every_setting_of_kafka_is_known() -> None:
     assert own == {
         "index.keys",
         "delay.headers",
+        "delay.invalid",
         "delay.timestamp",
         "delay.max.ms",
         "delay.dialects",
@@ -107,6 +108,7 @@ def test_accepted_settings_are_kept_as_given(name: str, value: str) -> None:
         ("delay.headers", "true", "delay.headers='true' is invalid: use on or off"),
         ("delay.headers", "On", "delay.headers='On' is invalid: use on or off"),
         ("delay.headers", None, "delay.headers has no value"),
+        ("delay.invalid", "PASS", "delay.invalid='PASS' is invalid: use refuse or pass"),
         ("message.timestamp.type", "logappendtime", "use CreateTime or LogAppendTime"),
         ("max.message.bytes", str(ABOVE), "above what a request and a segment of the broker hold"),
         ("max.message.bytes", "-1", "whole number"),
@@ -138,6 +140,7 @@ def test_settings_mean_what_they_say() -> None:
         delay_max_ms=CONFIG.delay_max_ms,
         uses_append_time=False,
         reads_delay_headers=True,
+        passes_invalid_delays=False,
         uses_due_time=False,
     )
     settings = {
@@ -145,6 +148,7 @@ def test_settings_mean_what_they_say() -> None:
         "delay.max.ms": "1000",
         "message.timestamp.type": "LogAppendTime",
         "delay.headers": "off",
+        "delay.invalid": "pass",
         "delay.timestamp": "due",
     }
     assert read_topic_policy(settings, CONFIG) == TopicPolicy(
@@ -152,6 +156,7 @@ def test_settings_mean_what_they_say() -> None:
         delay_max_ms=1000,
         uses_append_time=True,
         reads_delay_headers=False,
+        passes_invalid_delays=True,
         uses_due_time=True,
     )
 
@@ -186,6 +191,7 @@ def test_settings_are_listed_by_name_with_their_values() -> None:
     assert by_name["retention.bytes"].source == DEFAULT
     assert by_name["segment.bytes"].value == "1073741824"
     assert by_name["delay.timestamp"].value == "created"
+    assert by_name["delay.invalid"].value == "refuse"
     assert by_name["delay.timestamp"].source == DEFAULT
     assert by_name["delay.max.ms"].value == str(CONFIG.delay_max_ms)
 

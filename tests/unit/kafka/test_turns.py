@@ -57,7 +57,7 @@ def turns(client: WireClient, data: bytes) -> list[int]:
     assert len(room) >= len(data)
     room[: len(data)] = data
     before, found = session.requests, []
-    session.received(len(data), harness.clock.wall_ms())
+    session.received(len(data), now_ns=harness.clock.wall_ns())
     while True:
         harness.broker.commit()
         session.compact()
@@ -65,7 +65,7 @@ def turns(client: WireClient, data: bytes) -> list[int]:
         before = session.requests
         if not session.yielded:
             return found
-        session.resume(harness.clock.wall_ms())
+        session.resume(now_ns=harness.clock.wall_ns())
 
 
 def with_room(client: WireClient) -> WireClient:

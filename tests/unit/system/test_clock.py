@@ -29,6 +29,12 @@ def test_the_wall_clock_is_the_machine_s_in_whole_milliseconds() -> None:
     assert before // 1_000_000 <= found <= after // 1_000_000
 
 
+def test_the_wall_clock_has_a_finer_reading_of_the_same_time() -> None:
+    before = time.time_ns()
+    found = SystemClock().wall_ns()
+    assert before <= found <= time.time_ns()
+
+
 def test_monotonic_time_never_goes_back() -> None:
     clock = SystemClock()
     seen = [clock.monotonic_ns() for _ in range(100)]
