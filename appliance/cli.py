@@ -6,6 +6,7 @@ answers; 73 the data directory is in use or cannot be made; 74 the storage faile
 ended by Ctrl-C; 1 otherwise. Layer 6.
 """
 
+import enum
 import gc
 import sys
 from pathlib import Path
@@ -128,6 +129,30 @@ def version() -> None:
     from appliance.commands.output import print_line
 
     print_line(f"latermq {importlib.metadata.version('latermq')}")
+
+
+class Shell(enum.Enum):
+    """A shell that completes commands."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@_app.command(
+    "completion",
+    epilog="For bash: latermq completion bash > ~/.local/share/bash-completion/completions/latermq"
+    ' (or: eval "$(latermq completion bash)" in ~/.bashrc). For zsh: eval "$(latermq completion '
+    'zsh)" in ~/.zshrc. For fish: latermq completion fish > '
+    "~/.config/fish/completions/latermq.fish",
+)
+def completion(
+    shell: Annotated[Shell, usage.Argument("The shell that is to complete commands.")],
+) -> None:
+    """Print a script with which a shell completes commands and options."""
+    from appliance.commands.output import print_line
+
+    print_line(_app.completion_script(shell.value))
 
 
 def main() -> None:

@@ -17,6 +17,8 @@ from appliance.commands.arguments import (
 )
 from appliance.commands.output import (
     complain,
+    drop_output,
+    is_reader_gone,
     is_terminal,
     json_line,
     octets_in_json,
@@ -109,7 +111,10 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
             reading.join()
         awaited = None if follow else bootstrap
         with reading.interrupts.heard():
-            _print_records(reading, awaited, count=count, as_json=json)
+            try:
+                _print_records(reading, awaited, count=count, as_json=json)
+            except BrokenPipeError:
+                drop_output()  # whoever reads it, such as `head`, has enough
 
 
 COMMAND: Final = usage.Command(tail, EXAMPLES)
@@ -175,12 +180,20 @@ class Reading:
         self._consumer.subscribe([self._topic])
 
     def poll(self, most: int | None) -> list[Any]:
-        """Return the next records, each partition's in order; none if none arrive in POLL_MS."""
+        """Return the next records, each partition's in order; none if none arrive in POLL_MS.
+
+        Raises:
+            UnknownTopicError: the topic was deleted.
+        """
         with self.interrupts.held_back():
             found = self._consumer.poll(timeout_ms=POLL_MS, max_records=most)
             if self._is_member and set(self.ends) != self._consumer.assignment():
                 self.ends = self._consumer.end_offsets(list(self._consumer.assignment()))
-        return [record for records in found.values() for record in records]
+        records = [record for records in found.values() for record in records]
+        # Known without a request, unless the client learned that it is gone.
+        if not records and not kafka_client.partitions_of(self._consumer, self._topic):
+            raise UnknownTopicError(f"topic {printable(self._topic)} was deleted")
+        return records
 
     def commit(self) -> None:
         """Commit for the group that everything up to here was printed."""
@@ -202,12 +215,17 @@ def _print_records(
 
     With the address of a broker in `awaited`, stop once everything that existed at the start was
     read, and fail if that broker does not answer any more.
+
+    Raises:
+        BrokenPipeError: nobody reads standard output any longer.
     """
     clock = SystemClock()
     printed = idle_polls = silent_polls = 0
     while count is None or printed < count:
         if awaited is not None and reading.is_at_end:
             return
+        if is_reader_gone():
+            raise BrokenPipeError
         records = reading.poll(None if count is None else count - printed)
         now_ms = clock.wall_ms()
         print_lines(
