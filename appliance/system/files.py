@@ -119,7 +119,10 @@ class FileSystem(Protocol):
     """The broker's access to files. Each call may raise StorageError."""
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
-        """Open a file; with `create`, create it empty if it is missing (the caller syncs)."""
+        """Open a file; with `create`, create it empty if it is missing (the caller syncs).
+
+        A pipe is refused, without waiting for the other end of it.
+        """
 
     def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
         """Make a directory and its missing parents; durable unless `is_synced` is False."""
@@ -330,12 +333,17 @@ class OsFileSystem:
     __slots__ = ()
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
-        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
+        # Opening a pipe to read it would wait for somebody who writes to it.
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY | os.O_NONBLOCK)
         if create:
             flags |= os.O_CREAT
         with _reporting(path, "open"):
             fd = os.open(path, flags, _FILE_MODE)
-        return OsFile(path, fd)
+        file = OsFile(path, fd)
+        with _reporting(path, "open"):
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                raise OSError(errno.ESPIPE, "it is a pipe, not a file")
+        return file
 
     def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
         missing: list[Path] = []

@@ -146,6 +146,35 @@ def test_what_is_wrong_is_refused_by_name(text: str | bytes, message: str) -> No
         load(text)
 
 
+NINES = "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a = {'[' * 3_000}{']' * 3_000}",
+        f"a = {'{a=' * 2_000}1{'}' * 2_000}",
+        f"a{'.a' * 2_000} = 1",
+        f"a{'.a' * 300_000} = 1",
+        f"[a{'.a' * 2_000}]\nb = 1",
+        f"[network]\nidle_timeout_ms = {NINES}",
+        f"[network]\nidle_timeout_ms = {NINES[:4_000]}",
+        f"[network]\nidle_timeout_ms = 0x{NINES}",
+        f"[network]\nlisten = '{NINES}'",
+        f"[delay]\nlevels = '{NINES}s'",
+        f"a{NINES} = 1",
+        f"a = '{'x' * 100_000}'",
+    ],
+)
+def test_what_is_too_deep_or_too_long_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    assert len(str(caught.value)) < 2_500  # a message may list all settings
+    assert "\n" not in str(caught.value)
+    assert "a" * 200 not in str(caught.value)
+    assert "9" * 200 not in str(caught.value)
+
+
 def test_a_missing_file_is_refused_with_its_path() -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*: open of /none/x\.toml failed"):
         load_config(Path("/none/x.toml"), {}, SimFileSystem())

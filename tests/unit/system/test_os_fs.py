@@ -221,3 +221,12 @@ def test_a_file_takes_one_descriptor(tmp_path: Path) -> None:
     assert view
     assert bytes(view) == b"x"
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_pipe_is_refused_without_waiting_for_its_other_end(
+    tmp_path: Path, writable: bool
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="it is a pipe, not a file"):
+        OsFileSystem().open(tmp_path / "pipe", writable=writable)
