@@ -54,6 +54,9 @@ NODE_ID: Final = 1
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions visited in one turn of the housekeeping."""
 
+NEXT_DUE_ENTRIES: Final = 65_536
+"""Cancelled timers that are passed over to find the next that is due: a few ms."""
+
 INDEX_SETTING: Final = "index.keys"
 """Of a topic: "off" leaves it out of the key index."""
 
@@ -281,6 +284,14 @@ class Broker:
         return self._store.state.projections.due.pending
 
     def pending_timers_of(self, partition: Partition) -> int:
+    def next_due_ms(self) -> int | None:
+        """When the first pending timer is due, epoch ms; None if none waits for its time.
+
+        With more cancelled timers before it than are looked at, a time before which none is due.
+        """
+        due_ms = self._store.state.projections.due.first_due(NEXT_DUE_ENTRIES)
+        return None if due_ms < 0 else due_ms
+
         """The number of records of a partition that are not due yet."""
         return self._store.state.projections.due.pending_of(partition.handle)
 

@@ -176,7 +176,7 @@ class LiveStatus:
             groups=len(self._groups),
             pending_timers=gauges.pending_timers,
             unreadable_timers=gauges.unreadable_timers,
-            next_due_at=broker.next_wake_ms(),
+            next_due_at=broker.next_due_ms(),
             damage_count=gauges.recovered_damage,
             damage=tuple(
                 DamagedPart(str(each.path), each.offset, each.size, each.fault)

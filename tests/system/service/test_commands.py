@@ -375,6 +375,19 @@ def test_tables_are_coloured_on_a_terminal_alone(latermq: CommandLine, topic: st
     "command",
     ["send t x", "tail t", "topics list", "groups list", "status", "timers show t x"],
 )
+def test_status_names_no_cancelled_record_as_the_next(
+    latermq: CommandLine, topic: str, broker: ApplianceProcess
+) -> None:
+    now_ms = int(time.time() * 1000)
+    for name, due_ms in (("first", now_ms + 60_000), ("second", now_ms + 120_000)):
+        latermq.ok(f"send {topic} x --at {due_ms} --id {name}")
+    assert latermq.ok("status --json").json()["next_due_at"] == now_ms + 60_000
+    latermq.ok(f"timers cancel {topic} first")
+    assert latermq.ok("status --json").json()["next_due_at"] == now_ms + 120_000
+    latermq.ok(f"timers cancel {topic} second")
+    assert latermq.ok("status --json").json()["next_due_at"] != now_ms + 120_000
+
+
 def test_where_no_broker_answers_it_says_at_once_what_to_do(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
