@@ -26,6 +26,7 @@ from appliance.commands.output import (
     printable,
 )
 from appliance.errors import ConfigError, UnknownTopicError
+from appliance.model import STORED_TIMES_FROM
 from appliance.system.clock import SystemClock
 
 POLL_MS: Final = 500
@@ -60,7 +61,10 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
     ] = "earliest",
     since: Annotated[
         str | None,
-        usage.Option(metavar="TIME", help="Start at this time, or this long ago: 15m."),
+        usage.Option(
+            metavar="TIME",
+            help="Start with what became visible at this time, or this long ago: 15m.",
+        ),
     ] = None,
     follow: Annotated[
         bool, usage.Option("--follow", "-f", help="Wait for new records, until Ctrl-C.")
@@ -154,7 +158,8 @@ class Reading:
         Args:
             indexes: existing partitions.
             start: "earliest", "latest" or an offset, which is limited to what the partition holds.
-            since_ms: epoch ms; if not None, start at the first record of that time or later.
+            since_ms: epoch ms; if not None, start at the first record that became visible then or
+                later.
         """
         from kafka import TopicPartition  # type: ignore[import-untyped]
 
@@ -165,7 +170,8 @@ class Reading:
         self.ends = consumer.end_offsets(partitions)
         found: Mapping[Any, Any] = {}
         if since_ms is not None:
-            found = consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+            since = STORED_TIMES_FROM + since_ms
+            found = consumer.offsets_for_times(dict.fromkeys(partitions, since))
         for each in partitions:
             if since_ms is not None:
                 offset = self.ends[each] if found[each] is None else found[each].offset

@@ -4,7 +4,10 @@ Behaviour:
 - Timestamp -1 means latest: the first offset that cannot be fetched yet (the high watermark), at
   every isolation level, because there are no transactions. -2 means earliest. -3 (v7+) means the
   record with the highest timestamp. 0 and above is a time: the first offset at which the running
-  maximum of timestamps reaches it. Pending delayed records have no offset and do not count.
+  maximum of timestamps reaches it. Pending delayed records have no offset and do not count. A
+  delivered record counts with its timestamp, mostly that of its creation.
+- 2^62 and above is the time of the broker: the first record that became visible 2^62 ms less, or
+  later, and when that was. `latermq tail --since` asks so, and finds delivered records.
 - If nothing is found, offset and timestamp are -1, without an error.
 - The leader epoch (v4+) is the log's. A request with an older one gets FENCED_LEADER_EPOCH, with a
   newer one UNKNOWN_LEADER_EPOCH.
@@ -24,6 +27,7 @@ Layer 4; does no I/O.
 from typing import Final
 
 from _core.queue.partition import Topic
+from appliance.model import STORED_TIMES_FROM
 from compat.kafka.cold_search import ColdSearch
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
@@ -101,6 +105,8 @@ def _answer(node: Node, version: int, topic: Topic | None, asked: Fields) -> Fie
 def _find(node: Node, topic: Topic, index: int, timestamp: int) -> tuple[int, int] | None:
     """Return offset and timestamp; the timestamp is -1 for earliest and latest."""
     partition = topic.partitions[index]
+    if timestamp >= STORED_TIMES_FROM:
+        return node.broker.search.find_stored(partition, timestamp - STORED_TIMES_FROM)
     if timestamp >= 0:
         return node.broker.search.find(topic.partitions[index], timestamp)
     if timestamp == _LATEST:

@@ -198,6 +198,20 @@ def test_tail_begins_where_asked(latermq: CommandLine, topic: str) -> None:
     assert "topics create" in latermq.fails("tail nowhere")
 
 
+def test_since_a_time_are_also_records_that_were_created_before_and_delivered_after(
+    latermq: CommandLine, topic: str
+) -> None:
+    latermq.ok(f"send {topic} later --delay 200ms --partition 0")
+    since_ms = int(time.time() * 1000)
+    latermq.ok(f"tail {topic} --follow --count 1")
+    assert shown(latermq, f"tail {topic} --since {since_ms}") == [(0, 0, "later")]
+    group = f"{topic}-readers"
+    reset = f"groups reset-offsets {group} --topic {topic} --partition 0 --json --since"
+    for time_text, offset in ((since_ms, 0), ("2099-01-01T00:00:00Z", 1)):
+        (move,) = latermq.ok(f"{reset} {time_text}").json()
+        assert move["new_offset"] == offset
+
+
 def test_following_ends_when_the_topic_is_deleted_and_does_not_make_it_again(
     latermq: CommandLine, topic: str
 ) -> None:
@@ -361,6 +375,19 @@ def test_timers_are_shown_and_cancelled(latermq: CommandLine, topic: str) -> Non
     assert "no topic" in latermq.fails("timers show nowhere x")
 
 
+def test_status_names_no_cancelled_record_as_the_next(
+    latermq: CommandLine, topic: str, broker: ApplianceProcess
+) -> None:
+    now_ms = int(time.time() * 1000)
+    for name, due_ms in (("first", now_ms + 60_000), ("second", now_ms + 120_000)):
+        latermq.ok(f"send {topic} x --at {due_ms} --id {name}")
+    assert latermq.ok("status --json").json()["next_due_at"] == now_ms + 60_000
+    latermq.ok(f"timers cancel {topic} first")
+    assert latermq.ok("status --json").json()["next_due_at"] == now_ms + 120_000
+    latermq.ok(f"timers cancel {topic} second")
+    assert latermq.ok("status --json").json()["next_due_at"] != now_ms + 120_000
+
+
 def test_tables_are_coloured_on_a_terminal_alone(latermq: CommandLine, topic: str) -> None:
     assert "\x1b[" not in latermq.ok("topics list").stdout
     on_terminal = latermq.run("topics list", on_terminal=True).stdout
@@ -375,19 +402,6 @@ def test_tables_are_coloured_on_a_terminal_alone(latermq: CommandLine, topic: st
     "command",
     ["send t x", "tail t", "topics list", "groups list", "status", "timers show t x"],
 )
-def test_status_names_no_cancelled_record_as_the_next(
-    latermq: CommandLine, topic: str, broker: ApplianceProcess
-) -> None:
-    now_ms = int(time.time() * 1000)
-    for name, due_ms in (("first", now_ms + 60_000), ("second", now_ms + 120_000)):
-        latermq.ok(f"send {topic} x --at {due_ms} --id {name}")
-    assert latermq.ok("status --json").json()["next_due_at"] == now_ms + 60_000
-    latermq.ok(f"timers cancel {topic} first")
-    assert latermq.ok("status --json").json()["next_due_at"] == now_ms + 120_000
-    latermq.ok(f"timers cancel {topic} second")
-    assert latermq.ok("status --json").json()["next_due_at"] != now_ms + 120_000
-
-
 def test_where_no_broker_answers_it_says_at_once_what_to_do(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
