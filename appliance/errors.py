@@ -38,6 +38,14 @@ class ConfigError(LatermqError):
     """A setting is wrong; the message names it, its value and the allowed values."""
 
 
+class UnsafeDirectoryError(ConfigError):
+    """Other users may have changed the data directory; the message says what to do."""
+
+
+class AddressError(LatermqError):
+    """The broker cannot listen on an address now: it is in use, or this machine lacks it yet."""
+
+
 class RequestError(LatermqError):
     """A request is refused and its caller can correct it; nothing of it was stored.
 
