@@ -27,7 +27,7 @@ from appliance.early_expiry import EarlyExpiry
 from appliance.errors import CorruptionError, DiskFullError, StorageError
 from appliance.facade import Facade
 from appliance.find import Finder
-from appliance.metrics import Gauges, Metrics
+from appliance.metrics import Gauges, LabelNames, Metrics
 from appliance.model import ColdPlace, TimerState, TimerStateName
 from appliance.offset_search import OffsetSearch
 from appliance.retention import Retention
@@ -210,6 +210,11 @@ class Broker:
             request_size_max=self.config.request_size_max_bytes,
         )
 
+    @property
+    def label_names(self) -> LabelNames:
+        """Names the numbers by which metrics count the client protocol."""
+        return self._facade.label_names
+
     def _decompress(self, codec: int, records: memoryview) -> bytes:
         return self._facade.decompress(codec, records, self.config.decompressed_size_max_bytes)
 
@@ -279,11 +284,6 @@ class Broker:
         """When to call `deliver_due` again, epoch ms; None while nothing is pending."""
         return self._scheduler.next_wake_ms()
 
-    @property
-    def pending_timers(self) -> int:
-        return self._store.state.projections.due.pending
-
-    def pending_timers_of(self, partition: Partition) -> int:
     def next_due_ms(self) -> int | None:
         """When the first pending timer is due, epoch ms; None if none waits for its time.
 
@@ -292,6 +292,11 @@ class Broker:
         due_ms = self._store.state.projections.due.first_due(NEXT_DUE_ENTRIES)
         return None if due_ms < 0 else due_ms
 
+    @property
+    def pending_timers(self) -> int:
+        return self._store.state.projections.due.pending
+
+    def pending_timers_of(self, partition: Partition) -> int:
         """The number of records of a partition that are not due yet."""
         return self._store.state.projections.due.pending_of(partition.handle)
 

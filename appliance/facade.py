@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from _core.queue.partition import Topic
 from appliance.config.config import Config
+from appliance.metrics import LabelNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,9 @@ class Facade:
             RequestError; its `unpacked_size` is the number of bytes unpacked before it failed, and
             `is_too_large` whether there are more than the limit, or the data is damaged.
         configure_topic: applies a topic's settings to it under a configuration.
+        label_names: names the numbers by which metrics count the protocol.
     """
 
     decompress: Callable[[int, memoryview, int], bytes]
     configure_topic: Callable[[Topic, Config], None]
+    label_names: LabelNames

@@ -32,6 +32,7 @@ from compat.kafka.protocol.codecs import decompress
 
 SECRET_WORDS: Final = ("password", "secret", "token", "credential", "private")
 """A setting with one of them in its key is not shown in the log."""
+from compat.kafka.protocol.error_codes import name_of_code
 
 VALUE_MAX_CHARS: Final = 1_000
 """Of a setting that is shown: a path may be as long as that."""
@@ -65,7 +66,11 @@ def configure_topic(topic: Topic, config: Config) -> None:
     )
 
 
-KAFKA_FACADE = Facade(decompress=decompress, configure_topic=configure_topic)
+KAFKA_FACADE = Facade(
+    decompress=decompress,
+    configure_topic=configure_topic,
+    label_names={"requests": dispatch.name_of_api, "request_errors": name_of_code},
+)
 
 
 class Service:

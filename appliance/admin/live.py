@@ -123,7 +123,9 @@ class LiveStatus:
         connections, held = (
             (0, 0) if frontend is None else (frontend.connection_count, frontend.held_bytes)
         )
-        return render(self._broker.collect_metrics(), self._broker.gauges(connections, held))
+        broker = self._broker
+        gauges = broker.gauges(connections, held)
+        return render(broker.collect_metrics(), gauges, broker.label_names)
 
     @property
     def _serving(self) -> Frontend:
