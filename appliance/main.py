@@ -97,7 +97,9 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         advertised = self._config.advertise
-        names = () if advertised is None else (advertised.host,)
+        names = self._config.admin_names.split()
+        if advertised is not None:
+            names.append(advertised.host)
         admin = AdminServer(self._status, self._config.admin, names)
         admin_address = await admin.start()
         try:

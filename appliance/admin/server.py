@@ -151,7 +151,11 @@ class AdminServer:
     @web.middleware
     async def _check_host(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if not self._is_own_name(request.headers.get("Host", "")):
-            return error_answer(421, "the Host header names another server")
+            return error_answer(
+                421,
+                "the Host header names another server: use a name of this one, or add yours to "
+                "network.admin_names",
+            )
         return await handler(request)
 
     @web.middleware

@@ -47,6 +47,7 @@ def test_a_file_changes_settings_of_every_kind() -> None:
         data_dir = "/var/lib/latermq"
         [network]
         listen = "[::1]:19092"
+        admin_names = "latermq.default.svc 10.1.2.3  [2001:db8::1]"
         advertise = "broker.example:9092"
         [flush]
         mode = "async"
@@ -118,6 +119,11 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked() -> None:
         ("[network]\nlisten = ''", "it is empty"),
         ("[network]\nlisten = 'localhost'", "expected HOST:PORT"),
         ("[network]\nlisten = '127.0.0.1:9192'", r"both 127\.0\.0\.1:9192"),
+        ("[network]\nadmin_names = ['a']", r"\['a'\] is not valid: it is not a string"),
+        ("[network]\nadmin_names = 'a *'", r"'\*' is not the name of a host"),
+        ("[network]\nadmin_names = 'a:1'", "'a:1' is not the name of a host"),
+        ("[network]\nadmin_names = '::1'", "'::1' is not the name of a host"),
+        ("[network]\nadmin_names = 'http://a'", "'http://a' is not the name of a host"),
         ("data_dir = ''", r"data_dir \(--data-dir\) = '' is not valid"),
         ('data_dir = "a\\u0000b"', "zero byte"),
         ("[delay]\nlevels = '1s 2'", "'2' is not a duration"),
