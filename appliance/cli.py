@@ -2,8 +2,8 @@
 
 Exit statuses, from sysexits.h where it defines one: 0 done, or stopped by a signal; 2 bad arguments
 or settings (for check, dump and rebuild: anything that kept them from running); 69 no broker
-answers; 73 the data directory is in use or cannot be made; 74 the storage failed or is damaged; 130
-ended by Ctrl-C; 1 otherwise. Layer 6.
+answers; 73 the data directory is in use or cannot be made; 74 the storage failed or is damaged; 75
+an address is in use or not up yet: try again later; 130 ended by Ctrl-C; 1 otherwise. Layer 6.
 """
 
 import enum
@@ -16,6 +16,7 @@ from appliance.commands import usage
 from appliance.commands.arguments import AcceptLoss
 from appliance.config.config import Config, settings
 from appliance.errors import (
+    AddressError,
     ConfigError,
     CorruptionError,
     DataDirectoryLockedError,
@@ -31,6 +32,7 @@ EXIT_CONFIG: Final = 2
 EXIT_UNAVAILABLE: Final = 69
 EXIT_CANNOT_CREATE: Final = 73
 EXIT_STORAGE: Final = 74
+EXIT_TEMPORARY: Final = 75
 
 _DEFAULTS: Final = Config()
 
@@ -176,6 +178,8 @@ def exit_status(error: LatermqError) -> int:
     match error:
         case ConfigError():
             return EXIT_CONFIG
+        case AddressError():
+            return EXIT_TEMPORARY
         case UnreachableError():
             return EXIT_UNAVAILABLE
         case DataDirectoryLockedError() | StorageError(operation="mkdir"):

@@ -1,10 +1,10 @@
 """Every error that latermq raises on purpose, by who must act.
 
-The operator acts on ConfigError, DataDirectoryLockedError, StorageError and BackupError; the caller
-on RequestError and SnapshotError; the author of the client on RemoteProtocolError; the owner of the
-disk on CorruptionError, FormatVersionError and LogRefusedError; the user of a command on
-UnreachableError. After NotReadyError the caller waits. Any other exception that leaves the broker
-is a bug. Layer 1; does no I/O.
+The operator acts on ConfigError, AddressError, DataDirectoryLockedError, StorageError and
+BackupError; the caller on RequestError and SnapshotError; the author of the client on
+RemoteProtocolError; the owner of the disk on CorruptionError, FormatVersionError and
+LogRefusedError; the user of a command on UnreachableError. After NotReadyError the caller waits.
+Any other exception that leaves the broker is a bug. Layer 1; does no I/O.
 """
 
 import errno as errno_names

@@ -140,7 +140,7 @@ class LiveStatus:
         gauges = broker.gauges(frontend.connection_count)
         topics = broker.topics.all()
         return BrokerStatus(
-            version=_version(),
+            version=version(),
             cluster_id=broker.cluster_id,
             epoch=broker.epoch,
             kafka=str(frontend.bound),
@@ -311,7 +311,8 @@ class LiveStatus:
 
 
 @functools.cache
-def _version() -> str:
+def version() -> str:
+    """The version of latermq."""
     import importlib.metadata  # which is slow to load, and looks through the installed packages
 
     return importlib.metadata.version("latermq")

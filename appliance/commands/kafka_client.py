@@ -123,7 +123,9 @@ def _describe(answer: bytes) -> str:
     """What a server is that answers something else than a broker does."""
     if answer.startswith(b"HTTP"):
         return "speaks HTTP, as the admin address does"
-    return "closed the connection" if not answer else "does not speak Kafka's protocol"
+    if not answer:
+        return "closed the connection: it has too many, or it is no broker"
+    return "does not speak Kafka's protocol"
 
 
 def partitions_of(client: Any, topic: str) -> set[int]:

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.admin import AdminServer
 from appliance.config.config import Address
-from appliance.errors import ConfigError, NotReadyError
+from appliance.errors import AddressError, NotReadyError
 from appliance.model import TimerState
 from tests.support.clients.admin_client import Status, serving
 
@@ -210,7 +210,7 @@ async def test_an_address_in_use_is_a_setting_to_change() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         server = AdminServer(Status(), Address("127.0.0.1", port))
-        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}.*in use.*--admin"):
+        with pytest.raises(AddressError, match=rf"127\.0\.0\.1:{port}.*in use.*--admin"):
             await server.start()
         await server.stop()
 
