@@ -27,7 +27,7 @@ from appliance.early_expiry import EarlyExpiry
 from appliance.errors import CorruptionError, DiskFullError, StorageError
 from appliance.facade import Facade
 from appliance.find import Finder
-from appliance.metrics import Gauges, Metrics
+from appliance.metrics import Gauges, LabelNames, Metrics
 from appliance.model import ColdPlace, TimerState, TimerStateName
 from appliance.offset_search import OffsetSearch
 from appliance.retention import Retention
@@ -53,6 +53,9 @@ NODE_ID: Final = 1
 
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions visited in one turn of the housekeeping."""
+
+NEXT_DUE_ENTRIES: Final = 65_536
+"""Cancelled timers that are passed over to find the next that is due: a few ms."""
 
 INDEX_SETTING: Final = "index.keys"
 """Of a topic: "off" leaves it out of the key index."""
@@ -210,6 +213,11 @@ class Broker:
             request_size_max=self.config.request_size_limit_bytes,
         )
 
+    @property
+    def label_names(self) -> LabelNames:
+        """Names the numbers by which metrics count the client protocol."""
+        return self._facade.label_names
+
     def _decompress(self, codec: int, records: memoryview) -> bytes:
         return self._facade.decompress(codec, records, self.config.decompressed_size_max_bytes)
 
@@ -278,6 +286,14 @@ class Broker:
     def next_wake_ms(self) -> int | None:
         """When to call `deliver_due` again, epoch ms; None while nothing is pending."""
         return self._scheduler.next_wake_ms()
+
+    def next_due_ms(self) -> int | None:
+        """When the first pending timer is due, epoch ms; None if none waits for its time.
+
+        With more cancelled timers before it than are looked at, a time before which none is due.
+        """
+        due_ms = self._store.state.projections.due.first_due(NEXT_DUE_ENTRIES)
+        return None if due_ms < 0 else due_ms
 
     @property
     def pending_timers(self) -> int:

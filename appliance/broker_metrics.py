@@ -110,5 +110,5 @@ def collect(
     metrics.timers_cancelled = state.timers_cancelled
     metrics.timers_replaced = state.timers_replaced
     metrics.delivered_frames = deliver.frames
-    metrics.delivery_lateness_ms.counts = deliver.lateness
-    metrics.delivery_lateness_ms.total = deliver.lateness_sum_ms
+    metrics.delivery_lateness_seconds.counts = deliver.lateness
+    metrics.delivery_lateness_seconds.total = deliver.lateness_sum_ms / MS_PER_SECOND

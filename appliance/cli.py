@@ -2,10 +2,11 @@
 
 Exit statuses, from sysexits.h where it defines one: 0 done, or stopped by a signal; 2 bad arguments
 or settings (for check, dump and rebuild: anything that kept them from running); 69 no broker
-answers; 73 the data directory is in use or cannot be made; 74 the storage failed or is damaged; 130
-ended by Ctrl-C; 1 otherwise. Layer 6.
+answers; 73 the data directory is in use or cannot be made; 74 the storage failed or is damaged; 75
+an address is in use or not up yet: try again later; 130 ended by Ctrl-C; 1 otherwise. Layer 6.
 """
 
+import enum
 import gc
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from appliance.commands import usage
 from appliance.commands.arguments import AcceptLoss
 from appliance.config.config import Config, settings
 from appliance.errors import (
+    AddressError,
     ConfigError,
     CorruptionError,
     DataDirectoryLockedError,
@@ -30,6 +32,7 @@ EXIT_CONFIG: Final = 2
 EXIT_UNAVAILABLE: Final = 69
 EXIT_CANNOT_CREATE: Final = 73
 EXIT_STORAGE: Final = 74
+EXIT_TEMPORARY: Final = 75
 
 _DEFAULTS: Final = Config()
 
@@ -130,6 +133,30 @@ def version() -> None:
     print_line(f"latermq {importlib.metadata.version('latermq')}")
 
 
+class Shell(enum.Enum):
+    """A shell that completes commands."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@_app.command(
+    "completion",
+    epilog="For bash: latermq completion bash > ~/.local/share/bash-completion/completions/latermq"
+    ' (or: eval "$(latermq completion bash)" in ~/.bashrc). For zsh: eval "$(latermq completion '
+    'zsh)" in ~/.zshrc. For fish: latermq completion fish > '
+    "~/.config/fish/completions/latermq.fish",
+)
+def completion(
+    shell: Annotated[Shell, usage.Argument("The shell that is to complete commands.")],
+) -> None:
+    """Print a script with which a shell completes commands and options."""
+    from appliance.commands.output import print_line
+
+    print_line(_app.completion_script(shell.value))
+
+
 def main() -> None:
     """Run the command that the process's arguments name, and exit with its status."""
     if not __debug__:
@@ -151,6 +178,8 @@ def exit_status(error: LatermqError) -> int:
     match error:
         case ConfigError():
             return EXIT_CONFIG
+        case AddressError():
+            return EXIT_TEMPORARY
         case UnreachableError():
             return EXIT_UNAVAILABLE
         case DataDirectoryLockedError() | StorageError(operation="mkdir"):

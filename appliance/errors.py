@@ -1,10 +1,11 @@
 """Every error that latermq raises on purpose, by who must act.
 
-The operator acts on ConfigError, DataDirectoryLockedError, StorageError and BackupError; the caller
-on RequestError and SnapshotError; the author of the client on RemoteProtocolError; the owner of the
-disk on CorruptionError, FormatVersionError and LogRefusedError; the user of a command on
-SegmentFreedError and UnreachableError. After NotReadyError the caller waits. Any other exception
-that leaves the broker is a bug. Layer 1; does no I/O.
+The operator acts on ConfigError, AddressError, DataDirectoryLockedError, StorageError and
+BackupError; the caller on RequestError and SnapshotError; the author of the client on
+RemoteProtocolError; the owner of the disk on CorruptionError, FormatVersionError and
+LogRefusedError; the user of a command on SegmentFreedError and UnreachableError. After
+NotReadyError the caller waits. Any other exception that leaves the broker is a bug. Layer 1; does
+no I/O.
 """
 
 import errno as errno_names
@@ -37,6 +38,14 @@ class LatermqError(Exception):
 
 class ConfigError(LatermqError):
     """A setting is wrong; the message names it, its value and the allowed values."""
+
+
+class UnsafeDirectoryError(ConfigError):
+    """Other users may have changed the data directory; the message says what to do."""
+
+
+class AddressError(LatermqError):
+    """The broker cannot listen on an address now: it is in use, or this machine lacks it yet."""
 
 
 class RequestError(LatermqError):

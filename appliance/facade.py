@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from _core.queue.partition import Topic
 from appliance.config.config import Config
+from appliance.metrics import LabelNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,10 @@ class Facade:
         closed_topics: (cluster id) -> names and 16-byte ids of topics that clients can list, and
             neither write nor read.
         configure_topic: applies a topic's settings to it under a configuration.
+        label_names: names the numbers by which metrics count the protocol.
     """
 
     decompress: Callable[[int, memoryview, int], bytes]
     configure_topic: Callable[[Topic, Config], None]
     closed_topics: Callable[[str], frozenset[bytes]]
+    label_names: LabelNames

@@ -9,20 +9,23 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from socket import socket
 from typing import Final
 
 from _core.queue.partition import Topic
 from appliance.admin import AdminServer, LiveStatus
+from appliance.admin.live import version
 from appliance.broker import Broker
 from appliance.config.config import Address, Config, settings
-from appliance.errors import ConfigError
+from appliance.errors import AddressError, ConfigError
 from appliance.facade import Facade
 from appliance.log_text import quoted
+from appliance.system import listening
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.system.log_output import to_standard_error
-from appliance.system.process import set_priority
+from appliance.system.process import has_terminal, process_id, set_priority
 from appliance.system.sd_notify import Notifier
 from appliance.units import format_duration_ms
 from compat.kafka import dispatch
@@ -31,6 +34,7 @@ from compat.kafka.configs.topic_settings import read_topic_policy
 from compat.kafka.groups.status import GroupsStatus
 from compat.kafka.network.server import KafkaServer
 from compat.kafka.protocol.codecs import decompress
+from compat.kafka.protocol.error_codes import name_of_code
 
 SECRET_WORDS: Final = ("password", "secret", "token", "credential", "private")
 """A setting with one of them in its key is not shown in the log."""
@@ -69,7 +73,10 @@ def configure_topic(topic: Topic, config: Config) -> None:
 
 
 KAFKA_FACADE = Facade(
-    decompress=decompress, configure_topic=configure_topic, closed_topics=closed_keys
+    decompress=decompress,
+    configure_topic=configure_topic,
+    closed_topics=closed_keys,
+    label_names={"requests": dispatch.name_of_api, "request_errors": name_of_code},
 )
 
 
@@ -88,25 +95,36 @@ class Service:
         self._moved_bytes = 0
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT.
+        """Serve until a signal ends it; see `_handle_signals`.
 
         Raises:
             LatermqError: the start failed, or the broker had to end; acknowledged data is safe.
         """
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        self._handle_signals()
+        _log.info("starting: pid %d, data directory %s", process_id(), self._config.data_dir)
+        # Before any file is touched: a start without its addresses leaves nothing behind.
+        sockets = await listening.bind(self._config.listen, "--listen")
+        try:
+            await self._run(sockets)
+        finally:
+            listening.close_all(sockets)
+
+    async def _run(self, sockets: Sequence[socket]) -> None:
+        """Serve on these sockets, which are bound."""
         advertised = self._config.advertise
-        names = () if advertised is None else (advertised.host,)
+        names = self._config.admin_names.split()
+        if advertised is not None:
+            names.append(advertised.host)
         admin = AdminServer(self._status, self._config.admin, names)
         admin_address = await admin.start()
+        _log.info("listening for admin requests on http://%s", admin_address)
         try:
             if not await self._recover():
                 return
             kafka = KafkaServer(self._broker)
             try:
-                await kafka.start()
-            except ConfigError:
+                await kafka.start(sockets)
+            except (AddressError, ConfigError):
                 await kafka.stop()
                 self._close()
                 raise
@@ -123,9 +141,30 @@ class Service:
             sys.stdout.write(f"latermq ready {addresses}\n")
             sys.stdout.flush()
             self._notifier.ready(addresses)
+            _log.info(
+                "latermq %s serves Kafka clients on %s, advertised as %s",
+                version(),
+                kafka.bound,
+                kafka.advertised,
+            )
             await self._serve(kafka)
         finally:
             await admin.stop()
+
+    def _handle_signals(self) -> None:
+        """Stop at SIGTERM and SIGINT. At SIGHUP stop if it says that the terminal is gone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ask_to_stop, number)
+        # It is ignored already in a process that `nohup` started.
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            on_hangup = self._ask_to_stop if has_terminal() else _ignore
+            loop.add_signal_handler(signal.SIGHUP, on_hangup, signal.SIGHUP)
+
+    def _ask_to_stop(self, number: signal.Signals) -> None:
+        if not self._stop.is_set():
+            _log.info("stopping: received %s", number.name)
+        self._stop.set()
 
     async def _recover(self) -> bool:
         """Open the store, a slice at a time; return False if a signal came first."""
@@ -164,13 +203,17 @@ class Service:
         if kafka.pump.failure.done():
             # Not a clean stop: memory and disk may differ, and the next start must check.
             self._broker.abandon()
-            raise kafka.pump.failure.result()
+            failure = kafka.pump.failure.result()
+            _log.error("stopped, not cleanly: %s", failure)
+            raise failure
         self._close()
 
     def _close(self) -> None:
         error = self._broker.close()
         if error is not None:
             _log.warning("checkpoint failed, the next start replays more of the log: %s", error)
+        else:
+            _log.info("stopped cleanly; the log ends at %d", self._broker.wrote_pos)
 
     def _is_busy(self) -> bool:
         """Whether a timer is due soon, or clients sent or read much since this was asked last."""
@@ -187,6 +230,10 @@ class Service:
         while interval_ms is not None:
             self._notifier.watchdog()
             await asyncio.sleep(interval_ms / 1000)
+
+
+def _ignore(number: signal.Signals) -> None:
+    _log.info("ignored %s: settings are read once; restart the broker to change them", number.name)
 
 
 async def prepare_codecs(is_busy: Callable[[], bool], *, pause_s: float = PREPARE_PAUSE_S) -> None:

@@ -6,7 +6,7 @@ broker for each request of the page. docs/METRICS.md lists `METRICS`; a test com
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, Literal
@@ -23,8 +23,12 @@ from prometheus_client.registry import CollectorRegistry
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """The HTTP content type of what `render` returns."""
 
-LATENESS_BOUNDS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 250, 500, 1_000, 5_000, 60_000)
-"""Fine in the range of a machine that keeps up (a few ms), coarse above it."""
+LATENESS_BOUNDS_SECONDS: Final = (
+    *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.25, 0.5, 1, 5, 60),
+)
+"""Fine in the range of a machine that keeps up (a few ms), coarse above it. They are those of
+`_core.paths.deliver`, which counts in ms."""
 
 FLUSH_BOUNDS_SECONDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 """From a fast disk's 0.2 ms to the 5 s after which Produce is answered REQUEST_TIMED_OUT."""
@@ -79,7 +83,9 @@ class Metrics:
     carried_bytes: int = 0
     recycled_segments: int = 0
     flushes: int = 0
-    delivery_lateness_ms: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_MS))
+    delivery_lateness_seconds: Histogram = field(
+        default_factory=lambda: Histogram(LATENESS_BOUNDS_SECONDS)
+    )
     flush_seconds: Histogram = field(default_factory=lambda: Histogram(FLUSH_BOUNDS_SECONDS))
 
     def count_request(self, api_key: int) -> None:
@@ -147,12 +153,12 @@ class MetricInfo:
 
 
 METRICS: Final = (
-    MetricInfo("requests", "counter", "Requests received, by Kafka API key.", "api_key"),
+    MetricInfo("requests", "counter", "Requests received, by Kafka's name of the API.", "api"),
     MetricInfo(
         "request_errors",
         "counter",
-        "Batches and partitions refused by Produce and Fetch, by Kafka error code.",
-        "code",
+        "Batches and partitions refused by Produce and Fetch, by Kafka's name of the error.",
+        "error",
     ),
     MetricInfo(
         "delay_refused",
@@ -204,7 +210,7 @@ METRICS: Final = (
         "recycled_segments", "counter", "Freed segments whose files were kept for later segments."
     ),
     MetricInfo("flushes", "counter", "Syncs of the log."),
-    MetricInfo("delivery_lateness_ms", "histogram", "Delivery minus due time, in milliseconds."),
+    MetricInfo("delivery_lateness_seconds", "histogram", "Delivery minus due time, in seconds."),
     MetricInfo("flush_seconds", "histogram", "Duration of a sync of the log, in seconds."),
     MetricInfo("connections", "gauge", "Open connections of Kafka clients."),
     MetricInfo("inflight_bytes", "gauge", "Memory of requests and answers of all connections."),
@@ -287,28 +293,41 @@ METRICS: Final = (
 )
 
 
-def render(metrics: Metrics, gauges: Gauges) -> bytes:
-    """Return all metrics in Prometheus' text format (`CONTENT_TYPE`)."""
+LabelNames = Mapping[str, Callable[[int], str]]
+"""By the field of a metric: what names the numbers by which it is counted."""
+
+
+def render(metrics: Metrics, gauges: Gauges, label_names: LabelNames | None = None) -> bytes:
+    """Return all metrics in Prometheus' text format (`CONTENT_TYPE`).
+
+    Args:
+        metrics, gauges: the values.
+        label_names: see there; where it has no name, the number is the label.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(metrics, gauges))
+    registry.register(_Snapshot(metrics, gauges, label_names or {}))
     return generate_latest(registry)
 
 
 class _Snapshot:
     """A prometheus-client collector of one moment."""
 
-    def __init__(self, metrics: Metrics, gauges: Gauges) -> None:
+    def __init__(self, metrics: Metrics, gauges: Gauges, label_names: LabelNames) -> None:
         self._metrics = metrics
         self._gauges = gauges
+        self._label_names = label_names
 
     def collect(self) -> Iterator[Metric]:
         for info in METRICS:
             holder = self._gauges if info.kind == "gauge" else self._metrics
-            yield _family(info, getattr(holder, info.field_name))
+            name_of = self._label_names.get(info.field_name, str)
+            yield _family(info, getattr(holder, info.field_name), name_of)
 
 
 def _family(
-    info: MetricInfo, value: float | Mapping[int, int] | Mapping[str, int] | Histogram
+    info: MetricInfo,
+    value: float | Mapping[int, int] | Mapping[str, int] | Histogram,
+    name_of: Callable[[int], str],
 ) -> Metric:
     name = f"latermq_{info.field_name}"
     if isinstance(value, Histogram):
@@ -321,5 +340,6 @@ def _family(
     )
     samples = value if isinstance(value, Mapping) else {None: value}
     for key, sample in sorted(samples.items(), key=lambda item: item[0] or 0):
-        family.add_metric([] if key is None else [str(key)], sample)
+        label = name_of(key) if isinstance(key, int) else str(key)
+        family.add_metric([] if key is None else [label], sample)
     return family

@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+STORED_TIMES_FROM: Final = 1 << 62
+"""In ListOffsets, a time of this much or more asks for the first record that became visible at the
+rest of it, epoch ms, or later, whatever timestamp its producer chose. No clock shows such a time.
+"""
 
 TimerStateName = Literal["pending", "cancelled", "delivered", "unknown"]
 

@@ -97,6 +97,22 @@ class OffsetSearch:
         assert header is not None
         return self._find_in_frame(header, queue.start_offset, _ANY_TIME)
 
+    def find_stored(self, queue: Partition, stored_ms: int) -> tuple[int, int] | None:
+        """Find the first record that became visible at a time or later, by this broker's clock.
+
+        A held record becomes visible by its delivery. Where the clock was set back, records of the
+        hours that it showed twice may be passed over or not.
+
+        Returns:
+            (offset, the time when it was stored, epoch ms), or None if no visible record is as new.
+
+        Raises:
+            ColdFrameError: as `find`.
+        """
+        offset = self._first_offset(queue, "store_time_ms", stored_ms)
+        header = self._header_from(queue, offset, queue.visible_offset)
+        return None if header is None else (offset, header["store_time_ms"])
+
     def find_highest(self, queue: Partition) -> tuple[int, int] | None:
         """Find the first visible record with the highest timestamp; None if there is no record.
 

@@ -75,7 +75,7 @@ class Topics:
         self.check_create(name, partition_count)
         given = {key: value for key, value in settings.items() if value is not None}
         topic = self._store.create(name, partition_count, given)
-        self._log_change("created", topic)
+        self._log_change("created", topic, logging.INFO)
         return topic
 
     def delete(self, name: str) -> None:
@@ -89,7 +89,7 @@ class Topics:
         if topic is None:
             raise UnknownTopicError(f"{NO_SUCH_TOPIC} There is no topic {name}")
         self._store.delete(topic)
-        self._log_change("deleted", topic)
+        self._log_change("deleted", topic, logging.INFO)
 
     def check_add_partitions(self, topic: Topic, partition_count: int) -> None:
         """Raise what `add_partitions` would raise, except for a full disk."""
@@ -113,7 +113,7 @@ class Topics:
         """
         self.check_add_partitions(topic, partition_count)
         self._store.add_partitions(topic, partition_count)
-        self._log_change("extended", topic)
+        self._log_change("extended", topic, logging.INFO)
 
     def replace_settings(self, topic: Topic, settings: Mapping[str, str]) -> None:
         """Give a topic other settings, all of them, checked by the caller.
@@ -144,10 +144,11 @@ class Topics:
             self._store.raise_starts(topic, starts)
             self._log_change("trimmed", topic)
 
-    def _log_change(self, what: str, topic: Topic) -> None:
-        if self._is_debug:
+    def _log_change(self, what: str, topic: Topic, level: int = logging.DEBUG) -> None:
+        if level > logging.DEBUG or self._is_debug:
             settings = " ".join(f"{key}={value}" for key, value in sorted(topic.settings.items()))
-            _log.debug(
+            _log.log(
+                level,
                 "topic %s name=%s id=%s partitions=%d settings=%s",
                 what,
                 quoted(topic.name),

@@ -21,6 +21,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.pump": 5,
     "appliance.admin": 5,
     "appliance.admin.*": 5,
+    "appliance.system.listening": 5,
     "appliance.system.sd_notify": 5,
     "compat.kafka.network.limits": 3,
     "compat.kafka.network.*": 5,

@@ -45,6 +45,7 @@ from _core.paths.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, PRODUCE_UNFINISHED,
     ProducePath,
 )
+from _core.paths.request_size cimport describe_size
 
 # The state of a request in `Session.trace`: it has a response, it waits for one, it gets none.
 TRACE_ANSWERED = 0
@@ -235,10 +236,7 @@ cdef class Session:
                 break
             size = load_i32(self.input.data + self.consumed)
             if size < 8 or size > self.request_size_max:
-                self._close(
-                    f"a request of {size} bytes is out of range; "
-                    f"network.request_size_max_bytes is {self.request_size_max}"
-                )
+                self._close(describe_size(size, self.request_size_max))
                 break
             if rest - 4 < size:
                 break

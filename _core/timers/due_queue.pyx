@@ -282,8 +282,21 @@ cdef class DueQueue:
 
     @property
     def next_due(self):
-        """A time before which no timer is due, epoch ms, kept timers excepted; -1 if empty."""
+        """A time before which no timer is due, epoch ms, kept timers excepted; -1 if empty.
+
+        It may be that of a cancelled timer, which costs a wake-up; see `first_due`.
+        """
         return self.next_due_ms()
+
+    def first_due(self, int64_t entry_max):
+        """The due time of the first pending timer, epoch ms, kept timers excepted; -1 if empty.
+
+        Args:
+            entry_max: entries to look at. If cancelled ones are that many, the result is a time
+                before which no timer is due.
+        """
+        cdef int64_t due_ms = self.tree.first_pending_ms(entry_max)
+        return due_ms if self.pending and due_ms < INT64_MAX else -1
 
     @property
     def memory_bytes(self):

@@ -38,6 +38,10 @@ cdef class DueTree:
     cdef bint ready(self, int64_t now_ms) noexcept nogil
     cdef void drop_run_if_empty(self) noexcept nogil
     cdef int64_t min_due_ms(self) noexcept nogil      # a lower bound; INT64_MAX when empty
+    # The due time of the first timer that is not cancelled; a lower bound of it if `entry_max`
+    # entries do not decide; INT64_MAX if there is none.
+    cdef int64_t first_pending_ms(self, int64_t entry_max) noexcept nogil
+    cdef bint _is_cancelled(self, const Timer* timer) noexcept nogil
     cdef void begin_sweep(self) noexcept nogil
     # One step; returns the number of entries examined, -1 at the end of the sweep.
     cdef int64_t sweep_step(self) noexcept nogil

@@ -315,6 +315,47 @@ cdef class DueTree:
             due_ms = min(due_ms, self.heap.timers[0].due_ms)
         return due_ms
 
+    cdef int64_t first_pending_ms(self, int64_t entry_max) noexcept nogil:
+        cdef int64_t found = INT64_MAX
+        cdef int64_t from_ms = 0
+        cdef int64_t left = entry_max - self.heap.count
+        cdef int64_t at
+        cdef TimerList* leaf
+        cdef Chunk* chunk
+        cdef Timer* timer
+        if left < 0:
+            return self.min_due_ms()
+        for at in range(self.heap.count):
+            timer = &self.heap.timers[at]
+            if timer.due_ms < found and not self._is_cancelled(timer):
+                found = timer.due_ms
+        while from_ms < DUE_MS_END:
+            leaf = self._find_leaf(from_ms)
+            if leaf == NULL or leaf.min_due_ms >= found:
+                return found
+            from_ms = self._leaf_begin() + (1LL << (SLOT_BITS * self.path_end))
+            chunk = leaf.head
+            while chunk != NULL:
+                for at in range(chunk.begin, chunk.end):
+                    if left == 0:
+                        return min(found, leaf.min_due_ms)
+                    left -= 1
+                    timer = &chunk_timers(chunk)[at]
+                    if timer.due_ms < found and not self._is_cancelled(timer):
+                        found = timer.due_ms
+                        if found == leaf.min_due_ms:
+                            return found
+                chunk = chunk.next
+            if found < from_ms:
+                return found  # all other leaves are later
+        return found
+
+    cdef bint _is_cancelled(self, const Timer* timer) noexcept nogil:
+        return (
+            self.cancelled.holds(timer.position, timer.record_index)
+            or self.cancelled.is_forgotten(timer.partition)
+        )
+
     # Sweep
 
     cdef void begin_sweep(self) noexcept nogil:

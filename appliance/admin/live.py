@@ -123,7 +123,9 @@ class LiveStatus:
         connections, held = (
             (0, 0) if frontend is None else (frontend.connection_count, frontend.held_bytes)
         )
-        return render(self._broker.collect_metrics(), self._broker.gauges(connections, held))
+        broker = self._broker
+        gauges = broker.gauges(connections, held)
+        return render(broker.collect_metrics(), gauges, broker.label_names)
 
     @property
     def _serving(self) -> Frontend:
@@ -138,7 +140,7 @@ class LiveStatus:
         gauges = broker.gauges(frontend.connection_count)
         topics = broker.topics.all()
         return BrokerStatus(
-            version=_version(),
+            version=version(),
             cluster_id=broker.cluster_id,
             epoch=broker.epoch,
             kafka=str(frontend.bound),
@@ -176,7 +178,7 @@ class LiveStatus:
             groups=len(self._groups),
             pending_timers=gauges.pending_timers,
             unreadable_timers=gauges.unreadable_timers,
-            next_due_at=broker.next_wake_ms(),
+            next_due_at=broker.next_due_ms(),
             damage_count=gauges.recovered_damage,
             damage=tuple(
                 DamagedPart(str(each.path), each.offset, each.size, each.fault)
@@ -309,7 +311,8 @@ class LiveStatus:
 
 
 @functools.cache
-def _version() -> str:
+def version() -> str:
+    """The version of latermq."""
     import importlib.metadata  # which is slow to load, and looks through the installed packages
 
     return importlib.metadata.version("latermq")

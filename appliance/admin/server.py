@@ -20,8 +20,9 @@ from aiohttp import web
 from appliance.admin.api import Api, error_answer, not_ready
 from appliance.admin.status import StatusSource
 from appliance.config.config import Address, is_loopback, is_wildcard
-from appliance.errors import ConfigError, NotReadyError
+from appliance.errors import NotReadyError
 from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
+from appliance.system import listening
 
 # The longest valid request has a topic of 249 and an id of 255 bytes, all of them percent-encoded:
 # 1.5 KB.
@@ -94,18 +95,20 @@ class AdminServer:
         """Listen, and return the bound address.
 
         Raises:
-            ConfigError: the address cannot be used.
+            AddressError, ConfigError: the address cannot be used.
         """
+        what = "the admin address"
+        sockets = await listening.bind(self._address, "--admin", what=what)
         await self._runner.setup()
+        bound = Address(*sockets[0].getsockname()[:2])
         try:
-            await web.TCPSite(self._runner, *self._address).start()
+            for each in sockets:
+                await web.SockSite(self._runner, each).start()
         except OSError as error:
+            listening.close_all(sockets)
             await self._runner.cleanup()
-            reason = error.strerror or str(error)
-            raise ConfigError(
-                f"cannot listen on the admin address {self._address}: {reason}; change --admin"
-            ) from error
-        return Address(*self._runner.addresses[0][:2])
+            raise listening.explain(self._address, "--admin", what=what)(error) from error
+        return bound
 
     async def stop(self) -> None:
         """Stop listening and close all connections; may be called twice, or without a start."""
@@ -151,7 +154,11 @@ class AdminServer:
     @web.middleware
     async def _check_host(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if not self._is_own_name(request.headers.get("Host", "")):
-            return error_answer(421, "the Host header names another server")
+            return error_answer(
+                421,
+                "the Host header names another server: use a name of this one, or add yours to "
+                "network.admin_names",
+            )
         return await handler(request)
 
     @web.middleware

@@ -71,6 +71,8 @@ def _ask(
         received = response.read()
     except (OSError, http.client.HTTPException) as error:
         reason = (getattr(error, "strerror", None) or str(error) or repr(error)).lower()
+        if isinstance(error, http.client.HTTPException):
+            reason += ", which is no HTTP: it may be the address for Kafka clients"
         raise UnreachableError(
             f"no broker answers at the admin address {address} ({reason}): start it with "
             "`latermq serve`, or give its address with --admin"

@@ -20,6 +20,7 @@ from appliance.commands.output import (
     printable,
 )
 from appliance.errors import ConfigError, RequestError, UnknownTopicError
+from appliance.model import STORED_TIMES_FROM
 from appliance.system.clock import SystemClock
 
 EXAMPLES: Final = """\
@@ -170,7 +171,9 @@ def reset_offsets(  # noqa: PLR0917 (these are flags: click passes them by name)
     ] = None,
     since: Annotated[
         str | None,
-        usage.Option(metavar="TIME", help="To the first records since then, or this long ago: 2h."),
+        usage.Option(
+            metavar="TIME", help="To what became visible since then, or this long ago: 2h."
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -258,7 +261,8 @@ def _targets(
     ends = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     found: Mapping[Any, Any] = ends
     if since_ms is not None:
-        found = client.list_partition_offsets(dict.fromkeys(partitions, since_ms))
+        since = STORED_TIMES_FROM + since_ms
+        found = client.list_partition_offsets(dict.fromkeys(partitions, since))
     elif where == "earliest":
         found = begins
     targets = {}

@@ -21,6 +21,11 @@ reported with what it says, and not as one that does not answer."""
 
 _CLIENT_ID: Final = "latermq-cli"
 
+_HELLO: Final = bytes.fromhex("0000000a 0012 0000 6c61746d ffff")
+"""ApiVersions version 0, which every broker answers; its correlation id comes back."""
+
+_CORRELATION_ID: Final = slice(8, 12)
+
 
 def admin_client(bootstrap: str) -> AbstractContextManager[Any]:
     """Yield a KafkaAdminClient, closed at the end; `translated` lists the errors."""
@@ -69,6 +74,9 @@ def _client(
             bootstrap_timeout_ms=int(CONNECT_S * 1000),
             **settings,
         )
+        if not settings.get("allow_auto_create_topics", True):
+            # kafka-python does not hand the setting on to what asks for metadata.
+            client._cluster.config["allow_auto_create_topics"] = False
         try:
             yield client
         finally:
@@ -80,17 +88,44 @@ def check_reachable(bootstrap: str) -> None:
 
     Raises:
         ConfigError: the address is not HOST:PORT.
-        UnreachableError: nothing listens at the address.
+        UnreachableError: no Kafka broker answers at the address.
     """
     address = read_address("--bootstrap", bootstrap)
     try:
-        socket.create_connection(address, timeout=CONNECT_S).close()
+        with socket.create_connection(address, timeout=CONNECT_S) as connection:
+            connection.sendall(_HELLO)
+            answer = _read_head(connection)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UnreachableError(
             f"no broker answers at {address} ({reason}): start it with `latermq serve`, or give "
             "its address with --bootstrap"
         ) from None
+    if answer[4:] != _HELLO[_CORRELATION_ID]:
+        raise UnreachableError(
+            f"the server at {address} {_describe(answer)}: give the broker's address for Kafka "
+            "clients with --bootstrap (`latermq status` shows it)"
+        )
+
+
+def _read_head(connection: socket.socket) -> bytes:
+    """Return the size and the correlation id of an answer; less if the connection ends."""
+    answer = b""
+    while len(answer) < 8:
+        piece = connection.recv(8 - len(answer))
+        if not piece:
+            break
+        answer += piece
+    return answer
+
+
+def _describe(answer: bytes) -> str:
+    """What a server is that answers something else than a broker does."""
+    if answer.startswith(b"HTTP"):
+        return "speaks HTTP, as the admin address does"
+    if not answer:
+        return "closed the connection: it has too many, or it is no broker"
+    return "does not speak Kafka's protocol"
 
 
 def partitions_of(client: Any, topic: str) -> set[int]:

@@ -6,8 +6,10 @@ Text from records and names is escaped first, so that it cannot control the term
 import base64
 import json
 import re
+import select
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from appliance.commands.arguments import to_bytes
@@ -77,6 +79,23 @@ def print_lines(lines: Iterable[str]) -> None:
 def complain(sentence: str) -> None:
     """Print an error or a hint to standard error."""
     sys.stderr.write(f"latermq: {sentence}\n")
+
+
+def is_reader_gone() -> bool:
+    """Return whether nobody reads standard output any longer: the reader of a pipe has ended."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return False  # it is no file of the system
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def drop_output() -> None:
+    """Discard what standard output still has, so that the end of the process does not fail."""
+    with suppress(BrokenPipeError):
+        sys.stdout.close()
 
 
 def is_terminal() -> bool:

@@ -45,14 +45,25 @@ class Wish:
 
     Attributes:
         topic, partition, key, headers: of each record; None lets the client choose.
-        words: the requested delay as text for the output.
+        delay_words: the requested delay as text for the output, empty for none.
+        other_words: what else was requested.
     """
 
     topic: str
     partition: int | None
     key: bytes | None
     headers: Headers
-    words: str
+    delay_words: str
+    other_words: str
+
+    def words(self, *, is_held: bool) -> str:
+        """What became of the request, as the end of a line.
+
+        Args:
+            is_held: the broker holds the record back: it was acknowledged without an offset.
+        """
+        delay = self.delay_words if is_held else self.delay_words and ", not delayed"
+        return delay + self.other_words
 
 
 def send(  # noqa: PLR0917 (these are flags: click passes them by name)
@@ -95,17 +106,24 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
     if cancel is not None and values:
         raise ConfigError("--cancel sends no record: remove VALUE")
     headers = [(name, to_bytes(value)) for name, value in read_pairs("--header", header)]
-    asked, words = _asked(delay=delay, at=at, level=level, user_id=id_, cancels=cancel)
-    wish = Wish(topic, partition, None if key is None else to_bytes(key), headers + asked, words)
+    delay_asked, delay_words = _asked(*_delays(delay, at, level))
+    id_asked, id_words = _asked(
+        ("x-deliver-id", id_, "id {}"), ("x-deliver-cancel", cancel, "cancels {}")
+    )
+    headers += delay_asked + id_asked
+    octets = None if key is None else to_bytes(key)
+    wish = Wish(topic, partition, octets, headers, delay_words, id_words)
     records: Iterable[bytes] = map(to_bytes, values or ()) if values else _input_lines()
     is_counted = not (values or cancel or json)
     count = 0
+    is_held = False
     with kafka_client.producer(bootstrap) as producer:
         known = kafka_client.partitions_of(producer, topic)
         if partition is not None:
             kafka_client.check_partition(topic, partition, known)
         for metadata in _acknowledged(producer, [b""] if cancel else records, wish):
             count += 1
+            is_held = metadata.offset < 0
             if json:
                 # A delayed record has no offset yet.
                 offset = metadata.offset if metadata.offset >= 0 else None
@@ -113,30 +131,34 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
             elif not is_counted:
                 print_line(_line(metadata, wish))
     if is_counted:
-        complain(f"{counted(count, 'record')} sent to {printable(topic)}{wish.words}")
+        words = wish.words(is_held=is_held) if count else ""
+        complain(f"{counted(count, 'record')} sent to {printable(topic)}{words}")
 
 
 COMMAND: Final = usage.Command(send, EXAMPLES)
 
 
-def _asked(
-    *,
-    delay: str | None,
-    at: str | None,
-    level: int | None,
-    user_id: str | None,
-    cancels: str | None,
-) -> tuple[Headers, str]:
-    """Return the delay headers and their text; the broker checks them and reports errors."""
-    headers: Headers = []
-    words = ""
-    asked = (
-        ("x-delay", delay, "delayed by {}"),
+def _delays(
+    delay: str | None, at: str | None, level: int | None
+) -> tuple[tuple[str, str | None, str], ...]:
+    """Return header, value and text of each way to ask for a delay."""
+    is_bare = delay is not None and delay.isascii() and delay.isdigit()
+    return (
+        # As the header reads it; whoever meant seconds sees it here.
+        ("x-delay", delay, "delayed by {} ms" if is_bare else "delayed by {}"),
         ("x-deliver-at", at, "to be delivered at {}"),
         ("x-delay-level", None if level is None else str(level), "delayed by level {}"),
-        ("x-deliver-id", user_id, "id {}"),
-        ("x-deliver-cancel", cancels, "cancels {}"),
     )
+
+
+def _asked(*asked: tuple[str, str | None, str]) -> tuple[Headers, str]:
+    """Return the headers that have a value, and their text; the broker checks them.
+
+    Args:
+        asked: name, value and text of each header.
+    """
+    headers: Headers = []
+    words = ""
     for name, value, saying in asked:
         if value is not None:
             headers.append((name, to_bytes(value)))
@@ -147,7 +169,7 @@ def _asked(
 def _line(metadata: Any, wish: Wish) -> str:
     place = f"{printable(wish.topic)}/{metadata.partition}"
     offset = f", offset {metadata.offset}" if metadata.offset >= 0 else ""
-    return f"{place}{offset}{wish.words}"
+    return f"{place}{offset}{wish.words(is_held=metadata.offset < 0)}"
 
 
 def _input_lines() -> Iterator[bytes]:

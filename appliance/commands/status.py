@@ -21,6 +21,7 @@ from appliance.commands.output import (
 )
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, counted
 
+EXIT_UNKNOWN: Final = 1
 EXIT_NOT_CANCELLED: Final = 1
 
 STATUS_EXAMPLES: Final = """\
@@ -152,12 +153,17 @@ def _duration(duration_ms: int) -> str:
 def show_timer(
     topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
 ) -> None:
-    """Show the state of a delayed record: pending, cancelled, delivered or unknown."""
+    """Show the state of a delayed record. Exit status 1 if the broker knows no such id."""
     found = admin_client.get(admin, "topics", topic, "timers", to_bytes(timer_id))
+    is_unknown = found["state"] == "unknown"
     if json:
         print_json(found)
+    elif is_unknown:
+        complain(_timer_line(timer_id, found))
     else:
         print_line(_timer_line(timer_id, found))
+    if is_unknown:
+        raise usage.Exit(EXIT_UNKNOWN)
 
 
 @timers_app.command("cancel")

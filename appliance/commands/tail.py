@@ -17,6 +17,8 @@ from appliance.commands.arguments import (
 )
 from appliance.commands.output import (
     complain,
+    drop_output,
+    is_reader_gone,
     is_terminal,
     json_line,
     octets_in_json,
@@ -24,6 +26,7 @@ from appliance.commands.output import (
     printable,
 )
 from appliance.errors import ConfigError, UnknownTopicError
+from appliance.model import STORED_TIMES_FROM
 from appliance.system.clock import SystemClock
 
 POLL_MS: Final = 500
@@ -58,7 +61,10 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
     ] = "earliest",
     since: Annotated[
         str | None,
-        usage.Option(metavar="TIME", help="Start at this time, or this long ago: 15m."),
+        usage.Option(
+            metavar="TIME",
+            help="Start with what became visible at this time, or this long ago: 15m.",
+        ),
     ] = None,
     follow: Annotated[
         bool, usage.Option("--follow", "-f", help="Wait for new records, until Ctrl-C.")
@@ -109,7 +115,10 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
             reading.join()
         awaited = None if follow else bootstrap
         with reading.interrupts.heard():
-            _print_records(reading, awaited, count=count, as_json=json)
+            try:
+                _print_records(reading, awaited, count=count, as_json=json)
+            except BrokenPipeError:
+                drop_output()  # whoever reads it, such as `head`, has enough
 
 
 COMMAND: Final = usage.Command(tail, EXAMPLES)
@@ -149,7 +158,8 @@ class Reading:
         Args:
             indexes: existing partitions.
             start: "earliest", "latest" or an offset, which is limited to what the partition holds.
-            since_ms: epoch ms; if not None, start at the first record of that time or later.
+            since_ms: epoch ms; if not None, start at the first record that became visible then or
+                later.
         """
         from kafka import TopicPartition  # type: ignore[import-untyped]
 
@@ -160,7 +170,8 @@ class Reading:
         self.ends = consumer.end_offsets(partitions)
         found: Mapping[Any, Any] = {}
         if since_ms is not None:
-            found = consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+            since = STORED_TIMES_FROM + since_ms
+            found = consumer.offsets_for_times(dict.fromkeys(partitions, since))
         for each in partitions:
             if since_ms is not None:
                 offset = self.ends[each] if found[each] is None else found[each].offset
@@ -175,12 +186,20 @@ class Reading:
         self._consumer.subscribe([self._topic])
 
     def poll(self, most: int | None) -> list[Any]:
-        """Return the next records, each partition's in order; none if none arrive in POLL_MS."""
+        """Return the next records, each partition's in order; none if none arrive in POLL_MS.
+
+        Raises:
+            UnknownTopicError: the topic was deleted.
+        """
         with self.interrupts.held_back():
             found = self._consumer.poll(timeout_ms=POLL_MS, max_records=most)
             if self._is_member and set(self.ends) != self._consumer.assignment():
                 self.ends = self._consumer.end_offsets(list(self._consumer.assignment()))
-        return [record for records in found.values() for record in records]
+        records = [record for records in found.values() for record in records]
+        # Known without a request, unless the client learned that it is gone.
+        if not records and not kafka_client.partitions_of(self._consumer, self._topic):
+            raise UnknownTopicError(f"topic {printable(self._topic)} was deleted")
+        return records
 
     def commit(self) -> None:
         """Commit for the group that everything up to here was printed."""
@@ -202,12 +221,17 @@ def _print_records(
 
     With the address of a broker in `awaited`, stop once everything that existed at the start was
     read, and fail if that broker does not answer any more.
+
+    Raises:
+        BrokenPipeError: nobody reads standard output any longer.
     """
     clock = SystemClock()
     printed = idle_polls = silent_polls = 0
     while count is None or printed < count:
         if awaited is not None and reading.is_at_end:
             return
+        if is_reader_gone():
+            raise BrokenPipeError
         records = reading.poll(None if count is None else count - printed)
         now_ms = clock.wall_ms()
         print_lines(

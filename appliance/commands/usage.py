@@ -111,7 +111,14 @@ class Group:
         name: str | None = None,
         epilog: str | None = None,
     ) -> None:
-        self._group = _LazyGroup(name, help=help, epilog=epilog, no_args_is_help=True)
+        # The commands in it inherit the names.
+        self._group = _LazyGroup(
+            name,
+            help=help,
+            epilog=epilog,
+            no_args_is_help=True,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
         if name is not None:
             option = click.version_option(
                 package_name=name, message="%(prog)s %(version)s", help="Print the version."
@@ -135,6 +142,21 @@ class Group:
         self._group.makers[name] = lambda: _make(
             getattr(importlib.import_module(module), attribute)
         )
+
+    def completion_script(self, shell: str) -> str:
+        """Return what a shell must read so that it completes the commands and their options.
+
+        Args:
+            shell: bash, zsh or fish.
+        """
+        # Which other commands do not need.
+        from click.shell_completion import get_completion_class
+
+        name = self._group.name
+        assert name is not None
+        make = get_completion_class(shell)
+        assert make is not None
+        return make(self._group, {}, name, f"_{name.upper()}_COMPLETE").source()
 
     def run(self) -> NoReturn:
         """Run the command that the process's arguments name.

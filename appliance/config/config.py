@@ -28,6 +28,7 @@ from appliance.config.setting import (
 from appliance.config.store import StoreSettings
 from appliance.config.topics import TopicSettings
 from appliance.errors import ConfigError
+from appliance.log_text import SHOWN_MAX_CHARS
 from appliance.units import (
     KIB,
     PAGE_SIZE_BYTES,
@@ -117,9 +118,20 @@ def settings() -> dict[str, Setting]:
 
 def _refused(setting: Setting, value: object, problem: str) -> ConfigError:
     name = f"{setting.key} ({setting.flag})" if setting.flag else setting.key
-    shown = str(value) if isinstance(value, Path | Address) else repr(value)
     allowed = f"{setting.allowed} {setting.unit}".rstrip()
-    return ConfigError(f"{name} = {shown} is not valid: {problem}; use {allowed}")
+    reason = _shorten(problem, 2 * SHOWN_MAX_CHARS)
+    return ConfigError(f"{name} = {_show(value)} is not valid: {reason}; use {allowed}")
+
+
+def _show(value: object) -> str:
+    """Write a value for an error message: whatever it is, the message fits a line of a log."""
+    if isinstance(value, int) and value.bit_length() > SHOWN_MAX_CHARS:
+        return f"(a number of {value.bit_length()} bits)"  # Python writes no number of any size
+    return _shorten(str(value) if isinstance(value, Path | Address) else repr(value))
+
+
+def _shorten(text: str, char_count_max: int = SHOWN_MAX_CHARS) -> str:
+    return text if len(text) <= char_count_max else f"{text[:char_count_max]}..."
 
 
 def _check(is_fine: bool, message: str) -> None:

@@ -13,10 +13,17 @@ from typing import Any, Final
 
 from appliance.config.config import Config, settings
 from appliance.errors import ConfigError, StorageError
+from appliance.log_text import SHOWN_MAX_CHARS
 from appliance.system.files import FileSystem
-from appliance.units import MIB
+from appliance.units import KIB, MIB
 
 CONFIG_FILE_SIZE_MAX_BYTES: Final = MIB
+
+LINE_SIZE_MAX_BYTES: Final = 8 * KIB
+"""More than the longest path. The time to read a key grows with the square of its parts."""
+
+DEPTH_MAX: Final = 8
+"""Of tables in tables; a setting is at depth 2."""
 
 
 def load_config(path: Path | None, overrides: Mapping[str, object], fs: FileSystem) -> Config:
@@ -33,9 +40,10 @@ def load_config(path: Path | None, overrides: Mapping[str, object], fs: FileSyst
     names_by_key = {setting.key: name for name, setting in settings().items()}
     values: dict[str, Any] = {}
     if path is not None:
-        for key, value in _flatten(_read_toml(path, fs), prefix=""):
+        for key, value in _flatten(_read_toml(path, fs), path, prefix=""):
             if key not in names_by_key:
-                raise ConfigError(f"{path}: unknown setting {key}{_suggest(key, names_by_key)}")
+                shown = key[:SHOWN_MAX_CHARS]
+                raise ConfigError(f"{path}: unknown setting {shown}{_suggest(shown, names_by_key)}")
             values[names_by_key[key]] = value
     for name, value in overrides.items():
         if name not in names_by_key.values():
@@ -53,18 +61,29 @@ def _read_toml(path: Path, fs: FileSystem) -> dict[str, object]:
         raise ConfigError(f"cannot read the configuration file: {error}") from error
     if len(content) > CONFIG_FILE_SIZE_MAX_BYTES:
         raise ConfigError(f"{path} is larger than {CONFIG_FILE_SIZE_MAX_BYTES} bytes")
+    for number, line in enumerate(content.splitlines(), 1):
+        if len(line) > LINE_SIZE_MAX_BYTES:
+            raise ConfigError(f"{path}: line {number} is longer than {LINE_SIZE_MAX_BYTES} bytes")
     try:
         return tomllib.loads(content.decode())
+    except RecursionError:
+        raise ConfigError(f"{path}: values are nested too deeply") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+    except ValueError as error:  # what follows the semicolon is advice for programmers
+        raise ConfigError(f"{path}: {str(error).partition(';')[0]}") from error
 
 
-def _flatten(table: Mapping[str, object], *, prefix: str) -> list[tuple[str, object]]:
+def _flatten(
+    table: Mapping[str, object], path: Path, *, prefix: str, depth: int = 1
+) -> list[tuple[str, object]]:
     """Return the values of nested tables with dotted keys."""
+    if depth > DEPTH_MAX:
+        raise ConfigError(f"{path}: tables are nested too deeply: {prefix[:SHOWN_MAX_CHARS]}...")
     found: list[tuple[str, object]] = []
     for name, value in table.items():
         if isinstance(value, dict):
-            found.extend(_flatten(value, prefix=f"{prefix}{name}."))
+            found.extend(_flatten(value, path, prefix=f"{prefix}{name}.", depth=depth + 1))
         else:
             found.append((prefix + name, value))
     return found

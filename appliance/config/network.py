@@ -7,6 +7,7 @@ from appliance.config.setting import (
     Address,
     number,
     read_address,
+    read_names,
     read_optional_address,
     switch,
     value,
@@ -35,6 +36,16 @@ class NetworkSettings:
         _ADDRESS,
         "Address for health, metrics and the admin API, over HTTP.",
         flag="--admin",
+    )
+    admin_names: str = value(
+        "",
+        "network.admin_names",
+        read_names,
+        "host names or addresses without port, separated by spaces",
+        "Further names by which HTTP clients may call the admin address, such as that of a proxy. "
+        "A request that names another host is refused, because a web page can let its own name "
+        "point to this machine (DNS rebinding). Always allowed: loopback, the hosts of `admin` "
+        "and `advertise`, and every numeric address if `admin` is a wildcard.",
     )
     advertise: Address | None = value(
         None,

@@ -5,6 +5,7 @@ ValueError or TypeError if it is wrong. Layer 1; does no I/O.
 """
 
 import ipaddress
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +17,8 @@ from appliance.units import parse_duration_ms
 LEVEL_COUNT_MAX: Final = 64
 
 HOURS_PER_DAY: Final = 24
+
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -171,6 +174,17 @@ def read_path(value: object) -> Path:
     if "\0" in str(path):
         raise ValueError("it contains a zero byte")
     return path
+
+
+def read_names(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("it is not a string")
+    for name in value.split():
+        inside = name.removeprefix("[").removesuffix("]")
+        is_address = _ip_address(inside) is not None and (name != inside) == (":" in inside)
+        if not is_address and not _HOST_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a host")
+    return value
 
 
 def read_hours(value: object) -> str:

@@ -183,7 +183,7 @@ class Restore:
             epoch=epoch,
             producer_id=first_producer_id(epoch),
             pending_timers=due.pending,
-            next_due_at=due.next_due if due.pending else None,
+            next_due_at=due.first_due(due.pending + due.cancelled_count) if due.pending else None,
             is_clock_behind=now_ms + CLOCK_TOLERANCE_MS < found.created_at,
             groups=tuple(state.groups.names),
             partitions=tuple(sorted(partitions, key=lambda each: (each.topic, each.partition))),

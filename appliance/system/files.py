@@ -26,7 +26,7 @@ from appliance.system import file_lock
 Buffer = bytes | bytearray | memoryview
 """Types that can be written. A memoryview must have one-byte items."""
 
-LOCK_NAME: Final = "lock"
+LOCK_NAME: Final = file_lock.LOCK_NAME
 
 IOV_COUNT_MAX: Final = 1024
 """Buffers per pwritev call: UIO_MAXIOV of Linux."""
@@ -119,7 +119,10 @@ class FileSystem(Protocol):
     """The broker's access to files. Each call may raise StorageError."""
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
-        """Open a file; with `create`, create it empty if it is missing (the caller syncs)."""
+        """Open a file; with `create`, create it empty if it is missing (the caller syncs).
+
+        A pipe is refused, without waiting for the other end of it.
+        """
 
     def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
         """Make a directory and its missing parents; durable unless `is_synced` is False."""
@@ -152,19 +155,19 @@ class FileSystem(Protocol):
         """Make all files and names below a directory durable, and possibly others."""
 
     def lock(self, path: Path) -> Lock:
-        """Lock a data directory exclusively, through the file `lock` in it.
+        """Lock a data directory exclusively, and write the process id to the file `lock` in it.
 
         Raises:
             DataDirectoryLockedError: another process, or this one, holds it.
+            UnsafeDirectoryError: other users may have changed the directory or the file.
         """
 
     def lock_for_reading(self, path: Path) -> Lock:
         """Exclude brokers from a data directory, but not other readers; writes nothing.
 
-        Without a lock file no broker ever used the directory, and none is excluded.
-
         Raises:
             DataDirectoryLockedError: a broker holds it.
+            UnsafeDirectoryError: `lock` is not a file, or that of another user.
         """
 
     def space(self, path: Path) -> tuple[int, int]:
@@ -330,12 +333,17 @@ class OsFileSystem:
     __slots__ = ()
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
-        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
+        # Opening a pipe to read it would wait for somebody who writes to it.
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY | os.O_NONBLOCK)
         if create:
             flags |= os.O_CREAT
         with _reporting(path, "open"):
             fd = os.open(path, flags, _FILE_MODE)
-        return OsFile(path, fd)
+        file = OsFile(path, fd)
+        with _reporting(path, "open"):
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                raise OSError(errno.ESPIPE, "it is a pipe, not a file")
+        return file
 
     def make_dirs(self, path: Path, *, is_synced: bool = True) -> None:
         missing: list[Path] = []
@@ -409,22 +417,12 @@ class OsFileSystem:
             os.close(fd)
 
     def lock(self, path: Path) -> Lock:
-        lock_path = path / LOCK_NAME
-        with _reporting(lock_path, "open"):
-            fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        with _reporting(lock_path, "flock"):
-            return file_lock.take(fd, path)
+        with _reporting(path / LOCK_NAME, "flock"):
+            return file_lock.take(path)
 
     def lock_for_reading(self, path: Path) -> Lock:
-        lock_path = path / LOCK_NAME
-        try:
-            fd = os.open(lock_path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return file_lock.OsLock(-1)
-        except OSError as error:
-            _fail(lock_path, "open", error)
-        with _reporting(lock_path, "flock"):
-            return file_lock.take_for_reading(fd, path)
+        with _reporting(path / LOCK_NAME, "flock"):
+            return file_lock.take_for_reading(path)
 
     def space(self, path: Path) -> tuple[int, int]:
         with _reporting(path, "statvfs"):

@@ -24,6 +24,20 @@ def set_priority(nice: int) -> bool:
     return True
 
 
+def process_id() -> int:
+    """Return the number by which the system knows this process."""
+    return os.getpid()
+
+
+def has_terminal() -> bool:
+    """Return whether a terminal controls this process, whose end sends it SIGHUP."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def without_modules(*names: str) -> Iterator[None]:
     """Import what the block imports as if some modules were not installed.

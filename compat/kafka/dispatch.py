@@ -53,6 +53,12 @@ USED_FIRST: Final = frozenset({API_VERSIONS_KEY, 3})
 """ApiVersions and Metadata, with which every client begins."""
 
 
+def name_of_api(key: int) -> str:
+    """Return Kafka's name of an API; its key if this broker does not serve it."""
+    api = REGISTRY.find_key(key)
+    return str(key) if api is None else api.name
+
+
 def prepare() -> Iterator[None]:
     """Compile the codecs of all that is served, one each time the iterator is advanced.
 

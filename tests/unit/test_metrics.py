@@ -5,7 +5,11 @@ from dataclasses import fields
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from appliance.metrics import METRICS, Gauges, Metrics, render
+from _core.paths.deliver import LATENESS_BOUNDS_MS
+from appliance.main import KAFKA_FACADE
+from appliance.metrics import LATENESS_BOUNDS_SECONDS, METRICS, Gauges, Metrics, render
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.values.kafka_records import Record, delay
 
 
 def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -54,36 +58,51 @@ def test_requests_and_errors_are_distinguished_by_label() -> None:
     metrics = Metrics()
     for api_key in (0, 1, 1):
         metrics.count_request(api_key)
-    metrics.request_errors = {3: 2, 87: 1, -1: 1}
-    samples = parse(render(metrics, Gauges(level_next_offset={1: 5, 18: 7})))
+    metrics.request_errors = {3: 2, 87: 1, -1: 1, 9999: 1}
+    gauges = Gauges(level_next_offset={1: 5, 18: 7})
+    samples = parse(render(metrics, gauges, KAFKA_FACADE.label_names))
     shown = {
         (name, *labels[0]): value
         for (name, labels), value in samples.items()
         if labels and labels[0][0] != "le"
     }
     assert shown == {
-        ("latermq_requests_total", "api_key", "0"): 1,
-        ("latermq_requests_total", "api_key", "1"): 2,
-        ("latermq_request_errors_total", "code", "-1"): 1,
-        ("latermq_request_errors_total", "code", "3"): 2,
-        ("latermq_request_errors_total", "code", "87"): 1,
+        ("latermq_requests_total", "api", "Produce"): 1,
+        ("latermq_requests_total", "api", "Fetch"): 2,
+        ("latermq_request_errors_total", "error", "UNKNOWN_SERVER_ERROR"): 1,
+        ("latermq_request_errors_total", "error", "UNKNOWN_TOPIC_OR_PARTITION"): 2,
+        ("latermq_request_errors_total", "error", "INVALID_RECORD"): 1,
+        ("latermq_request_errors_total", "error", "9999"): 1,
         ("latermq_level_next_offset", "level", "1"): 5,
         ("latermq_level_next_offset", "level", "18"): 7,
     }
 
 
+def test_durations_are_in_seconds_as_prometheus_wants_them() -> None:
+    assert tuple(bound * 1000 for bound in LATENESS_BOUNDS_SECONDS) == LATENESS_BOUNDS_MS
+    harness = BrokerHarness()
+    harness.create_topic("t")
+    harness.produce("t", 0, [Record(b"a", headers=delay(1))])
+    harness.tick(3)
+    samples = parse(render(harness.broker.collect_metrics(), Gauges()))
+    assert samples[("latermq_delivery_lateness_seconds_sum", ())] == 0.002
+    assert samples[("latermq_delivery_lateness_seconds_bucket", (("le", "0.001"),))] == 0
+    assert samples[("latermq_delivery_lateness_seconds_bucket", (("le", "0.002"),))] == 1
+    assert not any("_ms" in info.name for info in METRICS)
+
+
 def test_a_bucket_counts_all_values_up_to_its_bound() -> None:
     metrics = Metrics()
-    for value, count in ((0, 1), (0.5, 2), (0.6, 4), (1, 8), (5_000, 16), (1e9, 32)):
-        metrics.delivery_lateness_ms.observe(value, count)
+    for value, count in ((0, 1), (0.0005, 2), (0.0006, 4), (0.001, 8), (5, 16), (1e9, 32)):
+        metrics.delivery_lateness_seconds.observe(value, count)
     samples = parse(render(metrics, Gauges()))
 
     def bucket(bound: str) -> float:
-        return samples[("latermq_delivery_lateness_ms_bucket", (("le", bound),))]
+        return samples[("latermq_delivery_lateness_seconds_bucket", (("le", bound),))]
 
-    assert (bucket("0.5"), bucket("1.0"), bucket("2.0")) == (3, 15, 15)
-    assert (bucket("1000.0"), bucket("5000.0"), bucket("60000.0")) == (15, 31, 31)
-    assert bucket("+Inf") == samples[("latermq_delivery_lateness_ms_count", ())] == 63
-    assert samples[("latermq_delivery_lateness_ms_sum", ())] == pytest.approx(
-        2 * 0.5 + 4 * 0.6 + 8 + 16 * 5_000 + 32e9
+    assert (bucket("0.0005"), bucket("0.001"), bucket("0.002")) == (3, 15, 15)
+    assert (bucket("1.0"), bucket("5.0"), bucket("60.0")) == (15, 31, 31)
+    assert bucket("+Inf") == samples[("latermq_delivery_lateness_seconds_count", ())] == 63
+    assert samples[("latermq_delivery_lateness_seconds_sum", ())] == pytest.approx(
+        2 * 0.0005 + 4 * 0.0006 + 8 * 0.001 + 16 * 5 + 32e9
     )

@@ -4,7 +4,10 @@ Behaviour:
 - Timestamp -1 means latest: the first offset that cannot be fetched yet (the high watermark), at
   every isolation level, because there are no transactions. -2 means earliest. -3 (v7+) means the
   record with the highest timestamp. 0 and above is a time: the first offset at which the running
-  maximum of timestamps reaches it. Pending delayed records have no offset and do not count.
+  maximum of timestamps reaches it. Pending delayed records have no offset and do not count. A
+  delivered record counts with its timestamp, mostly that of its creation.
+- 2^62 and above is the time of the broker: the first record that became visible 2^62 ms less, or
+  later, and when that was. `latermq tail --since` asks so, and finds delivered records.
 - If nothing is found, offset and timestamp are -1, without an error.
 - The leader epoch (v4+) is the log's. A request with an older one gets FENCED_LEADER_EPOCH, with a
   newer one UNKNOWN_LEADER_EPOCH.
@@ -27,6 +30,7 @@ from collections import Counter
 from typing import Final
 
 from _core.queue.partition import Partition
+from appliance.model import STORED_TIMES_FROM
 from appliance.offset_search import OffsetSearch
 from compat.kafka.cold_search import ColdSearch
 from compat.kafka.configs.internal_topic import is_internal_partition
@@ -121,6 +125,8 @@ def _find(
     """
     if partition is None:
         return (0, -1) if timestamp in (_LATEST, _EARLIEST, _EARLIEST_LOCAL) else None
+    if timestamp >= STORED_TIMES_FROM:
+        return search.find_stored(partition, timestamp - STORED_TIMES_FROM)
     if timestamp >= 0:
         return search.find(partition, timestamp)
     if timestamp == _LATEST:

@@ -378,7 +378,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _drop(self, label: CloseReason, reason: str) -> None:
-        _log.info("closing connection %s: %s", self._transport.get_extra_info("peername"), reason)
+        _log.info("closing connection %s: %s", self.peer, reason)
         self.end_reason = reason
         self._server.broker.metrics.count_closed(label)
         self._is_dropped = True

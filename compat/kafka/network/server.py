@@ -9,17 +9,17 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from _core.paths.session import ParkedFetch, Session
 from appliance.broker import Broker
 from appliance.config.config import Address, is_wildcard
-from appliance.errors import ConfigError
 from appliance.log_text import quoted
 from appliance.model import ColdPlace
 from appliance.pump import Pump
+from appliance.system import listening
 from appliance.units import MS_PER_SECOND
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.connection import KafkaConnection
@@ -71,7 +71,7 @@ class KafkaServer:
         self._groups_due_ms: int | None = None
         self._groups_timer: asyncio.TimerHandle | None = None
         self.bound = broker.config.listen
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
         self.delays = DelayReports(broker.clock)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
@@ -88,29 +88,26 @@ class KafkaServer:
         self._awaiting_flush: set[KafkaConnection] = set()
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
 
-    async def start(self) -> None:
+    async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, and start deliveries.
 
+        Args:
+            sockets: what `listening.bind` returned for the address; it is bound here if left.
+
         Raises:
-            ConfigError: the address cannot be used.
+            AddressError, ConfigError: the address cannot be used.
         """
         config = self.broker.config
-        try:
-            self._server = await self.loop.create_server(
-                lambda: KafkaConnection(self),
-                config.listen.host,
-                config.listen.port,
-                backlog=BACKLOG,
-                start_serving=False,
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {config.listen}: {error.strerror}; change --listen"
-            ) from error
-        for level, option, value in KEEPALIVE:
-            for listener in self._server.sockets:
+        sockets = sockets or await listening.bind(config.listen, "--listen")
+        for listener in sockets:
+            for level, option, value in KEEPALIVE:
                 listener.setsockopt(level, option, value)
-        host, port = self._server.sockets[0].getsockname()[:2]
+        host, port = sockets[0].getsockname()[:2]
+        for listener in sockets:
+            server = await self.loop.create_server(
+                lambda: KafkaConnection(self), sock=listener, backlog=BACKLOG, start_serving=False
+            )
+            self._servers.append(server)
         self.bound = Address(host, port)
         told = config.advertise or self.bound
         assert not is_wildcard(told.host)
@@ -126,15 +123,19 @@ class KafkaServer:
         self._arm_groups()
         self.pump.start()
         self._sweep()
-        await self._server.start_serving()
+        try:
+            for server in self._servers:
+                await server.start_serving()
+        except OSError as error:  # two brokers were bound to it, and the other was faster
+            raise listening.explain(config.listen, "--listen")(error) from error
 
     async def stop(self) -> None:
         """Stop listening, close the connections and stop the pump."""
         for timer in (self._sweeping, self._groups_timer):
             if timer is not None:
                 timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections.values()):
             connection.abort()
         await self.pump.stop()

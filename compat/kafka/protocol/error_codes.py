@@ -24,7 +24,7 @@ from appliance.system.process import without_modules
 with without_modules("hypothesis"):  # see compat.kafka.protocol.messages
     from kio.schema.errors import ErrorCode
 
-__all__ = ["CODES", "CodedError", "ErrorCode", "code_of"]
+__all__ = ["CODES", "CodedError", "ErrorCode", "code_of", "name_of_code"]
 
 CODES: Final[dict[type[RequestError], ErrorCode]] = {
     DiskFullError: ErrorCode.kafka_storage_error,  # clients retry
@@ -51,3 +51,11 @@ class CodedError(RequestError):
 def code_of(error: RequestError) -> ErrorCode:
     """Return the error code that answers a refused request."""
     return error.code if isinstance(error, CodedError) else CODES[type(error)]
+
+
+def name_of_code(code: int) -> str:
+    """Return Kafka's name of an error code; its number if it has none."""
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return str(code)

@@ -188,6 +188,13 @@ class MemorySearch:
                 return queue.start_offset + index, timestamp
         return None
 
+    def find_stored(self, queue: MemoryPartition, stored_ms: int) -> tuple[int, int] | None:
+        """The records became visible at 0 ms, 100 ms, 200 ms, ..."""
+        for index in range(len(queue.timestamps)):
+            if index * 100 >= stored_ms:
+                return queue.start_offset + index, index * 100
+        return None
+
     def find_highest(self, queue: MemoryPartition) -> tuple[int, int] | None:
         if not queue.timestamps:
             return None

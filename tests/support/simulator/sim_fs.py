@@ -28,7 +28,6 @@ from appliance.errors import StorageError
 from appliance.system.files import IOV_COUNT_MAX, LOCK_NAME, Buffer, File, Lock
 from appliance.units import PAGE_SIZE_BYTES
 from tests.support.simulator.sim_file import CrashMode, Resize, SimNode, Write, pages
-from tests.support.simulator.sim_lock import SimLock
 from tests.support.simulator.sim_tree import (
     Copies,
     Entry,
@@ -325,15 +324,17 @@ class SimFileSystem:
         self.sync_dir(path)
 
     def lock(self, path: Path) -> Lock:
-        directory = self._dir(path, "open")
-        self.open(path / LOCK_NAME, create=True)
-        self.record_call("flock", path / LOCK_NAME)
-        return directory.locks.take(path)
+        lock = self._dir(path, "open").locks.take(path)
+        try:
+            self.open(path / LOCK_NAME, create=True)
+            self.record_call("flock", path / LOCK_NAME)
+        except StorageError:
+            lock.release()
+            raise
+        return lock
 
     def lock_for_reading(self, path: Path) -> Lock:
-        directory = self._dir(path, "open")
-        is_there = LOCK_NAME in directory.entries
-        return directory.locks.take_for_reading(path) if is_there else SimLock()
+        return self._dir(path, "open").locks.take_for_reading(path)
 
     def space(self, path: Path) -> tuple[int, int]:
         self._dir(path, "statvfs")

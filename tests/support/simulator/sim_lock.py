@@ -7,14 +7,14 @@ from appliance.errors import DataDirectoryLockedError
 
 
 class SimLock:
-    """A lock of a directory, or a dummy.
+    """A lock of a directory.
 
     Args:
         holders: all locks of the directory.
     """
 
-    def __init__(self, holders: "list[SimLock] | None" = None) -> None:
-        self._holders = [] if holders is None else holders
+    def __init__(self, holders: "list[SimLock]") -> None:
+        self._holders = holders
         self._holders.append(self)
 
     def release(self) -> None:

@@ -66,7 +66,8 @@ def test_a_failed_fsync_stops_the_process_and_a_restart_serves_nothing_phantom(
 
         # The process has stopped and says why.
         assert appliance.wait() == EXIT_STORAGE
-        said = appliance.stderr_path.read_text().splitlines()[-1]
+        logged, said = appliance.stderr_path.read_text().splitlines()[-2:]
+        assert ": stopped, not cleanly: fdatasync of " in logged, logged
         assert said.startswith("latermq: fdatasync of "), said
         assert str(appliance.data_dir) in said
         assert "ENOSPC" in said or "EIO" in said

@@ -11,6 +11,7 @@ import pytest
 from appliance.cli import exit_status
 from appliance.config.config import Config, settings
 from appliance.errors import (
+    AddressError,
     ConfigError,
     CorruptionError,
     DataDirectoryLockedError,
@@ -108,6 +109,7 @@ def test_an_interpreter_that_drops_asserts_is_refused() -> None:
     ("error", "status"),
     [
         (ConfigError("a setting"), 2),
+        (AddressError("an address"), 75),
         (DataDirectoryLockedError(Path("data"), 7), 73),
         (StorageError(Path("data"), "mkdir", errno.EACCES, "Permission denied"), 73),
         (StorageError(Path("data"), "fdatasync", errno.EIO, "Input/output error"), 74),

@@ -2,20 +2,41 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Final
 
 import pytest
 
 from appliance.commands.arguments import Interrupts
 from appliance.commands.output import printable
-from tests.support.harness.appliance_process import ApplianceProcess
+from tests.support.harness.appliance_process import ApplianceProcess, latermq_command
 from tests.support.harness.command_line import CommandLine
 
 # Clients that are closed leave the two ends of their wake-up pipes to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+LIMIT_S: Final = 60.0
+
+
+@contextmanager
+def following(topic: str) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]:
+    """`tail --follow` in a process of its own, once it has printed a record; and its output."""
+    command = [latermq_command(), "tail", topic, "--follow"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() != ""
+            yield process, process.stdout
+        finally:
+            process.kill()
 
 
 def shown(latermq: CommandLine, command: str) -> list[tuple[Any, ...]]:
@@ -68,6 +89,7 @@ def test_a_delayed_record_comes_when_it_is_due(latermq: CommandLine, topic: str)
     [
         ("--level 18", "delayed by level 18"),
         ("--delay PT1H --id 'a b'", "delayed by PT1H, id a b"),
+        ("--delay 3600000", "delayed by 3600000 ms"),
     ],
 )
 def test_each_way_to_ask_for_a_delay_is_a_header(
@@ -75,6 +97,16 @@ def test_each_way_to_ask_for_a_delay_is_a_header(
 ) -> None:
     assert latermq.ok(f"send {topic} x {options}").lines[0].endswith(f", {words}")
     assert latermq.ok(f"tail {topic}").stdout == ""
+
+
+@pytest.mark.parametrize("options", ["--level 0", "--delay 0", "--at 2020-01-01T00:00:00Z"])
+def test_a_record_that_is_not_held_back_is_not_called_delayed(
+    latermq: CommandLine, topic: str, options: str
+) -> None:
+    sent = latermq.ok(f"send {topic} x --partition 0 --id a {options}")
+    assert sent.lines == [f"{topic}/0, offset 0, not delayed, id a"]
+    counted = latermq.ok(f"send {topic} {options}", b"x\ny\n")
+    assert counted.stderr == f"latermq: 2 records sent to {topic}, not delayed\n"
 
 
 def test_an_instant_is_one_too(latermq: CommandLine, topic: str) -> None:
@@ -164,6 +196,41 @@ def test_tail_begins_where_asked(latermq: CommandLine, topic: str) -> None:
     assert shown(latermq, f"tail {topic} --since 2099-01-01T00:00:00Z") == []
     assert "no partition 2" in latermq.fails(f"tail {topic} --partition 2")
     assert "topics create" in latermq.fails("tail nowhere")
+
+
+def test_since_a_time_are_also_records_that_were_created_before_and_delivered_after(
+    latermq: CommandLine, topic: str
+) -> None:
+    latermq.ok(f"send {topic} later --delay 200ms --partition 0")
+    since_ms = int(time.time() * 1000)
+    latermq.ok(f"tail {topic} --follow --count 1")
+    assert shown(latermq, f"tail {topic} --since {since_ms}") == [(0, 0, "later")]
+    group = f"{topic}-readers"
+    reset = f"groups reset-offsets {group} --topic {topic} --partition 0 --json --since"
+    for time_text, offset in ((since_ms, 0), ("2099-01-01T00:00:00Z", 1)):
+        (move,) = latermq.ok(f"{reset} {time_text}").json()
+        assert move["new_offset"] == offset
+
+
+def test_following_ends_when_the_topic_is_deleted_and_does_not_make_it_again(
+    latermq: CommandLine, topic: str
+) -> None:
+    latermq.ok(f"send {topic} x")
+    with following(topic) as (tail, _):
+        latermq.ok(f"topics delete {topic} --yes")
+        assert tail.stderr is not None
+        assert tail.stderr.read() == f"latermq: topic {topic} was deleted\n"
+        assert tail.wait(LIMIT_S) == 1
+    assert topic not in [each["name"] for each in latermq.ok("topics list --json").json()]
+
+
+def test_following_ends_when_nobody_reads_the_output(latermq: CommandLine, topic: str) -> None:
+    latermq.ok(f"send {topic} x")
+    with following(topic) as (tail, stdout):
+        stdout.close()  # as `head -1` does
+        assert tail.wait(LIMIT_S) == 0
+        assert tail.stderr is not None
+        assert tail.stderr.read() == ""
 
 
 def test_a_line_shows_place_time_key_value_and_when_it_was_due(
@@ -299,12 +366,27 @@ def test_timers_are_shown_and_cancelled(latermq: CommandLine, topic: str) -> Non
     cancelled = latermq.ok(f"timers cancel {topic} 'a/b ü'")
     assert cancelled.stdout.startswith("a/b ü: cancelled, due ")
     assert latermq.ok(f"timers cancel {topic} 'a/b ü' --json").json()["state"] == "cancelled"
-    assert latermq.ok(f"timers show {topic} nothing").stdout.startswith("nothing: unknown")
+    assert "nothing: unknown" in latermq.fails(f"timers show {topic} nothing")
+    unknown = latermq.run(f"timers show {topic} nothing --json")
+    assert (unknown.status, unknown.json()["state"]) == (1, "unknown")
     assert "nothing was cancelled" in latermq.fails(f"timers cancel {topic} nothing")
     latermq.ok(f"send {topic} now --delay 0 --id done")
     late = latermq.run(f"timers cancel {topic} done --json")
     assert (late.status, late.json()["state"]) == (1, "delivered")
     assert "no topic" in latermq.fails("timers show nowhere x")
+
+
+def test_status_names_no_cancelled_record_as_the_next(
+    latermq: CommandLine, topic: str, broker: ApplianceProcess
+) -> None:
+    now_ms = int(time.time() * 1000)
+    for name, due_ms in (("first", now_ms + 60_000), ("second", now_ms + 120_000)):
+        latermq.ok(f"send {topic} x --at {due_ms} --id {name}")
+    assert latermq.ok("status --json").json()["next_due_at"] == now_ms + 60_000
+    latermq.ok(f"timers cancel {topic} first")
+    assert latermq.ok("status --json").json()["next_due_at"] == now_ms + 120_000
+    latermq.ok(f"timers cancel {topic} second")
+    assert latermq.ok("status --json").json()["next_due_at"] != now_ms + 120_000
 
 
 def test_tables_are_coloured_on_a_terminal_alone(latermq: CommandLine, topic: str) -> None:
@@ -336,7 +418,34 @@ def test_addresses_that_were_mixed_up_are_noticed(
     broker: ApplianceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latermq = CommandLine(monkeypatch, broker.admin, broker.kafka)
-    assert "--admin" in latermq.fails("status", 69)
+    said = latermq.fails("status", 69)
+    assert "--admin" in said
+    assert "the address for Kafka clients" in said
+    for command in ("send t x", "tail t", "topics list", "groups list"):
+        said = latermq.fails(command, 69)
+        assert "speaks HTTP" in said
+        assert "--bootstrap" in said
+
+
+def test_a_server_of_another_kind_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        latermq = CommandLine(monkeypatch, address, address)
+        for answer, expected in (
+            (b"", "closed the connection"),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak Kafka's protocol"),
+        ):
+            thread = threading.Thread(target=answer_once, args=(server, answer))
+            thread.start()
+            assert expected in latermq.fails("topics list", 69)
+            thread.join(LIMIT_S)
+
+
+def answer_once(server: socket.socket, answer: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(64)
+        connection.sendall(answer)
 
 
 def test_help_teaches_with_examples(latermq: CommandLine) -> None:
@@ -344,6 +453,30 @@ def test_help_teaches_with_examples(latermq: CommandLine) -> None:
         outcome = latermq.ok(f"{command} --help")
         assert f"  latermq {command}" in outcome.stdout, outcome.stdout
         assert "Examples:" in outcome.stdout
+
+
+def test_help_has_a_short_name_too(latermq: CommandLine) -> None:
+    for command in ("", "send ", "timers ", "timers show "):
+        assert latermq.ok(f"{command}-h") == latermq.ok(f"{command}--help")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(
+    latermq: CommandLine, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    script = latermq.ok(f"completion {shell}").stdout
+    assert f"_LATERMQ_COMPLETE={shell}_complete" in script
+    monkeypatch.setenv("_LATERMQ_COMPLETE", f"{shell}_complete")
+    for typed, index, expected in (
+        ("latermq t", 1, {"tail", "topics", "timers"}),
+        ("latermq send --del", 2, {"--delay"}),
+    ):
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(index) if shell != "fish" else typed.split()[-1])
+        answer = subprocess.run([latermq_command()], stdout=subprocess.PIPE, text=True, check=True)
+        completed = set(re.split(r"[,\s]+", answer.stdout))
+        assert expected <= completed
+        assert "cleanup" not in completed
 
 
 def test_a_command_loads_no_more_than_it_needs() -> None:

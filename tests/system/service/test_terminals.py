@@ -68,7 +68,7 @@ class Typed:
 def fetch_count(broker: ApplianceProcess) -> int:
     """How often anybody has asked for records."""
     text = broker.get("/metrics")[1].decode()
-    found = re.search(r'^latermq_requests_total{api_key="1"} (\d+)', text, flags=re.MULTILINE)
+    found = re.search(r'^latermq_requests_total{api="Fetch"} (\d+)', text, flags=re.MULTILINE)
     return int(found[1]) if found else 0
 
 

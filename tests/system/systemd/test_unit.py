@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.cli import EXIT_CONFIG, EXIT_TEMPORARY
 from appliance.config.config import Address, Config
 from appliance.config.config_file import load_config
 from appliance.system.files import OsFileSystem
@@ -57,6 +58,16 @@ def test_the_service_gets_the_data_directory_and_the_settings_that_the_unit_prep
     )
     for line in ("StateDirectory=latermq", "ConfigurationDirectory=latermq", "Type=notify"):
         assert line in lines
+
+
+def test_the_unit_tries_again_unless_the_settings_are_wrong() -> None:
+    """An address that is in use, or not up yet, has time to become free, or to come up."""
+    lines = UNIT.read_text().splitlines()
+    assert "Restart=on-failure" in lines
+    assert f"RestartPreventExitStatus={EXIT_CONFIG}" in lines
+    assert EXIT_TEMPORARY != EXIT_CONFIG
+    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    assert int(unit["StartLimitBurst"]) * int(unit["RestartSec"]) >= 30
 
 
 def test_the_system_calls_of_the_broker_pass_the_filter() -> None:

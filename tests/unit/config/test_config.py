@@ -47,6 +47,7 @@ def test_a_file_changes_settings_of_every_kind() -> None:
         data_dir = "/var/lib/latermq"
         [network]
         listen = "[::1]:19092"
+        admin_names = "latermq.default.svc 10.1.2.3  [2001:db8::1]"
         advertise = "broker.example:9092"
         [flush]
         mode = "async"
@@ -118,6 +119,11 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked() -> None:
         ("[network]\nlisten = ''", "it is empty"),
         ("[network]\nlisten = 'localhost'", "expected HOST:PORT"),
         ("[network]\nlisten = '127.0.0.1:9192'", r"both 127\.0\.0\.1:9192"),
+        ("[network]\nadmin_names = ['a']", r"\['a'\] is not valid: it is not a string"),
+        ("[network]\nadmin_names = 'a *'", r"'\*' is not the name of a host"),
+        ("[network]\nadmin_names = 'a:1'", "'a:1' is not the name of a host"),
+        ("[network]\nadmin_names = '::1'", "'::1' is not the name of a host"),
+        ("[network]\nadmin_names = 'http://a'", "'http://a' is not the name of a host"),
         ("data_dir = ''", r"data_dir \(--data-dir\) = '' is not valid"),
         ('data_dir = "a\\u0000b"', "zero byte"),
         ("[delay]\nlevels = '1s 2'", "'2' is not a duration"),
@@ -142,6 +148,35 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked() -> None:
 def test_what_is_wrong_is_refused_by_name(text: str | bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(text)
+
+
+NINES = "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a = {'[' * 3_000}{']' * 3_000}",
+        f"a = {'{a=' * 2_000}1{'}' * 2_000}",
+        f"a{'.a' * 2_000} = 1",
+        f"a{'.a' * 300_000} = 1",
+        f"[a{'.a' * 2_000}]\nb = 1",
+        f"[network]\nidle_timeout_ms = {NINES}",
+        f"[network]\nidle_timeout_ms = {NINES[:4_000]}",
+        f"[network]\nidle_timeout_ms = 0x{NINES}",
+        f"[network]\nlisten = '{NINES}'",
+        f"[delay]\nlevels = '{NINES}s'",
+        f"a{NINES} = 1",
+        f"a = '{'x' * 100_000}'",
+    ],
+)
+def test_what_is_too_deep_or_too_long_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    assert len(str(caught.value)) < 2_500  # a message may list all settings
+    assert "\n" not in str(caught.value)
+    assert "a" * 200 not in str(caught.value)
+    assert "9" * 200 not in str(caught.value)
 
 
 def test_a_missing_file_is_refused_with_its_path() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from appliance.model import STORED_TIMES_FROM
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.memory_broker import MemoryBroker, memory_node
 from tests.support.oracles.kafka_oracle import ListOffsetsRequest, ListOffsetsResponse, ask
@@ -70,6 +71,10 @@ def outcome(answer: Any) -> tuple[int, int, int]:
         (1001, (FOUND, 11, 3000)),
         (3000, (FOUND, 11, 3000)),
         (3001, NOTHING),
+        (STORED_TIMES_FROM - 1, NOTHING),
+        (STORED_TIMES_FROM, (FOUND, 10, 0)),
+        (STORED_TIMES_FROM + 101, (FOUND, 12, 200)),
+        (STORED_TIMES_FROM + 201, NOTHING),
         (2**63 - 1, NOTHING),
     ],
 )

@@ -13,9 +13,10 @@ from typing import Final
 
 import pytest
 
+from appliance.offset_search import NO_RECORD
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
-from tests.support.values.kafka_records import Record
+from tests.support.values.kafka_records import Record, delay
 from tests.support.values.topic_requests import delete_records
 
 START_MS: Final = 1_700_000_000_000
@@ -117,3 +118,28 @@ def test_a_place_in_the_log_leads_to_the_first_record_after_it() -> None:
     for pos in sorted({each + beside for each in starts for beside in (-8, 0, 8)}):
         offset = next((i for i, each in enumerate(starts) if each >= pos), 6)
         assert harness.broker.search.find_position(queue, pos) == offset
+
+
+def test_what_became_visible_since_a_time_is_found_whatever_its_timestamp() -> None:
+    """Each record is from long ago; a held one counts from its delivery."""
+    harness = with_topic()
+    begin_ms = harness.clock.wall_ms()
+    old = {"timestamp_ms": START_MS}
+    assert harness.produce("t", 0, [Record(b"held", headers=delay(100), **old)]).error == 0
+    assert harness.produce("t", 0, [Record(b"0", **old), Record(b"1", **old)]).error == 0
+    harness.tick(50)
+    assert harness.produce("t", 0, [Record(b"2", **old)]).error == 0
+    harness.tick(50)  # delivers
+    harness.tick(50)
+    queue = harness.broker.topics.all()[0].partitions[0]
+    assert queue.visible_offset == 4
+
+    def find(since_ms: int) -> tuple[int, int] | None:
+        found = harness.broker.search.find_stored(queue, begin_ms + since_ms)
+        return None if found is None else (found[0], found[1] - begin_ms)
+
+    assert find(-1_000_000) == find(0) == (0, 0)
+    assert find(1) == find(50) == (2, 50)
+    assert find(51) == find(100) == (3, 100)
+    assert find(101) is None
+    assert find(NO_RECORD >> 1) is None

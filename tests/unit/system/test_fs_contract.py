@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from appliance.errors import DataDirectoryLockedError, StorageError
-from appliance.system.files import IOV_COUNT_MAX, File, FileSystem, OsFileSystem
+from appliance.system.files import IOV_COUNT_MAX, LOCK_NAME, File, FileSystem, OsFileSystem
 from appliance.units import MIB, PAGE_SIZE_BYTES
 from tests.support.simulator.sim_fs import SimFileSystem
 
@@ -346,9 +346,24 @@ def test_a_directory_that_a_broker_holds_is_not_read(place: Place) -> None:
     place.fs.lock_for_reading(place.root).release()
 
 
-def test_a_reader_makes_no_lock_file(place: Place) -> None:
-    place.fs.lock_for_reading(place.root).release()
+def test_a_reader_makes_no_lock_file_and_keeps_brokers_out_without_one(place: Place) -> None:
+    lock = place.fs.lock_for_reading(place.root)
     assert names(place) == []
+    with pytest.raises(DataDirectoryLockedError) as caught:
+        place.fs.lock(place.root)
+    assert caught.value.is_read
+    lock.release()
+    assert names(place) == []
+
+
+def test_a_lock_holds_although_its_file_is_removed(place: Place) -> None:
+    lock = place.fs.lock(place.root)
+    place.fs.unlink(place.root / LOCK_NAME)
+    for take in (place.fs.lock, place.fs.lock_for_reading):
+        with pytest.raises(DataDirectoryLockedError, match=str(place.root)):
+            take(place.root)
+    lock.release()
+    place.fs.lock(place.root).release()
 
 
 def test_space_is_all_there_is_and_what_can_still_be_written(place: Place) -> None:

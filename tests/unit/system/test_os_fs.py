@@ -1,7 +1,10 @@
 """What only the real file system can show: other processes, symlinks, limits, the page cache."""
 
+import errno
+import fcntl
 import os
 import resource
+import stat
 import subprocess
 import sys
 import time
@@ -10,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import DataDirectoryLockedError, StorageError
+from appliance.errors import DataDirectoryLockedError, StorageError, UnsafeDirectoryError
 from appliance.system import files as fs_module
 from appliance.system.files import IOV_COUNT_MAX, Buffer, File, OsFileSystem
 from appliance.units import MIB
@@ -97,6 +100,95 @@ def test_a_lock_is_not_inherited(tmp_path: Path) -> None:
             OsFileSystem().lock(tmp_path).release()
         finally:
             child.kill()
+
+
+def test_a_lock_file_that_is_a_link_is_refused_and_its_target_kept(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+    data.mkdir()
+    target.write_text("precious")
+    fs = OsFileSystem()
+    for make, fault in (
+        (Path.symlink_to, "is not a file"),
+        (Path.hardlink_to, "has another name too"),
+    ):
+        make(data / "lock", target)
+        for take in (fs.lock, fs.lock_for_reading):
+            with pytest.raises(UnsafeDirectoryError, match=f"lock {fault}"):
+                take(data)
+        (data / "lock").unlink()
+    (data / "lock").symlink_to(tmp_path / "missing")
+    with pytest.raises(UnsafeDirectoryError):
+        fs.lock(data)
+    assert not (tmp_path / "missing").exists()
+    (data / "lock").unlink()
+    os.mkfifo(data / "lock")
+    for take in (fs.lock, fs.lock_for_reading):
+        with pytest.raises(UnsafeDirectoryError, match="is not a file"):
+            take(data)
+    (data / "lock").unlink()
+    assert target.read_text() == "precious"
+    fs.lock(data).release()
+
+
+def test_a_lock_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    OsFileSystem().lock(tmp_path).release()
+    (tmp_path / "lock").chmod(0o666)
+    with pytest.raises(UnsafeDirectoryError, match=r"writable by every user \(mode 666\)"):
+        OsFileSystem().lock(tmp_path)
+
+
+def test_a_lock_of_an_earlier_version_is_respected(tmp_path: Path) -> None:
+    """It locked the file alone."""
+    (tmp_path / "lock").write_text("4711\n")
+    with (tmp_path / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for take in (OsFileSystem().lock, OsFileSystem().lock_for_reading):
+            with pytest.raises(DataDirectoryLockedError, match="pid 4711"):
+                take(tmp_path)
+    OsFileSystem().lock(tmp_path).release()
+
+
+def test_a_directory_that_cannot_be_locked_itself_is_locked_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):  # as NFS does
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = OsFileSystem().lock(tmp_path)
+    with pytest.raises(DataDirectoryLockedError):
+        OsFileSystem().lock(tmp_path)
+    lock.release()
+    OsFileSystem().lock_for_reading(tmp_path).release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_other_users_own_or_may_write_is_refused_to_root(tmp_path: Path) -> None:
+    fs, nobody = OsFileSystem(), 65_534
+    data, link = tmp_path / "data", tmp_path / "link"
+    data.mkdir()
+    for mode in (0o777, 0o1777, 0o702):
+        data.chmod(mode)
+        with pytest.raises(UnsafeDirectoryError, match=f"mode {mode:o}.* chmod o-w {data}"):
+            fs.lock(data)
+    fs.lock_for_reading(data).release()  # it writes nothing
+    assert list(data.iterdir()) == []
+    data.chmod(0o750)
+    (data / "lock").touch()
+    os.chown(data / "lock", nobody, nobody)
+    with pytest.raises(UnsafeDirectoryError, match=f"belongs to user {nobody}"):
+        fs.lock(data)
+    os.chown(data, nobody, nobody)
+    fs.lock(data).release()  # the directory is that user's
+    link.symlink_to(data)
+    fs.lock(link).release()
+    os.chown(link, nobody, nobody, follow_symlinks=False)
+    with pytest.raises(UnsafeDirectoryError, match=f"a link that belongs to user {nobody}"):
+        fs.lock(link)
 
 
 def test_remove_tree_removes_a_symlink_and_not_what_it_leads_to(tmp_path: Path) -> None:
@@ -221,3 +313,12 @@ def test_a_file_takes_one_descriptor(tmp_path: Path) -> None:
     assert view
     assert bytes(view) == b"x"
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_pipe_is_refused_without_waiting_for_its_other_end(
+    tmp_path: Path, writable: bool
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="it is a pipe, not a file"):
+        OsFileSystem().open(tmp_path / "pipe", writable=writable)

@@ -43,6 +43,31 @@ def test_nothing_leaves_before_it_is_due() -> None:
     assert queue.next_due == -1
 
 
+@pytest.mark.parametrize("distance_ms", [0, 1, 1_000, 86_400_000])
+def test_first_that_is_due_is_no_cancelled_one(distance_ms: int) -> None:
+    """In one leaf, in many, and among those that came late or were put back."""
+    queue = DueQueue()
+    count = 10_000
+    for position in range(count):
+        calls.push(queue, START_MS + position // 2 * distance_ms, position, 0, position % 2)
+    for position in range(0, count - 4, 2):
+        calls.cancel(queue, position, 0, 0)
+    first = START_MS
+    assert queue.first_due(count) == first
+    calls.forget(queue, 1)
+    first = START_MS + (count // 2 - 2) * distance_ms
+    assert (queue.pending, queue.first_due(count)) == (2, first)
+    assert START_MS <= queue.first_due(count // 2) <= first  # a bound, after a part of the work
+    assert calls.pop(queue, first - 1, 10) == []
+    popped = calls.pop(queue, first, 1)
+    calls.unpop(queue, popped)
+    assert queue.first_due(count) == first
+    calls.cancel(queue, count - 4, 0, 0)
+    assert queue.first_due(count) == START_MS + (count // 2 - 1) * distance_ms
+    calls.cancel(queue, count - 2, 0, 0)
+    assert (queue.pending, queue.first_due(count)) == (0, -1)
+
+
 def test_a_million_timers_pass_in_order() -> None:
     """Order, count and memory at full size, spread over a day; then the memory is given back."""
     day_ms = 86_400_000

@@ -115,6 +115,8 @@ class Pair:
             assert queue.pending_of(partition) == expected[partition]
         first_due_ms = timers[0][0] if timers else -1
         assert queue.next_due <= first_due_ms
+        assert queue.first_due(1 << 40) == first_due_ms
+        assert queue.first_due(3) <= first_due_ms
         # A leaf that is swept keeps its due time as a bound until it is empty.
         self.is_next_due_exact |= not timers and queue.cancelled_count == 0
         if self.is_next_due_exact or not timers:
