@@ -18,8 +18,9 @@ from _core.paths.cancel import CancelPath
 from _core.paths.delay_split import BatchSplitter
 from _core.paths.deliver import DeliverPath
 from _core.paths.fetch import FetchPath
+from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.produce import ProducePath
-from _core.paths.session import ParkedFetch, ResponseSlot, Session
+from _core.paths.session import ResponseSlot, Session
 from _core.queue.partition import Partition, Topic
 from appliance import broker_metrics
 from appliance.config.config import Config

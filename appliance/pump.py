@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from _core.paths.session import ParkedFetch
+from _core.paths.parked_fetch import ParkedFetch
 from appliance.broker import Broker
 from appliance.errors import NotReadyError, StorageError
 from appliance.model import ColdPlace

@@ -5,20 +5,8 @@ from _core.bytes.buffer cimport Buf
 from _core.paths.begun cimport Begun
 from _core.paths.fetch cimport FetchPath
 from _core.bytes.octets cimport Cursor
+from _core.paths.parked_fetch cimport ParkedFetch
 from _core.paths.produce cimport ProducePath
-
-cdef class ParkedFetch:
-    cdef readonly Session session
-    cdef readonly int32_t wait_ms
-    cdef readonly list cold
-    cdef readonly bint answered
-    cdef public object timer
-    cdef public bint is_expired
-    cdef Answer answer
-    cdef bytes request
-    cdef int version
-    cdef int32_t correlation
-    cdef list partitions
 
 cdef class ResponseSlot:
     cdef readonly Session session

@@ -2,10 +2,8 @@ from collections.abc import Callable
 from typing import Protocol, Self
 
 from _core.paths.fetch import FetchPath
+from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.produce import ProducePath
-
-class _Timer(Protocol):
-    def cancel(self) -> None: ...
 
 class _Trace(Protocol):
     def begin(self) -> None: ...
@@ -26,16 +24,6 @@ TRACE_PARKED: int
 TRACE_SILENT: int
 
 QUEUED_MAX_BYTES: int
-
-class ParkedFetch:
-    session: Session | None
-    wait_ms: int
-    cold: list[int | tuple[int, int]]
-    answered: bool
-    timer: _Timer | None
-    is_expired: bool
-    def unpark(self) -> None: ...
-    def drop(self) -> None: ...
 
 class ResponseSlot:
     session: Session | None

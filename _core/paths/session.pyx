@@ -40,6 +40,7 @@ from _core.paths.fetch cimport (
 )
 from _core.bytes.kafka_wire cimport put_i32, put_i8, skip_tags, take_string
 from _core.bytes.octets cimport Cursor, cursor_of, load_i32, store_u32, take_i16, take_i32
+from _core.paths.parked_fetch cimport ParkedFetch
 from _core.queue.partition cimport Partition
 from _core.paths.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, PRODUCE_UNFINISHED,
@@ -76,36 +77,6 @@ cdef enum:
     TURN_WORK_BYTES = 2 << 20
     REQUEST_WORK_BYTES = 1024
     NS_PER_MS = 1_000_000
-
-
-cdef class ParkedFetch:
-    """A fetch that waits for more data, or for frames to be read from disk.
-
-    Attributes:
-        session: the connection.
-        wait_ms: how long the client is willing to wait, ms.
-        cold: places that a thread must read first (`FrameFinder.place`); empty if it waits for
-            data.
-        answered: whether it has been answered.
-        timer: the owner's handle of the time-out.
-        is_expired: set by the owner when the time-out expires.
-    """
-
-    def unpark(self):
-        """Stop watching its partitions."""
-        cdef Partition partition
-        for partition in self.partitions:
-            if self in partition.waiters:
-                partition.waiters.remove(self)
-        self.partitions = []
-
-    def drop(self):
-        """Let go of everything: the connection is closed, and nobody waits for the answer."""
-        self.unpark()
-        self.answered = True
-        self.session = self.answer = None
-        self.request = b""
-        self.cold = []
 
 
 cdef class ResponseSlot:

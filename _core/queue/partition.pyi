@@ -2,7 +2,7 @@ from collections.abc import Iterable
 from typing import Self
 from uuid import UUID
 
-from _core.paths.session import ParkedFetch
+from _core.paths.parked_fetch import ParkedFetch
 from _core.queue.carried_parts import CarriedParts
 from _core.queue.producer_state import ProducerState
 from _core.queue.unit_blocks import UnitBlocks

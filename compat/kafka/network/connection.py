@@ -18,7 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
-from _core.paths.session import QUEUED_MAX_BYTES, ParkedFetch, ResponseSlot, Session
+from _core.paths.parked_fetch import ParkedFetch
+from _core.paths.session import QUEUED_MAX_BYTES, ResponseSlot, Session
 from appliance.broker import Broker
 from appliance.config.config import Address
 from appliance.errors import RemoteProtocolError, StorageError

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from _core.paths.session import ParkedFetch, Session
+from _core.paths.parked_fetch import ParkedFetch
+from _core.paths.session import Session
 from appliance.broker import Broker
 from appliance.config.config import Address, is_wildcard
 from appliance.log_text import quoted

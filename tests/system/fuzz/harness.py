@@ -15,7 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from _core.paths.session import ParkedFetch, ResponseSlot, Session
+from _core.paths.parked_fetch import ParkedFetch
+from _core.paths.session import ResponseSlot, Session
 from appliance.errors import RemoteProtocolError
 from compat.kafka import dispatch
 from compat.kafka.node import Client

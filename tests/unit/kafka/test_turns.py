@@ -125,7 +125,7 @@ def feed(client: WireClient, data: bytes) -> None:
         room = client.session.get_buffer()
         part = data[start : start + len(room)]
         room[: len(part)] = part
-        client.session.received(len(part), client.harness.clock.wall_ms())
+        client.session.received(len(part), now_ns=client.harness.clock.wall_ns())
         start += len(part)
 
 
@@ -140,7 +140,7 @@ def finish(client: WireClient, between: Callable[[], object]) -> int:
     end_turn(client)
     while client.session.yielded:
         between()
-        client.session.resume(client.harness.clock.wall_ms())
+        client.session.resume(now_ns=client.harness.clock.wall_ns())
         end_turn(client)
         count += 1
     return count

@@ -1,0 +1,16 @@
+from typing import Protocol
+
+from _core.paths.session import Session
+
+class _Timer(Protocol):
+    def cancel(self) -> None: ...
+
+class ParkedFetch:
+    session: Session | None
+    wait_ms: int
+    cold: list[int | tuple[int, int]]
+    answered: bool
+    timer: _Timer | None
+    is_expired: bool
+    def unpark(self) -> None: ...
+    def drop(self) -> None: ...
