@@ -24,6 +24,9 @@ from appliance.store.state.topic_store import TopicStore
 NO_SUCH_TOPIC: Final = "This server does not host this topic-partition."
 """The words of Kafka's broker. Tools match on the begin of a message, here and below."""
 
+NAMED_PART: Final = 0.75
+"""Of all topics and partitions that may exist: as many may come from clients that name them."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -77,6 +80,33 @@ class Topics:
         topic = self._store.create(name, partition_count, given)
         self._log_change("created", topic, logging.INFO)
         return topic
+
+    def create_named(self, name: str, partition_count: int) -> Topic:
+        """Make a topic because a client named it; some are left for those who ask for one.
+
+        Args:
+            name: checked by the caller.
+            partition_count: number of its partitions.
+
+        Raises:
+            RequestError: as `create`.
+        """
+        config, store = self._config, self._store
+        for what, setting, count, limit in (
+            ("topics", "topic_count_max", store.topic_count + 1, config.topic_count_max),
+            (
+                "partitions",
+                "partition_total_max",
+                store.partition_total + partition_count,
+                config.partition_total_max,
+            ),
+        ):
+            if count > NAMED_PART * limit:
+                raise PolicyError(
+                    f"only a quarter of topics.{setting} = {limit} is left, for {what} that are "
+                    "created on purpose: create the topic, or raise the limit"
+                )
+        return self.create(name, partition_count, {})
 
     def delete(self, name: str) -> None:
         """Delete a topic, its records and its timers.

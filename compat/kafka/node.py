@@ -5,7 +5,7 @@ I/O.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from appliance.config.config import Config
@@ -15,6 +15,7 @@ from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
+from compat.kafka.auto_creation import AutoCreation
 from compat.kafka.groups.coordinator import GroupCoordinator
 
 
@@ -79,6 +80,7 @@ class Node:
             are in memory or known to be damaged.
         aside: (work, then): does work on a thread, one after the other, and then calls `then`.
         client: the sender of the request.
+        auto_creation: how many topics it may create by naming them.
     """
 
     broker: ControlBroker
@@ -88,6 +90,7 @@ class Node:
     read_cold: Callable[[list[ColdPlace], Callable[[], None]], None]
     aside: Callable[[Callable[[], None], Callable[[], None]], None]
     client: Client = Client()
+    auto_creation: AutoCreation = field(default_factory=AutoCreation)
 
     def now_ms(self) -> int:
         """Return the monotonic time in ms, the clock of the protocol's time-outs."""

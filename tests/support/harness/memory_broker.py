@@ -102,6 +102,9 @@ class MemoryTopics:
         )
         return self._topics[name]
 
+    def create_named(self, name: str, partition_count: int) -> MemoryTopic:
+        return self.create(name, partition_count, {})
+
     def delete(self, name: str) -> None:
         self._broker.change_count += 1
         del self._topics[name]

@@ -1,13 +1,17 @@
 """Metadata: one broker, its topics, and the topics that come to be by being asked for."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from appliance.errors import RemoteProtocolError
+from appliance.errors import PolicyError, RemoteProtocolError
 from compat.kafka import dispatch
+from compat.kafka.auto_creation import ADDRESSES_MAX, BURST, PER_S, AutoCreation
+from compat.kafka.node import Client, Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import small_config
 from tests.support.harness.memory_broker import MemoryBroker, memory_node
 from tests.support.oracles.kafka_oracle import (
@@ -164,3 +168,61 @@ def test_a_new_epoch_is_answered_at_once() -> None:
     after = ask_metadata(broker, 12, ["t"])
     epochs = [answer.topics[0].partitions[1].leader_epoch for answer in (before, after)]
     assert epochs == [0, 1]
+
+
+# Topics of clients that name many
+
+
+def errors_of(node: Node, names: list[str]) -> list[int]:
+    topic = MetadataRequest.MetadataRequestTopic
+    request = MetadataRequest(
+        topics=[topic(name=name) for name in names], allow_auto_topic_creation=True
+    )
+    return [each.error_code for each in ask(node, request, 4, MetadataResponse).topics]
+
+
+def test_an_address_creates_only_so_many_topics_at_once() -> None:
+    broker = MemoryBroker(small_config(default_partition_count=1))
+    node = memory_node(broker)
+    names = [f"t{number}" for number in range(BURST + 20)]
+    wait = ErrorCode.leader_not_available
+    assert errors_of(node, names) == [0] * BURST + [wait] * 20
+    assert len(broker.topics.all()) == BURST
+    other = replace(node, client=Client(host="10.0.0.2"))
+    assert errors_of(other, ["other"]) == [0]
+    broker.clock.advance_ms(2_000)
+    found = errors_of(node, names)
+    assert found == [0] * (BURST + 2 * PER_S) + [wait] * (20 - 2 * PER_S)
+    broker.clock.advance_ms(60_000)
+    assert errors_of(node, names) == [0] * len(names)
+
+
+def test_more_addresses_than_are_remembered_share_an_allowance() -> None:
+    creation = AutoCreation()
+    assert all(creation.take(str(number), 0) for number in range(ADDRESSES_MAX))
+    taken = [creation.take(f"more {number}", 0) for number in range(BURST + 5)]
+    assert taken == [True] * BURST + [False] * 5
+    assert len(creation._used) <= ADDRESSES_MAX + 1
+    assert creation.take("later", 1_000)
+    assert set(creation._used) == {"", "later"}
+
+
+def test_some_topics_are_left_for_those_who_create_them_on_purpose() -> None:
+    topics = BrokerHarness(config=small_config(topic_count_max=8)).broker.topics
+    for number in range(6):
+        topics.create_named(f"t{number}", 1)
+    with pytest.raises(PolicyError, match="topic_count_max = 8 is left, for topics"):
+        topics.create_named("more", 1)
+    for name in ("one", "two"):
+        topics.create(name, 1, {})
+    with pytest.raises(PolicyError, match="topic_count_max is reached"):
+        topics.create("three", 1, {})
+
+
+def test_some_partitions_are_left_for_those_who_create_them_on_purpose() -> None:
+    config = small_config(partition_total_max=20, partition_count_max_per_topic=20)
+    topics = BrokerHarness(config=config).broker.topics
+    topics.create_named("t", 15)
+    with pytest.raises(PolicyError, match="partition_total_max = 20 is left, for partitions"):
+        topics.create_named("u", 1)
+    topics.create("u", 5, {})
