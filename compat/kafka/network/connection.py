@@ -345,8 +345,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._in_transport_bytes = unsent_bytes
         session = self.session
         held_bytes = session.held_bytes + self._in_transport_bytes
-        is_large = session.partial_bytes > SMALL_BYTES
-        self._server.note_memory(self, held_bytes, is_large, self._find_claim())
+        partial_bytes = session.partial_bytes
+        claim = self._find_claim() if partial_bytes else None
+        self._server.note_memory(self, held_bytes, partial_bytes > SMALL_BYTES, claim)
 
     def _find_claim(self) -> Claim | None:
         """Return what the request that is arriving needs, if it is large."""
