@@ -101,7 +101,9 @@ class Service:
             LatermqError: the start failed, or the broker had to end; acknowledged data is safe.
         """
         self._handle_signals()
-        _log.info("starting: pid %d, data directory %s", process_id(), self._config.data_dir)
+        _log.info(
+            "starting: pid %d, data directory %s", process_id(), self._config.data_dir.absolute()
+        )
         # Before any file is touched: a start without its addresses leaves nothing behind.
         sockets = await listening.bind(self._config.listen, "--listen")
         try:

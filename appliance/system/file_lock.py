@@ -99,7 +99,8 @@ def _add_locks(fds: list[int], directory: Path, how: int, flags: int) -> None:
         return  # to read, the lock of the directory suffices
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _unsafe(path, "is not a file") from None
+            fault = "is a link" if error.errno == errno.ELOOP else "is not a file"
+            raise _unsafe(path, fault) from None
         raise
     fds.append(file)
     _check_file(path, os.fstat(file), os.fstat(top))

@@ -108,7 +108,7 @@ def test_a_lock_file_that_is_a_link_is_refused_and_its_target_kept(tmp_path: Pat
     target.write_text("precious")
     fs = OsFileSystem()
     for make, fault in (
-        (Path.symlink_to, "is not a file"),
+        (Path.symlink_to, "is a link"),
         (Path.hardlink_to, "has another name too"),
     ):
         make(data / "lock", target)
