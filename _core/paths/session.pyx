@@ -309,8 +309,8 @@ cdef class Session:
         cdef int version = take_i16(&c)
         cdef int32_t correlation = take_i32(&c)
         if key == KEY_PRODUCE and PRODUCE_MIN <= version <= PRODUCE_MAX:
-            self.produce.client_id.data = take_string(&c, False, &client_id_size)
-            self.produce.client_id.size = client_id_size
+            self.produce.delays.client_id.data = take_string(&c, False, &client_id_size)
+            self.produce.delays.client_id.size = client_id_size
             skip_tags(&c, version >= PRODUCE_FLEXIBLE)
             self.produce.requests += 1
             return self._produce(&c, version, correlation, now_ms)
