@@ -47,6 +47,7 @@ cdef class ProducePath:
     cdef int handle(
         self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
     ) except -1
+    cdef int64_t begin(self, int64_t now_ns) noexcept
     cdef int count_refused(self, int error, int64_t count) except -1
     cdef int _count_unpacked(self, int64_t size) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)

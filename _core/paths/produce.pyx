@@ -59,6 +59,7 @@ cdef enum:
     UNLOCKED_MIN_BYTES = 16 << 10
     # After the index of the partition.
     OUTCOME_AT_ERROR = 4
+    NS_PER_MS = 1_000_000
 
 
 cdef class ProducePath:
@@ -95,6 +96,12 @@ cdef class ProducePath:
         self.unpacked_size_max = unpacked_size_max
         self.refused = {}
         self.delays = DelayNotices()
+
+    cdef int64_t begin(self, int64_t now_ns) noexcept:
+        """Take the receive time of the requests that follow, epoch ns; return it in ms."""
+        # Delays count from the time rounded up: from any earlier base they are too short.
+        self.base_ms = (now_ns + NS_PER_MS - 1) // NS_PER_MS
+        return now_ns // NS_PER_MS
 
     cdef int handle(
         self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, int64_t* end_pos
