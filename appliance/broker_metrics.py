@@ -101,8 +101,8 @@ def collect(
     metrics.requests[PRODUCE_KEY] = produce.requests
     metrics.requests[FETCH_KEY] = fetch.requests
     metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))
-    metrics.delay_refused = produce.refused_delays
-    metrics.delay_passed = produce.passed_delays
+    metrics.delay_refused = produce.delays.refused
+    metrics.delay_passed = produce.delays.passed
     metrics.accepted_frames = state.accepted_frames
     metrics.accepted_records = state.accepted_records + state.timers_accepted
     metrics.timers_accepted = state.timers_accepted

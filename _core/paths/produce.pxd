@@ -1,8 +1,9 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from _core.bytes.batch cimport Batch, Slice
+from _core.bytes.batch cimport Batch
 from _core.bytes.buffer cimport Buf
-from _core.paths.delay_split cimport REASON_COUNT, BatchSplitter, Fault
+from _core.paths.delay_notices cimport DelayNotices
+from _core.paths.delay_split cimport BatchSplitter
 from _core.log.frames cimport FrameHeader
 from _core.log.tail cimport FrameBody
 from _core.state.writer cimport LogWriter
@@ -36,16 +37,6 @@ cdef struct Progress:
     int64_t end_pos
     bint failed
 
-cdef class DelayNotice:
-    cdef readonly bytes client_id
-    cdef readonly str topic
-    cdef readonly int32_t partition
-    cdef readonly int32_t record
-    cdef readonly int64_t offset
-    cdef readonly int32_t count
-    cdef readonly str reason
-    cdef readonly str message
-
 cdef class ProducePath:
     cdef readonly LogWriter writer
     cdef readonly BatchSplitter splitter
@@ -59,11 +50,8 @@ cdef class ProducePath:
     cdef readonly int64_t work_bytes
     cdef readonly int64_t batches
     cdef readonly dict refused          # batches by Kafka error code
-    cdef int64_t delay_refused[REASON_COUNT]    # batches by DelayReason
-    cdef int64_t delay_passed[REASON_COUNT]     # records by DelayReason
-    cdef readonly list notices
+    cdef readonly DelayNotices delays
     cdef int64_t base_ms                # receive time of the current requests, rounded up
-    cdef Slice client_id                # of the current request
     cdef public int64_t requests
     cdef readonly int64_t received_bytes
     cdef str message
@@ -78,6 +66,7 @@ cdef class ProducePath:
         Progress* progress, int64_t work_max
     ) except -1
     cdef str _find_closed(self, const uint8_t* name, int64_t size)
+    cdef int64_t begin(self, int64_t now_ns) noexcept
     cdef int count_refused(self, int error, int64_t count) except -1
     cdef int _count_unpacked(self, int64_t size) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
@@ -109,8 +98,6 @@ cdef class ProducePath:
         self, Topic topic, int64_t size, int room, int64_t now_ms, Outcome* o
     ) except -1
     cdef int _refuse_split(self, Partition partition, Outcome* o) except -1
-    cdef int _note_passed(self, Partition partition, int64_t base_offset) except -1
-    cdef DelayNotice _notice(self, Partition partition, const Fault* fault, str message)
     cdef int _append(
         self, Partition partition, const Batch* b, FrameHeader* h, const FrameBody* body,
         int64_t now_ms, Outcome* o

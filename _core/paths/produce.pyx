@@ -21,7 +21,6 @@ Layer 0: no I/O, no clock. Runs on the event loop, one request at a time.
 """
 
 from cpython.buffer cimport PyBUF_READ
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
@@ -33,11 +32,10 @@ from _core.bytes.batch cimport (
 )
 from _core.bytes.buffer cimport Buf, append as buf_append
 from _core.bytes.crc32c cimport extend
+from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_split cimport (
-    LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, REASON_COUNT, SPLIT_OK, BatchSplitter, Fault,
-    reason_of,
+    LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, SPLIT_OK, BatchSplitter, Fault,
 )
-from _core.paths.delay_split import REASONS as _REASONS
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.kafka_errors cimport *
 from _core.bytes.kafka_wire cimport (
@@ -63,23 +61,7 @@ cdef enum:
     UNLOCKED_MIN_BYTES = 16 << 10
     # After the index of the partition.
     OUTCOME_AT_ERROR = 4
-
-# Notices kept until somebody takes them.
-NOTICES_MAX = 32
-
-
-cdef class DelayNotice:
-    """What became of a delay request that cannot be met, for the operator's log.
-
-    Attributes:
-        client_id: the client's name for itself, None if it sent none.
-        topic, partition: where the record was sent.
-        record: index of the first such record in its batch.
-        offset: offset of that record if it was delivered at once, -1 if the batch was refused.
-        count: number of such records that were delivered at once, 0 if the batch was refused.
-        reason: one of `REASONS`.
-        message: what is wrong, as the client is told.
-    """
+    NS_PER_MS = 1_000_000
 
 
 cdef class ProducePath:
@@ -89,7 +71,7 @@ cdef class ProducePath:
         requests, batches, received_bytes: totals since the start.
         work_bytes: total decompressed bytes since the start.
         refused: number of refused batches by Kafka error code.
-        notices: what became of delay requests that cannot be met, at most NOTICES_MAX.
+        delays: what became of delay requests that cannot be met.
     """
 
     def __cinit__(
@@ -118,24 +100,13 @@ cdef class ProducePath:
         self.unpacked_size_max = unpacked_size_max
         self.closed_topics = closed_topics
         self.refused = {}
-        self.notices = []
+        self.delays = DelayNotices()
 
-    @property
-    def refused_delays(self):
-        """Number of batches refused because of a delay request, by reason."""
-        cdef int i
-        return {_REASONS[i]: self.delay_refused[i] for i in range(<int>REASON_COUNT)}
-
-    @property
-    def passed_delays(self):
-        """Number of records delivered at once whatever their delay request says, by reason."""
-        cdef int i
-        return {_REASONS[i]: self.delay_passed[i] for i in range(<int>REASON_COUNT)}
-
-    def take_notices(self):
-        """Return the notices, and forget them."""
-        notices, self.notices = self.notices, []
-        return notices
+    cdef int64_t begin(self, int64_t now_ns) noexcept:
+        """Take the receive time of the requests that follow, epoch ns; return it in ms."""
+        # Delays count from the time rounded up: from any earlier base they are too short.
+        self.base_ms = (now_ns + NS_PER_MS - 1) // NS_PER_MS
+        return now_ns // NS_PER_MS
 
     cdef int handle(
         self, Cursor* c, int version, int64_t now_ms, Buf* out, Buf* marks, Progress* progress,
@@ -490,43 +461,10 @@ cdef class ProducePath:
 
     cdef int _refuse_split(self, Partition partition, Outcome* o) except -1:
         cdef Fault* fault = &self.splitter.fault
-        cdef int reason = reason_of(fault)
         self.message = self.splitter.describe(fault)
         o.error = INVALID_RECORD
         o.fault_record = fault.record
-        if reason >= 0:
-            self.delay_refused[reason] += 1
-            if len(self.notices) < NOTICES_MAX:
-                self._notice(partition, fault, self.message)
-        return 0
-
-    cdef int _note_passed(self, Partition partition, int64_t base_offset) except -1:
-        """Count the records that the last split let pass, from that offset on."""
-        cdef BatchSplitter s = self.splitter
-        cdef DelayNotice notice
-        cdef int i
-        for i in range(REASON_COUNT):
-            self.delay_passed[i] += s.passed[i]
-        if len(self.notices) < NOTICES_MAX:
-            notice = self._notice(partition, &s.passed_fault, s.describe(&s.passed_fault))
-            notice.offset = base_offset + s.passed_index
-            notice.count = s.passed_count
-        return 0
-
-    cdef DelayNotice _notice(self, Partition partition, const Fault* fault, str message):
-        cdef DelayNotice notice = DelayNotice()
-        notice.topic = partition.topic.name
-        notice.partition = partition.index
-        notice.record = fault.record
-        notice.offset = -1
-        notice.reason = _REASONS[reason_of(fault)]
-        notice.message = message
-        if self.client_id.size >= 0:
-            notice.client_id = PyBytes_FromStringAndSize(
-                <const char*>self.client_id.data, self.client_id.size
-            )
-        self.notices.append(notice)
-        return notice
+        return self.delays.refuse(partition, fault, self.message)
 
     cdef bint _prepare(
         self, Topic topic, int64_t size, int room, int64_t now_ms, Outcome* o
@@ -612,8 +550,7 @@ cdef class ProducePath:
         body.held_size = <int32_t>s.held.size
         if topic.log_append_time:
             o.log_append_time = now_ms
-        if s.passed_count:
-            self._note_passed(partition, partition.next_offset)
+        self.delays.let_pass(partition, s)
         return self._append(partition, b, &h, &body, now_ms, o)
 
     cdef int _append(

@@ -30,6 +30,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
 from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, time_out
+from _core.bytes.batch cimport Slice
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.bytes.buffer cimport Buf, fence, fit, release, shrink, unfence
 from _core.paths.arriving cimport make_room, next_size
@@ -76,7 +77,6 @@ cdef enum:
     # decompresses or copies.
     TURN_WORK_BYTES = 2 << 20
     REQUEST_WORK_BYTES = 1024
-    NS_PER_MS = 1_000_000
 
 
 cdef class ResponseSlot:
@@ -186,14 +186,12 @@ cdef class Session:
         self.work_left = 0
 
     cdef int _process(self, int64_t now_ns) except -1:
-        cdef int64_t now_ms = now_ns // NS_PER_MS
+        cdef int64_t now_ms = self.produce.begin(now_ns)
         cdef Py_ssize_t rest
         cdef int32_t size
         cdef int64_t before
         self.yielded = False
         self.work_left = TURN_WORK_BYTES
-        # Delays count from the receive time rounded up: from any earlier base they are too short.
-        self.produce.base_ms = now_ms + (now_ns % NS_PER_MS != 0)
         while self.close_reason is None:
             rest = self.input.size - self.consumed
             if rest < 4:
@@ -290,18 +288,17 @@ cdef class Session:
 
     cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1:
         cdef Cursor c = cursor_of(p, size)
-        cdef int64_t client_id_size
+        cdef Slice* client_id = &self.produce.delays.client_id
         cdef int key = take_i16(&c)
         cdef int version = take_i16(&c)
         cdef int32_t correlation = take_i32(&c)
         if key == KEY_PRODUCE and PRODUCE_MIN <= version <= PRODUCE_MAX:
-            self.produce.client_id.data = take_string(&c, False, &client_id_size)
-            self.produce.client_id.size = client_id_size
+            client_id.data = take_string(&c, False, &client_id.size)
             skip_tags(&c, version >= PRODUCE_FLEXIBLE)
             self.produce.requests += 0 if self.begun.exists else 1
             return self._produce(&c, version, correlation, now_ms)
         if key == KEY_FETCH and FETCH_MIN <= version <= FETCH_MAX:
-            take_string(&c, False, &client_id_size)
+            client_id.data = take_string(&c, False, &client_id.size)
             skip_tags(&c, version >= FETCH_FLEXIBLE)
             self.fetch.requests += 1
             return self._fetch(&c, version, correlation)
@@ -568,9 +565,7 @@ cdef class Session:
     @property
     def awaits_flush(self):
         """Whether the first queued response waits for the log to become durable."""
-        if not self.answers or self.has_more:
-            return False
-        return not (<Answer>self.answers[0]).parked
+        return bool(self.answers) and not (self.has_more or (<Answer>self.answers[0]).parked)
 
     def close(self):
         """Mark the connection as closed, and free its memory. Its owner unparks its fetches."""

@@ -230,8 +230,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _end_round(self) -> None:
         session = self.session
         budget = self._server.budget
-        if session.produce.notices:
-            self._server.delays.report(self.address, self.peer, session.produce.take_notices())
+        delays = session.produce.delays
+        if delays.notices:
+            self._server.delays.report(self.address, self.peer, delays.take())
         self._server.pump.end_turn()
         session.compact(INPUT_KEEP_BYTES if budget.is_ample else SMALL_BYTES)
         session.queued_max_bytes = SMALL_BYTES if budget.is_scarce else QUEUED_MAX_BYTES

@@ -10,7 +10,7 @@ given.
 import logging
 from typing import Final
 
-from _core.paths.produce import DelayNotice
+from _core.paths.delay_notices import DelayNotice
 from appliance.log_text import quoted, quoted_bytes
 from appliance.system.clock import Clock
 from appliance.units import NS_PER_MS
@@ -45,7 +45,7 @@ class DelayReports:
         Args:
             address: its IP address, by which lines are limited.
             peer: the same with its port.
-            notices: from `ProducePath.take_notices`.
+            notices: from `DelayNotices.take`.
         """
         for notice in notices:
             if self._may_log(address):

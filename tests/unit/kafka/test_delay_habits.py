@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from _core.paths.delay_names import names
+from _core.paths.delay_notices import NOTICES_MAX, DelayNotice
 from _core.paths.delay_split import REASONS
-from _core.paths.produce import NOTICES_MAX, DelayNotice
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient, framed
 from tests.support.docs.source_files import ROOT
@@ -182,7 +182,7 @@ def test_all_other_names_are_the_users_own(client: WireClient) -> None:
     now, later = records(client)
     assert now.headers == shown
     assert later.headers[: len(own)] == shown
-    assert client.session.produce.notices == []
+    assert client.session.produce.delays.notices == []
 
 
 def test_headers_of_all_kinds_pass_where_they_are_off_and_invalid_ones_pass(
@@ -194,8 +194,8 @@ def test_headers_of_all_kinds_pass_where_they_are_off_and_invalid_ones_pass(
     headers = [(name, b"soon") for name in (*REQUESTS, *NOT_BUILT, *NEAR_MISSES, *STAMPS)]
     for codec in CODECS:
         assert send(client, Raw(headers=headers), topic="off", codec=codec)[0] == 0
-    assert client.session.produce.notices == []
-    assert not any(client.session.produce.passed_delays.values())
+    assert client.session.produce.delays.notices == []
+    assert not any(client.session.produce.delays.passed.values())
 
 
 def test_near_misses_pass_where_headers_are_off(client: WireClient) -> None:
@@ -320,16 +320,16 @@ def test_a_refusal_is_noted_and_counted_by_its_reason(
     bad = Raw(b"body", b"key", [(b"authorization", b"secret"), *headers])
     part = client.produce("t", 0, make_batch([Raw(), bad, bad]))
     assert part.error_code == ErrorCode.invalid_record
-    (notice,) = client.session.produce.take_notices()
+    (notice,) = client.session.produce.delays.take()
     assert (notice.topic, notice.partition, notice.record) == ("t", 0, 1)
     assert (notice.offset, notice.count, notice.reason) == (-1, 0, reason)
     assert notice.message == part.error_message
     assert notice.client_id == b"the-oracle"
     assert not re.search("secret|body|key", notice.message)
-    counts = client.session.produce.refused_delays
+    counts = client.session.produce.delays.refused
     assert counts == dict.fromkeys(REASONS, 0) | {reason: 1}
     assert client.harness.broker.collect_metrics().delay_refused == counts
-    assert client.session.produce.notices == []
+    assert client.session.produce.delays.notices == []
 
 
 def test_other_refusals_are_no_matter_of_delays(client: WireClient) -> None:
@@ -337,15 +337,15 @@ def test_other_refusals_are_no_matter_of_delays(client: WireClient) -> None:
         "t", 0, make_batch([Raw(headers=[(b"x-delay", b"1")]), Raw(offset_delta=7)])
     )
     assert part.error_code == ErrorCode.invalid_record
-    assert client.session.produce.notices == []
-    assert not any(client.session.produce.refused_delays.values())
+    assert client.session.produce.delays.notices == []
+    assert not any(client.session.produce.delays.refused.values())
 
 
 def test_no_more_notices_are_kept_than_somebody_may_take(client: WireClient) -> None:
     for _ in range(NOTICES_MAX + 3):
         send(client, asking(b"x-delay", b"soon"))
-    assert len(client.session.produce.take_notices()) == NOTICES_MAX
-    assert client.session.produce.refused_delays["value"] == NOTICES_MAX + 3
+    assert len(client.session.produce.delays.take()) == NOTICES_MAX
+    assert client.session.produce.delays.refused["value"] == NOTICES_MAX + 3
 
 
 def test_a_client_without_a_name_is_noted_as_such(client: WireClient) -> None:
@@ -356,7 +356,7 @@ def test_a_client_without_a_name_is_noted_as_such(client: WireClient) -> None:
     client.send_bytes(len(body).to_bytes(4, "big") + body)
     harness.flush()
     assert client.answers(ProduceResponse, 8)
-    (notice,) = client.session.produce.take_notices()
+    (notice,) = client.session.produce.delays.take()
     assert notice.client_id is None
 
 
@@ -380,11 +380,11 @@ def test_what_cannot_be_met_is_delivered_at_once_and_unchanged(
     shown = tuple((name.decode(), value or b"") for name, value in bad.headers)
     assert found[2] == Fetched(2, CREATED_MS + 3, b"key", b"bad", shown)
     assert found[4] == Fetched(4, CREATED_MS + 4, b"key", b"bad", shown)
-    (notice,) = client.session.produce.take_notices()
+    (notice,) = client.session.produce.delays.take()
     assert (notice.topic, notice.partition, notice.reason) == ("p", 0, reason)
     assert (notice.record, notice.offset, notice.count) == (2, 2, 2)
     assert client.harness.broker.collect_metrics().delay_passed[reason] == 2
-    assert not any(client.session.produce.refused_delays.values())
+    assert not any(client.session.produce.delays.refused.values())
     assert client.harness.tick(5) == 1
     assert client.harness.restart().values("p") == [b"first", b"a", b"bad", b"b", b"bad", b"value"]
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from _core.paths.produce import NOTICES_MAX
+from _core.paths.delay_notices import NOTICES_MAX
 from compat.kafka.network.delay_reports import (
     INTERVAL_MS,
     LINES_MAX,
@@ -41,7 +41,7 @@ def refuse(client: WireClient, reports: DelayReports, address: str, *, count: in
     """Let a client at that address send that many batches that are refused."""
     for _ in range(count):
         client.produce("t", 0, make_batch([Raw(b"body", b"key", headers=SOON)]))
-        reports.report(address, f"{address}:5000", client.session.produce.take_notices())
+        reports.report(address, f"{address}:5000", client.session.produce.delays.take())
 
 
 def test_each_source_has_a_few_lines_in_each_interval(
@@ -83,7 +83,7 @@ def test_a_client_cannot_forge_a_line(
     """Neither with its name nor with a value."""
     client = WireClient(with_topic(1))
     client.produce("t", 0, make_batch([Raw(headers=[(b"x-delay", b'a" peer=evil\nb')])]))
-    notices = client.session.produce.take_notices()
+    notices = client.session.produce.delays.take()
     assert len(notices) < NOTICES_MAX
     reports.report("10.0.0.1", "10.0.0.1:5000", notices)
     (line,) = said(caplog)

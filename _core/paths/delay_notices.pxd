@@ -1,0 +1,26 @@
+from libc.stdint cimport int32_t, int64_t
+
+from _core.bytes.batch cimport Slice
+from _core.paths.delay_split cimport REASON_COUNT, BatchSplitter, Fault
+from _core.queue.partition cimport Partition
+
+cdef class DelayNotice:
+    cdef readonly bytes client_id
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly int32_t record
+    cdef readonly int64_t offset
+    cdef readonly int32_t count
+    cdef readonly str reason
+    cdef readonly str message
+
+cdef class DelayNotices:
+    cdef readonly list notices
+    cdef int64_t refused_counts[REASON_COUNT]
+    cdef int64_t passed_counts[REASON_COUNT]
+    cdef Slice client_id      # of the current request
+    # Note that a batch is refused, if a delay request is the reason.
+    cdef int refuse(self, Partition partition, const Fault* fault, str message) except -1
+    # Note the records that the last split let pass; the batch begins at the next offset.
+    cdef int let_pass(self, Partition partition, BatchSplitter splitter) except -1
+    cdef DelayNotice _notice(self, Partition partition, const Fault* fault, str message)

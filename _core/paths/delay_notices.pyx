@@ -1,0 +1,89 @@
+"""What became of delay requests that cannot be met: counts, and notices for the operator's log.
+
+Layer 0: no I/O, no clock.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from _core.paths.delay_split cimport REASON_COUNT, BatchSplitter, Fault, reason_of
+from _core.paths.delay_split import REASONS as _REASONS
+from _core.queue.partition cimport Partition
+
+# Kept until somebody takes them.
+NOTICES_MAX = 32
+
+
+cdef class DelayNotice:
+    """One batch with such a request.
+
+    Attributes:
+        client_id: the client's name for itself, None if it sent none.
+        topic, partition: where the record was sent.
+        record: index of the first such record in its batch.
+        offset: offset of that record if it was delivered at once, -1 if the batch was refused.
+        count: number of such records that were delivered at once, 0 if the batch was refused.
+        reason: one of `delay_split.REASONS`.
+        message: what is wrong, as the client is told.
+    """
+
+
+cdef class DelayNotices:
+    """Counts since the start, and the newest notices.
+
+    Attributes:
+        notices: at most NOTICES_MAX.
+    """
+
+    def __cinit__(self):
+        self.notices = []
+
+    @property
+    def refused(self):
+        """Number of batches refused because of a delay request, by reason."""
+        return {_REASONS[i]: self.refused_counts[i] for i in range(<int>REASON_COUNT)}
+
+    @property
+    def passed(self):
+        """Number of records delivered at once whatever their delay request says, by reason."""
+        return {_REASONS[i]: self.passed_counts[i] for i in range(<int>REASON_COUNT)}
+
+    def take(self):
+        """Return the notices, and forget them."""
+        notices, self.notices = self.notices, []
+        return notices
+
+    cdef int refuse(self, Partition partition, const Fault* fault, str message) except -1:
+        cdef int reason = reason_of(fault)
+        if reason < 0:
+            return 0
+        self.refused_counts[reason] += 1
+        if len(self.notices) < NOTICES_MAX:
+            self._notice(partition, fault, message)
+        return 0
+
+    cdef int let_pass(self, Partition partition, BatchSplitter splitter) except -1:
+        cdef Fault* fault = &splitter.passed_fault
+        cdef DelayNotice notice
+        cdef int i
+        for i in range(REASON_COUNT):
+            self.passed_counts[i] += splitter.passed[i]
+        if splitter.passed_count and len(self.notices) < NOTICES_MAX:
+            notice = self._notice(partition, fault, splitter.describe(fault))
+            notice.offset = partition.next_offset + splitter.passed_index
+            notice.count = splitter.passed_count
+        return 0
+
+    cdef DelayNotice _notice(self, Partition partition, const Fault* fault, str message):
+        cdef DelayNotice notice = DelayNotice()
+        notice.topic = partition.topic.name
+        notice.partition = partition.index
+        notice.record = fault.record
+        notice.offset = -1
+        notice.reason = _REASONS[reason_of(fault)]
+        notice.message = message
+        if self.client_id.size >= 0:
+            notice.client_id = PyBytes_FromStringAndSize(
+                <const char*>self.client_id.data, self.client_id.size
+            )
+        self.notices.append(notice)
+        return notice
