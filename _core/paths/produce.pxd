@@ -34,6 +34,7 @@ cdef struct Progress:
     int64_t partitions_left   # of the current topic
     bint in_topic             # the next item is one of these partitions, or the topic's end
     int64_t unpacked_left     # of what the whole request may unpack to
+    int64_t base_ms           # receive time in the first turn, rounded up
     int64_t end_pos
     bint failed
 
@@ -51,7 +52,8 @@ cdef class ProducePath:
     cdef readonly int64_t batches
     cdef readonly dict refused          # batches by Kafka error code
     cdef readonly DelayNotices delays
-    cdef int64_t base_ms                # receive time of the current requests, rounded up
+    cdef int64_t round_base_ms          # receive time of what arrived last, rounded up
+    cdef int64_t base_ms                # that of the current request
     cdef public int64_t requests
     cdef readonly int64_t received_bytes
     cdef str message

@@ -105,7 +105,7 @@ cdef class ProducePath:
     cdef int64_t begin(self, int64_t now_ns) noexcept:
         """Take the receive time of the requests that follow, epoch ns; return it in ms."""
         # Delays count from the time rounded up: from any earlier base they are too short.
-        self.base_ms = (now_ns + NS_PER_MS - 1) // NS_PER_MS
+        self.round_base_ms = (now_ns + NS_PER_MS - 1) // NS_PER_MS
         return now_ns // NS_PER_MS
 
     cdef int handle(
@@ -141,10 +141,12 @@ cdef class ProducePath:
             progress.topics_left = take_array(c, flexible, 2)
             put_array(out, flexible, progress.topics_left)
             progress.unpacked_left = self.unpacked_size_max
+            progress.base_ms = self.round_base_ms
             progress.at = c.p - begin
         else:
             c.p = begin + progress.at
         self.unpacked_left = progress.unpacked_left
+        self.base_ms = progress.base_ms
         result = self._topics(c, version, acks, now_ms, out, marks, progress, work_max)
         progress.at = c.p - begin
         progress.unpacked_left = self.unpacked_left

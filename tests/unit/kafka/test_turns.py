@@ -208,6 +208,22 @@ def test_a_partition_that_is_named_twice_is_refused_in_every_turn() -> None:
     assert [error for _, error, _ in found[1:7]] == [0] * 6
 
 
+def test_delays_count_from_the_first_turn_in_every_turn() -> None:
+    client = make_client(**LARGE)
+    clock = client.harness.clock
+    headers = [(b"x-delay", b"60000"), (b"x-deliver-id", b"late")]
+    batch = make_batch([Raw(bytes(PART_KIB * KIB), headers=headers)])
+    begin_ms = clock.wall_ms()
+    feed(client, large_request(batch, *range(PART_COUNT)))
+    assert finish(client, lambda: clock.advance_ms(7)) >= 3
+    client.harness.flush()
+    client.harness.tick(begin_ms + 60_000 - 1 - clock.wall_ms())
+    assert [next_offset(client, "t", index) for index in range(PART_COUNT)] == [0] * PART_COUNT
+    client.harness.tick(1)
+    # Each replaces the one before it.
+    assert [next_offset(client, "t", index) for index in range(PART_COUNT)] == [0] * 9 + [1]
+
+
 def test_what_waits_too_long_for_the_disk_is_marked_in_every_turn() -> None:
     client = make_client(**LARGE)
     batch = make_batch([Raw(bytes(PART_KIB * KIB))])
