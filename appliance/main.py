@@ -6,7 +6,6 @@ Layer 6.
 import asyncio
 import gc
 import logging
-import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from appliance.system import listening
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.system.log_output import to_standard_error
-from appliance.system.process import has_terminal, process_id, set_priority
+from appliance.system.process import has_terminal, process_id, raise_file_limit, set_priority
 from appliance.system.sd_notify import Notifier
 from appliance.units import format_duration_ms
 from compat.kafka import dispatch
@@ -83,8 +82,9 @@ KAFKA_FACADE = Facade(
 class Service:
     """One broker with its servers."""
 
-    def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
+    def __init__(self, config: Config, file_limit: int, *, accepts_loss: bool = False) -> None:
         self._config = config
+        self._file_limit = file_limit
         self._clock = SystemClock()
         self._broker = Broker(
             self._clock, OsFileSystem(), config, KAFKA_FACADE, accepts_loss=accepts_loss
@@ -123,7 +123,7 @@ class Service:
         try:
             if not await self._recover():
                 return
-            kafka = KafkaServer(self._broker)
+            kafka = KafkaServer(self._broker, self._file_limit)
             try:
                 await kafka.start(sockets)
             except (AddressError, ConfigError):
@@ -263,12 +263,6 @@ async def prepare_codecs(is_busy: Callable[[], bool], *, pause_s: float = PREPAR
     _log.debug("prepared the codecs of all requests")
 
 
-def _raise_file_limit() -> None:
-    """Raise the limit on open files to the maximum: each partition with records takes some."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def log_settings(config: Config) -> None:
     """Say in the debug log what each setting is, but for what is nobody's business."""
     if not _log.isEnabledFor(logging.DEBUG):
@@ -321,10 +315,10 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     log_settings(config)
-    _raise_file_limit()
+    file_limit = raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
-            runner.run(Service(config, accepts_loss=accepts_loss).run())
+            runner.run(Service(config, file_limit, accepts_loss=accepts_loss).run())
     finally:
         output.flush()  # what follows explains the last lines
     return 0

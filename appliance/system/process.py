@@ -1,6 +1,7 @@
-"""This process: how it is scheduled, and which modules it loads. Layer 1."""
+"""This process: how it is scheduled, its open files, and which modules it loads. Layer 1."""
 
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,13 @@ def set_priority(nice: int) -> bool:
     except PermissionError:
         return False
     return True
+
+
+def raise_file_limit() -> int:
+    """Raise the limit on open files as far as it goes; return it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def process_id() -> int:

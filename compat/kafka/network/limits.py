@@ -29,22 +29,39 @@ SCARCE_TIMEOUT_MS; and it has a second more than a small one for each so many by
 LOW_WATER: Final = 0.75
 """Fraction of the limit at which all connections resume; at a higher one few would progress."""
 
+FILES_RESERVED: Final = 2_048
+"""Open files that are left for segments, queues, runs and the admin address, if there are as many
+again: without a file for the next segment the broker would have to end."""
+
 RefusalReason: TypeAlias = Literal["count", "address"]
 CloseReason: TypeAlias = Literal["idle", "slow_request", "slow_reader", "memory", "request"]
 
 
 class Admission:
-    """Counts the connections, in total and by address."""
+    """Counts the connections, in total and by address.
 
-    def __init__(self, config: Config) -> None:
-        self._count_max = config.connection_count_max
+    Attributes:
+        count_max: connections at most.
+    """
+
+    def __init__(self, config: Config, file_limit: int | None = None) -> None:
+        """Begin without connections.
+
+        Args:
+            config: bounds them.
+            file_limit: open files that this process may have; None if it is not bounded.
+        """
+        self.count_max = config.connection_count_max
+        if file_limit is not None:
+            left = max(file_limit - FILES_RESERVED, file_limit // 2)
+            self.count_max = min(self.count_max, left)
         self._count_max_per_address = config.connection_count_max_per_address
         self._count = 0
         self._by_address: dict[str, int] = {}
 
     def admit(self, address: str) -> RefusalReason | None:
         """Count a connection from an address, or return which limit refuses it."""
-        if self._count >= self._count_max:
+        if self._count >= self.count_max:
             return "count"
         of_address = self._by_address.get(address, 0)
         if of_address >= self._count_max_per_address:

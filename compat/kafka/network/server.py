@@ -64,7 +64,13 @@ class KafkaServer:
         bound: the listening address, once started.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, file_limit: int | None = None) -> None:
+        """Connect the parts.
+
+        Args:
+            broker: has recovered.
+            file_limit: open files that this process may have; None if it is not bounded.
+        """
         self.broker = broker
         self.loop = asyncio.get_running_loop()
         self.pump = Pump(broker, self._progressed)
@@ -76,7 +82,16 @@ class KafkaServer:
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
         self.delays = DelayReports(broker.clock)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
-        self._admission = Admission(broker.config)
+        self._admission = Admission(broker.config, file_limit)
+        if self._admission.count_max < broker.config.connection_count_max:
+            _log.warning(
+                "%d connections are served, not network.connection_count_max = %d: this process "
+                "may open %d files, and the log needs some; raise LimitNOFILE of the unit, or "
+                "ulimit -Hn",
+                self._admission.count_max,
+                broker.config.connection_count_max,
+                file_limit,
+            )
         self._is_saving_memory = False
         self._refused_since_told = 0
         self._reported_s: dict[str, float] = {}

@@ -46,6 +46,18 @@ def test_admission_counts_what_is_there(seed: int) -> None:
         open_ones[address] += expected is None
 
 
+@pytest.mark.parametrize(
+    ("file_limit", "expected"),
+    [(None, 5_000), (100_000, 5_000), (7_048, 5_000), (7_000, 4_952), (1_024, 512), (4, 2)],
+)
+def test_open_files_are_left_for_the_store(file_limit: int | None, expected: int) -> None:
+    config = small_config(connection_count_max=5_000, connection_count_max_per_address=5_000)
+    admission = Admission(config, file_limit)
+    assert admission.count_max == expected
+    admitted = [admission.admit(f"{number}") for number in range(expected + 2)]
+    assert admitted == [None] * expected + ["count"] * 2
+
+
 # Connections that get nowhere
 
 
