@@ -46,6 +46,9 @@ LOAD_PER_S: Final = 1_000
 TURNS_PER_S: Final = 100
 QUIET_S: Final = 5.0
 LIMIT_S: Final = 120.0
+CARRY_ROUNDS: Final = 16
+CARRY_STEP_BYTES: Final = 64 * MIB
+CARRY_SEGMENT_BYTES: Final = 256 * MIB
 CONFIG: Final = """\
 [store]
 segment_size_bytes = {segment_bytes}
@@ -146,6 +149,16 @@ def serving(place: Path, segment_bytes: int, flush: str) -> Iterator[Served]:
             served.stop(is_signalled=True)
 
 
+def send(client: Path, address: str, topic: str, partitions: int, count: int) -> None:
+    """Send records of RECORD_BYTES as fast as they are taken."""
+    place = ["--brokers", address, "--topic", topic, "--partitions", str(partitions)]
+    command = [str(client), "produce", *place, "--count", str(count)]
+    command += ["--size", str(RECORD_BYTES)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise BenchError(said.stderr.strip())
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One deletion: when it began, when its segment was gone, and CPU seconds of the broker."""
@@ -176,13 +189,8 @@ class Course:
             create_topics(address, (f"idle-{number}",), TOPIC_PARTITIONS_MAX, {})
         for topic in self._topics:
             create_topics(address, (topic,), self._partitions, {})
-            place = ["--brokers", address, "--topic", topic, "--partitions"]
-            records = ["--count", str(self._segment_bytes // RECORD_BYTES)]
-            command = [str(self._client), "produce", *place, str(self._partitions), *records]
-            command += ["--size", str(RECORD_BYTES)]
-            said = subprocess.run(command, capture_output=True, text=True, check=False)
-            if said.returncode:
-                raise BenchError(said.stderr.strip())
+            count = self._segment_bytes // RECORD_BYTES
+            send(self._client, address, topic, self._partitions, count)
 
     def free(self) -> list[Span]:
         """Delete the records of one topic after the other; wait for each segment."""
@@ -208,6 +216,37 @@ class Course:
         """What was freed and carried."""
         names = ("freed_bytes", "carried_bytes", "recycled_segments")
         return {name: self._admin.metric(f"latermq_{name}_total") for name in names}
+
+
+def measure_carry(client: Path, broker: Served, segment_bytes: int) -> None:
+    """Print what it costs to carry records that are kept, between others that are deleted."""
+    create_topics(broker.address, ("kept",), 4, {"retention.ms": "-1"})
+    create_topics(broker.address, ("old",), 4, {})
+    for _ in range(CARRY_ROUNDS):
+        for topic, size in (("kept", CARRY_STEP_BYTES), ("old", 2 * CARRY_STEP_BYTES)):
+            send(client, broker.address, topic, 4, size // RECORD_BYTES)
+    await_idle(broker.pid)
+    admin = Admin(broker.admin)
+
+    def carried_bytes() -> float:
+        return admin.metric("latermq_carried_bytes_total")
+
+    spent_s, begin_s = cpu_s(broker.pid), time.monotonic()
+    delete_records(broker.address, "old", 4)
+    seen, end_s = 0.0, begin_s
+    while time.monotonic() - end_s < QUIET_S:
+        time.sleep(0.1)
+        if carried_bytes() > seen:
+            seen, end_s = carried_bytes(), time.monotonic()
+        if time.monotonic() - begin_s > LIMIT_S:
+            raise BenchError(f"nothing was carried, or it goes on: {seen:.0f} bytes")
+    spent_s = cpu_s(broker.pid) - spent_s
+    freed = admin.metric("latermq_freed_bytes_total")
+    print(
+        f"\nrecords kept between others, segments of {segment_bytes // MIB} MiB: "
+        f"{seen / GIB:.2f} GiB carried and {freed / GIB:.2f} GiB freed in {end_s - begin_s:.1f} s, "
+        f"{spent_s / (seen / GIB):.2f} s of CPU time for each GiB carried"
+    )
 
 
 def _ranks(times_ms: list[float]) -> str:
@@ -257,6 +296,17 @@ def run(options: argparse.Namespace) -> None:
     print(json.dumps({"found": found, "cpu_s": [round(span.cpu_s, 2) for span in spans]}))
 
 
+def run_carry(options: argparse.Namespace) -> None:
+    """Measure and print."""
+    client = build_client()
+    with (
+        build_directory() as directory,
+        new_directory(directory) as place,
+        serving(place, CARRY_SEGMENT_BYTES, options.flush) as broker,
+    ):
+        measure_carry(client, broker, CARRY_SEGMENT_BYTES)
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -265,13 +315,16 @@ def main() -> int:
     parser.add_argument("--gb", type=float, default=10, help="GB of records (10)")
     parser.add_argument("--segment-mb", type=int, default=1_024, help="MiB of a segment (1024)")
     parser.add_argument("--flush", choices=["async", "sync"], default="sync")
+    parser.add_argument("--carry-alone", action="store_true", help="only the cost of a carry")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.load:
         load(options.load)
         return 0
     try:
-        run(options)
+        if not options.carry_alone:
+            run(options)
+        run_carry(options)
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1

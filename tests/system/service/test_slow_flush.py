@@ -120,6 +120,6 @@ def timed_out(appliance: ApplianceProcess) -> int:
     """How many batches the metrics say were answered REQUEST_TIMED_OUT."""
     with urllib.request.urlopen(f"http://{appliance.admin}/metrics", timeout=LIMIT_S) as answer:
         for line in answer.read().decode().splitlines():
-            if line.startswith("latermq_request_errors_total") and f'"{REQUEST_TIMED_OUT}"' in line:
+            if line.startswith('latermq_request_errors_total{error="REQUEST_TIMED_OUT"}'):
                 return int(float(line.split()[-1]))
     return 0

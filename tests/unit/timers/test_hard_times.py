@@ -50,9 +50,11 @@ def test_without_file_descriptors_the_units_stay_in_memory() -> None:
     assert len(harness.fetch("t", 0)) == 20
 
 
-def test_a_fetch_that_names_a_partition_twice_waits_for_it_once() -> None:
+def test_a_fetch_that_names_a_partition_twice_does_not_wait() -> None:
+    """It is refused where it names it again."""
     harness = with_topic()
     client = WireClient(harness)
     request = fetch_request([("t", [fetch_part(0, 0)] * 3)], wait_ms=60_000)
     client.send_bytes(framed(request, 11, 1))
-    assert len(harness.partition().waiters) == 1
+    assert harness.partition().waiters == []
+    assert client.take() != b""
