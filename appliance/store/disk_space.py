@@ -102,6 +102,8 @@ class DiskSpace:
         self._refuse_percent = refuse_percent
         self._expire_percent = expire_percent
         self._job: SpaceJob | None = None
+        self._began_full = False
+        """The log was full when the job began, so that its figures are those of a full disk."""
         self._checked_ns: int | None = None
         self._has_failed = False
         self._used_bytes = self._free_bytes = 0
@@ -133,6 +135,7 @@ class DiskSpace:
             self._log_change()
             return None
         self._checked_ns = now_ns
+        self._began_full = self._log.is_full
         self._job = SpaceJob(self._fs, self._directory)
         return self._job
 
@@ -152,7 +155,10 @@ class DiskSpace:
         self._log.may_have_room = self._free_bytes >= self._segment_size_bytes
         self._note_sample()
         self._update()
-        self._log_change()
+        if self._log.is_full and not self._began_full:
+            self.hurry()  # the answer may be of before: the next one is logged
+        else:
+            self._log_change()
 
     def hurry(self) -> None:
         """Let the next step ask, although the last answer is younger than a second."""
@@ -177,7 +183,9 @@ class DiskSpace:
             self.state = "warn" if self._is_over_warn else "ok"
         # Without the flag, the log accepts what still fits into its last segment.
         self._log.tail.is_refusing = self._is_over_refuse
-        self._log.tail.full_text = self._refusal_of("the broker's disk")
+        # If the log noticed it after the last check, the figures are those of before.
+        has_figures = self._free_bytes < self._segment_size_bytes
+        self._log.tail.full_text = self._refusal_of("the broker's disk", has_figures=has_figures)
 
     def _is_over(self, percent: int, *, was_over: bool) -> bool:
         if percent >= NEVER_PERCENT:
@@ -194,7 +202,7 @@ class DiskSpace:
         disk = self.name
         match self.state:
             case "refusing":
-                line = self._refusal_of(disk)
+                line = self._refusal_of(disk, has_figures=True)
             case "warn" if before == "ok":
                 line = (
                     f"{disk} is filling up, {self.figures}: new records are refused from "
@@ -221,15 +229,14 @@ class DiskSpace:
         """Why new records are refused, with what to do; None if they are accepted."""
         return self._log.tail.full_text if self.state == "refusing" else None
 
-    def _refusal_of(self, disk: str) -> str:
+    def _refusal_of(self, disk: str, *, has_figures: bool) -> str:
         if self._is_over_refuse and not self._log.is_full:
             return (
                 f"{disk} is almost full, {self.figures}: new records and topics are "
                 f"refused until less than {self._refuse_percent - HYSTERESIS_POINTS}% is used: "
                 "free space on it, or raise disk.refuse_percent"
             )
-        # If the log noticed it after the last check, the figures are those of before.
-        figures = f", {self.figures}" if self._free_bytes < self._segment_size_bytes else ""
+        figures = f", {self.figures}" if has_figures else ""
         return (
             f"{disk} is full{figures}: new records and topics are refused "
             f"until there is room for a segment of {_size(self._segment_size_bytes)}: free space "

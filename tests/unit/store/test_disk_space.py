@@ -215,6 +215,31 @@ def test_a_disk_that_fills_up_between_two_checks_is_logged_with_figures_of_then(
     )
 
 
+def test_an_answer_from_before_the_disk_was_full_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    harness = make_harness()
+    assert wait(harness, 1_000) == "ok"
+    harness.clock.advance_ms(1_000)
+    disk_space = harness.broker.disk_space
+    job = disk_space.step()
+    assert job is not None
+    job.run()
+    harness.disk.free = 0
+    while harness.produce("t", 0, [Record(bytes(2_000))]).error == 0:
+        pass
+    disk_space.end(job)
+    assert disk_space.state == "refusing"
+    assert warnings(caplog) == []
+    job = disk_space.step()
+    assert job is not None
+    job.run()
+    disk_space.end(job)
+    (line,) = warnings(caplog)
+    assert "is full, 100.0% used, 0 bytes of 100.0 MiB free" in line
+
+
 def test_a_full_disk_is_over_as_soon_as_a_segment_fits_also_if_nobody_writes() -> None:
     harness = make_harness(disk_refuse_percent=100)
     fill_to(harness, 100)
