@@ -14,6 +14,7 @@ Layer 4.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
+from _core.paths.answer import Reply
 from _core.paths.cancel import CancelPath
 from _core.paths.delay_split import BatchSplitter
 from _core.paths.deliver import DeliverPath
@@ -204,7 +205,7 @@ class Broker:
         return self._store.report
 
     def open_session(
-        self, answer_control_plane: Callable[[bytes], tuple[bytes, int] | ResponseSlot | str]
+        self, answer_control_plane: Callable[[bytes], Reply | ResponseSlot | str]
     ) -> Session:
         """A new Kafka connection; see `_core.paths.session.Session` for `answer_control_plane`."""
         return Session(
@@ -230,12 +231,9 @@ class Broker:
         return self._store.log.pointers.wrote
 
     @property
-    def control_pos(self) -> int:
-        """Answers of the control plane wait until the log is durable up to here."""
-        # If the frame of this turn's offsets is not appended yet, wait for one byte more than the
-        # log has: no answer leaves before the whole turn is written, and then the log is past it.
-        gathered_pos = self.wrote_pos + 1 if self.groups.has_gathered else 0
-        return max(self.log.control_pos, gathered_pos)
+    def producer_ids_pos(self) -> int:
+        """The end of the frame in the log that reserves the producer ids given out last."""
+        return self._store.producer_ids_pos
 
     @property
     def committed_pos(self) -> int:

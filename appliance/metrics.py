@@ -68,6 +68,7 @@ class Metrics:
     """By the limit that was exceeded."""
     connections_closed: dict[str, int] = field(default_factory=dict)
     """Closed by the broker, by reason."""
+    late_answers: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     accepted_frames: int = 0
@@ -186,6 +187,12 @@ METRICS: Final = (
         "Connections closed by the broker: idle, slow_request, slow_reader, memory (out of the "
         "budget), request (one that is not served).",
         "reason",
+    ),
+    MetricInfo(
+        "late_answers",
+        "counter",
+        "Answers about topics, groups and offsets that waited too long for the disk; an error made "
+        "the client ask again. Produce has REQUEST_TIMED_OUT in latermq_request_errors_total.",
     ),
     MetricInfo("received_bytes", "counter", "Bytes received from Kafka clients."),
     MetricInfo("sent_bytes", "counter", "Bytes sent to Kafka clients."),

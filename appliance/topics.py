@@ -19,6 +19,7 @@ from appliance.errors import (
     UnknownTopicError,
 )
 from appliance.log_text import quoted
+from appliance.store.state.change_positions import ChangePositions
 from appliance.store.state.topic_store import TopicStore
 
 NO_SUCH_TOPIC: Final = "This server does not host this topic-partition."
@@ -50,6 +51,11 @@ class Topics:
     def find_by_uuid(self, uuid: UUID) -> Topic | None:
         """The topic with that id."""
         return self._projections.topics_by_uuid.get(uuid.bytes)
+
+    @property
+    def changes(self) -> ChangePositions:
+        """Where the log ended after the last change of each topic, by name."""
+        return self._store.changes
 
     def check_create(self, name: str, partition_count: int) -> None:
         """Raise what `create` would raise, except for a full disk."""

@@ -1,1 +1,18 @@
+from collections.abc import Callable
+from typing import Self
+
+class Reply:
+    payload: bytes
+    end_pos: int
+    wait_ms: int
+    late: Callable[[], bytes] | None
+    def __new__(
+        cls,
+        payload: bytes,
+        end_pos: int = 0,
+        *,
+        wait_ms: int = ...,
+        late: Callable[[], bytes] | None = None,
+    ) -> Self: ...
+
 class Answer: ...

@@ -2,20 +2,59 @@
 
 A response is sent when it is the first of the queue and the log is durable up to `end_pos`. A
 Produce response that waits too long for the disk becomes REQUEST_TIMED_OUT. Its records stay in the
-log, and an idempotent producer that sends them again gets the original response.
+log, and an idempotent producer that sends them again gets the original response. A response of the
+control plane becomes its `late` one, with an error after which clients ask again.
 
 Layer 0: no I/O.
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 
 from _core.bytes.octets cimport store_u16, store_u64
+
+cdef class Reply:
+    """A response of the control plane.
+
+    Attributes:
+        payload: the response without its size prefix.
+        end_pos: log position that must be durable before it is sent.
+        wait_ms: how long it may wait for that, besides the broker's own limit.
+        late: None, or a function that returns the payload to send if it waits longer.
+    """
+
+    def __cinit__(self, bytes payload not None, int64_t end_pos=0, *, int64_t wait_ms=INT64_MAX,
+                  late=None):
+        self.payload = payload
+        self.end_pos = end_pos
+        self.wait_ms = wait_ms
+        self.late = late
+
+
+cdef list with_size(bytes payload):
+    """Return the pieces of a response."""
+    return [len(payload).to_bytes(4, "big") + payload]
+
 
 cdef class Answer:
     """A response that waits to be sent."""
 
     def __cinit__(self):
         self.since_ms = -1
+
+    cdef int set_reply(self, Reply reply) except -1:
+        self.pieces = with_size(reply.payload)
+        self.end_pos = reply.end_pos
+        self.wait_ms = reply.wait_ms
+        self.late = reply.late
+        return 0
+
+    cdef bint is_late(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
+        """Return whether it has waited too long; the first call only records that it waits."""
+        if self.parked or self.end_pos <= durable_pos:
+            return False
+        if self.since_ms < 0:
+            self.since_ms = now_ms
+        return now_ms - self.since_ms >= min(self.wait_ms, wait_max_ms)
 
     cdef int64_t take(self, int64_t room, list result) except -1:
         """Move pieces of up to about `room` bytes to `result`; return the number of bytes."""
@@ -38,19 +77,19 @@ cdef class Answer:
         return taken
 
     cdef int64_t time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos) except -1:
-        """Time out the batches that have waited too long; return their number.
-
-        The first call only records that the response is waiting.
-        """
+        """Time out a response, or batches of it, that waited too long; return their number."""
         cdef const Mark* mark
         cdef uint8_t* p
         cdef int64_t i, given_up = 0
-        if self.marks is None or self.end_pos <= durable_pos:
+        if self.marks is None and self.late is None:
             return 0
-        if self.since_ms < 0:
-            self.since_ms = now_ms
-        if now_ms - self.since_ms < min(self.wait_ms, wait_max_ms):
+        if not self.is_late(now_ms, wait_max_ms, durable_pos):
             return 0
+        if self.late is not None:
+            self.pieces = with_size(self.late())
+            self.late = None
+            self.end_pos = 0
+            return 1
         # No part of it has been sent: it is one piece.
         patched = bytearray(self.pieces[0])
         p = patched
@@ -67,20 +106,24 @@ cdef class Answer:
         return given_up
 
 
-cdef int64_t time_out(
-    answers, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos, int64_t* end_pos
-) except -1:
-    """Time out the batches of all `answers` that have waited too long; return their number.
-
-    Raises `end_pos` to the end of these batches. They are in the log, so their client must still
-    wait for the disk before it sends more.
-    """
+cdef TimedOut time_out(
+    answers, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos
+) except *:
+    """Time out the `answers`, or batches of them, that waited too long for the disk."""
     cdef Answer answer
-    cdef int64_t own_end, count, given_up = 0
+    cdef int64_t own_end, size, count
+    cdef TimedOut result = TimedOut(0, 0, 0, 0)
     for answer in answers:
         own_end = answer.end_pos
+        size = 0 if answer.late is None else len(answer.pieces[0])
+        is_late = answer.late is not None
         count = answer.time_out(now_ms, wait_max_ms, durable_pos)
-        if count:
-            given_up += count
-            end_pos[0] = max(end_pos[0], own_end)
-    return given_up
+        if not count:
+            continue
+        result.end_pos = max(result.end_pos, own_end)
+        if is_late:
+            result.late += 1
+            result.grown_bytes += <int64_t>len(answer.pieces[0]) - size
+        else:
+            result.batches += count
+    return result

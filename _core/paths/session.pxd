@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from _core.paths.answer cimport Answer
+from _core.paths.answer cimport Answer, Reply
 from _core.bytes.buffer cimport Buf
 from _core.paths.begun cimport Begun
 from _core.paths.fetch cimport FetchPath
@@ -12,8 +12,7 @@ cdef class ResponseSlot:
     cdef readonly Session session
     cdef readonly bint answered
     cdef Answer answer
-    cdef bytes payload           # set if `complete` came before the slot was in a session
-    cdef int64_t end_pos
+    cdef Reply reply             # set if `complete` came before the slot was in a session
 
 cdef class Session:
     cdef readonly ProducePath produce
@@ -26,6 +25,7 @@ cdef class Session:
     cdef readonly list new_parked
     cdef readonly int64_t requests
     cdef readonly int64_t silent_pos
+    cdef readonly int64_t late_count
     cdef object control_plane
     cdef object answers          # deque of Answer
     cdef int64_t request_size_max
@@ -52,7 +52,7 @@ cdef class Session:
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1
     cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1
     cdef int _control_plane(self, const uint8_t* p, Py_ssize_t size) except -1
-    cdef int _respond(self, Answer answer, bytes payload, int64_t end_pos) except -1
+    cdef int _respond(self, Answer answer, Reply reply) except -1
     cdef int _park(self, ParkedFetch parked, int result) except -1
     cdef int _end_round(self) except -1
     cdef int _check(self) except -1

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Protocol, Self
 
+from _core.paths.answer import Reply
 from _core.paths.fetch import FetchPath
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.produce import ProducePath
@@ -28,7 +29,7 @@ QUEUED_MAX_BYTES: int
 class ResponseSlot:
     session: Session | None
     answered: bool
-    def complete(self, payload: bytes, end_pos: int) -> None: ...
+    def complete(self, reply: Reply) -> None: ...
 
 class Session:
     produce: ProducePath
@@ -42,12 +43,13 @@ class Session:
     new_parked: list[ParkedFetch]
     requests: int
     silent_pos: int
+    late_count: int
     trace: _Trace | None
     def __new__(
         cls,
         produce: ProducePath,
         fetch: FetchPath,
-        control_plane: Callable[[bytes], tuple[bytes, int] | ResponseSlot | str],
+        control_plane: Callable[[bytes], Reply | ResponseSlot | str],
         *,
         request_size_max: int,
     ) -> Self: ...

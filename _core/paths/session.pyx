@@ -29,7 +29,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
-from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, time_out
+from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, Reply, TimedOut, time_out
 from _core.bytes.batch cimport Slice
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.bytes.buffer cimport Buf, fence, fit, release, shrink, unfence
@@ -87,22 +87,16 @@ cdef class ResponseSlot:
         answered: whether `complete` was called.
     """
 
-    def complete(self, bytes payload not None, int64_t end_pos):
-        """Set the response. Nothing is sent if the connection is closed.
-
-        Args:
-            payload: the response without its size prefix.
-            end_pos: log position that must be durable before the response is sent.
-        """
+    def complete(self, Reply reply not None):
+        """Set the response. Nothing is sent if the connection is closed."""
         assert not self.answered
         self.answered = True
         if self.session is None:
-            self.payload = payload
-            self.end_pos = end_pos
+            self.reply = reply
             return
         self.answer.parked = False
         self.session.parked_count -= 1
-        self.session._respond(self.answer, payload, end_pos)
+        self.session._respond(self.answer, reply)
 
 
 cdef class Session:
@@ -119,6 +113,7 @@ cdef class Session:
         requests: number of requests processed.
         silent_pos: end of the frames in the log that no response waits for, because they were sent
             with acks=0 or timed out.
+        late_count: responses of the control plane that timed out.
         trace: None, or an object called before and after each request and for each response that
             leaves: `begin()`, `end((key, version, correlation id, client id or None), bytes,
             TRACE_...)`, `leave(count)`. Set it before the first `received`.
@@ -130,9 +125,8 @@ cdef class Session:
 
         Args:
             produce, fetch: the shared hot paths.
-            control_plane: function of a request's bytes that returns (response without size prefix,
-                log position that must be durable first), a ResponseSlot if the response comes
-                later, or a text with the reason to close the connection.
+            control_plane: function of a request's bytes that returns a Reply, a ResponseSlot if the
+                response comes later, or a text with the reason to close the connection.
             request_size_max: largest request, bytes.
         """
         self.produce = produce
@@ -456,20 +450,19 @@ cdef class Session:
         answer = Answer()
         self.answers.append(answer)
         if not isinstance(outcome, ResponseSlot):
-            payload, end_pos = outcome
-            return self._respond(answer, payload, end_pos)
+            return self._respond(answer, outcome)
         parked = <ResponseSlot>outcome
         if parked.answered:
-            return self._respond(answer, parked.payload, parked.end_pos)
+            return self._respond(answer, parked.reply)
         parked.session = self
         parked.answer = answer
         answer.parked = True
         self.parked_count += 1
         return 0
 
-    cdef int _respond(self, Answer answer, bytes payload, int64_t end_pos) except -1:
-        answer.end_pos = end_pos
-        return self._fill(answer, [len(payload).to_bytes(4, "big") + payload])
+    cdef int _respond(self, Answer answer, Reply reply) except -1:
+        answer.set_reply(reply)
+        return self._fill(answer, answer.pieces)
 
     # Output
 
@@ -541,7 +534,7 @@ cdef class Session:
         return 0
 
     def time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
-        """Answer REQUEST_TIMED_OUT to the Produce batches that have waited too long for the disk.
+        """Answer what has waited too long for the disk: Produce batches with REQUEST_TIMED_OUT.
 
         The waiting time of a response counts from the first call that finds it waiting.
 
@@ -551,11 +544,15 @@ cdef class Session:
             durable_pos: log position up to which acknowledgements are allowed.
 
         Returns:
-            The number of batches timed out; `output` has their responses.
+            The number of batches and other responses timed out; `output` has the responses.
         """
-        given_up = time_out(self.answers, now_ms, wait_max_ms, durable_pos, &self.silent_pos)
-        self.produce.count_refused(REQUEST_TIMED_OUT, given_up)
-        return given_up
+        cdef TimedOut found = time_out(self.answers, now_ms, wait_max_ms, durable_pos)
+        # The records are in the log: their client must still wait for the disk to send more.
+        self.silent_pos = max(self.silent_pos, found.end_pos)
+        self.queued_bytes += found.grown_bytes
+        self.late_count += found.late
+        self.produce.count_refused(REQUEST_TIMED_OUT, found.batches)
+        return found.batches + found.late
 
     @property
     def is_waiting(self):

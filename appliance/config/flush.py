@@ -43,5 +43,6 @@ class FlushSettings:
         5_000,
         "flush.timeout_ms",
         (100, 10 * MS_PER_MINUTE),
-        "A Produce that waits longer for the disk is answered REQUEST_TIMED_OUT; RocketMQ's 5 s.",
+        "A request that waits longer for the disk is answered with an error after which clients "
+        "try again: Produce with REQUEST_TIMED_OUT; RocketMQ's 5 s.",
     )

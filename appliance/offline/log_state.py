@@ -58,6 +58,7 @@ class LogState(State):
                 _refuse_to_append,
                 _refuse_to_append,
                 _refuse_to_append,
+                _refuse_to_append,
                 begin=_refuse_to_append,
                 end=_refuse_to_append,
             ),

@@ -129,6 +129,7 @@ class MessageStore:
         self._unsaved: Iterator[Partition] = iter(())
         self._with_producers: Iterator[Partition] = iter(())
         self.damage: list[Damage] = []
+        self.producer_ids_pos = 0
         self.stop_error: StorageError | CorruptionError | None = None
         self.state = self._new_state()
         self._queues = ConsumeQueues(fs, self._paths, self.state.projections.blocks)
@@ -138,6 +139,7 @@ class MessageStore:
             self._append_frame,
             self._append_topic,
             lambda: self.log.pointers.wrote,
+            lambda: self.log.pointers.flushed,
             self._check_room,
             begin=self.log.begin_change,
             end=self.log.end_change,
@@ -510,6 +512,7 @@ class MessageStore:
             self._append_control(KIND_PRODUCER, control_frames.encode_producer(limit))
             state.producer_id_limit = limit
             self.log.end_change()
+            self.producer_ids_pos = self.log.pointers.wrote
         state.next_producer_id += 1
         return state.next_producer_id - 1
 

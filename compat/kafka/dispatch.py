@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from _core.paths.answer import Reply
 from appliance.errors import RemoteProtocolError
 from compat.kafka import apis
 from compat.kafka.apis import api_18_api_versions
@@ -45,6 +46,8 @@ def discover() -> Registry:
     return Registry((*found.values(), api_18_api_versions.make_api(found.values())))
 
 
+_LONG_MS: Final = 1 << 31
+
 REGISTRY: Final = discover()
 """Every API of this broker."""
 
@@ -78,20 +81,19 @@ def prepare() -> Iterator[None]:
         yield
 
 
-def answer(node: Node, frame: Buffer) -> bytes | DeferredResponse[Any]:
+def answer(node: Node, frame: Buffer) -> Reply | DeferredResponse[Any]:
     """Answer one request of the control plane.
 
     Requests that change something (CreateTopics, DeleteTopics, Metadata that creates a topic,
     InitProducerId) have changed it when this returns. The caller must hold the response back until
-    the log is flushed up to its end at that moment.
+    the log is durable up to the position that the response names.
 
     Args:
         node: the broker, its advertised address, and the client.
         frame: the request without the int32 size in front of it.
 
     Returns:
-        The response without the int32 size in front of it. Every control-plane request has one. A
-        deferred response completes with the encoded bytes.
+        The response. Every control-plane request has one. A deferred response completes with it.
 
     Raises:
         RemoteProtocolError: the request is malformed, or its API or version is not served; the
@@ -102,9 +104,8 @@ def answer(node: Node, frame: Buffer) -> bytes | DeferredResponse[Any]:
     api = REGISTRY.find(key, version)
     if api is None and key == API_VERSIONS_KEY:
         # A client that does not know the broker's versions yet may send any version of this one.
-        return response_header(
-            key, correlation_id, is_flexible=False
-        ) + api_18_api_versions.encode_unsupported(REGISTRY.apis)
+        head = response_header(key, correlation_id, is_flexible=False)
+        return Reply(head + api_18_api_versions.encode_unsupported(REGISTRY.apis))
     header, body_pos = read_header(frame)
     assert api is not None  # read_header refuses what is not served
     return _answer_body(node, api, header, memoryview(frame)[body_pos:])
@@ -134,7 +135,7 @@ def read_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 def _answer_body(
     node: Node, api: Api, header: RequestHeader, body: Buffer
-) -> bytes | DeferredResponse[Any]:
+) -> Reply | DeferredResponse[Any]:
     version = header.api_version
     if api.handler is None:
         raise RemoteProtocolError(f"{api.name} is not a control-plane request")
@@ -142,9 +143,31 @@ def _answer_body(
     node = replace(node, client=replace(node.client, client_id=header.client_id or ""))
     response = api.handler(node, version, request)
     if isinstance(response, DeferredResponse):
-        response.encode_with(partial(_encode, api, header))
+        response.encode_with(partial(_reply, node, api, header, request))
         return response
-    return _encode(api, header, response)
+    return _reply(node, api, header, request, response)
+
+
+def _reply(
+    node: Node, api: Api, header: RequestHeader, request: Fields, response: Fields | bytes
+) -> Reply:
+    payload = _encode(api, header, response)
+    end_pos = 0 if api.needs is None else api.needs.find(node, request)
+    if api.needs is None or not end_pos or isinstance(response, bytes):
+        return Reply(payload, end_pos)
+    make_late = partial(api.needs.late, node, header.api_version, request, response)
+    return Reply(
+        payload,
+        end_pos,
+        wait_ms=_wait_ms(request),
+        late=lambda: _encode(api, header, make_late()),
+    )
+
+
+def _wait_ms(request: Fields) -> int:
+    """Return how long the client waits for what it asks; without a time-out as long as we do."""
+    timeout_ms: int = request.get("timeout", 0)
+    return timeout_ms if timeout_ms > 0 else _LONG_MS
 
 
 def _encode(api: Api, header: RequestHeader, response: Fields | bytes) -> bytes:

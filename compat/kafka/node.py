@@ -50,6 +50,10 @@ class ControlBroker(Protocol):
     def space(self) -> tuple[int, int]:
         """Return total and free bytes of the data's file system. Raises StorageError."""
 
+    @property
+    def producer_ids_pos(self) -> int:
+        """The end of the frame in the log that reserves the producer ids given out last."""
+
     def allocate_producer_id(self) -> int: ...
 
 

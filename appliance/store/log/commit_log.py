@@ -75,7 +75,6 @@ class CommitLog:
         is_full: the disk had no room for the next segment when one was last needed.
         may_have_room: False while a full disk is known to have no room for a segment.
         pointers, tail: valid once the end of the log is known.
-        control_pos: where the log ended after the last change of control state.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class CommitLog:
         self.recycled_count = 0
         self.is_full = False
         self.may_have_room = True
-        self.control_pos = 0
         self.head: Callable[[], bytes] = bytes
         self.view = LogView(size_max=cache_size_bytes)
         self.pointers = Pointers(0, sync_flush=is_sync_flush)
@@ -396,7 +394,6 @@ class CommitLog:
     def end_change(self) -> None:
         """Note that the appended frame or the begun change is applied to memory."""
         self.tail.end_change()
-        self.control_pos = self.pointers.wrote
 
     def check_applied(self) -> None:
         """Check that every appended frame is applied to memory; before each append and write.

@@ -13,6 +13,7 @@ from typing import Any, Final
 from _core.bytes.layout import FRAME_ALIGNMENT, FRAME_HEADER_SIZE, KIND_GROUP, KIND_OFFSET
 from _core.log.tail import ROOM_CONTROL
 from appliance.errors import OffsetsTooLargeError, TooLargeError
+from appliance.store.state.change_positions import ChangePositions
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
     OFFSET_COMMITTED,
@@ -54,6 +55,7 @@ class GroupStore:
     Attributes:
         offsets_size: total size of all committed offsets in bytes; see `offset_size`.
         generation_floor: the generations of an unknown group start above this.
+        changes: where the log ended after the last change of a group or its offsets.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class GroupStore:
         self._offsets_size_max = offsets_size_max
         self.offsets_size = 0
         self.generation_floor = 0
+        self.changes = ChangePositions(log.flushed_pos)
         self._gathered: list[bytes] = []
         self._gathered_size = 0
         self._groups: dict[str, GroupFrame] = {}
@@ -142,6 +145,16 @@ class GroupStore:
         self._check_room(min(total, self._payload_size_max))
         if self._gathered_size + size > self._gathered_size_max:
             self.append_gathered()  # so that the new entries share a frame if they fit
+        try:
+            self._gather(entries, encoded)
+        finally:
+            # The frame of this turn's offsets may not be appended yet: one byte more than the log
+            # has. No answer leaves before the whole turn is written, and then the log is past it.
+            pos = self._log.end_pos() + bool(self._gathered)
+            for group in dict.fromkeys(entry.group for entry in entries):
+                self.changes.note(group, pos)
+
+    def _gather(self, entries: Sequence[OffsetEntry], encoded: Sequence[bytes]) -> None:
         for entry, data in zip(entries, encoded, strict=True):
             if self._gathered_size + len(data) > self._gathered_size_max:
                 self.append_gathered()
@@ -196,6 +209,7 @@ class GroupStore:
         if frame.op == GROUP_DELETED or frame.state == STATE_EMPTY:
             self._occupied.discard(frame.group)
         self._log.end()
+        self.changes.note(frame.group, self._log.end_pos())
 
     def _state_pos(self, frame: GroupFrame) -> int:
         """Where the log ended when the group entered the state that is saved now."""

@@ -14,6 +14,7 @@ from uuid import UUID
 from _core.log.tail import ROOM_CONTROL, ROOM_RECORDS
 from _core.queue.partition import Topic
 from _core.state.projections import Projections
+from appliance.store.state.change_positions import ChangePositions
 from appliance.store.state.control_frames import (
     TOPIC_DECLARED,
     TOPIC_DELETED,
@@ -32,6 +33,7 @@ class TopicStore:
     Attributes:
         partition_total: number of partitions of all topics.
         next_topic_id: greater than the id of every topic that ever existed.
+        changes: where the log ended after the last change of a topic.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class TopicStore:
         self._configure = configure
         self._removed = removed
         self.next_topic_id = 1
+        self.changes = ChangePositions(log.flushed_pos)
         self.partition_total = 0
 
     @property
@@ -92,6 +95,7 @@ class TopicStore:
         self._log.append_topic(encode_topic(frame), topic.topic_id)
         self._apply(topic.topic_id, frame)
         self._log.end()
+        self.changes.note(topic.name, self._log.end_pos())
 
     def add_partitions(self, topic: Topic, partition_count: int) -> None:
         """Add empty partitions to a topic, so that it has `partition_count`.
@@ -142,6 +146,7 @@ class TopicStore:
         self._apply(topic_id, frame)
         self._projections.topics_by_id[topic_id].declared_in = segment_end
         self._log.end()
+        self.changes.note(frame.name, self._log.end_pos())
 
     # Checkpoints
 

@@ -37,6 +37,7 @@ from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import TOPICS_READ
 from compat.kafka.protocol.registry import Fields, handles
 
 _LATEST: Final = -1
@@ -64,7 +65,7 @@ _NOTHING: Final[Fields] = {
 }
 
 
-@handles(key=2, name="ListOffsets", versions=(1, 9), flexible_from=6)
+@handles(key=2, name="ListOffsets", versions=(1, 9), flexible_from=6, needs=TOPICS_READ)
 def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
     """Return one offset for each requested partition."""
     asked = [

@@ -14,8 +14,9 @@ Behaviour:
 
 Deviations:
 - A new topic has a leader at once. LEADER_NOT_AVAILABLE is for topics that are not created yet,
-  because the client's address has created many: 100 at once, 5 a second (clients ask again). A
-  quarter of the topics and partitions that the broker allows is left for CreateTopics.
+  because the client's address has created many: 100 at once, 5 a second (clients ask again); and
+  for topics whose last change is not durable after `flush.timeout_ms`. A quarter of the
+  topics and partitions that the broker allows is left for CreateTopics.
 - Authorized operations (v8+) are always "unknown".
 
 Versions: 1 controller id, rack, is_internal; 2 cluster id; 3 throttle time; 4 the request says
@@ -41,20 +42,60 @@ from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_n
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.registry import Fields, Needs, handles
 
 _KEY: Final = 3
 _FIRST_VERSION_WITH_EMPTY_AS_NONE: Final = 1
 _FIRST_VERSION_BY_ID: Final = 12
 
 
-@handles(key=_KEY, name="Metadata", versions=(0, 12), flexible_from=9)
+def _find_pos(node: Node, request: Fields) -> int:
+    topics = node.broker.topics
+    if not len(topics.changes):
+        return 0
+    pos = 0
+    for item in request["topics"] or ():
+        name = item["name"]
+        if name is None and item.get("topic_id") is not None:
+            found = topics.find_by_uuid(item["topic_id"])
+            name = None if found is None else found.name
+        pos = max(pos, topics.changes.last if name is None else topics.changes.of(name))
+    # Without names, all topics are listed, or none.
+    return pos if request["topics"] else topics.changes.last
+
+
+def _answer_late(node: Node, version: int, request: Fields, response: Fields) -> Fields:
+    """Describe the topics; those whose last change is not durable get LEADER_NOT_AVAILABLE."""
+    topics = node.broker.topics
+    wanted = _read_all_wanted(request, version)
+    if wanted is None:
+        wanted = [topic.name for topic in topics.all()]
+    answers: list[Fields | bytes] = []
+    for each in wanted:
+        if isinstance(each, UUID):
+            found = topics.find_by_uuid(each)
+            name = None if found is None else found.name
+        else:
+            name = each
+        if name is not None and not topics.changes.is_flushed(name):
+            answers.append(_refuse(ErrorCode.leader_not_available, name, None))
+        elif isinstance(each, UUID):
+            answers.append(_answer_by_id(node, version, each))
+        else:
+            answers.append(_answer_by_name(node, version, each, may_create=False))
+    return _respond(node, answers)
+
+
+_NEEDS: Final = Needs(_find_pos, _answer_late)
+
+
+@handles(key=_KEY, name="Metadata", versions=(0, 12), flexible_from=9, needs=_NEEDS)
 def metadata(node: Node, version: int, request: Fields) -> Fields:
     """Return the brokers, topics and partitions; create missing topics if allowed."""
     broker = node.broker
-    asked = request["topics"]
+    wanted = _read_all_wanted(request, version)
     topics: list[Fields | bytes]
-    if asked is None or (not asked and version < _FIRST_VERSION_WITH_EMPTY_AS_NONE):
+    if wanted is None:
         topics = [_describe(node, version, topic) for topic in broker.topics.all()]
         topics.append(_describe_internal(node, version))
     else:
@@ -62,17 +103,30 @@ def metadata(node: Node, version: int, request: Fields) -> Fields:
             "allow_auto_topic_creation", True
         )
         topics = [
-            _answer_by_id(node, version, wanted)
-            if isinstance(wanted, UUID)
-            else _answer_by_name(node, version, wanted, may_create)
-            for wanted in dict.fromkeys(_read_wanted(item, version) for item in asked)
+            _answer_by_id(node, version, each)
+            if isinstance(each, UUID)
+            else _answer_by_name(node, version, each, may_create)
+            for each in wanted
         ]
+    return _respond(node, topics)
+
+
+def _respond(node: Node, topics: list[Fields | bytes]) -> Fields:
+    broker = node.broker
     return {
         "brokers": [{"node_id": broker.node_id, "host": node.host, "port": node.port}],
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
         "topics": topics,
     }
+
+
+def _read_all_wanted(request: Fields, version: int) -> list[str | UUID] | None:
+    """Return the names and ids of the requested topics, each once; None for all topics."""
+    asked = request["topics"]
+    if asked is None or (not asked and version < _FIRST_VERSION_WITH_EMPTY_AS_NONE):
+        return None
+    return list(dict.fromkeys(_read_wanted(item, version) for item in asked))
 
 
 def _read_wanted(item: Fields, version: int) -> str | UUID:

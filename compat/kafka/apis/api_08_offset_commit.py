@@ -35,6 +35,7 @@ from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.groups.offset_rules import commit_code_of
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import GROUP_CHANGED
 from compat.kafka.protocol.registry import Fields, handles
 
 _NO_RETENTION: Final = -1
@@ -42,7 +43,7 @@ _NO_EPOCH: Final = -1
 _LAST_MS: Final = (1 << 63) - 1
 
 
-@handles(key=8, name="OffsetCommit", versions=(2, 9), flexible_from=8)
+@handles(key=8, name="OffsetCommit", versions=(2, 9), flexible_from=8, needs=GROUP_CHANGED)
 def offset_commit(node: Node, version: int, request: Fields) -> Fields:
     """Commit offsets of one group."""
     topics, found = [], []

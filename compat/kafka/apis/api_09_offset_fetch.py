@@ -24,7 +24,8 @@ from typing import Final
 from appliance.store.state.group_frames import OffsetEntry
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import of_groups, with_code
+from compat.kafka.protocol.registry import Fields, Needs, handles
 
 _FIRST_VERSION_WITH_MANY_GROUPS: Final = 8
 
@@ -33,7 +34,17 @@ _Wanted = dict[str, dict[int, OffsetEntry | None]]
 """Committed offsets by topic name and partition."""
 
 
-@handles(key=9, name="OffsetFetch", versions=(1, 9), flexible_from=6)
+def _named(request: Fields) -> list[str]:
+    groups = request.get("groups")
+    if not groups:
+        return [request["group_id"]]
+    return [group["group_id"] for group in groups]
+
+
+_NEEDS: Final = Needs(of_groups(_named), with_code(ErrorCode.coordinator_load_in_progress))
+
+
+@handles(key=9, name="OffsetFetch", versions=(1, 9), flexible_from=6, needs=_NEEDS)
 def offset_fetch(node: Node, version: int, request: Fields) -> Fields:
     """Return the committed offsets of groups."""
     if version < _FIRST_VERSION_WITH_MANY_GROUPS:

@@ -26,7 +26,7 @@ _GROUP: Final = 0
 _TRANSACTION: Final = 1
 
 
-@handles(key=10, name="FindCoordinator", versions=(0, 6), flexible_from=3)
+@handles(key=10, name="FindCoordinator", versions=(0, 6), flexible_from=3, needs=None)
 def find_coordinator(node: Node, version: int, request: Fields) -> Fields:
     """Return this broker as the coordinator of groups."""
     found = _answer(node, request.get("key_type", _GROUP))

@@ -34,6 +34,7 @@ from typing import Final
 from compat.kafka.groups.member import JoinAnswer, JoinRequest
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.needs import GROUP_CHANGED
 from compat.kafka.protocol.registry import Fields, handles
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
@@ -42,7 +43,7 @@ _FIRST_VERSION_WITH_NO_PROTOCOL: Final = 7
 _FIRST_VERSION_WITH_SKIPPING: Final = 9
 
 
-@handles(key=11, name="JoinGroup", versions=(0, 9), flexible_from=6)
+@handles(key=11, name="JoinGroup", versions=(0, 9), flexible_from=6, needs=GROUP_CHANGED)
 def join_group(node: Node, version: int, request: Fields) -> DeferredResponse[JoinAnswer]:
     """Add a client to a group; the response is deferred until all members have joined."""
     deferred = DeferredResponse(partial(_response, version))

@@ -12,7 +12,7 @@ from compat.kafka.node import Node
 from compat.kafka.protocol.registry import Fields, handles
 
 
-@handles(key=12, name="Heartbeat", versions=(0, 4), flexible_from=4)
+@handles(key=12, name="Heartbeat", versions=(0, 4), flexible_from=4, needs=None)
 def heartbeat(node: Node, version: int, request: Fields) -> Fields:
     """Restart the session of a member."""
     error = node.groups.heartbeat(

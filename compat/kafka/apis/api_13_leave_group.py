@@ -13,12 +13,13 @@ from typing import Final
 
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import GROUP_CHANGED
 from compat.kafka.protocol.registry import Fields, handles
 
 _FIRST_VERSION_WITH_MANY: Final = 3
 
 
-@handles(key=13, name="LeaveGroup", versions=(0, 5), flexible_from=4)
+@handles(key=13, name="LeaveGroup", versions=(0, 5), flexible_from=4, needs=GROUP_CHANGED)
 def leave_group(node: Node, version: int, request: Fields) -> Fields:
     """Remove members from a group."""
     group_id: str = request["group_id"]

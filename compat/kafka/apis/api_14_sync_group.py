@@ -19,10 +19,11 @@ Layer 4; does no I/O.
 from compat.kafka.groups.member import SyncAnswer, SyncRequest
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.needs import GROUP_CHANGED
 from compat.kafka.protocol.registry import Fields, handles
 
 
-@handles(key=14, name="SyncGroup", versions=(0, 5), flexible_from=4)
+@handles(key=14, name="SyncGroup", versions=(0, 5), flexible_from=4, needs=GROUP_CHANGED)
 def sync_group(node: Node, version: int, request: Fields) -> DeferredResponse[SyncAnswer]:
     """Return a member's assignment; the response is deferred until the leader has sent it."""
     deferred = DeferredResponse(_response)

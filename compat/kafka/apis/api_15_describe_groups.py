@@ -20,12 +20,16 @@ from compat.kafka.groups.group import Group, GroupState
 from compat.kafka.groups.member import Member
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import of_groups, with_code
+from compat.kafka.protocol.registry import Fields, Needs, handles
 
 _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
+_NEEDS: Final = Needs(
+    of_groups(lambda request: request["groups"]), with_code(ErrorCode.coordinator_load_in_progress)
+)
 
 
-@handles(key=15, name="DescribeGroups", versions=(0, 6), flexible_from=5)
+@handles(key=15, name="DescribeGroups", versions=(0, 6), flexible_from=5, needs=_NEEDS)
 def describe_groups(node: Node, version: int, request: Fields) -> Fields:
     """Return the state and the members of groups."""
     # Each group once, so that a small request cannot cause a response of any size.

@@ -12,12 +12,17 @@ from typing import Final
 
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import with_code
+from compat.kafka.protocol.registry import Fields, Needs, handles
 
 _TYPE: Final = "classic"
+_NEEDS: Final = Needs(
+    lambda node, request: node.broker.groups.changes.last,
+    with_code(ErrorCode.coordinator_load_in_progress),
+)
 
 
-@handles(key=16, name="ListGroups", versions=(0, 5), flexible_from=3)
+@handles(key=16, name="ListGroups", versions=(0, 5), flexible_from=3, needs=_NEEDS)
 def list_groups(node: Node, version: int, request: Fields) -> Fields:
     """Return the groups that match the filters."""
     states = {state.lower() for state in request.get("states_filter", ())}

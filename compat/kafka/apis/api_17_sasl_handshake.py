@@ -26,7 +26,7 @@ _NEVER_FLEXIBLE: Final = 2
 """Both versions have the old encoding."""
 
 
-@handles(key=17, name="SaslHandshake", versions=(0, 1), flexible_from=_NEVER_FLEXIBLE)
+@handles(key=17, name="SaslHandshake", versions=(0, 1), flexible_from=_NEVER_FLEXIBLE, needs=None)
 def sasl_handshake(node: Node, version: int, request: Fields) -> Fields:
     """Refuse the mechanism."""
     return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ()}

@@ -34,7 +34,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.
 def make_api(others: Iterable[Api]) -> Api:
     """Return the row of ApiVersions, whose response lists itself and all other APIs."""
 
-    @handles(key=API_VERSIONS_KEY, name="ApiVersions", versions=(0, 4), flexible_from=3)
+    @handles(key=API_VERSIONS_KEY, name="ApiVersions", versions=(0, 4), flexible_from=3, needs=None)
     def api_versions(node: Node, version: int, request: Fields) -> Fields | bytes:
         software = (
             request.get("client_software_name", "unknown"),

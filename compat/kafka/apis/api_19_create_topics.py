@@ -35,12 +35,13 @@ from compat.kafka.configs.topic_settings import check_topic_settings, list_topic
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode
 from compat.kafka.protocol.named_items import answer_each
+from compat.kafka.protocol.needs import TOPICS_CHANGED
 from compat.kafka.protocol.registry import Fields, handles
 
 _DEFAULT: Final = -1
 
 
-@handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5)
+@handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5, needs=TOPICS_CHANGED)
 def create_topics(node: Node, version: int, request: Fields) -> Fields:
     """Create topics, each independently."""
     create = partial(_create_topic, node, is_only_checked=request["validate_only"])

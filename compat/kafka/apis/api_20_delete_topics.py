@@ -30,12 +30,21 @@ from compat.kafka.configs.internal_topic import (
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import of_topics, with_code
+from compat.kafka.protocol.registry import Fields, Needs, handles
 
 _FIRST_VERSION_BY_ID: Final = 6
 
 
-@handles(key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4)
+def _named(request: Fields) -> list[str | None]:
+    # The name of a deleted topic cannot be found by its id.
+    return request.get("topic_names") or [item["name"] for item in request.get("topics") or ()]
+
+
+_NEEDS: Final = Needs(of_topics(_named), with_code(ErrorCode.request_timed_out))
+
+
+@handles(key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4, needs=_NEEDS)
 def delete_topics(node: Node, version: int, request: Fields) -> Fields:
     """Delete topics, each independently."""
     if version >= _FIRST_VERSION_BY_ID:

@@ -24,13 +24,14 @@ from appliance.errors import RequestError, UnknownTopicError
 from compat.kafka.configs.internal_topic import check_changeable
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
+from compat.kafka.protocol.needs import TOPICS_CHANGED
 from compat.kafka.protocol.registry import Fields, handles
 
 _HIGH_WATERMARK: Final = -1
 _NO_WATERMARK: Final = -1
 
 
-@handles(key=21, name="DeleteRecords", versions=(0, 2), flexible_from=2)
+@handles(key=21, name="DeleteRecords", versions=(0, 2), flexible_from=2, needs=TOPICS_CHANGED)
 def delete_records(node: Node, version: int, request: Fields) -> Fields:
     """Delete records, in each partition independently."""
     # Each topic is changed only once per request, because each change is written to the log.

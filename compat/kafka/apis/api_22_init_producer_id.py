@@ -15,13 +15,22 @@ return TRANSACTION_ABORTABLE.
 Layer 4; does no I/O.
 """
 
+from typing import Final
+
 from appliance.errors import RequestError
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import with_code
+from compat.kafka.protocol.registry import Fields, Needs, handles
+
+# The code after which librdkafka and the Java client ask again.
+_NEEDS: Final = Needs(
+    lambda node, request: node.broker.producer_ids_pos,
+    with_code(ErrorCode.coordinator_load_in_progress),
+)
 
 
-@handles(key=22, name="InitProducerId", versions=(0, 5), flexible_from=2)
+@handles(key=22, name="InitProducerId", versions=(0, 5), flexible_from=2, needs=_NEEDS)
 def init_producer_id(node: Node, version: int, request: Fields) -> Fields:
     """Return a producer id that was never used before."""
     if request["transactional_id"] is not None:

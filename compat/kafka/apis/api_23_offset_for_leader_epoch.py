@@ -35,7 +35,7 @@ from compat.kafka.protocol.registry import Fields, handles
 _NO_EPOCH: Final = -1
 
 
-@handles(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4)
+@handles(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4, needs=None)
 def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
     """Return the end of an epoch in each requested partition."""
     asked = [

@@ -31,13 +31,14 @@ from compat.kafka.configs.topic_settings import list_topic_settings
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.named_items import answer_each
+from compat.kafka.protocol.needs import RESOURCES
 from compat.kafka.protocol.registry import Fields, handles
 
 _KEY: Final = 32
 _NO_CONFIGS: Final = {"configs": ()}
 
 
-@handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4)
+@handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4, needs=RESOURCES)
 def describe_configs(node: Node, version: int, request: Fields) -> Fields:
     """Describe resources, each independently."""
     describer = _Describer(node, version, request)

@@ -20,10 +20,11 @@ from compat.kafka.configs.changes import change_configs
 from compat.kafka.configs.entries import shown
 from compat.kafka.configs.topic_settings import check_topic_settings
 from compat.kafka.node import Node
+from compat.kafka.protocol.needs import RESOURCES
 from compat.kafka.protocol.registry import Fields, handles
 
 
-@handles(key=33, name="AlterConfigs", versions=(0, 2), flexible_from=2)
+@handles(key=33, name="AlterConfigs", versions=(0, 2), flexible_from=2, needs=RESOURCES)
 def alter_configs(node: Node, version: int, request: Fields) -> Fields:
     """Replace the settings of topics, each independently."""
 

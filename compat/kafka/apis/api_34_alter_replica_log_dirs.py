@@ -17,7 +17,7 @@ from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
 
-@handles(key=34, name="AlterReplicaLogDirs", versions=(1, 2), flexible_from=2)
+@handles(key=34, name="AlterReplicaLogDirs", versions=(1, 2), flexible_from=2, needs=None)
 def alter_replica_log_dirs(node: Node, version: int, request: Fields) -> Fields:
     """Answer where partitions cannot be moved to."""
     answers: dict[str, dict[int, int]] = {}

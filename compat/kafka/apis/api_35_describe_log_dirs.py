@@ -33,7 +33,9 @@ because there may be a hundred thousand."""
 _NO_TAGS: Final = b"\x00"
 
 
-@handles(key=_KEY, name="DescribeLogDirs", versions=(1, 4), flexible_from=_FLEXIBLE_FROM)
+@handles(
+    key=_KEY, name="DescribeLogDirs", versions=(1, 4), flexible_from=_FLEXIBLE_FROM, needs=None
+)
 def describe_log_dirs(node: Node, version: int, request: Fields) -> Fields:
     """Return the sizes of the partitions in the data directory."""
     result = {"error_code": ErrorCode.none, "log_dir": str(node.broker.config.data_dir)}

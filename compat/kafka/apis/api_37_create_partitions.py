@@ -23,10 +23,11 @@ from compat.kafka.configs.resources import find_topic
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode
 from compat.kafka.protocol.named_items import answer_each
+from compat.kafka.protocol.needs import TOPICS_CHANGED
 from compat.kafka.protocol.registry import Fields, handles
 
 
-@handles(key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2)
+@handles(key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2, needs=TOPICS_CHANGED)
 def create_partitions(node: Node, version: int, request: Fields) -> Fields:
     """Add partitions to topics, each independently."""
     add = partial(_add_partitions, node, is_only_checked=request["validate_only"])

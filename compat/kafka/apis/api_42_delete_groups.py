@@ -8,11 +8,20 @@ Versions: 1 as 0; 2 flexible.
 Layer 4; does no I/O.
 """
 
+from typing import Final
+
 from compat.kafka.node import Node
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import of_groups, with_code
+from compat.kafka.protocol.registry import Fields, Needs, handles
+
+_NEEDS: Final = Needs(
+    of_groups(lambda request: request["groups_names"]),
+    with_code(ErrorCode.coordinator_not_available),
+)
 
 
-@handles(key=42, name="DeleteGroups", versions=(0, 2), flexible_from=2)
+@handles(key=42, name="DeleteGroups", versions=(0, 2), flexible_from=2, needs=_NEEDS)
 def delete_groups(node: Node, version: int, request: Fields) -> Fields:
     """Delete groups that have no members."""
     return {

@@ -24,7 +24,7 @@ _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 
 
-@handles(key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2)
+@handles(key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2, needs=None)
 def elect_leaders(node: Node, version: int, request: Fields) -> Fields:
     """Answer that no partition needs another leader."""
     election: int = request.get("election_type", _PREFERRED)

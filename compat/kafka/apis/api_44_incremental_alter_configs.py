@@ -27,6 +27,7 @@ from compat.kafka.configs.changes import change_configs
 from compat.kafka.configs.entries import shown
 from compat.kafka.configs.topic_settings import check_topic_settings, find_topic_setting
 from compat.kafka.node import Node
+from compat.kafka.protocol.needs import RESOURCES
 from compat.kafka.protocol.registry import Fields, handles
 
 
@@ -37,7 +38,7 @@ class _Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-@handles(key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1)
+@handles(key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1, needs=RESOURCES)
 def incremental_alter_configs(node: Node, version: int, request: Fields) -> Fields:
     """Change settings of topics, each independently."""
 

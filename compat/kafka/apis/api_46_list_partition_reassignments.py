@@ -13,7 +13,7 @@ from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
 
 
-@handles(key=46, name="ListPartitionReassignments", versions=(0, 0), flexible_from=0)
+@handles(key=46, name="ListPartitionReassignments", versions=(0, 0), flexible_from=0, needs=None)
 def list_partition_reassignments(node: Node, version: int, request: Fields) -> Fields:
     """Answer that no partition moves."""
     return {"error_code": ErrorCode.none, "error_message": None, "topics": ()}

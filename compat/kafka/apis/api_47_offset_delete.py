@@ -19,10 +19,11 @@ from appliance.store.state.group_frames import OFFSET_DELETED, OffsetEntry
 from compat.kafka.groups.offset_rules import check_delete, commit_code_of
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import GROUP_CHANGED
 from compat.kafka.protocol.registry import Fields, handles
 
 
-@handles(key=47, name="OffsetDelete", versions=(0, 0), flexible_from=1)
+@handles(key=47, name="OffsetDelete", versions=(0, 0), flexible_from=1, needs=GROUP_CHANGED)
 def offset_delete(node: Node, version: int, request: Fields) -> Fields:
     """Delete committed offsets of one group."""
     group: str = request["group_id"]

@@ -23,7 +23,7 @@ _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
 
 
-@handles(key=60, name="DescribeCluster", versions=(0, 2), flexible_from=0)
+@handles(key=60, name="DescribeCluster", versions=(0, 2), flexible_from=0, needs=None)
 def describe_cluster(node: Node, version: int, request: Fields) -> Fields:
     """Return the brokers of the cluster."""
     asked: int = request.get("endpoint_type", _BROKERS)

@@ -26,7 +26,7 @@ from compat.kafka.protocol.registry import Fields, handles
 _NONE: Final = -1
 
 
-@handles(key=61, name="DescribeProducers", versions=(0, 0), flexible_from=0)
+@handles(key=61, name="DescribeProducers", versions=(0, 0), flexible_from=0, needs=None)
 def describe_producers(node: Node, version: int, request: Fields) -> Fields:
     """Return the known producers of each requested partition."""
     by_name: dict[str, dict[int, None]] = {}

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
+from _core.paths.answer import Reply
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.session import QUEUED_MAX_BYTES, ResponseSlot, Session
 from appliance.broker import Broker
@@ -241,7 +242,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.send()
         self._server.end_turn()
 
-    def _answer_control_plane(self, request: bytes) -> tuple[bytes, int] | ResponseSlot | str:
+    def _answer_control_plane(self, request: bytes) -> Reply | ResponseSlot | str:
         """Answer a control-plane request; a text is the reason to close the connection."""
         broker = self._server.broker
         try:
@@ -258,17 +259,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
         broker.metrics.count_request(int.from_bytes(request[:2], "big"))
         if broker.clock.monotonic_ns() - self._turn_began_ns > TURN_NS:
             self.session.yield_turn()
-        if isinstance(answer, bytes):
-            return answer, broker.control_pos
+        if isinstance(answer, Reply):
+            return answer
         parked = ResponseSlot()
         self._deferred = answer
         answer.when_complete(partial(self._complete, parked))
         return parked
 
-    def _complete(self, parked: ResponseSlot, payload: bytes) -> None:
+    def _complete(self, parked: ResponseSlot, reply: Reply) -> None:
         self._deferred = None
         if not self._is_lost:
-            parked.complete(payload, self._server.broker.control_pos)
+            parked.complete(reply)
             # The cause is a request in the current turn, whose changes are not written yet.
             self._server.note_completed(self)
 
@@ -433,8 +434,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         Args:
             now_ms: monotonic ms.
         """
-        wait_max_ms = self._server.broker.config.flush_timeout_ms
-        if self.session.time_out(now_ms, wait_max_ms, self._server.pump.durable_pos):
+        broker, session = self._server.broker, self.session
+        before = session.late_count
+        if session.time_out(now_ms, broker.config.flush_timeout_ms, self._server.pump.durable_pos):
+            broker.metrics.late_answers += session.late_count - before
             self.send()
 
     # Parked fetches

@@ -17,6 +17,25 @@ Fields: TypeAlias = dict[str, Any]
 """A message or a part of it, with the field names of kio's schemas. Times are integers in ms, error
 codes are integers, arrays are lists or tuples, a topic id is a UUID or None."""
 
+Find: TypeAlias = Callable[[Node, Fields], int]
+"""(node, request) -> the log position that its answer needs, once it is handled."""
+
+Late: TypeAlias = Callable[[Node, int, Fields, Fields], Fields]
+"""(node, version, request, response) -> what to send instead of a response that waits too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the answers of an API need.
+
+    Args:
+        find: returns the log position that must be durable.
+        late: makes the answer of a request that waits too long.
+    """
+
+    find: Find
+    late: Late
+
 
 Handler: TypeAlias = Callable[[Node, int, Fields], Fields | bytes | DeferredResponse[Any]]
 """Answers one request: (node, version, request) -> response, its encoded body, or a deferred
@@ -34,6 +53,7 @@ class Api:
         flexible_from: the first version with compact types and tagged fields.
         served_from: the first version that is served; above versions[0] only where clients need a
             wider advertised range.
+        needs: what its answers depend on; None if they leave at once.
         handler: None for the APIs that compiled code answers, from bytes to bytes.
     """
 
@@ -42,6 +62,7 @@ class Api:
     versions: tuple[int, int]
     flexible_from: int
     served_from: int
+    needs: Needs | None = None
     handler: Handler | None = None
 
     def __post_init__(self) -> None:
@@ -58,10 +79,10 @@ class Api:
 
 
 def handles(
-    *, key: int, name: str, versions: tuple[int, int], flexible_from: int
+    *, key: int, name: str, versions: tuple[int, int], flexible_from: int, needs: Needs | None
 ) -> Callable[[Handler], Api]:
     """Turn the decorated handler into the row of its API; the arguments are those of Api."""
-    return partial(Api, key, name, versions, flexible_from, versions[0])
+    return partial(Api, key, name, versions, flexible_from, versions[0], needs)
 
 
 class Registry:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
+from _core.paths.answer import Reply
 from _core.paths.session import ResponseSlot, Session
 from appliance.errors import RemoteProtocolError
 from appliance.store.damage import Damage
@@ -72,7 +73,7 @@ class WireClient:
         self.damage: list[Damage] = []
         self._last_correlation_id = 0
 
-    def _answer_control_plane(self, request: bytes) -> tuple[bytes, int] | ResponseSlot | str:
+    def _answer_control_plane(self, request: bytes) -> Reply | ResponseSlot | str:
         try:
             return self.harness._answer_control_plane(request)
         except RemoteProtocolError as error:

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from _core.bytes.layout import UNIT_SIZE, UNITS_PER_FILE
+from _core.paths.answer import Reply
 from _core.paths.session import ResponseSlot
 from _core.queue.partition import Partition, Topic
 from appliance.broker import Broker
@@ -143,12 +144,12 @@ class BrokerHarness:
     def report(self) -> RecoveryReport:
         return self.broker.report
 
-    def _answer_control_plane(self, request: bytes) -> tuple[bytes, int] | ResponseSlot | str:
+    def _answer_control_plane(self, request: bytes) -> Reply | ResponseSlot | str:
         answer = dispatch.answer(self._node, request)
-        if isinstance(answer, bytes):
-            return answer, self.broker.control_pos
+        if isinstance(answer, Reply):
+            return answer
         parked = ResponseSlot()
-        answer.when_complete(lambda payload: parked.complete(payload, self.broker.control_pos))
+        answer.when_complete(parked.complete)
         return parked
 
     def send(self, request: Any, version: int, response_class: Any) -> int:

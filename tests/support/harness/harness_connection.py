@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+from _core.paths.answer import Reply
 from _core.paths.session import ResponseSlot
 from appliance.broker import Broker
 from tests.support.oracles.kafka_oracle import encode_request
@@ -27,7 +28,7 @@ class Connection:
         self,
         broker: Broker,
         clock: VirtualClock,
-        answer_control_plane: Callable[[bytes], tuple[bytes, int] | ResponseSlot | str],
+        answer_control_plane: Callable[[bytes], Reply | ResponseSlot | str],
     ) -> None:
         self.session = broker.open_session(answer_control_plane)
         self._broker = broker

@@ -13,6 +13,7 @@ from appliance.errors import (
     StorageError,
     TopicExistsError,
 )
+from appliance.store.state.change_positions import ChangePositions
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
     OFFSET_DELETED,
@@ -68,6 +69,7 @@ class MemoryTopics:
     def __init__(self, broker: "MemoryBroker") -> None:
         self._broker = broker
         self._config = broker.config
+        self.changes = ChangePositions(lambda: 0)
         self._topics: dict[str, MemoryTopic] = {}
         self._topic_count_ever = 0
 
@@ -140,6 +142,7 @@ class MemoryGroups:
 
     def __init__(self, broker: "MemoryBroker") -> None:
         self._broker = broker
+        self.changes = ChangePositions(lambda: 0)
         self.groups: dict[str, GroupFrame] = {}
         self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
 
@@ -216,6 +219,7 @@ class MemoryBroker:
 
     cluster_id = "memory-cluster"
     node_id = 1
+    producer_ids_pos = 0
 
     def __init__(self, config: Config | None = None, *, epoch: int = 0) -> None:
         self.config = Config() if config is None else config

@@ -7,6 +7,7 @@ import warnings
 from importlib import import_module
 from typing import Any, Final
 
+from _core.paths.answer import Reply
 from compat.kafka import dispatch
 from compat.kafka.node import Node
 
@@ -89,12 +90,12 @@ def decode_response(response_class: Any, version: int, payload: bytes) -> Any:
 def answer_now(node: Node, frame: bytes) -> bytes:
     """Answer a control-plane request that completes at once."""
     answer = dispatch.answer(node, frame)
-    if isinstance(answer, bytes):
-        return answer
-    payloads: list[bytes] = []
-    answer.when_complete(payloads.append)
-    (payload,) = payloads
-    return payload
+    if isinstance(answer, Reply):
+        return answer.payload
+    replies: list[Reply] = []
+    answer.when_complete(replies.append)
+    (reply,) = replies
+    return reply.payload
 
 
 def ask(node: Node, request: Any, version: int, response_class: Any) -> Any:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from _core.paths.answer import Reply
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.session import ResponseSlot, Session
 from appliance.errors import RemoteProtocolError
@@ -82,17 +83,17 @@ class FuzzConnection:
             answer = dispatch.answer(node, request)
         except RemoteProtocolError as error:
             return error.message
-        if isinstance(answer, bytes):
-            return answer, self._target.broker.control_pos
+        if isinstance(answer, Reply):
+            return answer
         parked = ResponseSlot()
         self._deferred = answer
         answer.when_complete(partial(self._complete, parked))
         return parked
 
-    def _complete(self, parked: ResponseSlot, payload: bytes) -> None:
+    def _complete(self, parked: ResponseSlot, reply: Reply) -> None:
         self._deferred = None
         if not self._is_lost:
-            parked.complete(payload, self._target.broker.control_pos)
+            parked.complete(reply)
 
     # What a client does
 

@@ -14,10 +14,20 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
+from compat.kafka.protocol.error_codes import ErrorCode
+from tests.support.clients.offsets_client import Commit, commit_request
+from tests.support.clients.wire_client import framed
 from tests.support.harness.appliance_process import CONFIG, ApplianceProcess, running_appliance
 from tests.support.harness.broker_harness import Produced
-from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker
+from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker, until
+from tests.support.oracles.kafka_oracle import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    OffsetCommitResponse,
+    decode_response,
+)
 from tests.support.simulator.virtual_clock import VirtualClock
+from tests.support.values.group_requests import heartbeat_request
 from tests.support.values.kafka_records import Producer, Record
 
 REQUEST_TIMED_OUT: Final = 7
@@ -56,6 +66,36 @@ async def test_producers_are_answered_while_the_disk_hangs_and_connections_stay_
         assert await other.produce("t", 1, [Record(b"c")]) == Produced(0, 1, None)
         assert [record.value for record in await other.fetch("t", 0, 0)] == [b"a"]
         assert [record.value for record in await other.fetch("t", 1, 0)] == [b"b", b"c"]
+
+
+async def test_commits_are_answered_while_the_disk_hangs_and_keep_nobody_else_waiting(
+    tmp_path: Path,
+) -> None:
+    clock = VirtualClock()
+    async with LiveBroker(tmp_path, clock=clock, flush_timeout_ms=BOUND_MS) as live:
+        committing, other = await live.connect(), await live.connect()
+        live.disk.hold()
+        committing.send_bytes(framed(commit_request("g", {("t", 0): Commit(7)}), 8, 1))
+        await until(lambda: live.broker.wrote_pos > live.broker.flushed_pos)
+        topic = MetadataRequest.MetadataRequestTopic(name="t")
+        for request, version in (
+            (ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3),
+            (MetadataRequest(topics=[topic], allow_auto_topic_creation=True), 8),
+            (heartbeat_request("g", "m", 1), 3),
+        ):
+            other.send_bytes(framed(request, version, 2))
+            await asyncio.wait_for(other.read_answer(), LIMIT_S)
+        waiting = asyncio.ensure_future(committing.read_answer())
+        while not waiting.done():
+            clock.advance_ms(BOUND_MS // 10)
+            await asyncio.wait([waiting], timeout=0.01)
+        answer = decode_response(OffsetCommitResponse, 8, waiting.result())
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.coordinator_not_available
+        assert live.broker.collect_metrics().late_answers == 1
+        live.disk.let_go()
+        committing.send_bytes(framed(commit_request("g", {("t", 0): Commit(8)}), 8, 3))
+        answer = decode_response(OffsetCommitResponse, 8, await committing.read_answer())
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.none
 
 
 @contextlib.contextmanager

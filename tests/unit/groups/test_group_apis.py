@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from _core.paths.answer import Reply
 from compat.kafka import dispatch
 from compat.kafka.groups.group import Group
 from compat.kafka.node import Node
@@ -27,23 +28,23 @@ class Call:
     def __init__(self, node: Node, request: Any, version: int, response_class: Any) -> None:
         self._response_class = response_class
         self._version = version
-        self._payloads: list[bytes] = []
+        self._replies: list[Reply] = []
         self.deferred: DeferredResponse[Any] | None = None
         answer = dispatch.answer(node, encode_request(request, version))
-        if isinstance(answer, bytes):
-            self._payloads.append(answer)
+        if isinstance(answer, Reply):
+            self._replies.append(answer)
         else:
             self.deferred = answer
-            answer.when_complete(self._payloads.append)
+            answer.when_complete(self._replies.append)
 
     @property
     def is_answered(self) -> bool:
-        return bool(self._payloads)
+        return bool(self._replies)
 
     @property
     def answer(self) -> Any:
-        (payload,) = self._payloads
-        return decode_response(self._response_class, self._version, payload)
+        (reply,) = self._replies
+        return decode_response(self._response_class, self._version, reply.payload)
 
 
 @pytest.fixture

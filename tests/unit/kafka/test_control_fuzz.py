@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from _core.paths.answer import Reply
 from appliance.errors import RemoteProtocolError
 from compat.kafka import dispatch
 from compat.kafka.protocol.registry import Api
@@ -27,19 +28,19 @@ def try_frame(frame: bytes) -> bool:
     broker = MemoryBroker(small_config(topic_count_max=5))
     broker.topics.create("t", 2, {}).partitions[0].append(1, 2, 3)
     node = memory_node(broker)
-    payloads: list[bytes] = []
+    replies: list[Reply] = []
     try:
         answer = dispatch.answer(node, frame)
     except RemoteProtocolError:
         return False
-    if isinstance(answer, bytes):
-        payloads.append(answer)
+    if isinstance(answer, Reply):
+        replies.append(answer)
     else:
-        answer.when_complete(payloads.append)
+        answer.when_complete(replies.append)
         # What still waits is answered when its time is over.
         node.groups.expire(node.now_ms() + LONG_MS)
-    (payload,) = payloads
-    assert payload[:4] == frame[4:8]
+    (reply,) = replies
+    assert reply.payload[:4] == frame[4:8]
     return True
 
 

@@ -1,5 +1,6 @@
 """Answers that come later than their requests were handled: in order, after the flush, once."""
 
+from _core.paths.answer import Reply
 from _core.paths.session import ResponseSlot
 from compat.kafka.protocol.deferred import DeferredResponse
 from tests.support.clients.wire_client import WireClient, framed, split_answers
@@ -23,7 +24,7 @@ class Connection:
     def _answer_control_plane(self, request: bytes) -> ResponseSlot:
         parked = ResponseSlot()
         if request.endswith(b"at once"):
-            parked.complete(request, 0)
+            parked.complete(Reply(request))
         else:
             self.waiting.append(parked)
         return parked
@@ -51,7 +52,7 @@ def test_requests_after_an_answer_that_is_waited_for_are_not_looked_at() -> None
     assert connection.session.paused
     assert connection.harness.broker.collect_metrics().accepted_records == 0
 
-    connection.waiting[0].complete(b"answer", 0)
+    connection.waiting[0].complete(Reply(b"answer"))
     assert connection.waiting[0].answered
     assert connection.take() == [b"answer"]
     connection.client.resume()
@@ -66,7 +67,7 @@ def test_an_answer_leaves_only_when_the_log_is_durable() -> None:
     connection.client.send_bytes(rare(1))
     connection.harness.broker.topics.create("other", 1, {})
     connection.harness.broker.commit()
-    connection.waiting[0].complete(b"answer", connection.harness.broker.wrote_pos)
+    connection.waiting[0].complete(Reply(b"answer", connection.harness.broker.wrote_pos))
     assert connection.take() == []
     assert connection.session.awaits_flush
     connection.harness.flush()
@@ -84,7 +85,7 @@ def test_answer_for_a_connection_that_is_gone_is_dropped() -> None:
     connection = Connection()
     connection.client.send_bytes(rare(1))
     connection.session.close()
-    connection.waiting[0].complete(b"answer", 0)
+    connection.waiting[0].complete(Reply(b"answer"))
     assert connection.take() == []
 
 

@@ -82,11 +82,11 @@ def test_produce_and_fetch_have_headers_here_and_answers_elsewhere() -> None:
 
 
 def test_a_registry_finds_by_key_and_version_and_lists_by_key() -> None:
-    @handles(key=60, name="B", versions=(1, 2), flexible_from=0)
+    @handles(key=60, name="B", versions=(1, 2), flexible_from=0, needs=None)
     def second(node: object, version: int, request: object) -> bytes:
         return b""
 
-    @handles(key=42, name="A", versions=(0, 0), flexible_from=0)
+    @handles(key=42, name="A", versions=(0, 0), flexible_from=0, needs=None)
     def first(node: object, version: int, request: object) -> bytes:
         return b""
 

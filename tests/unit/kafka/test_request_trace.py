@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from _core.paths.answer import Reply
 from _core.paths.session import TRACE_ANSWERED, TRACE_PARKED, TRACE_SILENT, ResponseSlot
 from compat.kafka.network.request_trace import RequestTrace
 from tests.support.clients.wire_client import WireClient, split_answers
@@ -128,7 +129,7 @@ def test_answer_that_comes_later_is_parked(client: WireClient) -> None:
     session.get_buffer()[: len(data)] = data
     session.received(len(data), now_ns=0)
     assert recorder.reported == [(API_VERSIONS, 1, TRACE_PARKED)]
-    slot.complete(b"\0\0\0\1", 0)
+    slot.complete(Reply(b"\0\0\0\1"))
     assert session.output(0)
     assert recorder.left_count == 1
 

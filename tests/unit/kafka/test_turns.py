@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from _core.paths.answer import Reply
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import next_offset
 from tests.support.clients.wire_client import WireClient, framed, split_answers
@@ -293,9 +294,9 @@ def test_owner_can_end_a_turn() -> None:
     harness = BrokerHarness()
     client = WireClient(harness)
 
-    def answer_control_plane(request: bytes) -> tuple[bytes, int]:
+    def answer_control_plane(request: bytes) -> Reply:
         client.session.yield_turn()
-        return request[4:8], 0
+        return Reply(request[4:8])
 
     client.session = harness.broker.open_session(answer_control_plane)
     data = b"".join(framed(ApiVersionsRequest(), 0, number) for number in range(5))
