@@ -145,6 +145,7 @@ class Broker:
             list(config.delay_levels),
             record_size_max=config.record_size_max_bytes,
             header_count_max=config.header_count_max,
+            delayed_count_max=config.delayed_count_max,
             header_size_max=config.header_size_max_bytes,
         )
         item_count_max = config.partition_total_max + config.topic_count_max
@@ -220,8 +221,9 @@ class Broker:
         """Names the numbers by which metrics count the client protocol."""
         return self._facade.label_names
 
-    def _decompress(self, codec: int, records: memoryview) -> bytes:
-        return self._facade.decompress(codec, records, self.config.decompressed_size_max_bytes)
+    def _decompress(self, codec: int, records: memoryview, size_max: int | None = None) -> bytes:
+        limit = self.config.decompressed_size_max_bytes
+        return self._facade.decompress(codec, records, min(limit, size_max or limit))
 
     # Log
 

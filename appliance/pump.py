@@ -34,6 +34,7 @@ from appliance.store.state.checkpointer import CheckpointJob
 from appliance.store.state.flushed_mark import MarkJob
 from appliance.system.clock import WakeTimer
 from appliance.units import MS_PER_SECOND, NS_PER_MS
+from appliance.work_thread import WorkThread
 
 HOUSEKEEPING_S: Final = 0.1
 
@@ -61,6 +62,7 @@ class Pump:
     Attributes:
         failure: completes with the error that ended the broker's work.
         is_stopped: it has failed or was stopped: no request handled from now on is written.
+        work: does work of requests that would keep the loop too long.
     """
 
     def __init__(self, broker: Broker, progressed: Progressed) -> None:
@@ -78,7 +80,7 @@ class Pump:
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
         self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
-        self._unpacker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-unpack")
+        self.work = WorkThread(self._loop, self._guard)
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
         # A checkpoint may take minutes to write; readers wait a second for the flushed position.
@@ -135,7 +137,7 @@ class Pump:
             self._flusher,
             self._allocator,
             self._readers,
-            self._unpacker,
+            self.work,
             self._bodies,
             self._saver,
             self._marker,
@@ -408,16 +410,6 @@ class Pump:
             then: called on the loop when they are in memory or known to be damaged.
         """
         self._read(self._readers, places, then)
-
-    def aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Do work that takes long on a thread, after all such work before it, then call `then`."""
-        future = self._loop.run_in_executor(self._unpacker, work)
-
-        def finish() -> None:
-            future.result()
-            then()
-
-        future.add_done_callback(lambda _: self._guard(finish))
 
     async def cold(self, place: ColdPlace) -> None:
         """Do as `read_cold`, and wait for it.

@@ -19,6 +19,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.commands.*": 6,
     # 5: asyncio lives here and only here
     "appliance.pump": 5,
+    "appliance.work_thread": 5,
     "appliance.admin": 5,
     "appliance.admin.*": 5,
     "appliance.system.listening": 5,

@@ -23,6 +23,7 @@ cdef enum SplitFault:
     SPLIT_TIMESTAMP
     SPLIT_NOT_BUILT
     SPLIT_NEAR_MISS
+    SPLIT_TOO_MANY_DELAYED    # the batch as a whole
 
 # Why a delay request cannot be met; `REASONS` has the texts.
 cdef enum DelayReason:
@@ -71,6 +72,7 @@ cdef class BatchSplitter:
     cdef int64_t record_size_max
     cdef int64_t header_count_max
     cdef int64_t header_size_max
+    cdef int64_t delayed_count_max
     # The outcome of the last inspect or split.
     cdef bint has_delay_headers
     cdef int64_t min_timestamp
@@ -103,15 +105,16 @@ cdef class BatchSplitter:
         self, const Batch* b, const uint8_t* records, int64_t size, int look
     ) noexcept nogil
     # Pass two: writes the visible batch, the held batch and the tables of the frame. Delays count
-    # from `base_ms`, the receive time rounded up.
+    # from `base_ms`, the receive time rounded up; `accepted_ms` is that in whole ms.
     cdef int split(
         self, const Batch* b, const uint8_t* records, int64_t size, Topic topic, int64_t now_ms,
-        int64_t base_ms, const int64_t* level_next
+        int64_t accepted_ms, int64_t base_ms
     ) except -1 nogil
+    cdef BatchSplitter copy(self)
     cdef int32_t tables_size(self) noexcept nogil
     cdef int assemble(
         self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch,
-        bint log_append_time
+        bint log_append_time, const int64_t* level_next
     ) except -1 nogil
     cdef str describe(self, const Fault* fault)
     cdef int _fault(self, int code, int32_t record, int header, int detail) noexcept nogil
@@ -138,7 +141,7 @@ cdef class BatchSplitter:
     cdef uint8_t* _keep_headers(self, Record* r, uint8_t* p) noexcept nogil
     cdef void _begin_added(self, int64_t now_ms) noexcept nogil
     cdef int _add_timer(
-        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, const int64_t* level_next
+        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms
     ) except -1 nogil
     cdef int _add_cancellation(
         self, int32_t i, int kind, const Slice* name, int64_t due_ms

@@ -10,4 +10,5 @@ class BatchSplitter:
         record_size_max: int,
         header_count_max: int,
         header_size_max: int,
+        delayed_count_max: int,
     ) -> Self: ...

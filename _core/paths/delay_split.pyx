@@ -35,8 +35,8 @@ from _core.paths.delay_text cimport (
 from _core.paths.delay_text import describe as describe_value
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
-    Cursor, cursor_of, left, load_u32, store_u32, store_u64, store_varint, take_varint,
-    varint_size,
+    Cursor, cursor_of, left, load_u32, load_u64, store_u32, store_u64, store_varint,
+    take_varint, varint_size,
 )
 from _core.queue.partition cimport Topic
 from _core.state.projections cimport LEVELS_MAX
@@ -112,7 +112,7 @@ cdef class BatchSplitter:
 
     def __cinit__(
         self, list level_ms not None, *, int64_t record_size_max, int64_t header_count_max,
-        int64_t header_size_max
+        int64_t header_size_max, int64_t delayed_count_max
     ):
         """Set the levels and limits.
 
@@ -121,6 +121,7 @@ cdef class BatchSplitter:
             record_size_max: largest record, bytes uncompressed.
             header_count_max: maximum number of headers per record.
             header_size_max: maximum size of all headers of a record, bytes.
+            delayed_count_max: maximum number of timers and cancels of a batch.
         """
         assert 1 <= len(level_ms) <= LEVELS_MAX
         for i, delay in enumerate(level_ms):
@@ -129,6 +130,7 @@ cdef class BatchSplitter:
         self.record_size_max = record_size_max
         self.header_count_max = header_count_max
         self.header_size_max = header_size_max
+        self.delayed_count_max = delayed_count_max
 
     def __dealloc__(self):
         release(&self.visible)
@@ -137,6 +139,16 @@ cdef class BatchSplitter:
         release(&self.timers)
         release(&self.cancels)
         release(&self.ids)
+
+    cdef BatchSplitter copy(self):
+        """Return another one with the same limits."""
+        return BatchSplitter(
+            [self.level_ms[i] for i in range(self.level_count)],
+            record_size_max=self.record_size_max,
+            header_count_max=self.header_count_max,
+            header_size_max=self.header_size_max,
+            delayed_count_max=self.delayed_count_max,
+        )
 
     cdef int _fault(self, int code, int32_t record, int header, int detail) noexcept nogil:
         self.fault.code = code
@@ -347,14 +359,14 @@ cdef class BatchSplitter:
         self.added_size = <int>(p - self.added)
 
     cdef int _add_timer(
-        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms, const int64_t* level_next
+        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms
     ) except -1 nogil:
         cdef Py_ssize_t start = self.held.size
         cdef int64_t level_offset = -1
         cdef uint8_t* e
         self._write_rewritten(&self.held, r, self.timer_count, ask)
         if ask.level:
-            level_offset = level_next[ask.level] + self.level_used[ask.level]
+            level_offset = self.level_used[ask.level]  # `assemble` adds where the level is
             self.level_used[ask.level] += 1
         e = extend_zero(&self.timers, TIMER_ENTRY_SIZE)
         store_u32(e + TIMER_AT_INDEX, i)
@@ -442,7 +454,7 @@ cdef class BatchSplitter:
 
     cdef int split(
         self, const Batch* b, const uint8_t* records, int64_t size, Topic topic, int64_t now_ms,
-        int64_t base_ms, const int64_t* level_next
+        int64_t accepted_ms, int64_t base_ms
     ) except -1 nogil:
         """Returns SPLIT_OK or a SplitFault. REQUIRES: `inspect` returned SPLIT_OK."""
         cdef Cursor c = cursor_of(records, size)
@@ -452,7 +464,7 @@ cdef class BatchSplitter:
         cdef int32_t i
         cdef int fault
         self._reset()
-        self._begin_added(now_ms)
+        self._begin_added(accepted_ms)
         begin_batch(&self.visible)
         begin_batch(&self.held)
         for i in range(b.count):
@@ -466,12 +478,14 @@ cdef class BatchSplitter:
             elif ask.present[HEADER_CANCEL]:
                 self._add_cancellation(i, CANCEL_BY_HEADER, &ask.value[HEADER_CANCEL], 0)
             elif ask.due_ms > now_ms:
-                self._add_timer(&r, i, &ask, now_ms, level_next)
+                self._add_timer(&r, i, &ask, now_ms)
             elif ask.due_ms < 0 and not ask.present[HEADER_ID]:
                 # No delay is requested, only level 0 or the like.
                 self._add_unchanged(&r, b)
             else:
                 self._add_visible(&r, i, &ask, b, now_ms, topic.due_timestamp)
+            if self.timer_count + self.cancel_count > self.delayed_count_max:
+                return self._fault(SPLIT_TOO_MANY_DELAYED, -1, 0, 0)
         if topic.log_append_time and self.visible_count:
             self.min_timestamp = self.max_timestamp = now_ms
         built.attributes &= ~ATTRIBUTE_CODEC
@@ -494,9 +508,9 @@ cdef class BatchSplitter:
 
     cdef int assemble(
         self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch,
-        bint log_append_time
+        bint log_append_time, const int64_t* level_next
     ) except -1 nogil:
-        """Complete the output of `split` with the position and the base offset of the frame."""
+        """Complete the output of `split` with what follows from the place of the frame."""
         cdef Batch built = b[0]
         cdef int64_t ids_pos = FRAME_HEADER_SIZE + self.timers.size + self.cancels.size
         cdef int64_t held_pos = FRAME_HEADER_SIZE + self.tables_size() + self.visible.size
@@ -504,6 +518,11 @@ cdef class BatchSplitter:
         cdef int32_t i
         for i in range(self.timer_count):
             store_u64(e + TIMER_AT_ACCEPT_POS, frame_pos)
+            if e[TIMER_AT_LEVEL]:
+                store_u64(
+                    e + TIMER_AT_LEVEL_OFFSET,
+                    load_u64(e + TIMER_AT_LEVEL_OFFSET) + level_next[e[TIMER_AT_LEVEL]],
+                )
             store_u32(
                 e + TIMER_AT_RECORD_POS, <uint32_t>(load_u32(e + TIMER_AT_RECORD_POS) + held_pos)
             )
@@ -568,5 +587,9 @@ cdef class BatchSplitter:
             ),
             SPLIT_TIMESTAMP: f"the timestamp of the record has more than {TIMESTAMP_BITS} bits",
             SPLIT_ID_SIZE: f"{name} must have 1 to {ID_SIZE_MAX} bytes, not {max(fault.size, 0)}",
+            SPLIT_TOO_MANY_DELAYED: (
+                f"the batch has more than limits.delayed_count_max = {self.delayed_count_max} "
+                "records that are delayed, cancel or have an id: send smaller batches"
+            ),
             SPLIT_NOT_BUILT: f"{name} is not supported yet: leave it out",
         }[fault.code]

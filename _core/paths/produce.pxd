@@ -1,6 +1,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from _core.bytes.batch cimport Batch
+from _core.paths.batch_work cimport BatchWork
 from _core.bytes.buffer cimport Buf
 from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_split cimport BatchSplitter
@@ -17,6 +18,7 @@ cdef struct Outcome:
     int64_t log_append_time
     int64_t end_pos           # the response waits until the log is durable up to here
     int32_t fault_record      # index of the refused record, -1 = the batch as a whole
+    bint waits                # there is no outcome yet: a thread must do `ProducePath.work` first
 
 cdef enum ProduceResult:
     PRODUCE_ANSWERED = 0
@@ -24,7 +26,8 @@ cdef enum ProduceResult:
     PRODUCE_CLOSE = 2         # acks=0, and a batch was refused: close the connection as Kafka does
     PRODUCE_MALFORMED = 3
     PRODUCE_TOO_LARGE = 4     # too many topics and partitions to be answered
-    PRODUCE_UNFINISHED = 5    # the turn's work is done: call again with the same request
+    PRODUCE_UNFINISHED = 5    # the turn's work is done, or a thread must do the work of `work`:
+                              # call again with the same request
 
 # How far a request is processed; zeros before it begins.
 cdef struct Progress:
@@ -35,6 +38,7 @@ cdef struct Progress:
     bint in_topic             # the next item is one of these partitions, or the topic's end
     int64_t unpacked_left     # of what the whole request may unpack to
     int64_t base_ms           # receive time in the first turn, rounded up
+    int64_t accepted_ms       # the same in whole ms
     int64_t end_pos
     bint failed
 
@@ -54,6 +58,8 @@ cdef class ProducePath:
     cdef readonly DelayNotices delays
     cdef int64_t round_base_ms          # receive time of what arrived last, rounded up
     cdef int64_t base_ms                # that of the current request
+    cdef int64_t accepted_ms            # the same in whole ms
+    cdef BatchWork work                 # of the current batch, if a thread must do or has done it
     cdef public int64_t requests
     cdef readonly int64_t received_bytes
     cdef str message
@@ -70,8 +76,17 @@ cdef class ProducePath:
     cdef str _find_closed(self, const uint8_t* name, int64_t size)
     cdef int64_t begin(self, int64_t now_ns) noexcept
     cdef int count_refused(self, int error, int64_t count) except -1
-    cdef int _count_unpacked(self, int64_t size) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
+    cdef int64_t _unpack_max(self) noexcept
+    cdef int _refuse_packed(self, object error, Outcome* o) except -1
+    cdef int _finish(
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,
+        int64_t now_ms, int fault, Outcome* o
+    ) except -1
+    cdef int _finish_work(
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,
+        int64_t now_ms, Outcome* o
+    ) except -1
     cdef int _partition(
         self, Cursor* c, int version, Topic topic, str closed_name, int acks, int64_t now_ms,
         Buf* out, Buf* marks, Progress* progress
@@ -82,9 +97,6 @@ cdef class ProducePath:
     cdef int _accept(
         self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms,
         Outcome* o
-    ) except -1
-    cdef int _check_batch(
-        self, Topic topic, int version, const uint8_t* data, int64_t size, Batch* b
     ) except -1
     cdef int _check_producer(
         self, Partition partition, const Batch* b, Outcome* o, bint* duplicate

@@ -11,8 +11,9 @@ batches is processed.
 
 Work is bounded. A request may name a limited number of topics and partitions, and each partition
 only once. What the turn of a connection has no time for is left for its next turn, between two
-partitions: each batch is bounded, and the rest of a request never is a reason to refuse one. The
-decompressed size of all batches of a request is limited too; beyond it clients send them again.
+partitions: the rest of a request never is a reason to refuse a batch. One that unpacks to more than
+UNPACK_AT_ONCE_BYTES waits for a thread, which does its work. The decompressed size of all batches
+of a request is limited too; beyond it clients send them again.
 
 Versions. 3: transactional id; 5: log start offset; 7: zstd; 8: record errors and message;
 9: flexible encoding.
@@ -21,20 +22,21 @@ Layer 0: no I/O, no clock. Runs on the event loop, one request at a time.
 """
 
 from cpython.buffer cimport PyBUF_READ
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from _core.paths.answer cimport Mark
-from _core.bytes.batch cimport (
-    ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, Batch,
-    decode_batch,
-)
+from _core.paths.batch_check cimport check_batch
+from _core.paths.batch_work cimport BatchWork
+from _core.bytes.batch cimport ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch
 from _core.bytes.buffer cimport Buf, append as buf_append
 from _core.bytes.crc32c cimport extend
 from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_split cimport (
-    LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, SPLIT_OK, BatchSplitter, Fault,
+    LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, SPLIT_OK, SPLIT_TOO_MANY_DELAYED,
+    BatchSplitter, Fault,
 )
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.kafka_errors cimport *
@@ -56,11 +58,12 @@ from _core.bytes.tags cimport seal_tags
 
 cdef enum:
     FIRST_FLEXIBLE = 9
-    CODEC_ZSTD = 4
     # To give other threads Python's lock costs as much as to inspect a kilobyte.
     UNLOCKED_MIN_BYTES = 16 << 10
     # After the index of the partition.
     OUTCOME_AT_ERROR = 4
+    # Half a millisecond with the slowest codec, twice that with many small records.
+    UNPACK_AT_ONCE_BYTES = 1 << 20
     NS_PER_MS = 1_000_000
 
 
@@ -142,11 +145,13 @@ cdef class ProducePath:
             put_array(out, flexible, progress.topics_left)
             progress.unpacked_left = self.unpacked_size_max
             progress.base_ms = self.round_base_ms
+            progress.accepted_ms = now_ms
             progress.at = c.p - begin
         else:
             c.p = begin + progress.at
         self.unpacked_left = progress.unpacked_left
         self.base_ms = progress.base_ms
+        self.accepted_ms = progress.accepted_ms
         result = self._topics(c, version, acks, now_ms, out, marks, progress, work_max)
         progress.at = c.p - begin
         progress.unpacked_left = self.unpacked_left
@@ -190,9 +195,10 @@ cdef class ProducePath:
             while progress.partitions_left:
                 if self.received_bytes + self.work_bytes >= end:
                     return PRODUCE_UNFINISHED
-                self._partition(
+                if not self._partition(
                     c, version, topic, closed_name, acks, now_ms, out, marks, progress
-                )
+                ):
+                    return PRODUCE_UNFINISHED
                 progress.partitions_left -= 1
             skip_tags(c, flexible)
             if flexible:
@@ -210,7 +216,9 @@ cdef class ProducePath:
         self, Cursor* c, int version, Topic topic, str closed_name, int acks, int64_t now_ms,
         Buf* out, Buf* marks, Progress* progress
     ) except -1:
+        """Returns False if the batch waits for a thread; then the cursor stays at the partition."""
         cdef bint flexible = version >= FIRST_FLEXIBLE
+        cdef const uint8_t* begin = c.p
         cdef int32_t index = take_i32(c)
         cdef int64_t size = <int64_t>take_uvarint(c) - 1 if flexible else take_i32(c)
         cdef const uint8_t* data = take(c, size) if size > 0 else c.p
@@ -222,8 +230,6 @@ cdef class ProducePath:
         o.base_offset = o.log_append_time = -1
         o.fault_record = -1
         self.message = None
-        self.batches += 1
-        self.received_bytes += max(size, 0)
         if acks < -1 or acks > 1:
             o.error = INVALID_REQUIRED_ACKS
             self.message = f"acks must be 0, 1 or all, not {acks}"
@@ -241,6 +247,12 @@ cdef class ProducePath:
         else:
             partition = <Partition>topic.partitions[index]
             self._accept(partition, version, data, size, now_ms, &o)
+            if o.waits:
+                c.p = begin
+                return False
+        self.work = None
+        self.batches += 1
+        self.received_bytes += max(size, 0)
         if o.error:
             progress.failed = True
             self.count_refused(o.error, 1)
@@ -248,7 +260,8 @@ cdef class ProducePath:
             progress.end_pos = max(progress.end_pos, o.end_pos)
             mark = Mark(o.end_pos, out.size + OUTCOME_AT_ERROR)
             buf_append(marks, &mark, sizeof(Mark))
-        return self._write_outcome(out, version, index, &o, partition)
+        self._write_outcome(out, version, index, &o, partition)
+        return True
 
     cdef int count_refused(self, int error, int64_t count) except -1:
         if count:
@@ -283,59 +296,6 @@ cdef class ProducePath:
         if flexible:
             put_i8(out, 0)
         return 0
-
-    cdef int _check_batch(
-        self, Topic topic, int version, const uint8_t* data, int64_t size, Batch* b
-    ) except -1:
-        """Make the checks that Kafka makes before it reads records. Returns an error code."""
-        if size < BATCH_HEADER_SIZE:
-            self.message = (
-                f"a record batch has at least {BATCH_HEADER_SIZE} bytes, got {max(size, 0)}"
-            )
-            return INVALID_RECORD
-        decode_batch(data, b)
-        if size > topic.batch_size_max:
-            self.message = (
-                f"the batch has {size} bytes; max.message.bytes is {topic.batch_size_max}"
-            )
-            return MESSAGE_TOO_LARGE
-        if b.magic != 2:
-            self.message = (
-                f"message format {b.magic} is not supported, only 2 (Kafka 0.11 and later)"
-            )
-            return INVALID_RECORD if b.magic < 2 else CORRUPT_MESSAGE
-        if b.length != size - 12:
-            self.message = (
-                f"the first batch declares {<int64_t>b.length + 12} bytes, got {size}: "
-                "exactly one record batch is expected per partition"
-            )
-            # Clients retry a corrupt batch, but not an invalid one.
-            return CORRUPT_MESSAGE if b.length < BATCH_HEADER_SIZE - 12 else INVALID_RECORD
-        if b.crc != extend(0, data + BATCH_CRC_START, size - BATCH_CRC_START):
-            self.message = "the CRC of the batch does not match its content"
-            return CORRUPT_MESSAGE
-        if b.count <= 0 or b.last_delta != b.count - 1:
-            self.message = f"invalid record count {b.count} for last offset delta {b.last_delta}"
-            return INVALID_RECORD
-        if b.count > RECORDS_PER_BYTE_MAX * size:
-            self.message = f"{b.count} records in {size} bytes: the maximum is 64 per byte"
-            return INVALID_RECORD
-        if b.attributes & ATTRIBUTE_TRANSACTIONAL:
-            self.message = "transactions are not supported yet"
-            return INVALID_RECORD
-        if b.attributes & ATTRIBUTE_CONTROL:
-            self.message = "clients cannot write control batches"
-            return INVALID_RECORD
-        if b.attributes & ATTRIBUTE_LOG_APPEND_TIME:
-            self.message = "a producer cannot set the timestamp type LogAppendTime"
-            return INVALID_TIMESTAMP
-        if (b.attributes & ATTRIBUTE_CODEC) > CODEC_ZSTD:
-            self.message = f"compression type {b.attributes & ATTRIBUTE_CODEC} is unknown"
-            return UNSUPPORTED_COMPRESSION_TYPE
-        if (b.attributes & ATTRIBUTE_CODEC) == CODEC_ZSTD and version < 7:
-            self.message = "zstd needs Produce version 7"
-            return UNSUPPORTED_COMPRESSION_TYPE
-        return NONE
 
     cdef int _check_producer(
         self, Partition partition, const Batch* b, Outcome* o, bint* duplicate
@@ -382,7 +342,7 @@ cdef class ProducePath:
         cdef int64_t records_size
         cdef int fault = SPLIT_OK, codec, look = LOOK_REQUESTS
         cdef bytes plain
-        o.error = self._check_batch(topic, version, data, size, &b)
+        self.message = check_batch(topic, version, data, size, &b, &o.error)
         if o.error:
             return 0
         o.error = self._check_producer(partition, &b, o, &duplicate)
@@ -392,16 +352,26 @@ cdef class ProducePath:
         records_size = size - BATCH_HEADER_SIZE
         codec = b.attributes & ATTRIBUTE_CODEC
         self.splitter.has_delay_headers = False
+        # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
+        # stored, and the record count in the header determines how many offsets it takes.
+        if not topic.reads_delay_headers:
+            look = LOOK_NOTHING if topic.passes_invalid_delays else LOOK_NOT_BUILT
+        if codec and self.work is not None:
+            if self.work.is_done:
+                return self._finish_work(partition, &b, data, size, now_ms, o)
+            self.work.make(
+                self.splitter.copy(), self.decompress,
+                PyBytes_FromStringAndSize(<const char*>records, records_size), self._unpack_max(),
+                &b, topic, look, now_ms, self.accepted_ms, self.base_ms,
+            )
+            o.waits = True
+            return 0
         if codec:
             plain = self._unpack(codec, records, records_size, o)
             if plain is None:
                 return 0
             records = <const uint8_t*><const char*>plain
             records_size = len(plain)
-        # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
-        # stored, and the record count in the header determines how many offsets it takes.
-        if not topic.reads_delay_headers:
-            look = LOOK_NOTHING if topic.passes_invalid_delays else LOOK_NOT_BUILT
         if records_size < UNLOCKED_MIN_BYTES:
             fault = self.splitter.inspect(&b, records, records_size, look)
         else:
@@ -410,60 +380,96 @@ cdef class ProducePath:
         if fault == SPLIT_OK and self.splitter.has_delay_headers:
             with nogil:
                 fault = self.splitter.split(
-                    &b, records, records_size, topic, now_ms, self.base_ms,
-                    self.writer.projections.level_next,
+                    &b, records, records_size, topic, now_ms, self.accepted_ms, self.base_ms
                 )
-            if fault == SPLIT_OK:
-                return self._accept_split(partition, &b, now_ms, o)
+        return self._finish(partition, &b, data, size, now_ms, fault, o)
+
+    cdef int _finish(
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,
+        int64_t now_ms, int fault, Outcome* o
+    ) except -1:
+        """Append or refuse a batch that the splitter has inspected, and split if necessary."""
         if fault != SPLIT_OK:
             return self._refuse_split(partition, o)
-        return self._accept_verbatim(partition, &b, data, size, now_ms, o)
+        if self.splitter.has_delay_headers:
+            return self._accept_split(partition, b, now_ms, o)
+        return self._accept_verbatim(partition, b, data, size, now_ms, o)
+
+    cdef int _finish_work(
+        self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,
+        int64_t now_ms, Outcome* o
+    ) except -1:
+        """Append or refuse a batch from what a thread has found."""
+        cdef BatchSplitter own = self.splitter
+        if self.work.error is not None:
+            return self._refuse_packed(self.work.error, o)
+        self.unpacked_left -= len(self.work.plain)
+        self.splitter = self.work.splitter
+        try:
+            return self._finish(partition, b, data, size, now_ms, self.work.fault, o)
+        finally:
+            self.splitter = own
+
+    cdef int64_t _unpack_max(self) noexcept:
+        """What the current batch may unpack to, bytes."""
+        return min(self.unpacked_left, self.unpacked_batch_max)
 
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o):
-        """Decompress the record section. On an error returns None and sets the error in `o`."""
-        cdef bytes plain
-        cdef int64_t unpacked
-        packed = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
-        # A batch that fits by itself is not at fault: clients send it again with the next request.
-        o.error = KAFKA_STORAGE_ERROR
-        if self.unpacked_left > 0:
-            try:
-                plain = self.decompress(
-                    codec, packed, min(self.unpacked_left, self.unpacked_batch_max)
-                )
-                o.error = NONE
-                self._count_unpacked(len(plain))
-                return plain
-            except Exception as error:
-                if getattr(error, "unpacked_size", None) is None:
-                    raise
-                if self.unpacked_left >= self.unpacked_batch_max:
-                    o.error = MESSAGE_TOO_LARGE
-                if not error.is_too_large:
-                    # Its CRC is right, so it is what the producer made: to send it again, as
-                    # clients do after CORRUPT_MESSAGE, would change nothing.
-                    o.error = INVALID_RECORD
-                self.message = str(error)
-                # Decompression before the error counts as work, too.
-                unpacked = error.unpacked_size
-            if o.error != KAFKA_STORAGE_ERROR:
-                self._count_unpacked(unpacked)
-                return None
-            self._count_unpacked(unpacked)
-        self.message = (
-            f"the batches of the request decompress to more than {self.unpacked_size_max} bytes, "
-            "the limit set by limits.request_decompressed_size_max_bytes"
-        )
-        return None
+        """Decompress the record section.
 
-    cdef int _count_unpacked(self, int64_t size) except -1:
-        self.unpacked_left -= size
-        self.work_bytes += size
+        Returns None, with an error in `o`, or with `work` if it is more than a turn has time for.
+        """
+        cdef bytes plain
+        cdef int64_t size_max = self._unpack_max()
+        cdef int64_t at_once_max = min(size_max, UNPACK_AT_ONCE_BYTES)
+        packed = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
+        if size_max <= 0:
+            self._refuse_packed(None, o)
+            return None
+        try:
+            plain = self.decompress(codec, packed, at_once_max)
+        except Exception as error:
+            if getattr(error, "unpacked_size", None) is None:
+                raise
+            # Decompression before the error counts as work, too.
+            self.work_bytes += error.unpacked_size
+            o.waits = error.is_too_large and at_once_max < size_max
+            if o.waits:
+                self.work = BatchWork()
+            else:
+                self._refuse_packed(error, o)
+            return None
+        self.unpacked_left -= len(plain)
+        self.work_bytes += len(plain)
+        return plain
+
+    cdef int _refuse_packed(self, object error, Outcome* o) except -1:
+        """Refuse a batch that cannot be unpacked; `error` is None if nothing more may be."""
+        if error is not None and not error.is_too_large:
+            # Its CRC is right, so it is what the producer made: to send it again, as clients do
+            # after CORRUPT_MESSAGE, would change nothing.
+            o.error = INVALID_RECORD
+            self.message = str(error)
+        elif error is not None and self.unpacked_left >= self.unpacked_batch_max:
+            o.error = MESSAGE_TOO_LARGE
+            self.message = str(error)
+        else:
+            # It fits by itself, so it is not at fault: clients send it again with the next request.
+            o.error = KAFKA_STORAGE_ERROR
+            self.message = (
+                f"the batches of the request decompress to more than {self.unpacked_size_max} "
+                "bytes, the limit set by limits.request_decompressed_size_max_bytes"
+            )
+        if error is not None:
+            self.unpacked_left -= error.unpacked_size
         return 0
 
     cdef int _refuse_split(self, Partition partition, Outcome* o) except -1:
         cdef Fault* fault = &self.splitter.fault
         self.message = self.splitter.describe(fault)
+        if fault.code == SPLIT_TOO_MANY_DELAYED:
+            o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
+            return 0
         o.error = INVALID_RECORD
         o.fault_record = fault.record
         return self.delays.refuse(partition, fault, self.message)
@@ -533,7 +539,7 @@ cdef class ProducePath:
             return 0
         s.assemble(
             b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch,
-            topic.log_append_time
+            topic.log_append_time, self.writer.projections.level_next
         )
         blank_header(&h, KIND_ACCEPT)
         memset(&body, 0, sizeof(body))

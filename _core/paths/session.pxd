@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.paths.answer cimport Answer, Reply
 from _core.bytes.buffer cimport Buf
+from _core.paths.batch_work cimport BatchWork
 from _core.paths.begun cimport Begun
 from _core.paths.fetch cimport FetchPath
 from _core.bytes.octets cimport Cursor
@@ -44,9 +45,10 @@ cdef class Session:
     cdef Buf marks               # marks of the batches in `merged`
     cdef Buf out                 # a Fetch response under construction
     cdef public object trace     # called for each request and response; None if nobody listens
+    cdef readonly BatchWork work # of a batch of that request, for a thread
     cdef Begun begun             # the next request, if it was begun in an earlier turn
     cdef int merged_traced       # requests that `merged` answers, while they are traced
-    cdef int _process(self, int64_t now_ns) except -1
+    cdef int _process(self, int64_t now_ns, bint resumes) except -1
     cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
     cdef int _trace_request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Protocol, Self
 
 from _core.paths.answer import Reply
+from _core.paths.batch_work import BatchWork
 from _core.paths.fetch import FetchPath
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.produce import ProducePath
@@ -37,6 +38,7 @@ class Session:
     close_reason: str | None
     paused: bool
     yielded: bool
+    work: BatchWork | None
     has_more: bool
     taken_bytes: int
     queued_max_bytes: int

@@ -107,6 +107,9 @@ cdef class Session:
         paused: whether input is not processed because a response is parked or too many are queued.
         yielded: whether input is left for the next turn because this turn has done enough work.
             Call `resume` in that turn, even if responses wait.
+        work: None, or what a thread must do before the input goes on, which has `yielded`. Call
+            `resume` when it is this connection's turn to have a thread, and if there is work then
+            that is made, again after its `run`.
         has_more: whether the last `output` left responses that may be sent.
         taken_bytes: bytes of the last `output`.
         new_parked: fetches parked by the last `received`; the owner sets their time-outs.
@@ -167,23 +170,25 @@ cdef class Session:
         self.input.size += count
         self.was_filled = count == self.window_size
         self.new_parked = []
-        self._process(now_ns)
+        self._process(now_ns, False)
 
     def resume(self, *, int64_t now_ns):
         """Handle requests that were left while `paused` or `yielded`."""
         self.new_parked = []
         self.paused = False
-        self._process(now_ns)
+        self._process(now_ns, True)
 
     def yield_turn(self):
         """End this turn after the current request."""
         self.work_left = 0
 
-    cdef int _process(self, int64_t now_ns) except -1:
+    cdef int _process(self, int64_t now_ns, bint resumes) except -1:
         cdef int64_t now_ms = self.produce.begin(now_ns)
         cdef Py_ssize_t rest
         cdef int32_t size
         cdef int64_t before
+        if self.work is not None and not resumes:
+            return 0
         self.yielded = False
         self.work_left = TURN_WORK_BYTES
         while self.close_reason is None:
@@ -342,9 +347,11 @@ cdef class Session:
         cdef int result
         if not take_up(&self.begun, &self.merged, &self.marks):
             self._begin_answer(&self.merged, correlation, version >= PRODUCE_FLEXIBLE)
+        self.produce.work = self.work
         result = self.produce.handle(
             c, version, now_ms, &self.merged, &self.marks, &self.begun.progress, self.work_left
         )
+        self.work = self.produce.work
         if result == PRODUCE_UNFINISHED:
             return set_aside(&self.begun, &self.merged, start, &self.marks, marked)
         self.merged_end_pos = max(self.merged_end_pos, self.begun.progress.end_pos)
@@ -577,4 +584,4 @@ cdef class Session:
         self.consumed = 0
         # Reference cycles would keep the requests until the garbage collector runs.
         self.new_parked = []
-        self.control_plane = self.trace = None
+        self.control_plane = self.trace = self.work = None

@@ -6,7 +6,7 @@ Layer 4; no I/O.
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from appliance.errors import ColdFrameError, WorkError
+from appliance.errors import ColdFrameError, RequestError, WorkError
 from appliance.model import ColdPlace
 from appliance.offset_search import OffsetSearch
 from appliance.units import NS_PER_MS
@@ -48,7 +48,7 @@ class ColdSearch(Generic[Item]):
             answer: answers an item; if it raises ColdFrameError or WorkError, it is called again
                 after the read or the work.
             respond: makes the response from the answers, one per item. An item that exceeds
-                COLD_READS_MAX has the answer KAFKA_STORAGE_ERROR.
+                COLD_READS_MAX, or whose batch cannot be unpacked, has KAFKA_STORAGE_ERROR.
         """
         self.deferred: DeferredResponse[Fields] = DeferredResponse()
         self._node = node
@@ -61,6 +61,8 @@ class ColdSearch(Generic[Item]):
         self._go_on()
 
     def _go_on(self) -> None:
+        if self.deferred.is_abandoned:
+            return
         clock = self._node.broker.clock
         end_ns = clock.monotonic_ns() + SLICE_NS
         while len(self._answers) < len(self._items):
@@ -72,21 +74,40 @@ class ColdSearch(Generic[Item]):
                     return
                 # The cache is too small for the frames, or the disk is too slow.
                 found = {"error_code": ErrorCode.kafka_storage_error}
-            except WorkError as error:
-                self._go_on_after(error.run)
+            except (ValueError, RequestError):
+                # The batch cannot be read: it is damaged inside, or the limit of what a batch
+                # unpacks to was lowered since it was accepted.
+                found = {"error_code": ErrorCode.kafka_storage_error}
+            except WorkError:
+                self._ask_for_thread()
                 return
             self._search.forget_results()
             self._answers.append(found)
             if clock.monotonic_ns() >= end_ns and len(self._answers) < len(self._items):
-                self._go_on_after(lambda: None)
+                self._node.aside(lambda: _do_nothing, self._go_on)
                 return
         self.deferred.complete(self._respond(self._answers))
 
     def _read(self, place: ColdPlace) -> None:
         self._cold_read_count += 1
-        if not self.deferred.is_abandoned:
-            self._node.read_cold([place], self._go_on)
+        self._node.read_cold([place], self._go_on)
 
-    def _go_on_after(self, work: Callable[[], None]) -> None:
-        if not self.deferred.is_abandoned:
-            self._node.aside(work, self._go_on)
+    def _ask_for_thread(self) -> None:
+        self._node.aside(self._begin_work, self._go_on)
+
+    def _begin_work(self) -> Callable[[], None] | None:
+        """Return the work of the current item, now that a thread is there for it."""
+        if self.deferred.is_abandoned:
+            return None
+        try:
+            # Only now, so that whoever waits holds no copy of a batch.
+            self._answer(self._search, self._items[len(self._answers)])
+        except WorkError as error:
+            return error.run
+        except (ColdFrameError, ValueError, RequestError):
+            pass  # it comes again, and is answered then
+        return _do_nothing
+
+
+def _do_nothing() -> None:
+    """There is no work any more: go on in a later turn."""

@@ -82,7 +82,9 @@ class Node:
         groups: the consumer groups of this broker.
         read_cold: (places, then): reads frames and units from the disk, and calls `then` when they
             are in memory or known to be damaged.
-        aside: (work, then): does work on a thread, one after the other, and then calls `then`.
+        aside: (begin, then): waits for the thread that does long work of requests. When it is this
+            request's turn, `begin` returns the work, or None if there is none any more; `then` is
+            called after the work.
         client: the sender of the request.
         auto_creation: how many topics it may create by naming them.
     """
@@ -92,7 +94,7 @@ class Node:
     port: int
     groups: GroupCoordinator
     read_cold: Callable[[list[ColdPlace], Callable[[], None]], None]
-    aside: Callable[[Callable[[], None], Callable[[], None]], None]
+    aside: Callable[[Callable[[], Callable[[], None] | None], Callable[[], None]], None]
     client: Client = Client()
     auto_creation: AutoCreation = field(default_factory=AutoCreation)
 

@@ -27,6 +27,7 @@ from appliance.errors import RemoteProtocolError, StorageError
 from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
+from appliance.work_thread import Turn, Work
 from compat.kafka import dispatch
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.limits import (
@@ -95,6 +96,9 @@ class Host(Protocol):
     def end_turn(self) -> None:
         """Send the responses completed in this turn, after its changes were written."""
 
+    def ask_for_work(self, turn: Turn) -> None:
+        """Let a connection wait for the thread that does the work of requests."""
+
     def note_memory(
         self, connection: "KafkaConnection", held_bytes: int, is_large: bool, claim: Claim | None
     ) -> None:
@@ -123,6 +127,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_lost = False
         self._is_dropped = False
         self._is_resuming = False
+        self._is_working = False
         self._is_resting = False
         self._window_bytes = 0
         self._burst_bytes = 0
@@ -154,7 +159,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self._node = replace(
-            self._server.node, client=Client(host=str(peer[0])), read_cold=self._read_cold_for
+            self._server.node,
+            client=Client(host=str(peer[0])),
+            read_cold=self._read_cold_for,
+            aside=self._aside_for,
         )
         self.peer = str(Address(str(peer[0]), peer[1]))
         self.session = self._server.broker.open_session(self._answer_control_plane)
@@ -277,6 +285,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Read frames and units for a request of the control plane, then continue it."""
         self._server.node.read_cold(places, partial(self._continue, then))
 
+    def _aside_for(self, begin: Callable[[], Work | None], then: Callable[[], None]) -> None:
+        """Let a request of the control plane wait for the thread that does such work."""
+
+        def begin_guarded() -> Work | None:
+            found: list[Work | None] = [None]
+            self._continue(lambda: found.append(begin()))
+            return found[-1]
+
+        self._server.ask_for_work(Turn(begin_guarded, partial(self._continue, then), self._fail))
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, StorageError):
+            raise error
+        self._fail_request(error)
+
     def _continue(self, then: Callable[[], None]) -> None:
         try:
             then()
@@ -329,10 +352,30 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._server.loop.call_soon(self._server.guard, self.send)
             return
         must_resume = session.yielded or (session.paused and not session.is_waiting)
-        if must_resume and not self._is_resuming:
+        if session.work is not None:
+            self._ask_for_work()
+        elif must_resume and not self._is_resuming:
             # In a separate turn, so that others come first and turns do not nest.
             self._is_resuming = True
             self._server.loop.call_soon(self._server.guard, self._resume)
+
+    def _ask_for_work(self) -> None:
+        """Wait for the thread, which is to unpack a batch of a Produce request."""
+        if not self._is_working:
+            self._is_working = True
+            self._server.ask_for_work(Turn(self._begin_work, self._end_work, self._fail))
+
+    def _begin_work(self) -> Work | None:
+        self._resume()
+        work = None if self._is_lost else self.session.work
+        if work is None:  # the topic was deleted, or the like
+            self._is_working = False
+            return None
+        return work.run
+
+    def _end_work(self) -> None:
+        self._is_working = False
+        self._resume()
 
     def _awaits_flush(self) -> bool:
         """Return whether a response, or a Produce request with acks=0, waits for a flush."""
@@ -409,7 +452,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             partial_bytes=session.partial_bytes,
             taken_bytes=self._handed_bytes - unsent_bytes,
             unsent_bytes=unsent_bytes,
-            is_owed=session.is_waiting or self._awaits_flush(),
+            is_owed=session.is_waiting or session.yielded or self._awaits_flush(),
             is_held_back=self._server.budget.is_held_back(self),
             is_large=session.held_bytes + self._in_transport_bytes > SMALL_BYTES,
             claimed_bytes=0 if claim is None else claim.size_bytes,

@@ -22,6 +22,7 @@ from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.system import listening
 from appliance.units import MS_PER_SECOND
+from appliance.work_thread import Turn
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
@@ -306,9 +307,20 @@ class KafkaServer:
         """Read frames and units from the disk for a control-plane request."""
         self.pump.read_cold(places, partial(self._go_on, then))
 
-    def _aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Do work of a control-plane request on a thread."""
-        self.pump.aside(work, partial(self._go_on, then))
+    def _aside(
+        self, begin: Callable[[], Callable[[], None] | None], then: Callable[[], None]
+    ) -> None:
+        self.ask_for_work(Turn(begin, then, self.pump.fail))
+
+    def ask_for_work(self, turn: Turn) -> None:
+        """Let a connection wait for the thread that does the work of requests."""
+        self.pump.work.ask(
+            Turn(
+                turn.begin,
+                partial(self._go_on, turn.then),
+                lambda error: self._go_on(partial(turn.failed, error)),
+            )
+        )
 
     def _go_on(self, then: Callable[[], None]) -> None:
         then()

@@ -55,6 +55,12 @@ def receive(harness: BrokerHarness, request: Any, version: int = 11) -> Session:
     return session
 
 
+def run_work(session: Session) -> None:
+    """Do what a thread is to do for a Produce request, if it is this session's turn."""
+    if session.work is not None and session.work.is_made:
+        session.work.run()
+
+
 class WireClient:
     """One connection.
 
@@ -98,6 +104,7 @@ class WireClient:
     def _end_round(self) -> None:
         self._end_turn()
         while self.session.yielded:
+            run_work(self.session)
             self.session.resume(now_ns=self.harness.clock.wall_ns())
             self._end_turn()
 

@@ -316,8 +316,12 @@ class BrokerHarness:
             found.append(-1 if data is None else int.from_bytes(data[at : at + 8], "big"))
         return tuple(found)
 
-    def _do_aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+    def _do_aside(
+        self, begin: Callable[[], Callable[[], None] | None], then: Callable[[], None]
+    ) -> None:
         self.aside_count += 1
+        work = begin()
+        assert work is not None
         work()
         then()
 

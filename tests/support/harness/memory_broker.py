@@ -253,7 +253,9 @@ class MemoryBroker:
         return self._next_producer_id
 
 
-def _do_at_once(work: Callable[[], None], then: Callable[[], None]) -> None:
+def _do_at_once(begin: Callable[[], Callable[[], None] | None], then: Callable[[], None]) -> None:
+    work = begin()
+    assert work is not None
     work()
     then()
 

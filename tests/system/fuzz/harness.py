@@ -22,7 +22,7 @@ from appliance.errors import RemoteProtocolError
 from compat.kafka import dispatch
 from compat.kafka.node import Client
 from compat.kafka.protocol.deferred import DeferredResponse
-from tests.support.clients.wire_client import WireClient, split_answers
+from tests.support.clients.wire_client import WireClient, run_work, split_answers
 from tests.support.harness.broker_harness import BrokerHarness, Digest
 from tests.support.harness.configs import small_config
 from tests.support.oracles.response_oracle import decode_any_response
@@ -132,6 +132,7 @@ class FuzzConnection:
     def resume(self) -> None:
         """Let the broker look at what it left: too much for a turn, or too many answers."""
         if self.session.yielded or (self.session.paused and not self.session.is_waiting):
+            run_work(self.session)
             self.session.resume(now_ns=self._target.clock.wall_ns())
             self._end_round()
 

@@ -9,7 +9,7 @@ import pytest
 from _core.paths.answer import Reply
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import next_offset
-from tests.support.clients.wire_client import WireClient, framed, split_answers
+from tests.support.clients.wire_client import WireClient, framed, run_work, split_answers
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import ApiVersionsRequest, ProduceResponse, decode_response
@@ -66,6 +66,7 @@ def turns(client: WireClient, data: bytes) -> list[int]:
         before = session.requests
         if not session.yielded:
             return found
+        run_work(session)
         session.resume(now_ns=harness.clock.wall_ns())
 
 
@@ -90,8 +91,8 @@ def test_a_turn_ends_after_some_work() -> None:
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_what_is_unpacked_counts_as_work(codec: int) -> None:
-    """Two bombs of a few KiB that fit into all limits take two turns."""
-    size = 1_200 * KIB
+    """Bombs of a few KiB that fit into all limits take two turns."""
+    size = 900 * KIB
     client = with_room(
         make_client(
             decompressed_size_max_bytes=2 * size,
@@ -102,7 +103,7 @@ def test_what_is_unpacked_counts_as_work(codec: int) -> None:
         )
     )
     request = framed(produce_request([("t", [(0, zeros(codec, size))])], acks=0), 8, 1)
-    assert turns(client, request * 4) == [2, 2]
+    assert turns(client, request * 4) == [3, 1]
     assert next_offset(client) == 4
 
 
@@ -141,6 +142,7 @@ def finish(client: WireClient, between: Callable[[], object]) -> int:
     end_turn(client)
     while client.session.yielded:
         between()
+        run_work(client.session)
         client.session.resume(now_ns=client.harness.clock.wall_ns())
         end_turn(client)
         count += 1
@@ -223,6 +225,10 @@ def test_delays_count_from_the_first_turn_in_every_turn() -> None:
     client.harness.tick(1)
     # Each replaces the one before it.
     assert [next_offset(client, "t", index) for index in range(PART_COUNT)] == [0] * 9 + [1]
+    (record,) = client.harness.fetch("t", PART_COUNT - 1)
+    headers = dict(record.headers)
+    assert int(headers["x-accepted-at"]) == begin_ms
+    assert int(headers["x-due-at"]) == begin_ms + 60_000
 
 
 def test_what_waits_too_long_for_the_disk_is_marked_in_every_turn() -> None:

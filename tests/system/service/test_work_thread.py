@@ -1,0 +1,188 @@
+"""Work of requests that a thread does: who waits for it, and what becomes of errors in it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.work_thread import Turn, WorkThread
+from compat.kafka.protocol import codecs
+from tests.support.clients.wire_client import framed
+from tests.support.harness.live_broker import LiveBroker, until
+from tests.support.oracles.kafka_oracle import ListOffsetsResponse, decode_response
+from tests.support.values.kafka_records import Record
+from tests.support.values.raw_batch import ZSTD, Raw, compress, make_batch, records_of
+from tests.support.values.record_requests import produce_request
+from tests.support.values.topic_requests import list_offset_request
+
+KIB = 1024
+MIB = 1024 * KIB
+STORAGE_ERROR = 56
+
+
+def settings(unpacked_max_bytes: int = 6 * MIB) -> dict[str, Any]:
+    return {
+        "batch_size_max_bytes": MIB,
+        "decompressed_size_max_bytes": unpacked_max_bytes,
+        "request_decompressed_size_max_bytes": 64 * MIB,
+        "record_size_max_bytes": unpacked_max_bytes,
+        "request_size_max_bytes": 16 * MIB,
+        "segment_size_bytes": 32 * MIB,
+        "inflight_max_bytes": 64 * MIB,
+    }
+
+
+def large_batch(size: int = 2 * MIB) -> bytes:
+    return make_batch(
+        compress(ZSTD, records_of([Raw(b"a"), Raw(bytes(size))])), count=2, attributes=ZSTD
+    )
+
+
+def produce(batch: bytes) -> bytes:
+    return framed(produce_request([("t", [(0, batch)])]), 8, 1)
+
+
+class HeldCodec:
+    """Lets threads, but not the loop, wait before they unpack.
+
+    Attributes:
+        entered: set when a thread waits.
+        count: how often a thread began to unpack.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered = threading.Event()
+        self.count = 0
+        self._may_go_on = threading.Event()
+        self._loop_thread = threading.get_ident()
+        self._unpack = codecs._DECOMPRESSORS[ZSTD]
+        monkeypatch.setitem(codecs._DECOMPRESSORS, ZSTD, self._wait)
+
+    def _wait(self, data: memoryview, size_max: int) -> bytes:
+        if threading.get_ident() != self._loop_thread:
+            self.count += 1
+            self.entered.set()
+            assert self._may_go_on.wait(30)
+        return self._unpack(data, size_max)
+
+    def let_go(self) -> None:
+        self._may_go_on.set()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldCodec]:
+    codec = HeldCodec(monkeypatch)
+    yield codec
+    codec.let_go()
+
+
+async def test_others_are_served_while_a_thread_unpacks(tmp_path: Path, held: HeldCodec) -> None:
+    async with LiveBroker(tmp_path, **settings()) as live:
+        large, small = await live.connect(), await live.connect()
+        large.send_bytes(produce(large_batch()))
+        await until(held.entered.is_set)
+        assert (await small.produce("t", 0, [Record(b"b")])).base_offset == 0
+        held.let_go()
+        assert (await large.read_produced()).base_offset == 1
+        assert (await large.produce("t", 0, [Record(b"c")])).base_offset == 3
+
+
+async def test_whoever_hangs_up_has_no_turn(tmp_path: Path, held: HeldCodec) -> None:
+    """Of 20 searches that wait for the thread, it works for the one whose client stays."""
+    async with LiveBroker(tmp_path, **settings()) as live:
+        stored, first = await live.connect(), await live.connect()
+        held.let_go()
+        stored.send_bytes(produce(large_batch()))
+        assert (await stored.read_produced()).error == 0
+        held._may_go_on.clear()
+        held.entered.clear()
+        held.count = 0
+        first.send_bytes(produce(large_batch()))
+        await until(held.entered.is_set)
+        waiting = [await live.connect() for _ in range(20)]
+        for client in waiting:
+            client.send_bytes(framed(list_offset_request("t", [0], 5), 5, 1))
+        work = live.server.pump.work
+        await until(lambda: work.waiting_count == 20)
+        assert live.server.held_bytes < MIB
+        for client in waiting[:-1]:
+            await client.close()
+        await until(lambda: live.server.connection_count == 3)
+        held.let_go()
+        assert (await first.read_produced()).error == 0
+        answer = decode_response(ListOffsetsResponse, 5, await waiting[-1].read_answer())
+        assert answer.topics[0].partitions[0].error_code == 0
+        assert held.count == 2
+        assert work.waiting_count == 0
+
+
+async def test_a_stored_batch_beyond_a_lower_limit_fails_its_search_only(tmp_path: Path) -> None:
+    """The limit was larger when it was accepted."""
+    async with LiveBroker(tmp_path, **settings()) as live:
+        client = await live.connect()
+        client.send_bytes(produce(large_batch(4 * MIB)))
+        assert (await client.read_produced()).error == 0
+    async with LiveBroker(tmp_path, **settings(2 * MIB)) as live:
+        client = await live.connect()
+        client.send_bytes(framed(list_offset_request("t", [0], 5), 5, 1))
+        answer = decode_response(ListOffsetsResponse, 5, await client.read_answer())
+        assert answer.topics[0].partitions[0].error_code == STORAGE_ERROR
+        assert not live.server.pump.has_failed
+        assert (await client.produce("t", 0, [Record(b"b")])).error == 0
+
+
+@pytest.mark.parametrize("is_search", [False, True])
+async def test_a_bug_in_the_work_closes_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_search: bool
+) -> None:
+    async with LiveBroker(tmp_path, **settings()) as live:
+        client, failed = await live.connect(), await live.connect()
+        client.send_bytes(produce(large_batch()))
+        assert (await client.read_produced()).error == 0
+        unpack, loop_thread = codecs._DECOMPRESSORS[ZSTD], threading.get_ident()
+
+        def fail(data: memoryview, size_max: int) -> bytes:
+            if threading.get_ident() != loop_thread:
+                raise ZeroDivisionError("a bug")
+            return unpack(data, size_max)
+
+        monkeypatch.setitem(codecs._DECOMPRESSORS, ZSTD, fail)
+        request = framed(list_offset_request("t", [0], 5), 5, 1)
+        failed.send_bytes(request if is_search else produce(large_batch()))
+        assert await failed.is_closed_by_broker()
+        assert not live.server.pump.has_failed
+        assert (await client.produce("t", 0, [Record(b"b")])).error == 0
+
+
+async def test_turns_come_in_order_and_only_to_those_who_still_want_them() -> None:
+    seen: list[str] = []
+    failures: list[BaseException] = []
+
+    def guard(step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 (as the pump does)
+            failures.append(error)
+
+    thread = WorkThread(asyncio.get_running_loop(), guard)
+
+    def turn(name: str, work: Callable[[], None] | None) -> Turn:
+        def begin() -> Callable[[], None] | None:
+            seen.append(f"begin {name}")
+            return work
+
+        return Turn(begin, lambda: seen.append(f"then {name}"), lambda _: seen.append(f"no {name}"))
+
+    def fail() -> None:
+        raise ValueError
+
+    for name, work in (("a", lambda: None), ("gone", None), ("bad", fail), ("b", lambda: None)):
+        thread.ask(turn(name, work))
+    assert seen == []
+    await until(lambda: seen[-1:] == ["then b"])
+    assert seen == ["begin a", "then a", "begin gone", "begin bad", "no bad", "begin b", "then b"]
+    assert not failures
+    thread.shutdown()
