@@ -452,6 +452,21 @@ def test_a_full_disk_keeps_its_reserve_from_many_timers() -> None:
     check_freed_with_room(harness)
 
 
+def test_a_full_disk_keeps_its_reserve_from_records_that_are_kept() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    harness.create_topic("kept", 1, {"retention.ms": "-1"})
+    assert harness.produce("kept", 0, [Record(b"small")]).error == 0
+    fill(harness, 5)
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, KEEP_MS + MEMORY_MS)
+    assert start_pos(harness) == 0
+    assert harness.broker._store.carriers.records.carried_bytes == 0
+    check_freed_with_room(harness)
+    assert [each.value for each in harness.fetch("kept", 0)] == [b"small"]
+
+
 def test_a_disk_that_becomes_full_during_a_pass_keeps_its_reserve() -> None:
     harness = with_many_timers()
     for _ in range(2 * MS_PER_HOUR // (2 * MS_PER_MINUTE)):
