@@ -295,6 +295,9 @@ cdef class TimerRows(RecordRows):
 
     cdef int64_t _behind_fault(self) except -1:
         # Which outcomes belong to later frames of the range is not known any more.
+        return self._range_end()
+
+    cdef int64_t _range_end(self) except -1:
         self.timers = self.ends[len(self.ends) - len(self.ranges) - 1]
         return self.end
 

@@ -107,6 +107,7 @@ cdef class RowScan:
     cdef int _skipped(self, const FrameHeader* h) except -1
     cdef int _check_head(self, int64_t pos, FrameHeader* h) except -1
     cdef int64_t _behind_fault(self) except -1
+    cdef int64_t _range_end(self) except -1
     cdef object _section(self, const FrameHeader* h, const uint8_t* batch, int codec, Cursor* c)
     cdef int _put_place(self, const FrameHeader* h, int64_t count) except -1 nogil
     cdef int _put_stored(self, const FrameHeader* h, int64_t count) except -1 nogil

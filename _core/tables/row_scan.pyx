@@ -142,6 +142,15 @@ cdef class RowScan:
             taken[name] = column
         return taken
 
+    def pass_segment(self):
+        """Go on after the segment of `pos`, where `read` has raised an error.
+
+        Rows of frames before `pos` are kept for the next `step`.
+        """
+        while self.ranges and self.ranges[0][2] == self.base:
+            self.ranges.pop(0)
+        self.pos = self._range_end()
+
     cdef tuple _take(self, int column):
         return take_column(&self.columns[column], self.spares, column)
 
@@ -264,6 +273,10 @@ cdef class RowScan:
             if self._check_head(pos, &h) == FRAME_OK and h.salt == self.salt:
                 return pos
             pos += FRAME_ALIGNMENT
+        return self.end
+
+    cdef int64_t _range_end(self) except -1:
+        """Return the end of the range before the next one; what is left of it is not read."""
         return self.end
 
     # Parts of a row

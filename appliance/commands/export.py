@@ -255,11 +255,11 @@ class _Job:
         split_bytes = self._query.split_bytes
         return lambda done: self._meter.show(done * split_bytes, task_count * split_bytes)
 
-    def _say_what_is_gone(self, gone: Iterable[str]) -> None:
-        for path in sorted(set(gone)):
-            complain(f"{printable(path)} is gone: rows of it and of what follows are left out")
+    def _say_what_is_gone(self, gone: Iterable[Path]) -> None:
+        for path in sorted(gone):
+            complain(f"{printable(str(path))} is gone: rows of it are left out")
 
-    def _finish(self, rows: int, target: Path, gone: Iterable[str]) -> None:
+    def _finish(self, rows: int, target: Path, gone: Iterable[Path]) -> None:
         self._meter.clear()
         self._say_what_is_gone(gone)
         complain(
@@ -281,11 +281,7 @@ class _Job:
                 each_alone = [[task] for task in found] or [[]]
                 shares = [(new / _part_name(at), each) for at, each in enumerate(each_alone)]
             schema = self._query.schema
-            accepts_loss = not self._query.fails_on_loss
-            parts = [
-                Part(tuple(share), path, schema, compression, accepts_loss)
-                for path, share in shares
-            ]
+            parts = [Part(tuple(share), path, schema, compression) for path, share in shares]
             with self._no_progress_left():
                 progress = self._progress(len(parts))
                 rows, gone = write_parts(parts, self._worker_count, progress)
@@ -295,12 +291,11 @@ class _Job:
         """Write lines to a file, or to standard output."""
         from appliance.commands.table_files import json_lines
 
-        gone: list[str] = []
-        kept = None if self._query.fails_on_loss else gone
+        gone: set[Path] = set()
         if target is None:
             found = self._tasks()
             with self._no_progress_left():
-                for lines in json_lines(found, self._progress(len(found)), kept):
+                for lines in json_lines(found, self._progress(len(found)), gone.add):
                     print_lines(lines)
             self._say_what_is_gone(gone)
             return
@@ -309,7 +304,7 @@ class _Job:
             file = self._fs.open(new, create=True)
             rows = size = 0
             with self._no_progress_left():
-                for lines in json_lines(found, self._progress(len(found)), kept):
+                for lines in json_lines(found, self._progress(len(found)), gone.add):
                     rows += len(lines)
                     size += file.pwritev(["".join(f"{each}\n" for each in lines).encode()], size)
             file.close()

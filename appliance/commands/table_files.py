@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from appliance.commands.output import json_line, octets_in_json
 from appliance.errors import LatermqError
 from appliance.units import MIB
-from compat.tables.batches import DataLossError, Task
+from compat.tables.batches import DataLossError, NoteGone, Task, ignore
 from compat.tables.log_reader import SegmentGoneError
 from compat.tables.schema import HEADERS
 
@@ -47,14 +47,12 @@ class Part:
         path: the file, which does not exist.
         schema: the schema of the rows.
         compression: as pyarrow calls it.
-        accepts_loss: go on with the next task if a segment is gone.
     """
 
     tasks: tuple[Task, ...]
     path: Path
     schema: pa.Schema
     compression: str
-    accepts_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +61,12 @@ class Outcome:
 
     Attributes:
         rows: how many it has.
-        gone: the segments that were gone.
+        gone: the segments that were passed over because they were gone.
         loss, error: what ended it, if something did.
     """
 
     rows: int = 0
-    gone: tuple[str, ...] = ()
+    gone: frozenset[Path] = frozenset()
     loss: str | None = None
     error: str | None = None
 
@@ -91,8 +89,8 @@ def as_loss(error: DataLossError | SegmentGoneError) -> LossError:
 
 def write_parts(
     parts: Sequence[Part], worker_count: int, progress: Progress
-) -> tuple[int, frozenset[str]]:
-    """Write each part; return the number of rows, and the segments that were gone.
+) -> tuple[int, frozenset[Path]]:
+    """Write each part; return the number of rows, and the segments that were passed over.
 
     Args:
         parts: the files; they may be written in any order.
@@ -104,14 +102,14 @@ def write_parts(
         ExportError: a file cannot be written.
     """
     rows = 0
-    gone: frozenset[str] = frozenset()
+    gone: frozenset[Path] = frozenset()
     for done, outcome in enumerate(_outcomes(parts, worker_count), start=1):
         if outcome.loss is not None:
             raise LossError(outcome.loss)
         if outcome.error is not None:
             raise ExportError(outcome.error)
         rows += outcome.rows
-        gone |= frozenset(outcome.gone)
+        gone |= outcome.gone
         progress(done)
     return rows, gone
 
@@ -133,9 +131,9 @@ def write_part(part: Part) -> Outcome:
     """Write one part, on any thread."""
     try:
         with _writer(part) as writer:
-            gone: list[str] | None = [] if part.accepts_loss else None
-            rows = sum(_write(writer, _batches(task, gone)) for task in part.tasks)
-            return Outcome(rows, tuple(gone or ()))
+            gone: set[Path] = set()
+            rows = sum(_write(writer, task.batches(note_gone=gone.add)) for task in part.tasks)
+            return Outcome(rows, frozenset(gone))
     except (DataLossError, SegmentGoneError) as error:
         return Outcome(loss=as_loss(error).message)
     except LatermqError as error:
@@ -150,16 +148,6 @@ def _writer(part: Part) -> Any:
     return pq.ParquetWriter(
         str(part.path), part.schema, compression=part.compression, use_dictionary=texts
     )
-
-
-def _batches(task: Task, gone: list[str] | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task, up to a segment that is gone, an error if `gone` is None."""
-    try:
-        yield from task.batches()
-    except SegmentGoneError as error:
-        if gone is None:
-            raise
-        gone.append(str(error.path))
 
 
 def _write(writer: Any, batches: Iterator[pa.RecordBatch]) -> int:
@@ -181,7 +169,7 @@ def _write(writer: Any, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def json_lines(
-    tasks: Sequence[Task], progress: Progress, gone: list[str] | None = None
+    tasks: Sequence[Task], progress: Progress, note_gone: NoteGone = ignore
 ) -> Iterator[list[str]]:
     """Yield the rows of all tasks in order as JSON objects, some lines at a time.
 
@@ -190,7 +178,7 @@ def json_lines(
     Args:
         tasks: the rows.
         progress: called after each task.
-        gone: gets the segments that are gone; without it, one that is gone is an error.
+        note_gone: called for each segment that is passed over because it is gone.
 
     Raises:
         ExportError: a text of a row is not UTF-8.
@@ -198,7 +186,7 @@ def json_lines(
     """
     try:
         for number, task in enumerate(tasks, start=1):
-            for batch in _batches(task, gone):
+            for batch in task.batches(note_gone=note_gone):
                 yield _lines(batch)
             progress(number)
     except UnicodeDecodeError:

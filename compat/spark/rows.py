@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from compat.tables.batches import ScanTask, Task
-from compat.tables.log_reader import SegmentGoneError
+from compat.tables.batches import Task
 
 
 class TaskPartition(InputPartition):
@@ -26,14 +25,9 @@ def rows_of(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordB
         schema: like that of the task, but for what may be null.
 
     Raises:
-        SegmentGoneError: a segment is not there any more. If losses are accepted, the rest of the
-            task has no rows then.
+        SegmentGoneError: a segment is not there any more, and losses are not accepted.
     """
     if not isinstance(partition, TaskPartition):
         return
-    try:
-        for batch in partition.task.batches():
-            yield batch if batch.schema.equals(schema) else batch.cast(schema)
-    except SegmentGoneError:
-        if not isinstance(partition.task, ScanTask) or partition.task.fails_on_loss:
-            raise
+    for batch in partition.task.batches():
+        yield batch if batch.schema.equals(schema) else batch.cast(schema)

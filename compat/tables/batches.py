@@ -4,7 +4,7 @@ A `Task` says all that is needed to read its part, and can be sent to another pr
 that has the same directory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +58,23 @@ class DataLossError(LatermqError):
         self.fault = fault
 
 
+NoteGone = Callable[[Path], None]
+"""Called with the path of a segment."""
+
+
+def ignore(path: Path) -> None:
+    """Do nothing about a segment that is gone."""
+
+
 class Task(Protocol):
     """A part of a table. Any number of processes may read different tasks at once."""
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
+    def batches(self, *, note_gone: NoteGone = ignore) -> Iterator[pa.RecordBatch]:
+        """Yield the rows.
+
+        Args:
+            note_gone: called for each segment that is passed over because it is gone.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class LiteralTask:
 
     stream: bytes
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, *, note_gone: NoteGone = ignore) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         yield from pa.ipc.open_stream(self.stream)
 
@@ -91,7 +103,8 @@ class ScanTask:
         outcomes: of the timers that frames of each range hold; empty for other tables.
         left_out: positions of frames that have no rows, see `RowScan`.
         verifies: check the CRCs of batches.
-        fails_on_loss: raise an error where frames cannot be read; otherwise pass over them.
+        fails_on_loss: raise an error where frames cannot be read or a segment is gone; otherwise
+            pass over them.
     """
 
     root: Path
@@ -107,51 +120,54 @@ class ScanTask:
     verifies: bool = True
     fails_on_loss: bool = True
 
-    def batches(self, fs: FileSystem | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, fs: FileSystem | None = None, *, note_gone: NoteGone = ignore
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of about BATCH_BYTES.
+
+        Args:
+            fs: reads the log; None for the machine's.
+            note_gone: called for each segment that is not there any more, if losses are accepted.
+                Its rows are missing but for those that were read before.
 
         Raises:
             DataLossError: a frame of the plan is not whole any more.
-            SegmentGoneError: a segment is not there any more. If losses are accepted, those that
-                are gone when this begins are passed over.
+            SegmentGoneError: a segment is not there any more, and losses are not accepted.
         """
         with closing(LogReader(fs or OsFileSystem(), self.root)) as reader:
             reader.segments = list(self.segments)
-            scan = self._scan(reader, self._ranges_left(reader))
+            scan = self._scan(reader)
             schema = schema_of(self.table, self.columns)
-            while (columns := self._step(scan)) is not None:
+            while (columns := self._step(scan, note_gone)) is not None:
                 yield record_batch(schema, columns)
 
-    def _ranges_left(self, reader: LogReader) -> list[int]:
-        """Return the places in `ranges` of those that are read."""
-        return [
-            place
-            for place, (start, _) in enumerate(self.ranges)
-            if self.fails_on_loss or reader.has(start)
-        ]
-
-    def _step(self, scan: RowScan) -> dict[str, tuple[Any, ...]] | None:
-        try:
-            columns = scan.step(BATCH_ROWS, BATCH_BYTES)
-        except (ValueError, RequestError) as error:
-            # Only CRCs that are not checked let such records pass.
-            raise DataLossError(self.root, scan.pos, str(error)) from error
-        except SegmentGoneError:
-            self._check(scan)  # what was wrong before it says more
-            raise
-        self._check(scan)
-        return columns
+    def _step(self, scan: RowScan, note_gone: NoteGone) -> dict[str, tuple[Any, ...]] | None:
+        while True:
+            try:
+                columns = scan.step(BATCH_ROWS, BATCH_BYTES)
+            except (ValueError, RequestError) as error:
+                # Only CRCs that are not checked let such records pass.
+                raise DataLossError(self.root, scan.pos, str(error)) from error
+            except SegmentGoneError as error:
+                self._check(scan)  # what was wrong before it says more
+                if self.fails_on_loss:
+                    raise
+                note_gone(error.path)
+                scan.pass_segment()
+            else:
+                self._check(scan)
+                return columns
 
     def _check(self, scan: RowScan) -> None:
         for pos, fault in scan.take_faults():
             if self.fails_on_loss:
                 raise DataLossError(self.root, pos, fault)
 
-    def _scan(self, reader: LogReader, places: list[int]) -> RowScan:
+    def _scan(self, reader: LogReader) -> RowScan:
         selection = self.selection
         return _SCANS[self.table](
             read=reader.read_into,
-            ranges=[self._with_segment(*self.ranges[place]) for place in places],
+            ranges=[self._with_segment(*each) for each in self.ranges],
             topics=self.topics,
             columns=self.columns,
             decompress=lambda codec, section: decompress(codec, section, UNPACKED_MAX_BYTES),
@@ -161,7 +177,7 @@ class ScanTask:
             stored=selection.stored,
             due=selection.due,
             partition=-1 if selection.partition is None else selection.partition,
-            outcomes=tuple(self.outcomes[place] for place in places if self.outcomes),
+            outcomes=self.outcomes,
             kinds=_KINDS,
             takes_others=selection.topics is None,
             left_out=self.left_out,

@@ -117,14 +117,6 @@ class LogReader:
             raise SegmentGoneError(file.path)
         return [(base + begin, base + end, why) for begin, end, why in lost]
 
-    def has(self, pos: int) -> bool:
-        """Return whether the segment of a log position is there."""
-        try:
-            self._file(self.segments[self._index_of(pos)][0])
-        except SegmentGoneError:
-            return False
-        return True
-
     def _index_of(self, pos: int) -> int:
         low, high = 0, len(self.segments)
         while high - low > 1:

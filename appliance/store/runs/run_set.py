@@ -228,6 +228,8 @@ class RowsNow:
 
     A timer whose record lies before `log_start` is lost: its segment was freed after it was
     carried, and then damage took the carry frame. No place is returned for it.
+
+    They can be read several times, by one caller at a time: the copy keeps how far it was read.
     """
 
     fs: FileSystem
@@ -240,7 +242,7 @@ class RowsNow:
     log_start: int
 
     def first_place(self) -> int | None:
-        """Find the first frame of the log that holds a pending timer; call it once.
+        """Find the first frame of the log that holds a pending timer.
 
         Returns:
             Its log position, None if nothing is pending.
@@ -263,7 +265,7 @@ class RowsNow:
         return lowest
 
     def rows_below(self, cut: int) -> Generator[bytes, None, None]:
-        """Yield rows of the timers whose records are below a log position; call it once.
+        """Yield rows of the timers whose records are below a log position.
 
         The files are opened at the first block, and stay open if they are removed.
 
@@ -281,7 +283,7 @@ class RowsNow:
                     return
 
     def blocks(self) -> Generator[bytes, None, None]:
-        """Yield all rows, block by block, in the order of a run; call it once.
+        """Yield all rows, block by block, in the order of a run.
 
         The files are opened at the first block, and stay open if they are removed.
 

@@ -1,11 +1,12 @@
 """`latermq export`: the rows of a directory in files, from the command line to what reads them."""
 
+import json
 import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 from appliance.commands import table_files
 from appliance.system.files import OsFileSystem
 from appliance.units import counted
+from compat.tables.batches import NoteGone, Task, ignore
 from compat.tables.plan import Plan
 from compat.tables.schema import HEADERS, TABLES
 from compat.tables.table import Query, open_plan, tasks
@@ -25,6 +27,8 @@ from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.command_line import CommandLine
 from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import Record, delay
+
+SEGMENT: Final = 64 * 1024
 
 
 def rows_of(directory: Path, table: str, **query: Any) -> list[dict[str, Any]]:
@@ -302,26 +306,32 @@ def test_a_segment_that_goes_away_meanwhile_is_reported_by_a_thread(
     (copy / "checkpoint").write_bytes((large / "checkpoint").read_bytes())
     for path in (large / "commitlog").iterdir():
         (copy / "commitlog" / path.name).write_bytes(path.read_bytes())
-    query = Query(split_bytes=1)
-    found = tasks(open_plan(copy), query)
+    plan = open_plan(copy)
+    query = Query(columns=("position",), split_bytes=1)
+    strict = tasks(plan, query)
+    (whole,) = found = tasks(plan, Query(columns=("position",), fails_on_loss=False))
+    kept = [row for each in whole.batches() for row in each.to_pylist()]
+    kept = [row for row in kept if row["position"] >= SEGMENT]
     first = copy / "commitlog" / ("0" * 20)
     first.unlink()
 
-    def parts(*, accepts_loss: bool) -> list[table_files.Part]:
+    def parts(found: list[Task]) -> list[table_files.Part]:
         return [
-            table_files.Part((task,), tmp_path / f"{at}", query.schema, "zstd", accepts_loss)
+            table_files.Part((task,), tmp_path / f"{at}", query.schema, "zstd")
             for at, task in enumerate(found)
         ]
 
     with pytest.raises(table_files.LossError, match="latermq snapshot create"):
-        table_files.write_parts(parts(accepts_loss=False) * 2, 2, lambda _: None)
-    _, gone = table_files.write_parts(parts(accepts_loss=True), 1, lambda _: None)
-    assert gone == {str(first)}
+        table_files.write_parts(parts(strict) * 2, 2, lambda _: None)
+    written = table_files.write_parts(parts(found), 1, lambda _: None)
+    assert written == (len(kept), frozenset([first]))
+    assert read(tmp_path / "0") == kept
     with pytest.raises(table_files.LossError, match="latermq snapshot create"):
-        list(table_files.json_lines(found, lambda _: None))
-    missed: list[str] = []
-    assert list(table_files.json_lines(found, lambda _: None, missed))
-    assert missed == [str(first)] * len(missed)
+        list(table_files.json_lines(strict, lambda _: None))
+    missed: list[Path] = []
+    lines = table_files.json_lines(found, lambda _: None, missed.append)
+    assert [json.loads(line) for some in lines for line in some] == kept
+    assert missed == [first]
 
 
 @dataclass(frozen=True)
@@ -330,7 +340,7 @@ class Rows:
 
     batch: pa.RecordBatch
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, *, note_gone: NoteGone = ignore) -> Iterator[pa.RecordBatch]:
         """Yield it."""
         yield self.batch
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from _core.bytes.layout import RUN_ID_SIZE
 from appliance.errors import StorageError
 from appliance.store.state.group_frames import GROUP_SAVED, GroupFrame, encode_group
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
@@ -377,27 +378,58 @@ def test_a_disk_that_has_no_room_for_the_first_checkpoint_is_freed() -> None:
     check_restarts(harness)
 
 
-def test_more_ids_than_the_reserve_of_a_full_disk_holds_keep_no_older_segment() -> None:
-    harness = broker()
-    harness.create_topic("t")
-    fill(harness, 3)
-    run(harness, MEMORY_MS + KEEP_MS)
+def complete_many_ids(harness: BrokerHarness) -> int:
+    """Complete more named timers than the reserve of a full disk holds; return their number."""
     names = [b"name-%d" % number for number in range(400)]
     for start in range(0, len(names), 50):
         later = [Record(b"", headers=delay(1_000, name)) for name in names[start : start + 50]]
         assert harness.produce("t", 0, later).error == 0
     harness.tick(1_000)
-    before = start_pos(harness)
+    return len(names)
+
+
+def test_more_ids_than_the_reserve_of_a_full_disk_holds_keep_no_older_segment() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 3)
+    for _ in range(MEMORY_MS // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.expire()
+        harness.flush()
+    completed_from = harness.broker.wrote_pos
+    count = complete_many_ids(harness)
     fill(harness, 1)
     take_checkpoint(harness)
     fill_disk(harness)
+    assert start_pos(harness) == 0
     run(harness, 30 * MS_PER_MINUTE)
-    assert harness.broker._store.state.projections.ids.completed_count == len(names)
-    assert harness.broker.head_freer.carried_bytes < 400 * 52
-    assert start_pos(harness) >= before
+    assert harness.broker._store.state.projections.ids.completed_count == count
+    assert harness.broker.head_freer.carried_bytes < count * RUN_ID_SIZE
+    assert 2 * SEGMENT <= start_pos(harness) <= completed_from
     harness.disk.free = 8 * SEGMENT
     free(harness)
-    assert start_pos(harness) > before
+    assert start_pos(harness) > completed_from
+    check_restarts(harness)
+
+
+def test_more_ids_than_the_reserve_of_a_full_disk_holds_keep_their_segments() -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 1)
+    completed_from = harness.broker.wrote_pos
+    count = complete_many_ids(harness)
+    fill(harness, 4)
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, KEEP_MS + 30 * MS_PER_MINUTE)
+    partition = harness.partition()
+    assert partition.start_offset == partition.next_offset
+    assert harness.broker._store.state.projections.ids.completed_count == count
+    assert start_pos(harness) <= completed_from
+    assert harness.broker.head_freer.carried_bytes == 0
+    run(harness, MEMORY_MS)
+    assert harness.broker._store.state.projections.ids.completed_count == 0
+    assert start_pos(harness) > completed_from
     check_restarts(harness)
 
 
@@ -418,7 +450,10 @@ def test_a_full_disk_is_freed_although_a_timer_is_pending() -> None:
     assert [each.value for each in harness.fetch("t", 0, first)] == [b"later"]
 
 
-def test_a_full_disk_keeps_its_reserve_from_many_timers() -> None:
+def with_many_timers() -> BrokerHarness:
+    """A broker with more pending timers than the reserve of a full disk holds, and five segments of
+    a topic that expires.
+    """
     harness = broker()
     harness.create_topic("t")
     harness.create_topic("later", 8)
@@ -426,11 +461,11 @@ def test_a_full_disk_keeps_its_reserve_from_many_timers() -> None:
     for index in range(8):
         assert harness.produce("later", index, [later]).error == 0
     fill(harness, 5)
-    take_checkpoint(harness)
-    fill_disk(harness)
-    run(harness, KEEP_MS + MEMORY_MS)
-    assert start_pos(harness) == 0
-    assert harness.broker._store.carriers.timers.carried_bytes == 0
+    return harness
+
+
+def check_freed_with_room(harness: BrokerHarness) -> None:
+    """The reserve has room for control state, and the log is freed once the disk has room."""
     commit(harness, "g", 1)
     harness.broker.commit()
     harness.disk.free = 8 * SEGMENT
@@ -439,14 +474,33 @@ def test_a_full_disk_keeps_its_reserve_from_many_timers() -> None:
     check_restarts(harness)
 
 
-def test_a_disk_that_becomes_full_during_a_pass_keeps_its_reserve() -> None:
+def test_a_full_disk_keeps_its_reserve_from_many_timers() -> None:
+    harness = with_many_timers()
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, KEEP_MS + MEMORY_MS)
+    assert start_pos(harness) == 0
+    assert harness.broker._store.carriers.timers.carried_bytes == 0
+    check_freed_with_room(harness)
+
+
+def test_a_full_disk_keeps_its_reserve_from_records_that_are_kept() -> None:
     harness = broker()
     harness.create_topic("t")
-    harness.create_topic("later", 8)
-    later = Record(b"x" * 100, headers=delay(30 * MS_PER_DAY))
-    for index in range(8):
-        assert harness.produce("later", index, [later]).error == 0
+    harness.create_topic("kept", 1, {"retention.ms": "-1"})
+    assert harness.produce("kept", 0, [Record(b"small")]).error == 0
     fill(harness, 5)
+    take_checkpoint(harness)
+    fill_disk(harness)
+    run(harness, KEEP_MS + MEMORY_MS)
+    assert start_pos(harness) == 0
+    assert harness.broker._store.carriers.records.carried_bytes == 0
+    check_freed_with_room(harness)
+    assert [each.value for each in harness.fetch("kept", 0)] == [b"small"]
+
+
+def test_a_disk_that_becomes_full_during_a_pass_keeps_its_reserve() -> None:
+    harness = with_many_timers()
     for _ in range(2 * MS_PER_HOUR // (2 * MS_PER_MINUTE)):
         harness.clock.advance_ms(2 * MS_PER_MINUTE)
         harness.expire()
@@ -462,9 +516,4 @@ def test_a_disk_that_becomes_full_during_a_pass_keeps_its_reserve() -> None:
     end = harness.broker.wrote_pos
     harness.free_head()
     assert (harness.broker.wrote_pos, freer.carried_bytes, start_pos(harness)) == (end, 0, 0)
-    commit(harness, "g", 1)
-    harness.broker.commit()
-    harness.disk.free = 8 * SEGMENT
-    free(harness)
-    assert start_pos(harness) >= 4 * SEGMENT
-    check_restarts(harness)
+    check_freed_with_room(harness)

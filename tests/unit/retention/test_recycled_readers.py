@@ -20,7 +20,7 @@ from compat.tables.log_reader import SegmentGoneError
 from compat.tables.table import Query, tasks
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import DATA_DIR
-from tests.support.harness.tables import planned
+from tests.support.harness.tables import planned, table_of
 from tests.unit.retention.test_freeing import SEGMENT
 from tests.unit.retention.test_recycling import Writer, broker, expire, free
 
@@ -67,6 +67,21 @@ def test_a_table_says_that_the_segment_is_gone(monkeypatch: pytest.MonkeyPatch) 
     assert len(found) > 4
     assert [row["position"] for row in found] == sorted(row["position"] for row in found)
     assert found[-1]["position"] < TIMES * SEGMENT
+
+
+def test_a_table_goes_on_after_the_segment_if_losses_are_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batches, "BATCH_ROWS", 4)
+    scene = Scene()
+    frames = Query(table="frames", columns=("position",), fails_on_loss=False)
+    everything = [row["position"] for row in table_of(scene.harness.disk, frames).to_pylist()]
+    found = [row["position"] for row in rows_of(scene, frames)]
+    start = scene.harness.broker.log.start_pos
+    read = [pos for pos in found if pos < start]
+    assert len(read) > 4
+    assert read == everything[: len(read)]
+    assert [pos for pos in found if pos >= start] == [pos for pos in everything if pos >= start]
 
 
 def test_a_check_of_a_live_directory_says_so_and_finds_no_fault() -> None:

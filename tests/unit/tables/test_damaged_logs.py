@@ -8,14 +8,17 @@ import pytest
 
 from _core.bytes.layout import FRAME_HEADER_SIZE
 from appliance.errors import ConfigError, FormatVersionError
-from compat.tables.batches import DataLossError, ScanTask
+from appliance.units import MS_PER_HOUR
+from compat.tables import batches
+from compat.tables.batches import DataLossError, ScanTask, Task
 from compat.tables.log_reader import SegmentGoneError
 from compat.tables.table import Query, tasks
 from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.harness.configs import DATA_DIR
-from tests.support.harness.tables import Row, planned, rows_of
+from tests.support.harness.configs import DATA_DIR, small_config
+from tests.support.harness.tables import Row, planned, rows_of, table_of
 from tests.support.oracles.tables_model import UsedBroker
 from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.values.kafka_records import Record, delay
 
 LOG = DATA_DIR / "commitlog"
 SEGMENT = 64 * 1024
@@ -167,6 +170,62 @@ def test_a_segment_that_is_freed_during_a_scan_is_passed_over_if_that_is_accepte
     disk.unlink(LOG / f"{SEGMENT:020d}")
     found = rows_of(disk, table, plan, fails_on_loss=False)
     assert found == [row for row in everything if row["position"] // SEGMENT != 1] != everything
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [
+        ("messages", ("position", "offset", "key")),
+        ("timers", ("position", "index", "delay_state", "key")),
+        ("frames", ("position", "kind")),
+    ],
+)
+def test_a_segment_that_is_freed_while_it_is_read_costs_no_row_of_others(
+    disk: SimFileSystem, monkeypatch: pytest.MonkeyPatch, table: str, columns: tuple[str, ...]
+) -> None:
+    query = Query(table=table, columns=columns, fails_on_loss=False)
+    everything = table_of(disk, query).to_pylist()
+    kept = [row for row in everything if row["position"] // SEGMENT != 1]
+    monkeypatch.setattr(batches, "BATCH_ROWS", 16)
+    (task,) = tasks(planned(disk), query)
+    assert read_while_freed(disk, task, LOG / f"{SEGMENT:020d}") == kept != everything
+
+
+def test_timers_after_a_segment_that_is_freed_in_the_middle_keep_their_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 2 * SEGMENT  # heads are read in pieces of half of it
+    harness = BrokerHarness(config=small_config(segment_size_bytes=size))
+    harness.create_topic("t")
+    for number in range(90):
+        later = Record(b"x" * 3_000, headers=delay(1_000 if number < 60 else MS_PER_HOUR))
+        assert harness.produce("t", 0, [later]).error == 0
+    harness.tick(1_000)
+    harness.broker.close()
+    query = Query(table="timers", columns=("position", "delay_state"), fails_on_loss=False)
+    everything = table_of(harness.disk, query).to_pylist()
+    monkeypatch.setattr(batches, "BATCH_ROWS", 1)
+    (task,) = tasks(planned(harness.disk), query)
+    found = read_while_freed(harness.disk, task, LOG / f"{0:020d}")
+    before = [row for row in found if row["position"] < size]
+    after = [row for row in everything if row["position"] >= size]
+    assert {row["delay_state"] for row in after} == {"pending", "delivered"}
+    assert found == before + after
+    assert 1 < len(before) < len(everything) - len(after)
+    assert before == everything[: len(before)]
+
+
+def read_while_freed(disk: SimFileSystem, task: Task, path: Path) -> list[Row]:
+    """The rows of a task if a segment is freed after its first batch; it is noted as gone."""
+    assert isinstance(task, ScanTask)
+    gone: list[Path] = []
+    found: list[Row] = []
+    for batch in task.batches(disk, note_gone=gone.append):
+        found += batch.to_pylist()
+        if disk.exists(path):
+            disk.unlink(path)
+    assert gone == [path]
+    return found
 
 
 def test_a_segment_that_is_recycled_during_a_scan_is_an_error(disk: SimFileSystem) -> None:
