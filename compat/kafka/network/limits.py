@@ -240,6 +240,8 @@ class MemoryBudget(Generic[Member]):
         """Granted bytes by address."""
         self._granted_bytes = 0
         """Those of all addresses, arrived or not."""
+        self._is_short = False
+        """A claim waits because memory lacks, and not for the share of its address."""
         self._queues: dict[str, dict[Member, int]] = {}
         """By address: who waits for a grant, and since when, in order."""
         self._claim_count = 0
@@ -256,8 +258,14 @@ class MemoryBudget(Generic[Member]):
         return self.total_bytes < self._ample_bytes
 
     def is_awaited(self, member: Member) -> bool:
-        """Return whether others wait for memory that is granted to a connection."""
-        return member in self._granted and bool(self._queues or self._waiting)
+        """Return whether others wait for memory that is granted to a connection.
+
+        Whoever waits for the share of its address waits for requests of that address alone.
+        """
+        if member not in self._granted:
+            return False
+        waits_for_all = self._is_short or bool(self._waiting)
+        return waits_for_all or self._claims[member].address in self._queues
 
     def is_held_back(self, member: Member) -> bool:
         return member in self._waiting or (member in self._claims and member not in self._granted)
@@ -366,11 +374,13 @@ class MemoryBudget(Generic[Member]):
     def _grant(self) -> list[Member]:
         """Grant what fits, in order. O(addresses that wait) for each grant."""
         granted: list[Member] = []
+        self._is_short = False
         while self._queues and (member := self._find_next()) is not None:
             claim = self._claims[member]
             held_bytes = self._charged.get(member, 0)
             more_bytes = max(0, claim.size_bytes - held_bytes)
             if self._granted and not self._has_room(claim, more_bytes):
+                self._is_short = True
                 break  # nobody passes it, or it would wait for ever
             self._leave_queue(member, claim)
             self._reserve(member, more_bytes)

@@ -411,8 +411,14 @@ def test_granted_requests_fit_and_everybody_gets_its_turn(seed: int) -> None:
         for address in "abc":
             own = [active[each] for each in going if each[0] == address]
             assert len(own) <= 1 or sum(own) <= 50, f"seed {seed}"
+        waiting = [each for each in active if each not in going]
+        first = {each[0]: active[each] for each in reversed(waiting)}
+        used = {each[0]: 0 for each in active}
+        for each in going:
+            used[each[0]] += active[each]
+        is_short = any(not used[it] or used[it] + size <= 50 for it, size in first.items())
         for each in active:
-            expected = each in going and len(going) < len(active)
+            expected = each in going and (is_short or each[0] in first)
             assert pool.budget.is_awaited(each) == expected, f"seed {seed}"
     for _ in range(100):
         for member in [each for each in active if not pool.budget.is_held_back(each)]:
@@ -466,6 +472,21 @@ def test_large_requests_hurry_while_smaller_ones_are_held_back() -> None:
     assert pool.budget.is_held_back("p3")
     assert pool.budget.is_awaited("a1")
     assert not pool.budget.is_awaited("p2")
+
+
+def test_who_waits_for_the_share_of_its_address_hurries_no_other_address() -> None:
+    """Two claims of one client would else close the connections of all slow producers."""
+    pool = Pool()
+    assert pool.begin("slow", 10, "good")
+    assert pool.begin("a1", 45)
+    assert not pool.begin("a2", 45)
+    assert not pool.budget.is_awaited("slow")
+    assert pool.budget.is_awaited("a1")
+    assert not pool.budget.is_awaited("a2")
+    assert not pool.begin("b1", 45, "b")
+    assert pool.budget.is_awaited("slow")
+    pool.budget.forget("b1")
+    assert not pool.budget.is_awaited("slow")
 
 
 @pytest.mark.parametrize("seed", range(10))
