@@ -177,27 +177,10 @@ def find_timestamp(
     Raises:
         ValueError: a record is truncated or malformed.
     """
-    cdef Borrowed octets = Borrowed(records)
-    cdef Cursor c
-    cdef Record r
-    cdef int64_t i = 0, offset = -1, timestamp = 0
-    cdef bint is_whole = True
-    if count == 0:
-        return None
-    if octets.size == 0:
-        raise ValueError(f"expected {count} records, got no bytes")
-    c = cursor_of(octets.p, octets.size)
-    with nogil:
-        for i in range(count):
-            is_whole = next_record(&c, &r)
-            if not is_whole:
-                break
-            timestamp = base_timestamp + r.timestamp_delta
-            if base_offset + r.offset_delta >= start and timestamp >= least:
-                offset = base_offset + r.offset_delta
-                break
-    if not is_whole:
-        raise ValueError(f"record {i} of {count} is malformed")
+    cdef int64_t offset = -1, timestamp = 0
+    _find_timestamp(
+        records, count, base_offset, base_timestamp, start, least, True, &offset, &timestamp
+    )
     return None if offset < 0 else (offset, timestamp)
 
 
@@ -208,13 +191,29 @@ def highest_timestamp(
 
     Arguments and errors are those of `find_timestamp`.
     """
+    cdef int64_t offset = -1, timestamp = -1
+    _find_timestamp(
+        records, count, base_offset, base_timestamp, start, 0, False, &offset, &timestamp
+    )
+    return timestamp
+
+
+cdef int _find_timestamp(
+    records, int64_t count, int64_t base_offset, int64_t base_timestamp, int64_t start,
+    int64_t least, bint is_first_wanted, int64_t* offset, int64_t* timestamp
+) except -1:
+    """Find a record from the offset `start` on whose timestamp is not below `least`.
+
+    It is the first one or the one with the highest timestamp. If there is none, `offset` and
+    `timestamp` stay as they are. Other arguments and errors are those of `find_timestamp`.
+    """
     cdef Borrowed octets = Borrowed(records)
     cdef Cursor c
     cdef Record r
-    cdef int64_t i = 0, highest = -1
+    cdef int64_t i = 0, found
     cdef bint is_whole = True
     if count == 0:
-        return -1
+        return 0
     if octets.size == 0:
         raise ValueError(f"expected {count} records, got no bytes")
     c = cursor_of(octets.p, octets.size)
@@ -223,8 +222,13 @@ def highest_timestamp(
             is_whole = next_record(&c, &r)
             if not is_whole:
                 break
-            if base_offset + r.offset_delta >= start:
-                highest = max(highest, base_timestamp + r.timestamp_delta)
+            found = base_timestamp + r.timestamp_delta
+            if base_offset + r.offset_delta < start or found < least:
+                continue
+            offset[0], timestamp[0] = base_offset + r.offset_delta, found
+            if is_first_wanted:
+                break
+            least = found
     if not is_whole:
         raise ValueError(f"record {i} of {count} is malformed")
-    return highest
+    return 0

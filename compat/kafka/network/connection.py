@@ -440,7 +440,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         Args:
             now_ms: monotonic ms.
             is_scarce: memory is scarce.
-            is_awaited: a large request waits for memory.
+            is_awaited: others wait for memory that is granted to this connection.
         """
         if self._is_lost:
             return

@@ -22,12 +22,17 @@ LARGE_BYTES: Final = MIB
 SHARE: Final = 0.5
 """Part of the memory that the large requests of one address may have at a time."""
 
+SMALL_SHARE: Final = 0.2
+"""Part of the memory that large requests leave to smaller ones and to responses: a claim costs its
+client nothing. With the default limit two of 100 MiB fit beside it."""
+
 RATE_MIN_BYTES_PER_S: Final = MIB
 """A granted request must arrive at this rate while others wait for their grant, after
 SCARCE_TIMEOUT_MS; and it has a second more than a small one for each so many bytes."""
 
 LOW_WATER: Final = 0.75
-"""Fraction of the limit at which all connections resume; at a higher one few would progress."""
+"""Fraction of what large requests leave at which all connections resume; at a higher one few would
+progress."""
 
 FILES_RESERVED: Final = 2_048
 """Open files that are left for segments, queues, runs and the admin address, if there are as many
@@ -130,7 +135,7 @@ class IdleDetector:
             now_ms: monotonic ms, not below that of the last call.
             sight: the current state of the connection.
             is_scarce: memory is scarce.
-            is_awaited: a large request waits for memory.
+            is_awaited: others wait for memory that is granted to the connection.
         """
         config = self._config
         seen = (sight.requests, sight.partial_bytes, sight.taken_bytes)
@@ -208,9 +213,13 @@ class MemoryBudget(Generic[Member]):
     in the order in which the requests began. All requests of one address have at most SHARE of the
     memory at a time, and those of others pass them meanwhile. One request is granted in any case.
 
-    Once the memory is used up nevertheless, a connection in the middle of a smaller request is held
-    back as well: the broker does not read from it until memory is free. One such connection may
-    always proceed. This prevents deadlock.
+    Smaller requests and responses have the memory that grants leave, SMALL_SHARE of it in any case.
+    Once that is used up, memory is scarce, and a connection in the middle of a smaller request is
+    held back as well: the broker does not read from it until memory is free. One such connection
+    may always proceed. This prevents deadlock.
+
+    So the memory exceeds the limit by at most SMALL_BYTES for each connection, the smaller request
+    that may proceed, and the large one that is granted in any case.
 
     Attributes:
         total_bytes: the memory of all connections together, with what is granted.
@@ -229,23 +238,34 @@ class MemoryBudget(Generic[Member]):
         """Who has a grant, and how much of it has not arrived."""
         self._shares: dict[str, int] = {}
         """Granted bytes by address."""
+        self._granted_bytes = 0
+        """Those of all addresses, arrived or not."""
+        self._is_short = False
+        """A claim waits because memory lacks, and not for the share of its address."""
         self._queues: dict[str, dict[Member, int]] = {}
         """By address: who waits for a grant, and since when, in order."""
         self._claim_count = 0
+        self._set_marks()
 
     @property
     def is_scarce(self) -> bool:
-        return self.total_bytes > self._limit_bytes
+        """Smaller requests and responses have used up what grants leave them."""
+        return self.total_bytes > self._scarce_bytes
 
     @property
     def is_ample(self) -> bool:
-        """Less than half is used, so that buffers can be kept for reuse."""
-        return self.total_bytes < self._limit_bytes // 2
+        """They use less than half of it, so that buffers can be kept for reuse."""
+        return self.total_bytes < self._ample_bytes
 
-    @property
-    def is_awaited(self) -> bool:
-        """A large request waits for its grant."""
-        return bool(self._queues)
+    def is_awaited(self, member: Member) -> bool:
+        """Return whether others wait for memory that is granted to a connection.
+
+        Whoever waits for the share of its address waits for requests of that address alone.
+        """
+        if member not in self._granted:
+            return False
+        waits_for_all = self._is_short or bool(self._waiting)
+        return waits_for_all or self._claims[member].address in self._queues
 
     def is_held_back(self, member: Member) -> bool:
         return member in self._waiting or (member in self._claims and member not in self._granted)
@@ -296,10 +316,10 @@ class MemoryBudget(Generic[Member]):
             self._ahead = None
 
     def _release(self) -> list[Member]:
-        released = self._grant() if self._queues else []
+        released = self._grant()
         if not self._waiting:
             return released
-        if self.total_bytes <= LOW_WATER * self._limit_bytes:
+        if self.total_bytes <= self._low_bytes:
             released += self._waiting
             self._waiting.clear()
             return released
@@ -328,9 +348,7 @@ class MemoryBudget(Generic[Member]):
             self._leave_queue(member, claim)
             return
         self.reserved_bytes -= self._granted.pop(member)
-        self._shares[claim.address] -= claim.size_bytes
-        if not self._shares[claim.address]:
-            del self._shares[claim.address]
+        self._count_granted(claim.address, -claim.size_bytes)
 
     def _leave_queue(self, member: Member, claim: Claim) -> None:
         queue = self._queues[claim.address]
@@ -338,22 +356,44 @@ class MemoryBudget(Generic[Member]):
         if not queue:
             del self._queues[claim.address]
 
+    def _count_granted(self, address: str, more_bytes: int) -> None:
+        of_address = self._shares.pop(address, 0) + more_bytes
+        if of_address:
+            self._shares[address] = of_address
+        self._granted_bytes += more_bytes
+        self._set_marks()
+
+    def _set_marks(self) -> None:
+        """Compute which totals count as scarce, low and ample, whenever the grants change."""
+        granted_bytes, limit_bytes = self._granted_bytes, self._limit_bytes
+        left_bytes = max(limit_bytes - granted_bytes, int(SMALL_SHARE * limit_bytes))
+        self._scarce_bytes = granted_bytes + left_bytes
+        self._low_bytes = granted_bytes + int(LOW_WATER * left_bytes)
+        self._ample_bytes = granted_bytes + left_bytes // 2
+
     def _grant(self) -> list[Member]:
         """Grant what fits, in order. O(addresses that wait) for each grant."""
-        granted = []
-        while (member := self._find_next()) is not None:
+        granted: list[Member] = []
+        self._is_short = False
+        while self._queues and (member := self._find_next()) is not None:
             claim = self._claims[member]
             held_bytes = self._charged.get(member, 0)
-            more = max(0, claim.size_bytes - held_bytes)
-            if self._granted and self.total_bytes + more > self._limit_bytes:
+            more_bytes = max(0, claim.size_bytes - held_bytes)
+            if self._granted and not self._has_room(claim, more_bytes):
+                self._is_short = True
                 break  # nobody passes it, or it would wait for ever
             self._leave_queue(member, claim)
-            self._reserve(member, more)
-            self._shares[claim.address] = self._shares.get(claim.address, 0) + claim.size_bytes
-            self.total_bytes += more
-            self._charged[member] = held_bytes + more
+            self._reserve(member, more_bytes)
+            self._count_granted(claim.address, claim.size_bytes)
+            self.total_bytes += more_bytes
+            self._charged[member] = held_bytes + more_bytes
             granted.append(member)
         return granted
+
+    def _has_room(self, claim: Claim, more_bytes: int) -> bool:
+        granted_bytes = self._granted_bytes + claim.size_bytes
+        is_left = granted_bytes <= (1 - SMALL_SHARE) * self._limit_bytes
+        return is_left and self.total_bytes + more_bytes <= self._limit_bytes
 
     def _find_next(self) -> Member | None:
         """Return who has waited longest, without the addresses that have their share."""

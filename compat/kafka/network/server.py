@@ -336,7 +336,9 @@ class KafkaServer:
         for _ in range(min(count, len(self._to_sweep))):
             connection = self._to_sweep.popleft()
             connection.look(
-                now_ms, is_scarce=self.budget.is_scarce, is_awaited=self.budget.is_awaited
+                now_ms,
+                is_scarce=self.budget.is_scarce,
+                is_awaited=self.budget.is_awaited(connection),
             )
         if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
             self._time_out(now_ms)

@@ -50,6 +50,11 @@ XERIAL_HEADER_SIZE: Final = 16
 BLOCK_MEAN_MIN_BYTES: Final = 256
 BLOCK_COUNT_FREE: Final = 16
 
+# A frame of Zstandard costs some microseconds, as much as the output of this size does. Writers
+# with threads make frames of 64 KiB and more, except the last one.
+FRAME_MEAN_MIN_BYTES: Final = 16 << 10
+FRAME_COUNT_FREE: Final = 16
+
 # 258 bytes of output for two bits of input.
 DEFLATE_EXPANSION_MAX: Final = 1032
 
@@ -277,12 +282,12 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
         frames = _measure_zstd_frames(data)
         if sum(max(0, frame.content_size) for frame in frames) > size_max:
             raise DecompressedTooLargeError("zstd", size_max)
+        unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX_BYTES)
         for frame in frames:
             # With room for the whole output, a frame of known size is unpacked without a window.
             step = frame.content_size
             if step <= 0:
                 step = min(STEP_MAX_BYTES, frame.content_size_max)
-            unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX_BYTES)
             reader = unpacker.stream_reader(frame.data)
             # Read until the output ends, even if all of it is here: the checksum is compared last.
             while part := reader.read(max(1, min(step, room + 1))):
@@ -299,7 +304,8 @@ def _measure_zstd_frames(data: memoryview) -> list[_ZstdFrame]:
     """Return the frames of the data, at least one.
 
     Walks the blocks without unpacking them. The library's reader accepts a truncated frame and
-    ignores bytes after a frame, so this function compares the ends.
+    ignores bytes after a frame, so this function compares the ends. Too many frames for what they
+    hold are refused as too many blocks are.
     """
     frames: list[_ZstdFrame] = []
     start = typical_size = block_count = 0
@@ -329,6 +335,9 @@ def _measure_zstd_frames(data: memoryview) -> list[_ZstdFrame]:
             raise CodecError("zstd", "it ends too early")
         content_size = zstandard.frame_content_size(rest)
         frames.append(_ZstdFrame(data[start:pos], content_size, content_size_max))
+        size = pos + typical_size
+        if len(frames) > FRAME_COUNT_FREE + size // FRAME_MEAN_MIN_BYTES:
+            raise CodecError("zstd", f"it has {len(frames)} frames for {size} bytes: too many")
         start = pos
     return frames
 

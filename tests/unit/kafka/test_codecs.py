@@ -8,6 +8,7 @@ tests/system/clients/suites.
 import functools
 import gzip
 import random
+import re
 import struct
 import tracemalloc
 import types
@@ -404,6 +405,34 @@ def test_many_frames_of_nothing_are_refused() -> None:
     assert decompress(ZSTD, empty * 8, MIB) == b""
     with pytest.raises(CodecError, match="which is too many"):
         decompress(ZSTD, empty * 100_000, MIB)
+
+
+def rle_frame(size: int) -> bytes:
+    """A frame of 11 bytes that declares its size and repeats one byte, 256 to 65,791 times."""
+    header = b"\x28\xb5\x2f\xfd\x60" + struct.pack("<H", size - 256)
+    return header + struct.pack("<I", 1 | 1 << 1 | size << 3)[:3] + b"a"
+
+
+@pytest.mark.parametrize("size", [256, 8 * KIB])
+def test_many_small_frames_are_refused_after_a_few(size: int) -> None:
+    """Each costs as much as 16 KiB of output: 80,000 fit into a batch, and took over a second."""
+    packed = rle_frame(size) * 80_000
+    with pytest.raises(CodecError, match=r"it has (\d+) frames for \d+ bytes: too many") as found:
+        decompress(ZSTD, packed, 1 << 30)
+    match = re.search(r"it has (\d+) frames", str(found.value))
+    assert match is not None
+    assert int(match[1]) <= 40
+    assert found.value.unpacked_size == 0
+
+
+def test_frames_as_writers_with_threads_make_them_are_unpacked() -> None:
+    """Of 64 KiB each, as many as fit."""
+    assert decompress(ZSTD, rle_frame(64 * KIB) * 512, 32 * MIB) == b"a" * 32 * MIB
+    part = text_of(64 * KIB)
+    assert (
+        decompress(ZSTD, zstd_frame(part) * 100 + zstd_frame(b"end"), 8 * MIB)
+        == part * 100 + b"end"
+    )
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 6, 2**31 - 1])
