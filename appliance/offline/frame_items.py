@@ -26,6 +26,7 @@ from _core.bytes.layout import (
     KIND_DELIVER,
     KIND_EPOCH,
     KIND_GROUP,
+    KIND_GROUP_DELTA,
     KIND_HEAD,
     KIND_OFFSET,
     KIND_PRODUCER,
@@ -55,6 +56,7 @@ from appliance.store.state.control_frames import (
     decode_topic,
     decode_verdict,
 )
+from appliance.store.state.group_deltas import decode_delta
 from appliance.store.state.group_frames import decode_group, decode_offsets
 from appliance.store.state.sequences import decode_sequences
 from appliance.store.state.snapshot import VALUE_SEQUENCES, Value
@@ -361,6 +363,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Item]]] = {
     KIND_OFFSET: lambda data: {"entries": plain(decode_offsets(data))},
     KIND_PRODUCER: lambda data: {"next_producer_id": decode_producer(data)},
     KIND_GROUP: lambda data: cast(Item, plain(decode_group(data))),
+    KIND_GROUP_DELTA: lambda data: cast(Item, plain(decode_delta(data))),
     KIND_HEAD: lambda data: cast(Item, plain(decode_head(data))),
     KIND_VERDICT: lambda data: cast(Item, plain(decode_verdict(data))),
     KIND_EPOCH: lambda data: cast(Item, plain(decode_epoch(data))),

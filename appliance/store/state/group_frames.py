@@ -41,7 +41,7 @@ OFFSET_ENTRY: Final = struct.Struct(">Bxhiiiqqqqq")
 GROUP_HEAD: Final = struct.Struct(">BBBxiiqqI")
 """_GROUP_FIELDS, member count; then _GROUP_TEXTS."""
 MEMBER_HEAD: Final = struct.Struct(">iiii")
-"""_MEMBER_FIELDS; then _MEMBER_TEXTS and _MEMBER_OCTETS."""
+"""MEMBER_FIELDS; then MEMBER_TEXTS and MEMBER_OCTETS."""
 
 _OFFSET_FIELDS: Final = (
     *("op", "producer_epoch", "topic_id", "partition", "leader_epoch"),
@@ -52,20 +52,20 @@ _GROUP_FIELDS: Final = (
     *("state_ms", "state_pos"),
 )
 _GROUP_TEXTS: Final = ("group", "protocol_type", "protocol", "leader")
-_MEMBER_FIELDS: Final = ("session_timeout_ms", "rebalance_timeout_ms", "epoch", "previous_epoch")
-_MEMBER_TEXTS: Final = ("member_id", "instance_id", "rack_id", "client_id", "client_host")
-_MEMBER_OCTETS: Final = ("metadata", "assignment", "target")
+MEMBER_FIELDS: Final = ("session_timeout_ms", "rebalance_timeout_ms", "epoch", "previous_epoch")
+MEMBER_TEXTS: Final = ("member_id", "instance_id", "rack_id", "client_id", "client_host")
+MEMBER_OCTETS: Final = ("metadata", "assignment", "target")
 _OFFSET_SIZE_MIN: Final = OFFSET_ENTRY.size + 2 * SIZE.size
-_MEMBER_SIZE_MIN: Final = (
-    MEMBER_HEAD.size + len(_MEMBER_TEXTS) * SIZE.size + len(_MEMBER_OCTETS) * LONG_SIZE.size
+MEMBER_SIZE_MIN: Final = (
+    MEMBER_HEAD.size + len(MEMBER_TEXTS) * SIZE.size + len(MEMBER_OCTETS) * LONG_SIZE.size
 )
 
 _offset_fields: Final = attrgetter(*_OFFSET_FIELDS)
 _group_fields: Final = attrgetter(*_GROUP_FIELDS)
 _group_texts: Final = attrgetter(*_GROUP_TEXTS)
-_member_fields: Final = attrgetter(*_MEMBER_FIELDS)
-_member_texts: Final = attrgetter(*_MEMBER_TEXTS)
-_member_octets: Final = attrgetter(*_MEMBER_OCTETS)
+_member_fields: Final = attrgetter(*MEMBER_FIELDS)
+_member_texts: Final = attrgetter(*MEMBER_TEXTS)
+_member_octets: Final = attrgetter(*MEMBER_OCTETS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +168,17 @@ def _decode_offset(reader: PayloadReader) -> OffsetEntry:
 
 def encode_group(frame: GroupFrame) -> bytes:
     """Encode the payload of a group frame."""
+    return encode_group_head(frame) + b"".join(map(encode_member, frame.members))
+
+
+def encode_group_head(frame: GroupFrame) -> bytes:
+    """Encode what stands before the members in the payload of a group frame."""
     head = GROUP_HEAD.pack(*_group_fields(frame), len(frame.members))
-    members = b"".join(_encode_member(member) for member in frame.members)
-    return head + b"".join(map(pack_text, _group_texts(frame))) + members
+    return head + b"".join(map(pack_text, _group_texts(frame)))
 
 
-def _encode_member(member: GroupMember) -> bytes:
+def encode_member(member: GroupMember) -> bytes:
+    """Encode one member of a group frame."""
     head = MEMBER_HEAD.pack(*_member_fields(member))
     texts = b"".join(map(pack_text, _member_texts(member)))
     return head + texts + b"".join(map(pack_octets, _member_octets(member)))
@@ -189,8 +194,8 @@ def decode_group(payload: bytes) -> GroupFrame:
     *numbers, member_count = reader.fields(GROUP_HEAD)
     fields = dict(zip(_GROUP_FIELDS, numbers, strict=True))
     texts = _read_texts(reader, _GROUP_TEXTS, required=("group",))
-    reader.check_count(member_count, _MEMBER_SIZE_MIN)
-    members = tuple(_decode_member(reader) for _ in range(member_count))
+    reader.check_count(member_count, MEMBER_SIZE_MIN)
+    members = tuple(decode_member(reader) for _ in range(member_count))
     reader.chosen(fields["op"], range(GROUP_SAVED, GROUP_DELETED + 1))
     reader.chosen(fields["group_type"], range(GROUP_CLASSIC, GROUP_CONSUMER + 1))
     reader.chosen(fields["state"], range(STATE_EMPTY, STATE_RECONCILING + 1))
@@ -198,10 +203,15 @@ def decode_group(payload: bytes) -> GroupFrame:
     return GroupFrame(**fields, **texts, members=members)
 
 
-def _decode_member(reader: PayloadReader) -> GroupMember:
-    fields = dict(zip(_MEMBER_FIELDS, reader.fields(MEMBER_HEAD), strict=True))
-    texts = _read_texts(reader, _MEMBER_TEXTS, required=("member_id", "client_id", "client_host"))
-    octets: dict[str, Any] = {name: reader.octets() for name in _MEMBER_OCTETS}
+def decode_member(reader: PayloadReader) -> GroupMember:
+    """Decode the next member of a group frame.
+
+    Raises:
+        CorruptionError: it is incomplete, or a text is not UTF-8.
+    """
+    fields = dict(zip(MEMBER_FIELDS, reader.fields(MEMBER_HEAD), strict=True))
+    texts = _read_texts(reader, MEMBER_TEXTS, required=("member_id", "client_id", "client_host"))
+    octets: dict[str, Any] = {name: reader.octets() for name in MEMBER_OCTETS}
     return GroupMember(**fields, **texts, **octets)
 
 

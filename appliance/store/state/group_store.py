@@ -2,18 +2,38 @@
 
 The key of a committed offset has the topic id: an offset of a deleted topic does not apply to a new
 topic of the same name. The commits of one turn share a frame. It is appended at the end of the
-turn, or before any other control frame, so that replay sees all frames in order. Layer 2.
+turn, or before any other control frame, so that replay sees all frames in order.
+
+A change of a group is appended as what changed, so that the log grows by about the size of the
+request that causes it. Once such changes take as much as the whole group, or after a start, the
+whole group is appended: so a damaged frame costs the members of a group at most until then, and the
+log never takes more than twice the changes. Layer 2.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from _core.bytes.layout import FRAME_ALIGNMENT, FRAME_HEADER_SIZE, KIND_GROUP, KIND_OFFSET
+from _core.bytes.layout import (
+    FRAME_ALIGNMENT,
+    FRAME_HEADER_SIZE,
+    KIND_GROUP,
+    KIND_GROUP_DELTA,
+    KIND_OFFSET,
+)
 from _core.log.tail import ROOM_CONTROL
 from appliance.errors import OffsetsTooLargeError, TooLargeError
 from appliance.store.state.change_positions import ChangePositions
+from appliance.store.state.group_deltas import (
+    GroupDelta,
+    MemberSums,
+    apply_delta,
+    encode_delta,
+    find_delta,
+    without_base,
+)
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
     OFFSET_COMMITTED,
@@ -21,7 +41,8 @@ from appliance.store.state.group_frames import (
     STATE_EMPTY,
     GroupFrame,
     OffsetEntry,
-    encode_group,
+    encode_group_head,
+    encode_member,
     encode_offset,
     join_offsets,
     offset_size,
@@ -47,6 +68,20 @@ _NONE: Final[Mapping[tuple[int, int], OffsetEntry]] = MappingProxyType({})
 def raised(number: int, jump: int) -> int:
     """Raise a 32-bit number by `jump`, up to RAISED_MAX; never lower it."""
     return max(number, min(number + jump, RAISED_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """What is kept beside a group for its next change.
+
+    Attributes:
+        sums: of its members.
+        delta_bytes: size of the frames of its changes since the last one with the whole group;
+            None: this broker has not appended one with the whole group.
+    """
+
+    sums: MemberSums
+    delta_bytes: int | None = None
 
 
 class GroupStore:
@@ -79,6 +114,7 @@ class GroupStore:
         self._gathered: list[bytes] = []
         self._gathered_size = 0
         self._groups: dict[str, GroupFrame] = {}
+        self._chains: dict[str, _Chain] = {}
         self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
         self._counts: dict[int, dict[str, int]] = {}
         """By topic id and group: the number of partitions with offsets."""
@@ -200,16 +236,34 @@ class GroupStore:
                 does not change.
         """
         frame = replace(frame, state_pos=self._state_pos(frame))
-        payload = encode_group(frame)
+        kind, payload, chain = self._encode(frame)
         self.append_gathered()
-        self._check_payload(len(payload))
+        # The whole group must fit as well: it is written before the frames it follows from go.
+        self._check_payload(max(len(payload), chain.sums.whole_size(frame)))
         self._check_room(len(payload))
-        self._log.append(KIND_GROUP, payload)
+        self._log.append(kind, payload)
         self.apply_group(frame)
+        if frame.op != GROUP_DELETED:
+            self._chains[frame.group] = chain
         if frame.op == GROUP_DELETED or frame.state == STATE_EMPTY:
             self._occupied.discard(frame.group)
         self._log.end()
         self.changes.note(frame.group, self._log.end_pos())
+
+    def _encode(self, frame: GroupFrame) -> tuple[int, bytes, _Chain]:
+        """Return the kind and the payload of the frame for a group, and what to keep beside it."""
+        chain, known = self._chains.get(frame.group), self._groups.get(frame.group)
+        if chain is not None and chain.delta_bytes is not None and known is not None:
+            delta = find_delta(known, chain.sums.base_crc(known), frame)
+            if delta is not None:
+                sums = chain.sums.after(delta, frame)
+                payload = encode_delta(delta)
+                delta_bytes = chain.delta_bytes + FRAME_HEADER_SIZE + len(payload)
+                if delta_bytes < FRAME_HEADER_SIZE + sums.whole_size(frame):
+                    return KIND_GROUP_DELTA, payload, _Chain(sums, delta_bytes)
+        members = [encode_member(member) for member in frame.members]
+        payload = b"".join((encode_group_head(frame), *members))
+        return KIND_GROUP, payload, _Chain(MemberSums.of(members), 0)
 
     def _state_pos(self, frame: GroupFrame) -> int:
         """Where the log ended when the group entered the state that is saved now."""
@@ -294,12 +348,33 @@ class GroupStore:
 
     def apply_group(self, frame: GroupFrame) -> None:
         """Apply a group frame; the offsets of a deleted group are deleted with it."""
+        self._chains.pop(frame.group, None)
         if frame.op == GROUP_DELETED:
             self._groups.pop(frame.group, None)
             for key in list(self.offsets(frame.group)):
                 self._forget_offset(frame.group, key)
         else:
             self._groups[frame.group] = frame
+
+    def apply_delta(self, delta: GroupDelta) -> None:
+        """Apply a group delta frame.
+
+        If it changes another state than the one known here, the frame before it is damaged or
+        freed. The group then has no members, and the numbers of this frame. If that frame is freed,
+        a carry frame with the whole group follows; else the group is as after a loss, see
+        `GroupCoordinator.restore`.
+        """
+        known, chain = self._groups.get(delta.group), self._chains.get(delta.group)
+        if known is not None:
+            if chain is None:
+                chain = _Chain(MemberSums.of([encode_member(each) for each in known.members]))
+            if chain.sums.base_crc(known) == delta.base_crc:
+                with suppress(IndexError):
+                    frame = apply_delta(known, delta)
+                    self._groups[delta.group] = frame
+                    self._chains[delta.group] = _Chain(chain.sums.after(delta, frame))
+                    return
+        self.apply_group(without_base(delta))
 
     def raise_generations(self, jump: int) -> None:
         """Add `jump` to the generation of every group: lost frames may have held later ones."""

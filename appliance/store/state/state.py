@@ -15,6 +15,7 @@ from _core.bytes.layout import (
     KIND_CARRY,
     KIND_EPOCH,
     KIND_GROUP,
+    KIND_GROUP_DELTA,
     KIND_HEAD,
     KIND_OFFSET,
     KIND_PRODUCER,
@@ -27,7 +28,7 @@ from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
 from appliance.config.config import Config
 from appliance.store.log.commit_log import RESERVE_FRACTION
-from appliance.store.state import control_frames, group_frames, snapshot
+from appliance.store.state import control_frames, group_deltas, group_frames, snapshot
 from appliance.store.state.age_clock import SavedAge
 from appliance.store.state.carry_frames import (
     VALUE_IDS,
@@ -177,6 +178,8 @@ class State:
             self.groups.apply_offsets(group_frames.decode_offsets(payload))
         elif kind == KIND_GROUP:
             self.groups.apply_group(group_frames.decode_group(payload))
+        elif kind == KIND_GROUP_DELTA:
+            self.groups.apply_delta(group_deltas.decode_delta(payload))
         elif kind == KIND_CARRY:
             self._apply_carry(payload, epoch)
         else:

@@ -9,13 +9,20 @@ beyond the bounds get GROUP_MAX_SIZE_REACHED, which stops a consumer with an err
 cause. Layer 3; does no I/O.
 """
 
+import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
 from appliance.config.config import Config
 from appliance.errors import RequestError
-from appliance.store.state.group_frames import GROUP_CLASSIC, GROUP_DELETED, GroupFrame
+from appliance.log_text import quoted
+from appliance.store.state.group_frames import (
+    GROUP_CLASSIC,
+    GROUP_DELETED,
+    STATE_EMPTY,
+    GroupFrame,
+)
 from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from compat.kafka.groups.deadlines import Deadline, DeadlineQueue
@@ -31,6 +38,11 @@ from compat.kafka.groups.member import (
 from compat.kafka.groups.rebalance import SAVE_RETRY_MS, Rebalancer
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
+
+_log = logging.getLogger(__name__)
+
+NAMES_LOGGED_MAX: Final = 10
+"""Groups that one line of the log names."""
 
 
 class GroupCoordinator:
@@ -442,19 +454,33 @@ class GroupCoordinator:
     def restore(self, now_ms: int) -> None:
         """Restore the groups from the log, so that their members continue without a rebalance.
 
-        Sessions and sync time-outs restart. Call it once, before any request.
+        Sessions and sync time-outs restart. A group whose members are lost with a damaged frame of
+        the log is empty now, and its offsets begin to expire; its members learn at their next
+        request that they have to join. Call it once, before any request.
         """
         saved = self._store.groups
+        lost: list[str] = []
         for name in self._store.names:
             frame = saved.get(name)
             if frame is None:
                 self._rebalancer.save_again(self._make_simple_group(name), now_ms)
             elif frame.group_type == GROUP_CLASSIC:
-                self._restore_group(frame, now_ms)
+                group = self._make_group(frame.group)
+                group.generation = max(frame.generation, 0)
+                if frame.members or frame.state == STATE_EMPTY:
+                    self._restore_group(group, frame, now_ms)
+                else:
+                    lost.append(name)
+                    self._rebalancer.save_again(group, now_ms)
+        if lost:
+            _log.warning(
+                "the members of %d groups are lost with a damaged part of the log, and have to "
+                "join again: %s",
+                len(lost),
+                ", ".join(map(quoted, lost[:NAMES_LOGGED_MAX])),
+            )
 
-    def _restore_group(self, frame: GroupFrame, now_ms: int) -> None:
-        group = self._make_group(frame.group)
-        group.generation = max(frame.generation, 0)
+    def _restore_group(self, group: Group, frame: GroupFrame, now_ms: int) -> None:
         group.state_ms = frame.state_ms
         for kept in frame.members:
             member = Member(

@@ -99,6 +99,7 @@ class Group:
         initial_end_ms: the end of that wait, monotonic.
         has_grown: a member has joined since the last check in an initial rebalance.
         join_deadline, sync_deadline: the ends of the two phases of a rebalance.
+        protocol_until_ms: the protocol does not change again before, monotonic.
         upkeep: when to check whether the group is still needed, or to record it again.
         is_saved: the log has its current state.
     """
@@ -129,6 +130,7 @@ class Group:
         self.is_initial = False
         self.initial_end_ms = 0
         self.has_grown = False
+        self.protocol_until_ms = 0
         self.join_deadline = join_deadline
         self.sync_deadline = sync_deadline
         self.upkeep = upkeep

@@ -23,7 +23,7 @@ from appliance.errors import RequestError
 from appliance.log_text import quoted
 from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
-from appliance.units import MS_PER_MINUTE
+from appliance.units import MIB, MS_PER_MINUTE, MS_PER_SECOND
 from compat.kafka.groups.deadlines import Deadline, DeadlineQueue
 from compat.kafka.groups.group import GENERATION_MAX, Group, GroupState
 from compat.kafka.groups.member import (
@@ -42,6 +42,9 @@ its connection is lost it rejoins under another id. Kafka's number."""
 
 EMPTY_CHECK_MS: Final = 10 * MS_PER_MINUTE
 """Interval of the check of an empty group: without offsets it is deleted. Kafka's number."""
+
+REWRITE_BYTES_PER_S: Final = MIB
+"""The size of a group is made up for at this rate before it may change its protocol again."""
 
 SAVE_RETRY_MS: Final = 10_000
 """Delay before a group is recorded again after the log had no room for it."""
@@ -286,13 +289,20 @@ class Rebalancer:
             # sessions expire.
             group.join_deadline.set(now_ms + group.rebalance_timeout_ms)
             return
+        if self._must_wait(group, now_ms):
+            return
         group.generation = 1 if group.generation == GENERATION_MAX else group.generation + 1
         if not group.members:
             group.protocol = None
             self._enter(group, GroupState.EMPTY, "no member is left")
             self.tell(group, now_ms)
             return
-        group.protocol = group.choose_protocol()
+        protocol = group.choose_protocol()
+        if group.protocol not in (None, protocol):
+            group.protocol_until_ms = (
+                now_ms + group.size_bytes * MS_PER_SECOND // REWRITE_BYTES_PER_S
+            )
+        group.protocol = protocol
         self._enter(group, GroupState.COMPLETING_REBALANCE, reason)
         self.await_assignment(group, now_ms)
         self.tell(group, now_ms)
@@ -302,6 +312,19 @@ class Rebalancer:
             if group.answer_join(member, answer):
                 member.is_new = False
                 self.restart_session(member, now_ms)
+
+    @staticmethod
+    def _must_wait(group: Group, now_ms: int) -> bool:
+        """Return whether the group may not change its protocol yet; if so, it waits for that time.
+
+        A small request can cause such a change, and the log then gets the metadata of all members.
+        """
+        if now_ms >= group.protocol_until_ms or not group.members:
+            return False
+        if group.choose_protocol() == group.protocol:
+            return False
+        group.join_deadline.set(group.protocol_until_ms)
+        return True
 
     def _elect(self, group: Group) -> bool:
         """Ensure that the leader is a member that has joined; return False if none has."""

@@ -6,7 +6,7 @@ only as docs/FORMAT.md says under "Changing the format".
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -16,6 +16,7 @@ from _core.log.tail import LogTail
 from _core.timers.id_index import CANCELLED, DELIVERED
 from appliance.store.runs.run_files import IdRow
 from appliance.store.state import control_frames as control
+from appliance.store.state import group_deltas as deltas
 from appliance.store.state import group_frames as group
 from appliance.store.state import sequences, snapshot
 from tests.support.docs.format_doc import PATH, explain
@@ -298,6 +299,45 @@ GROUP_FRAME: Final = group.GroupFrame(
         ),
     ),
 )
+GROUP_CHANGED: Final = replace(
+    GROUP_FRAME,
+    state=group.STATE_COMPLETING_REBALANCE,
+    generation=5,
+    leader="w-3",
+    members=(
+        replace(
+            GROUP_FRAME.members[0],
+            member_id="w-3",
+            session_timeout_ms=30_000,
+            metadata=b"\x00\x02",
+            assignment=b"",
+        ),
+        replace(GROUP_FRAME.members[1], member_id="w-4", client_id="v", metadata=b"\x05"),
+    ),
+)
+"""Member 0 has joined again under another id, member 1 has left, and another one has joined."""
+GROUP_DELTA: Final = deltas.GroupDelta(
+    group="workers",
+    state=group.STATE_COMPLETING_REBALANCE,
+    generation=5,
+    state_ms=START_MS,
+    state_pos=SECOND_FRAME_POS,
+    base_crc=deltas.MemberSums.of(
+        [group.encode_member(member) for member in GROUP_FRAME.members]
+    ).base_crc(GROUP_FRAME),
+    is_cleared=True,
+    texts={"leader": "w-3"},
+    left=(1,),
+    changed=(
+        deltas.MemberChange(
+            index=0,
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=300_000,
+            values={"member_id": "w-3", "metadata": b"\x00\x02"},
+        ),
+    ),
+    joined=GROUP_CHANGED.members[1:],
+)
 GROUP_DELETED: Final = group.GroupFrame(op=group.GROUP_DELETED, group="old")
 TXN_COMMIT: Final = txn.TxnFrame(
     op=txn.TXN_COMMIT,
@@ -418,6 +458,7 @@ FRAMES: Final[dict[str, Golden]] = {
     "offset": Golden(0, _control(model.OFFSET, encode_offsets(OFFSETS))),
     "producer": Golden(0, _control(model.PRODUCER, control.encode_producer(NEXT_PRODUCER_ID))),
     "group": Golden(0, _control(model.GROUP, group.encode_group(GROUP_FRAME))),
+    "group_delta": Golden(0, _control(model.GROUP_DELTA, deltas.encode_delta(GROUP_DELTA))),
     "group_deleted": Golden(0, _control(model.GROUP, group.encode_group(GROUP_DELETED))),
     "txn": Golden(
         0, _control(model.TXN, txn.encode_txn(TXN_COMMIT)), is_model=True, is_reserved=True

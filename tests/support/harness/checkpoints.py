@@ -1,21 +1,18 @@
 """Takes a checkpoint of a broker in process, as the pump does, and reads the result."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from appliance.store.checkpoint import Checkpoint, CheckpointFile
 from appliance.store.paths import DataPaths
 from appliance.store.state.checkpointer import CheckpointJob
-from appliance.store.state.group_frames import (
-    GROUP_SAVED,
-    OFFSET_COMMITTED,
-    GroupFrame,
-    OffsetEntry,
-)
+from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
 from tests.support.harness.broker_harness import BrokerHarness, Digest
 from tests.support.harness.configs import DATA_DIR
 from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.values.group_changes import changed_group
 from tests.support.values.kafka_records import Producer, Record, cancel, delay
 
 PATHS: Final = DataPaths(DATA_DIR)
@@ -109,9 +106,10 @@ def change(harness: BrokerHarness, number: int) -> None:
             "t", 1, [Record(b"", headers=cancel(USER_IDS[(number - 1) % len(USER_IDS)]))]
         )
     harness.tick(200)
-    harness.broker.groups.save_group(
-        GroupFrame(op=GROUP_SAVED, group=f"g{number % 4}", generation=number)
-    )
+    groups, rng = harness.broker.groups, random.Random(number)
+    for name in (f"g{number % 4}", "g0"):
+        group = changed_group(rng, groups.groups.get(name), name)
+        groups.save_group(replace(group, generation=number))
     commit(harness, f"g{number % 5}", number, number % 2)
     harness.broker.allocate_producer_id()
     harness.broker.commit()

@@ -26,6 +26,7 @@ from tests.support.harness.crash_requests import Create, Delete, Request, apply_
 from tests.support.oracles.broker_model import Batch, Intent, Model, Shown, visible_in
 from tests.support.simulator.sim_fs import CrashMode
 from tests.support.simulator.virtual_clock import VirtualClock
+from tests.support.values.group_changes import changed_group
 from tests.support.values.kafka_records import Producer
 
 IN_FLIGHT_MAX: Final = 5
@@ -434,12 +435,14 @@ class CrashRun:
             )
             for _ in range(rng.randrange(4))
         ]
-        op = rng.choice((GROUP_SAVED, GROUP_SAVED, GROUP_DELETED))
+        groups = self.harness.broker.groups
         with suppress(RequestError):  # the disk is full
-            self.harness.broker.groups.save_group(
-                GroupFrame(op=op, group=rng.choice("gh"), generation=1)
-            )
-            self.harness.broker.groups.commit_offsets(entries)
+            name = rng.choice("gh")
+            if rng.random() < 0.2:
+                groups.save_group(GroupFrame(op=GROUP_DELETED, group=name))
+            for _ in range(rng.randrange(1, 3)):
+                groups.save_group(changed_group(rng, groups.groups.get(name), name))
+            groups.commit_offsets(entries)
 
     def _random_batch(self) -> Batch:
         rng = self.rng

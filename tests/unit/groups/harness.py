@@ -5,22 +5,25 @@
     harness.advance(500)
     assert first.answer.generation == 1
 
-Frames are kept as bytes, as in the log, so that `restart` finds what a broker would find.
+What is written is replayed from its bytes, so that `restart` finds what a broker would find.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
+from _core.bytes.layout import KIND_GROUP, KIND_GROUP_DELTA, KIND_OFFSET
 from appliance.errors import DiskFullError
+from appliance.store.state.group_deltas import decode_delta
 from appliance.store.state.group_frames import (
-    GROUP_DELETED,
     OFFSET_COMMITTED,
+    OFFSET_DELETED,
     GroupFrame,
     OffsetEntry,
     decode_group,
-    encode_group,
 )
-from appliance.units import NS_PER_MS
+from appliance.store.state.group_store import GroupStore
+from appliance.store.state.log_calls import LogCalls
+from appliance.units import MIB, NS_PER_MS
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.groups.group import Group
 from compat.kafka.groups.member import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
@@ -63,54 +66,75 @@ class Waiting(Generic[Answer]):
 
 
 class HarnessLog:
-    """Groups and offsets in memory.
+    """Groups and offsets in a log in memory.
 
     Attributes:
         is_full: nothing can be written.
-        saved_count: frames that were written.
+        saved_count: frames of groups that were written.
         generation_floor: a group that nobody knows begins its generations above it.
+        written_bytes: size of the payloads of these frames.
     """
 
     def __init__(self) -> None:
         self.is_full = False
         self.saved_count = 0
+        self.written_bytes = 0
         self.generation_floor = 0
-        self._frames: dict[str, bytes] = {}
-        self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
+        self._store = self._make_store()
+        self._replayed = self._make_store()
+
+    def _make_store(self) -> GroupStore:
+        log = LogCalls(
+            append=self._append,
+            append_topic=lambda _payload, _topic_id: 0,
+            end_pos=lambda: -1,
+            check_room=self._check_room,
+            begin=lambda: None,
+            end=lambda: None,
+        )
+        size = MIB
+        return GroupStore(log, payload_size_max=size, reserve_bytes=size, offsets_size_max=size)
+
+    def _append(self, kind: int, payload: bytes) -> None:
+        if kind == KIND_OFFSET:
+            return
+        self.saved_count += 1
+        self.written_bytes += len(payload)
+        if kind == KIND_GROUP:
+            self._replayed.apply_group(decode_group(payload))
+        else:
+            assert kind == KIND_GROUP_DELTA
+            self._replayed.apply_delta(decode_delta(payload))
+
+    def _check_room(self, _size: int, _room: int) -> None:
+        if self.is_full:
+            raise DiskFullError("there is no room left")
 
     @property
-    def groups(self) -> dict[str, GroupFrame]:
-        return {name: decode_group(frame) for name, frame in self._frames.items()}
+    def groups(self) -> Mapping[str, GroupFrame]:
+        """As a replay finds them."""
+        return self._replayed.groups
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._frames.keys() | self._offsets.keys())
+        return sorted(self._replayed.groups.keys() | set(self._store.names))
 
     def offsets(self, group: str) -> Mapping[tuple[int, int], OffsetEntry]:
-        return self._offsets.get(group, {})
+        return self._store.offsets(group)
 
-    def commit(self, group: str) -> None:
+    def commit(self, group: str, op: int = OFFSET_COMMITTED) -> None:
         """Let a group have an offset."""
-        self._offsets[group] = {
-            (1, 0): OffsetEntry(op=OFFSET_COMMITTED, group=group, topic_id=1, partition=0)
-        }
+        self._store.commit_offsets([OffsetEntry(op=op, group=group, topic_id=1, partition=0)])
 
     def expire_offsets(self, group: str) -> None:
         """Let a group have no offsets any more."""
-        del self._offsets[group]
+        self.commit(group, OFFSET_DELETED)
 
     def note_members(self, group: str) -> None:
-        """Offsets do not expire here."""
+        self._store.note_members(group)
 
     def save_group(self, frame: GroupFrame) -> None:
-        if self.is_full:
-            raise DiskFullError("there is no room left")
-        self.saved_count += 1
-        if frame.op == GROUP_DELETED:
-            self._frames.pop(frame.group, None)
-            self._offsets.pop(frame.group, None)
-        else:
-            self._frames[frame.group] = encode_group(frame)
+        self._store.save_group(frame)
 
 
 class GroupHarness:

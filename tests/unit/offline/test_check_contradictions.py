@@ -331,7 +331,7 @@ def test_carried_records_of_a_later_epoch_than_their_frame(log: Log) -> None:
     assert only_fault(log)[:2] == (pos + 160 + 16 + 12, expected)
 
 
-RESERVED: Final = (model.TXN, *range(model.ACCESS_CONTROL, model.CARRIED_RECORDS), 77)
+RESERVED: Final = (model.TXN, *range(model.ACCESS_CONTROL, model.GROUP_DELTA), 77)
 
 
 @pytest.mark.parametrize("kind", RESERVED)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.docs import golden_dump
+from tests.support.docs import golden_dump, golden_frames
 from tests.support.harness import offline_scenario as scenario
+from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.command_line import CommandLine
 
 FIRST = "0" * 20
@@ -125,3 +126,17 @@ def test_a_batch_that_cannot_be_unpacked_is_reported(directory: Path, command: C
     assert frame["batch"] == {"codec": "zstd"}
     (record,) = frame["records"]
     assert "zstd" in record["problem"].lower() or "frame" in record["problem"]
+
+
+def test_changes_of_a_group_are_printed(tmp_path: Path, command: CommandLine) -> None:
+    harness = BrokerHarness()
+    for frame in (golden_frames.GROUP_FRAME, golden_frames.GROUP_CHANGED):
+        harness.broker.groups.save_group(frame)
+    harness.broker.close()
+    directory = scenario.export(harness.disk, tmp_path)
+    (change,) = items(command, directory, "frames --kind group-delta --content")
+    assert change["payload"]["left"] == [1]
+    assert change["payload"]["changed"][0]["values"]["member_id"] == "w-3"
+    text = command.ok(f"dump {directory} frames --kind group-delta --content").stdout
+    assert "member_id" in text
+    assert command.ok(f"check {directory}")

@@ -1,7 +1,7 @@
 """After damage to any frame: what is intact is served, and nothing is given a second time."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -10,16 +10,12 @@ import pytest
 from _core.bytes.layout import FRAME_HEADER_SIZE, KIND_ACCEPT, KIND_BLANK
 from _core.log.frames import read_header
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK
-from appliance.store.state.group_frames import (
-    GROUP_SAVED,
-    OFFSET_COMMITTED,
-    GroupFrame,
-    OffsetEntry,
-)
+from appliance.store.state.group_frames import OFFSET_COMMITTED, GroupMember, OffsetEntry
 from appliance.units import KIB
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.checkpoints import DERIVED, PATHS, take_checkpoint
 from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.values.group_changes import changed_group
 from tests.support.values.kafka_records import Producer, Record, delay
 
 SEGMENT_SIZE_BYTES: Final = 64 * KIB
@@ -34,12 +30,14 @@ class Given:
     Attributes:
         records: value and log position of each acknowledged record, by topic, partition, offset.
         producer_ids, topic_ids, generations: the highest ones.
+        members: of each group, after each change.
     """
 
     records: dict[tuple[str, int], dict[int, tuple[bytes, int]]] = field(default_factory=dict)
     producer_id: int = -1
     topic_id: int = 0
     generations: dict[str, int] = field(default_factory=dict)
+    members: dict[str, list[tuple[GroupMember, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,9 +97,11 @@ class Story:
         harness.tick(20)
         for group in GROUPS:
             generation = self.given.generations.get(group, 0) + 1
-            harness.broker.groups.save_group(
-                GroupFrame(op=GROUP_SAVED, group=group, generation=generation)
-            )
+            for seed in range(6):
+                frame = harness.broker.groups.groups.get(group)
+                frame = changed_group(random.Random(number * 10 + seed), frame, group)
+                harness.broker.groups.save_group(replace(frame, generation=generation))
+                self.given.members.setdefault(group, [()]).append(frame.members)
             self.given.generations[group] = generation
             topic = harness.topic("b")
             harness.broker.groups.commit_offsets(
@@ -195,6 +195,7 @@ def check_given(story: Story, harness: BrokerHarness, *, has_cut: bool) -> None:
         frame = harness.broker.groups.groups.get(group)
         known = harness.broker.groups.generation_floor if frame is None else frame.generation
         assert known >= generation, group
+        assert frame is None or frame.members in given.members[group]
     harness.create_topic("new")
     fresh = harness.topic("new")
     assert fresh.topic_id > given.topic_id

@@ -14,6 +14,7 @@ from appliance.store.keys import key_runs
 from appliance.store.paths import segment_name
 from appliance.store.runs import run_files
 from appliance.store.state import control_frames as control
+from appliance.store.state import group_deltas as deltas
 from appliance.store.state import group_frames as group
 from appliance.store.state import payload, sequences, snapshot
 from tests.support.docs import golden_frames as golden
@@ -80,6 +81,11 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "offset entry": group.OFFSET_ENTRY,
     "group": group.GROUP_HEAD,
     "group member": group.MEMBER_HEAD,
+    "group delta": deltas.GROUP_DELTA,
+    "left member": deltas.LEFT_MEMBER,
+    "changed member": deltas.CHANGED_MEMBER,
+    "changed text": deltas.CHANGED_FIELD,
+    "changed octets": deltas.CHANGED_FIELD,
     "txn": txn.TXN_HEAD,
     "txn partition": txn.TXN_PARTITION,
     "txn timer": txn.TXN_TIMER,
@@ -201,7 +207,7 @@ def test_kinds_that_a_carry_frame_holds_are_those_of_the_page() -> None:
 
 WITHOUT_BYTES = {
     *(layout.KIND_ACCESS_CONTROL, layout.KIND_CREDENTIALS, layout.KIND_QUOTAS),
-    *(layout.KIND_SHARED_GROUP, layout.KIND_GROUP_DELTA),
+    layout.KIND_SHARED_GROUP,
 }
 """Reserved kinds of which the page does not say yet what they hold."""
 
@@ -310,6 +316,7 @@ CONTROL_PAYLOADS = {
     "offset": (model.OFFSET, 0, golden.encode_offsets(golden.OFFSETS)),
     "producer": (model.PRODUCER, 0, control.encode_producer(golden.NEXT_PRODUCER_ID)),
     "group": (model.GROUP, 0, group.encode_group(golden.GROUP_FRAME)),
+    "group_delta": (model.GROUP_DELTA, 0, deltas.encode_delta(golden.GROUP_DELTA)),
     "txn": (model.TXN, 0, txn.encode_txn(golden.TXN_COMMIT)),
     "head": (model.HEAD, 0, control.encode_head(golden.HEAD_FRAME)),
     "verdict": (model.VERDICT, 0, control.encode_verdict(golden.VERDICT_FRAME)),
@@ -322,6 +329,14 @@ def test_model_makes_the_golden_control_frames(name: str) -> None:
     kind, topic_id, data = CONTROL_PAYLOADS[name]
     frame = model.control_frame(kind, data, topic_id=topic_id, store_time=golden.START_MS)
     assert frame.encode() == golden_bytes(name)
+
+
+def test_base_crc_of_the_golden_delta_is_that_of_the_model() -> None:
+    crcs = [model.crc32c(group.encode_member(member)) for member in golden.GROUP_FRAME.members]
+    head = group.encode_group(replace(golden.GROUP_FRAME, members=()))
+    head = head[: group.GROUP_HEAD.size - 4] + struct.pack(">I", 2) + head[group.GROUP_HEAD.size :]
+    expected = model.crc32c(head + struct.pack(">2I", *crcs))
+    assert golden.GROUP_DELTA.base_crc == expected
 
 
 def test_model_makes_the_golden_blank_frame() -> None:

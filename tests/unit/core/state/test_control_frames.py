@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import CorruptionError
 from appliance.store.state import control_frames as control
+from appliance.store.state import group_deltas as deltas
 from appliance.store.state import group_frames as group
 from appliance.store.state import sequences
 from appliance.store.state.payload import NULL_SIZE, pack_name, pack_text
@@ -26,6 +27,7 @@ CODECS: dict[str, Codec] = {
     "epoch": (control.encode_epoch, control.decode_epoch),
     "offset": (golden.encode_offsets, group.decode_offsets),
     "group": (group.encode_group, group.decode_group),
+    "group delta": (deltas.encode_delta, deltas.decode_delta),
     "sequences": (lambda value: carry.encode_sequences(*value), sequences.decode_sequences),
 }
 
@@ -35,6 +37,7 @@ EXAMPLES: dict[str, Any] = {
     "epoch": golden.EPOCH_FRAME,
     "offset": golden.OFFSETS,
     "group": golden.GROUP_FRAME,
+    "group delta": golden.GROUP_DELTA,
     "sequences": (1, golden.SEQUENCES),
 }
 
@@ -88,6 +91,31 @@ MEMBERS = tuples(
         target=OCTETS,
     )
 )
+INDEXES = st.lists(st.integers(0, 2**32 - 1), max_size=4, unique=True).map(sorted)
+CHANGED_VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("member_id", "client_id", "client_host"), TEXT),
+        **dict.fromkeys(("instance_id", "rack_id"), st.none() | TEXT),
+        **dict.fromkeys(("metadata", "assignment", "target"), OCTETS),
+    },
+)
+CHANGES = INDEXES.flatmap(
+    lambda indexes: st.tuples(
+        *(
+            st.builds(
+                deltas.MemberChange,
+                index=st.just(index),
+                session_timeout_ms=I32,
+                rebalance_timeout_ms=I32,
+                epoch=I32,
+                previous_epoch=I32,
+                values=CHANGED_VALUES,
+            )
+            for index in indexes
+        )
+    )
+)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "topic": st.builds(
         control.TopicFrame,
@@ -114,6 +142,24 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
         protocol=st.none() | TEXT,
         leader=st.none() | TEXT,
         members=MEMBERS,
+    ),
+    "group delta": st.builds(
+        deltas.GroupDelta,
+        group=TEXT,
+        group_type=numbers(1, 2),
+        state=numbers(1, 6),
+        generation=I32,
+        assignment_epoch=I32,
+        state_ms=I64,
+        state_pos=I64,
+        base_crc=numbers(0, 2**32 - 1),
+        is_cleared=st.booleans(),
+        texts=st.fixed_dictionaries(
+            {}, optional=dict.fromkeys(("protocol_type", "protocol", "leader"), st.none() | TEXT)
+        ),
+        left=INDEXES.map(tuple),
+        changed=CHANGES,
+        joined=MEMBERS,
     ),
     "sequences": st.tuples(
         I32,
@@ -162,6 +208,7 @@ def test_golden_frames_are_decoded_to_the_values_they_were_made_of() -> None:
     assert group.decode_offsets(payload("offset")) == golden.OFFSETS
     assert group.decode_group(payload("group")) == golden.GROUP_FRAME
     assert group.decode_group(payload("group_deleted")) == golden.GROUP_DELETED
+    assert deltas.decode_delta(payload("group_delta")) == golden.GROUP_DELTA
 
 
 @every_payload
@@ -223,6 +270,13 @@ def test_counts_beyond_the_payload_are_refused_before_anything_is_read() -> None
         ("group", 1, 3),
         ("group", 2, 0),
         ("group", 2, 7),
+        ("group delta", 0, 0),
+        ("group delta", 0, 3),
+        ("group delta", 1, 0),
+        ("group delta", 1, 7),
+        ("group delta", 2, 2),
+        ("group delta", 53, 0),  # the number of the first text
+        ("group delta", 53, 4),
     ],
 )
 def test_unknown_numbers_are_refused(name: str, at: int, value: int) -> None:
