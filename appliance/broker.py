@@ -24,6 +24,7 @@ from _core.paths.produce import ProducePath
 from _core.paths.session import ResponseSlot, Session
 from _core.queue.partition import Partition, Topic
 from appliance import broker_metrics
+from appliance.client_log import ClientLog
 from appliance.config.config import Config
 from appliance.early_expiry import EarlyExpiry
 from appliance.errors import CorruptionError, DiskFullError, StorageError
@@ -77,6 +78,7 @@ class Broker:
         early_expiry: what does so because the disk fills up; set by `recover`.
         key_index: where keys and ids are in the log; set by `recover`.
         metrics: the counters.
+        client_log: writes the lines of the log that clients cause.
         report: the outcome of recovery, once it is complete.
     """
 
@@ -96,6 +98,7 @@ class Broker:
         self.clock = clock
         self.config = config
         self.metrics = Metrics()
+        self.client_log = ClientLog(clock)
         self._facade = facade
 
         def configure(topic: Topic) -> None:
@@ -118,7 +121,7 @@ class Broker:
             yield progress
         store, config = self._store, self.config
         state = store.state
-        self.topics = Topics(state.topics, state.projections, config)
+        self.topics = Topics(state.topics, state.projections, config, self.client_log)
         self.groups = state.groups
         self.search = OffsetSearch(store.log.view, state.epochs, self._decompress)
         assert state.expiry is not None

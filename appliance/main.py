@@ -117,7 +117,13 @@ class Service:
         names = self._config.admin_names.split()
         if advertised is not None:
             names.append(advertised.host)
-        admin = AdminServer(self._status, self._config.admin, names)
+        admin = AdminServer(
+            self._status,
+            self._config.admin,
+            names,
+            lines=self._broker.client_log,
+            metrics=self._broker.metrics,
+        )
         admin_address = await admin.start()
         _log.info("listening for admin requests on http://%s", admin_address)
         try:

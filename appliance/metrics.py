@@ -69,6 +69,10 @@ class Metrics:
     connections_closed: dict[str, int] = field(default_factory=dict)
     """Closed by the broker, by reason."""
     late_answers: int = 0
+    admin_connections_refused: dict[str, int] = field(default_factory=dict)
+    """By the limit that was exceeded."""
+    admin_connections_closed: dict[str, int] = field(default_factory=dict)
+    """Closed by the broker, by reason."""
     received_bytes: int = 0
     sent_bytes: int = 0
     accepted_frames: int = 0
@@ -104,6 +108,7 @@ class Gauges:
     """The current values."""
 
     connections: int = 0
+    admin_connections: int = 0
     inflight_bytes: int = 0
     pending_timers: int = 0
     waiting_timers: int = 0
@@ -193,6 +198,18 @@ METRICS: Final = (
         "counter",
         "Answers about topics, groups and offsets that waited too long for the disk; an error made "
         "the client ask again. Produce has REQUEST_TIMED_OUT in latermq_request_errors_total.",
+        "admin_connections_refused",
+        "counter",
+        "Connections to the admin address refused over a limit: on all (count), on one address "
+        "(address).",
+        "reason",
+    ),
+    MetricInfo(
+        "admin_connections_closed",
+        "counter",
+        "Connections to the admin address closed by the broker: idle, slow_request, slow_reader, "
+        "crowded (for a new one), request (its head is too large).",
+        "reason",
     ),
     MetricInfo("received_bytes", "counter", "Bytes received from Kafka clients."),
     MetricInfo("sent_bytes", "counter", "Bytes sent to Kafka clients."),
@@ -220,7 +237,12 @@ METRICS: Final = (
     MetricInfo("delivery_lateness_seconds", "histogram", "Delivery minus due time, in seconds."),
     MetricInfo("flush_seconds", "histogram", "Duration of a sync of the log, in seconds."),
     MetricInfo("connections", "gauge", "Open connections of Kafka clients."),
-    MetricInfo("inflight_bytes", "gauge", "Memory of requests and answers of all connections."),
+    MetricInfo("admin_connections", "gauge", "Open connections to the admin address."),
+    MetricInfo(
+        "inflight_bytes",
+        "gauge",
+        "Memory of requests and answers of all connections, those to the admin address too.",
+    ),
     MetricInfo("pending_timers", "gauge", "Held records that are not delivered yet."),
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),

@@ -1,6 +1,6 @@
 """Value types that several layers share. Layer 1; does no I/O."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -207,4 +207,4 @@ class GroupStatus:
     protocol: str
     generation: int
     members: tuple[MemberStatus, ...]
-    offsets: tuple[CommittedOffset, ...]
+    offsets: Iterable[CommittedOffset]

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from _core.queue.partition import Topic
 from _core.state.projections import Projections
+from appliance.client_log import ANYBODY, ClientLog
 from appliance.config.config import Config
 from appliance.errors import (
     InvalidPartitionsError,
@@ -34,7 +35,10 @@ _log = logging.getLogger(__name__)
 class Topics:
     """Checks, then changes. A change takes effect at once and is durable after the next flush."""
 
-    def __init__(self, store: TopicStore, projections: Projections, config: Config) -> None:
+    def __init__(
+        self, store: TopicStore, projections: Projections, config: Config, lines: ClientLog
+    ) -> None:
+        self._lines = lines
         self._store = store
         self._projections = projections
         self._config = config
@@ -181,17 +185,15 @@ class Topics:
             self._log_change("trimmed", topic)
 
     def _log_change(self, what: str, topic: Topic, level: int = logging.DEBUG) -> None:
-        if level > logging.DEBUG or self._is_debug:
-            settings = " ".join(f"{key}={value}" for key, value in sorted(topic.settings.items()))
-            _log.log(
-                level,
-                "topic %s name=%s id=%s partitions=%d settings=%s",
-                what,
-                quoted(topic.name),
-                topic.uuid,
-                len(topic.partitions),
-                quoted(settings),
-            )
+        if level == logging.DEBUG and not self._is_debug:
+            return
+        settings = " ".join(f"{key}={value}" for key, value in sorted(topic.settings.items()))
+        text = "topic %s name=%s id=%s partitions=%d settings=%s"
+        facts = what, quoted(topic.name), topic.uuid, len(topic.partitions), quoted(settings)
+        if self._is_debug:
+            _log.log(level, text, *facts)
+        else:
+            self._lines.write(_log, level, ("changed topic", ANYBODY), text, *facts)
 
     def _check_count(self, partition_count: int) -> None:
         limit = self._config.partition_count_max_per_topic

@@ -57,6 +57,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.store.*": 2,
     # 1: what all share
     "appliance": 1,
+    "appliance.client_log": 1,
     "appliance.config": 1,
     "appliance.config.*": 1,
     "appliance.errors": 1,

@@ -1,11 +1,11 @@
 """The handlers of the paths below /api/v1; `openapi` describes them for clients.
 
 In paths, topics and groups are percent-encoded UTF-8; timer ids are arbitrary percent-encoded
-bytes. Lists are built in slices, so that a hundred thousand partitions do not delay deliveries.
+bytes. Lists are built in slices, so that a hundred thousand partitions do not delay deliveries, and
+sent in pieces as the client reads them.
 Layer 5.
 """
 
-import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -15,11 +15,12 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
+from appliance.admin.connections import AdminConnection, send_list
 from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
 from appliance.errors import FindError, RequestError, SnapshotError
-from appliance.model import GroupSummary, TimerState, TopicSummary
+from appliance.model import GroupStatus, TimerState, TopicStatus
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
 """The limit of the delay headers."""
@@ -39,7 +40,7 @@ _SNAPSHOT_STATUS: Final = {
 _FIND_STATUS: Final = {"request": 400, "position": 400, "unknown": 404, "gone": 404}
 """HTTP status by the reason of a FindError."""
 
-_Handler = Callable[[web.Request], Awaitable[web.Response]]
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -56,8 +57,11 @@ _CLEANUP_TYPES: Final[dict[str, type | UnionType]] = {
 class Api:
     """The handlers; each is fast or yields to other tasks."""
 
-    def __init__(self, status: StatusSource) -> None:
+    def __init__(
+        self, status: StatusSource, connection_of: Callable[[web.Request], AdminConnection]
+    ) -> None:
         self._status = status
+        self._connection_of = connection_of
 
     def routes(self) -> list[web.RouteDef]:
         """Return every path below /api/v1 with its handler."""
@@ -86,7 +90,7 @@ class Api:
         ]
 
     def _when_ready(self, handler: _Handler) -> _Handler:
-        async def answer(request: web.Request) -> web.Response:
+        async def answer(request: web.Request) -> web.StreamResponse:
             return await handler(request) if self._status.ready else not_ready(self._status)
 
         return answer
@@ -97,25 +101,45 @@ class Api:
     async def _get_status(self, _request: web.Request) -> web.Response:
         return _answer(self._status.status())
 
-    async def _get_topics(self, _request: web.Request) -> web.Response:
-        return await _list("topics", self._status.topics())
+    async def _get_topics(self, request: web.Request) -> web.StreamResponse:
+        topics = ((_encode(topic), 1 + topic.partition_count) for topic in self._status.topics())
+        return await self._list(request, topics, begin='{"topics": [')
 
-    async def _get_topic(self, request: web.Request) -> web.Response:
+    async def _list(
+        self, request: web.Request, items: Iterator[tuple[str, int]], *, begin: str
+    ) -> web.StreamResponse:
+        """Answer with an object whose last field is a list; `items` have JSON and work."""
+        connection = self._connection_of(request)
+        return await send_list(
+            connection, request, items, begin=begin, end="]}", slice_work=SLICE_WORK
+        )
+
+    async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         name = _text(_raw_parts(request)[4])
         topic = self._status.topic(name)
         if topic is None:
             return error_answer(404, f"there is no topic {name!r}")
-        return _answer(topic)
+        return await self._with_list(request, topic, "partitions")
 
-    async def _get_groups(self, _request: web.Request) -> web.Response:
-        return await _list("groups", self._status.groups())
+    async def _get_groups(self, request: web.Request) -> web.StreamResponse:
+        groups = ((_encode(group), 1) for group in self._status.groups())
+        return await self._list(request, groups, begin='{"groups": [')
 
-    async def _get_group(self, request: web.Request) -> web.Response:
+    async def _get_group(self, request: web.Request) -> web.StreamResponse:
         name = _text(_raw_parts(request)[4])
         group = self._status.group(name)
         if group is None:
             return error_answer(404, f"there is no group {name!r}")
-        return _answer(group)
+        return await self._with_list(request, group, "offsets")
+
+    async def _with_list(
+        self, request: web.Request, value: TopicStatus | GroupStatus, name: str
+    ) -> web.StreamResponse:
+        """Answer with an object that has a list, which may be long, in its last field."""
+        fields = _fields(value)
+        items = ((_encode(item), 1) for item in fields.pop(name))
+        begin = f'{_encode(fields)[:-1]}, "{name}": ['
+        return await self._list(request, items, begin=begin)
 
     # Timers
 
@@ -190,7 +214,7 @@ def _with_body(
 ) -> _Handler:
     """Return a handler of requests with a JSON body; `parse` raises ValueError for a wrong one."""
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.StreamResponse:
         # A web page of another origin cannot send this type without a preflight.
         if request.content_type != "application/json":
             return error_answer(415, "send JSON, with Content-Type: application/json")
@@ -285,19 +309,6 @@ def _encode(value: object) -> str:
 
 def _answer(value: object, *, status: int = 200) -> web.Response:
     return web.json_response(value, dumps=_encode, status=status)
-
-
-async def _list(name: str, items: Iterator[TopicSummary | GroupSummary]) -> web.Response:
-    encoded = []
-    work = 0
-    for item in items:
-        encoded.append(_encode(item))
-        work += 1 + (item.partition_count if isinstance(item, TopicSummary) else 0)
-        if work >= SLICE_WORK:
-            work = 0
-            await asyncio.sleep(0)
-    text = f'{{"{name}": [{", ".join(encoded)}]}}'
-    return web.json_response(text=text)
 
 
 def _raw_parts(request: web.Request) -> list[str]:

@@ -118,13 +118,16 @@ class LiveStatus:
     def progress(self) -> Progress:
         return self._broker.progress()
 
-    def metrics_text(self) -> bytes:
+    def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
         frontend = self._frontend
         connections, held = (
             (0, 0) if frontend is None else (frontend.connection_count, frontend.held_bytes)
         )
         broker = self._broker
-        gauges = broker.gauges(connections, held)
+        gauges = replace(
+            broker.gauges(connections, held + admin_held_bytes),
+            admin_connections=admin_connections,
+        )
         return render(broker.collect_metrics(), gauges, broker.label_names)
 
     @property
@@ -226,25 +229,28 @@ class LiveStatus:
 
     def group(self, name: str) -> GroupStatus | None:
         found = self._groups.find(name)
-        return None if found is None else replace(found, offsets=tuple(self._committed(name)))
+        return None if found is None else replace(found, offsets=self._committed(name))
 
     def _committed(self, group: str) -> Iterator[CommittedOffset]:
-        topics = {topic.topic_id: topic for topic in self._broker.topics.all()}
-        for (topic_id, index), entry in sorted(self._broker.groups.offsets(group).items()):
-            topic = topics.get(topic_id)
-            if topic is None or index >= len(topic.partitions):
-                continue  # The frame that declares it was damaged.
-            end_offset = topic.partitions[index].visible_offset
-            yield CommittedOffset(
-                topic=topic.name,
-                partition=index,
-                offset=entry.offset,
-                metadata=entry.metadata,
-                committed_at=entry.commit_ms,
-                end_offset=end_offset,
-                # An application may commit any offset, also one above the end.
-                lag=max(0, end_offset - entry.offset),
-            )
+        # Neither sorted nor copied: they may be a hundred thousand, and the client reads slowly.
+        # Offsets of partitions whose topic frame was damaged are left out.
+        offsets = self._broker.groups.offsets(group)
+        for topic in sorted(self._broker.topics.all(), key=lambda each: each.topic_id):
+            for partition in topic.partitions:
+                entry = offsets.get((topic.topic_id, partition.index))
+                if entry is None:
+                    continue
+                end_offset = partition.visible_offset
+                yield CommittedOffset(
+                    topic=topic.name,
+                    partition=partition.index,
+                    offset=entry.offset,
+                    metadata=entry.metadata,
+                    committed_at=entry.commit_ms,
+                    end_offset=end_offset,
+                    # An application may commit any offset, also one above the end.
+                    lag=max(0, end_offset - entry.offset),
+                )
 
     # Timers
 

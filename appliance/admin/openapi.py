@@ -45,7 +45,10 @@ def _error(description: str) -> dict[str, Any]:
     return _json(description, _ref("Error"))
 
 
-_NOT_READY: Final = _json("the broker is starting or stopping", _ref("NotReady"))
+_NOT_READY: Final = _json(
+    "the broker is starting or stopping, or too much is asked of it at a time",
+    {"oneOf": [_ref("NotReady"), _ref("Error")]},
+)
 
 
 def _parameter(name: str, description: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ their content type, change anything, preflights are refused, and an Origin heade
 server. Layer 5; runs on the event loop.
 """
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -18,19 +19,30 @@ from typing import Final
 from aiohttp import web
 
 from appliance.admin.api import Api, error_answer, not_ready
+from appliance.admin.connections import (
+    HEADER_COUNT_MAX,
+    IDLE_S,
+    AdminConnection,
+    AdminConnections,
+)
 from appliance.admin.status import StatusSource
+from appliance.client_log import ClientLog
 from appliance.config.config import Address, is_loopback, is_wildcard
 from appliance.errors import NotReadyError
+from appliance.log_text import quoted
 from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
+from appliance.metrics import Metrics
 from appliance.system import listening
+from appliance.system.clock import SystemClock
 
 # The longest valid request has a topic of 249 and an id of 255 bytes, all of them percent-encoded:
 # 1.5 KB.
 _LINE_SIZE_MAX_BYTES: Final = 4096
-_HEADERS_SIZE_MAX_BYTES: Final = 8192
+_FIELD_SIZE_MAX_BYTES: Final = 8190
 # The only bodies are those of a snapshot, a name, and of a cleanup, mostly a topic.
 _BODY_SIZE_MAX_BYTES: Final = 4096
-_KEEPALIVE_S: Final = 30.0
+_BACKLOG: Final = 128
+_SWEEP_S: Final = 1.0
 _SHUTDOWN_S: Final = 1.0  # a handler waits for one flush at most, so requests end soon
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -55,40 +67,60 @@ class AdminServer:
 
     Attributes:
         app: the application with its routes.
+        connections: those that are open, with their limits.
+        metrics: as passed.
 
     Args:
         status: where the answers come from.
         address: host and port to listen on; port 0 lets the kernel choose.
         host_names: further names and addresses that a Host header may have, without port.
+        lines: writes the lines of the log that clients cause.
+        metrics: counts refused and closed connections.
     """
 
     def __init__(
-        self, status: StatusSource, address: Address, host_names: Iterable[str] = ()
+        self,
+        status: StatusSource,
+        address: Address,
+        host_names: Iterable[str] = (),
+        *,
+        lines: ClientLog | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._lines = lines or ClientLog(SystemClock())
+        self.metrics = metrics or Metrics()
+        self.connections = AdminConnections(self._lines, self.metrics)
+        self._servers: list[asyncio.Server] = []
+        self._sweeping: asyncio.TimerHandle | None = None
         self._status = status
         self._address = address
         self._host_names = {_plain_host(name) for name in (address[0], *host_names)}
         app = web.Application(
-            middlewares=[self._answer_errors_as_json, self._check_host, self._check_origin],
+            middlewares=[
+                self._observe,
+                self._answer_errors_as_json,
+                self._check_host,
+                self._check_origin,
+            ],
             client_max_size=_BODY_SIZE_MAX_BYTES,
         )
         app.on_response_prepare.append(_add_common_headers)
         app.router.add_get("/healthz", self._get_health)
         app.router.add_get("/readyz", self._get_readiness)
         app.router.add_get("/metrics", self._get_metrics)
-        app.router.add_routes(Api(status).routes())
+        app.router.add_routes(Api(status, self.connections.of).routes())
         self.app = app
         self._runner = web.AppRunner(
             app,
             handle_signals=False,
             access_log=None,
             logger=_silent_log,
-            keepalive_timeout=_KEEPALIVE_S,
+            keepalive_timeout=IDLE_S,
             shutdown_timeout=_SHUTDOWN_S,
             lingering_time=0,  # do not wait for the rest of a body that nobody reads
             max_line_size=_LINE_SIZE_MAX_BYTES,
-            max_field_size=_LINE_SIZE_MAX_BYTES,
-            max_headers=_HEADERS_SIZE_MAX_BYTES,
+            max_field_size=_FIELD_SIZE_MAX_BYTES,
+            max_headers=HEADER_COUNT_MAX,
         )
 
     async def start(self) -> Address:
@@ -101,17 +133,35 @@ class AdminServer:
         sockets = await listening.bind(self._address, "--admin", what=what)
         await self._runner.setup()
         bound = Address(*sockets[0].getsockname()[:2])
+        loop = asyncio.get_running_loop()
+        handlers = self._runner.server
+        assert handlers is not None
         try:
             for each in sockets:
-                await web.SockSite(self._runner, each).start()
+                server = await loop.create_server(
+                    lambda: AdminConnection(self.connections, handlers()),
+                    sock=each,
+                    backlog=_BACKLOG,
+                )
+                self._servers.append(server)
         except OSError as error:
             listening.close_all(sockets)
-            await self._runner.cleanup()
+            await self.stop()
             raise listening.explain(self._address, "--admin", what=what)(error) from error
+        self._sweep()
         return bound
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.connections.sweep(loop.time())
+        self._sweeping = loop.call_later(_SWEEP_S, self._sweep)
 
     async def stop(self) -> None:
         """Stop listening and close all connections; may be called twice, or without a start."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for server in self._servers:
+            server.close()
         await self._runner.cleanup()
 
     async def _get_health(self, _request: web.Request) -> web.Response:
@@ -127,8 +177,24 @@ class AdminServer:
 
     async def _get_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(
-            body=self._status.metrics_text(), headers={"Content-Type": METRICS_CONTENT_TYPE}
+            body=self._status.metrics_text(
+                admin_connections=len(self.connections),
+                admin_held_bytes=self.connections.held_bytes,
+            ),
+            headers={"Content-Type": METRICS_CONTENT_TYPE},
         )
+
+    @web.middleware
+    async def _observe(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        connection = self.connections.of(request)
+        connection.begin(request)
+        answer = None
+        try:
+            answer = await handler(request)
+        finally:
+            answer = connection.end(answer)
+        assert answer is not None
+        return answer
 
     @web.middleware
     async def _answer_errors_as_json(
@@ -146,9 +212,21 @@ class AdminServer:
                 return error_answer(404, f"there is nothing at {request.path}")
             return error_answer(error.status, error.reason)
         except NotReadyError:
+            _check_unanswered(request)
             return not_ready(self._status)
-        except Exception:  # noqa: BLE001 (the root of a request: the broker keeps serving)
-            _log.exception("%s %s failed", request.method, request.rel_url.raw_path)
+        except ConnectionError:
+            raise  # the client is gone, or was too slow
+        except Exception as error:  # noqa: BLE001 (the root of a request: the broker keeps serving)
+            self._lines.write(
+                _log,
+                logging.ERROR,
+                ("internal error", str(request.remote)),
+                "%s %s failed",
+                request.method,
+                quoted(request.rel_url.raw_path),
+                error=error,
+            )
+            _check_unanswered(request)
             return error_answer(500, "internal error: see the broker's log")
 
     @web.middleware
@@ -178,6 +256,12 @@ class AdminServer:
         # DNS rebinding needs a host name that the attacker controls. If the server listens on every
         # address of the machine, any numeric address is therefore safe.
         return is_wildcard(self._address.host) and _is_in_figures(host)
+
+
+def _check_unanswered(request: web.Request) -> None:
+    """Raise ConnectionError if a part of the answer is sent: its rest can only be missing."""
+    if request.writer.output_size:
+        raise ConnectionAbortedError
 
 
 def _is_in_figures(host: str) -> bool:

@@ -166,8 +166,13 @@ class StatusSource(Protocol):
     def progress(self) -> Progress:
         """Return the progress of the start."""
 
-    def metrics_text(self) -> bytes:
-        """Return all metrics in Prometheus' text format 0.0.4."""
+    def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
+        """Return all metrics in Prometheus' text format 0.0.4.
+
+        Args:
+            admin_connections: open connections of the admin address.
+            admin_held_bytes: memory of their requests and answers.
+        """
 
     def status(self) -> BrokerStatus:
         """Return the state of the broker."""

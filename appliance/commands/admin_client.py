@@ -91,7 +91,7 @@ def _ask(
 def _checked(status: int, answer: Any) -> Any:
     if status in (200, 201) or (isinstance(answer, dict) and "state" in answer):
         return answer
-    if status == 503:
+    if status == 503 and "phase" in answer:
         raise NotReadyError(
             f"the broker is not ready: {answer['phase']}, {answer['recovered_bytes']} of "
             f"{answer['total_bytes']} bytes; try again later"

@@ -22,6 +22,7 @@ from _core.paths.answer import Reply
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.session import QUEUED_MAX_BYTES, ResponseSlot, Session
 from appliance.broker import Broker
+from appliance.client_log import LineKind
 from appliance.config.config import Address
 from appliance.errors import RemoteProtocolError, StorageError
 from appliance.model import ColdPlace
@@ -261,7 +262,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             raise
         except Exception as error:  # noqa: BLE001 (a bug in a handler)
             # Close only this connection.
-            _log.exception("internal error in a control-plane request: closing its connection")
+            self._log_line(
+                logging.ERROR,
+                "internal error",
+                "internal error in a control-plane request: closing its connection",
+                error=error,
+            )
             return f"internal error: {error!r}"
         # Counted only here, because dispatch has now checked that the API key is a known one.
         broker.metrics.count_request(int.from_bytes(request[:2], "big"))
@@ -310,8 +316,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _fail_request(self, error: Exception) -> None:
         """Close only this connection: a request failed that changes nothing."""
-        _log.error(
-            "internal error in a request that waited: closing its connection", exc_info=error
+        self._log_line(
+            logging.ERROR,
+            "internal error",
+            "internal error in a request that waited: closing its connection",
+            error=error,
         )
         if not self._is_dropped:
             self._drop("request", f"internal error: {error!r}")
@@ -425,12 +434,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _drop(self, label: CloseReason, reason: str) -> None:
-        _log.info("closing connection %s: %s", self.peer, reason)
+        text = "closing connection %s: %s"
+        self._log_line(logging.INFO, "closed connection", text, self.peer, reason)
         self.end_reason = reason
         self._server.broker.metrics.count_closed(label)
         self._is_dropped = True
         # Not at once: asyncio calls connection_lost twice after a close inside resume_writing.
         self._server.loop.call_soon(self._transport.close)
+
+    def _log_line(
+        self,
+        level: int,
+        kind: LineKind,
+        message: str,
+        *facts: object,
+        error: Exception | None = None,
+    ) -> None:
+        lines = self._server.broker.client_log
+        lines.write(_log, level, (kind, self.address), message, *facts, error=error)
 
     # Sweeps
 

@@ -51,7 +51,7 @@ KEEPALIVE: Final = (
 minutes, also while its fetch waits; small responses leave at once."""
 
 REPORT_INTERVAL_S: Final = 10
-"""Minimum interval between log lines about refused connections, scarce memory or a slow disk."""
+"""Minimum interval between log lines about scarce memory or a slow disk."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class KafkaServer:
         self.bound = broker.config.listen
         self._servers: list[asyncio.Server] = []
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
-        self.delays = DelayReports(broker.clock)
+        self.delays = DelayReports(broker.client_log)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
         if self._admission.count_max < broker.config.connection_count_max:
@@ -94,7 +94,6 @@ class KafkaServer:
                 file_limit,
             )
         self._is_saving_memory = False
-        self._refused_since_told = 0
         self._reported_s: dict[str, float] = {}
         """When each kind of log line was written last."""
         self._sweeping: asyncio.TimerHandle | None = None
@@ -202,19 +201,16 @@ class KafkaServer:
         return True
 
     def _report_refusal(self, address: str, reason: str) -> None:
-        """Log refused connections, at most every REPORT_INTERVAL_S."""
-        self._refused_since_told += 1
-        if not self._may_report("refusals"):
-            return
         setting = "connection_count_max" + ("_per_address" if reason == "address" else "")
-        _log.warning(
-            "refused %d connections, the last from %s: network.%s is reached; raise it or close "
-            "unused connections",
-            self._refused_since_told,
+        self.broker.client_log.write(
+            _log,
+            logging.WARNING,
+            ("refused connection", address),
+            "refused a connection from %s: network.%s is reached; raise it or close unused "
+            "connections",
             address,
             setting,
         )
-        self._refused_since_told = 0
 
     def _may_report(self, what: str) -> bool:
         """Return whether a line of this kind may be logged now; if so, note that it is."""
@@ -342,6 +338,7 @@ class KafkaServer:
             )
         if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
             self._time_out(now_ms)
+        self.broker.client_log.tick()
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
 
     def _time_out(self, now_ms: int) -> None:

@@ -107,7 +107,7 @@ class Status:
     def progress(self) -> Progress:
         return Progress(phase="scanning the log", recovered_bytes=3, total_bytes=7)
 
-    def metrics_text(self) -> bytes:
+    def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
         return b"# TYPE latermq_up gauge\nlatermq_up 1.0\n"
 
     def status(self) -> BrokerStatus:
@@ -191,9 +191,12 @@ class Answer:
 class Client:
     """An HTTP client that does not normalise paths."""
 
-    def __init__(self, session: aiohttp.ClientSession, address: tuple[str, int]) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, address: tuple[str, int], server: AdminServer
+    ) -> None:
         self._session = session
         self.address = address
+        self.server = server
 
     async def ask(
         self,
@@ -228,6 +231,6 @@ async def serving(
     _, port = await server.start()
     try:
         async with aiohttp.ClientSession() as session:
-            yield Client(session, ("127.0.0.1", port))
+            yield Client(session, ("127.0.0.1", port), server)
     finally:
         await server.stop()

@@ -62,7 +62,7 @@ async def served(directory: Path, **settings: Any) -> AsyncIterator[Served]:
         address = await server.start()
         status.serves(live.server, GroupsStatus(live.server.groups), address)
         async with aiohttp.ClientSession() as session:
-            yield Served(live, status, Client(session, address))
+            yield Served(live, status, Client(session, address, server))
         status.stops()
         await server.stop()
 

@@ -1,0 +1,283 @@
+"""The admin address has limits on connections, bytes and time, and serves others meanwhile."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import pytest
+
+from appliance.admin.connections import (
+    ADDRESS_COUNT_MAX,
+    ANSWERS_MAX_BYTES,
+    ARRIVED_MAX_BYTES,
+    CONNECTION_BYTES,
+    COUNT_MAX,
+    CROWDED_S,
+    HEAD_MAX_BYTES,
+    IDLE_S,
+    PIECE_BYTES,
+    READ_S,
+    REQUEST_S,
+    AdminConnections,
+)
+from appliance.model import TopicSummary
+from tests.support.clients.admin_client import Client, Status, serving
+from tests.support.harness.live_broker import until
+
+HEAD: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+TOPIC: Final = TopicSummary("t" * 249, "0" * 36, 1, 2, 3)
+LONG_LIST: Final = 40_000
+"""Topics: 15 MB of JSON, more than sockets hold."""
+
+pytestmark = pytest.mark.usefixtures("loop")
+
+
+@dataclass
+class ManyTopics(Status):
+    """A status with topics that are made as they are asked for.
+
+    Attributes:
+        made: how many were made for each request.
+    """
+
+    made: list[int] = field(default_factory=list)
+
+    def topics(self) -> Iterator[TopicSummary]:
+        self.made.append(0)
+        for _ in range(LONG_LIST):
+            self.made[-1] += 1
+            yield TOPIC
+
+
+class Attacker:
+    """Connections that hold on to what they get."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._sockets: list[socket.socket] = []
+
+    async def open(self, data: bytes = b"", *, address: str = "127.0.0.1") -> socket.socket:
+        """Connect from an address and send some bytes."""
+        each = socket.socket()
+        each.setblocking(False)
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        each.bind((address, 0))
+        self._sockets.append(each)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(each, self._client.address)
+        await loop.sock_sendall(each, data)
+        return each
+
+    async def read(self, each: socket.socket) -> bytes:
+        """Return all that comes on a connection until it is closed."""
+        received = b""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(60):
+            with contextlib.suppress(ConnectionResetError):
+                while data := await loop.sock_recv(each, 65_536):
+                    received += data
+        return received
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+
+@asynccontextmanager
+async def attacked(status: Status) -> AsyncIterator[tuple[Client, Attacker, AdminConnections]]:
+    async with serving(status) as client:
+        attacker = Attacker(client)
+        try:
+            yield client, attacker, client.server.connections
+        finally:
+            attacker.close()
+
+
+def sweep(connections: AdminConnections, after_s: float) -> None:
+    """Look at the connections as if so much time had passed."""
+    connections.sweep(connections.now_s() + after_s)
+
+
+def refused(client: Client) -> dict[str, int]:
+    return client.server.metrics.admin_connections_refused
+
+
+def closed(client: Client) -> dict[str, int]:
+    return client.server.metrics.admin_connections_closed
+
+
+async def test_a_head_has_a_limit_in_all() -> None:
+    """Not only each of its lines: 128 headers of 8 KB would be a megabyte."""
+    async with attacked(Status()) as (client, attacker, connections):
+        half = HEAD + b"X: " + b"a" * 8_000 + b"\r\n"
+        each = await attacker.open(half)
+        await until(lambda: connections.held_bytes == len(half) + CONNECTION_BYTES)
+        await asyncio.get_running_loop().sock_sendall(each, b"Y: " + b"a" * HEAD_MAX_BYTES)
+        assert (await attacker.read(each)).startswith(b"HTTP/1.1 431 ")
+        assert closed(client) == {"request": 1}
+        await until(lambda: len(connections) == 0)
+        answer = await client.ask("/healthz", headers={"X": "a" * 8_000, "Y": "a" * 6_000})
+        assert answer.status == 200
+
+
+async def test_blank_lines_before_a_request_do_not_end_its_head() -> None:
+    async with attacked(Status()) as (_, attacker, _connections):
+        each = await attacker.open(b"\r\n\r\n" + HEAD + b"X: " + b"a" * HEAD_MAX_BYTES)
+        assert (await attacker.read(each)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_half_heads_hold_little_and_not_for_long() -> None:
+    """A good client of the same address is served when it would be one connection too many."""
+    half = HEAD + b"X: " + b"a" * 8_000 + b"\r\n" + b"Y: " + b"a" * 7_000
+    async with attacked(Status()) as (client, attacker, connections):
+        held_bytes = len(half) + CONNECTION_BYTES
+        sockets = [await attacker.open(half) for _ in range(ADDRESS_COUNT_MAX)]
+        await until(lambda: connections.held_bytes == ADDRESS_COUNT_MAX * held_bytes)
+        assert (await client.ask("/healthz")).status == 503
+        assert refused(client) == {"address": 1}
+        now_s = connections.now_s
+        connections.now_s = lambda: now_s() + 2 * CROWDED_S
+        assert (await client.ask("/healthz")).status == 200
+        assert closed(client) == {"crowded": 1}
+        assert await attacker.read(sockets[0]) == b""
+        connections.now_s = now_s
+        sweep(connections, REQUEST_S - 5)
+        assert len(connections) == ADDRESS_COUNT_MAX
+        sweep(connections, REQUEST_S + 5)
+        assert closed(client)["slow_request"] == ADDRESS_COUNT_MAX - 1
+        await until(lambda: len(connections) == 1)
+
+
+async def test_all_addresses_together_have_a_limit() -> None:
+    async with attacked(Status()) as (client, attacker, connections):
+        for number in range(COUNT_MAX):
+            await attacker.open(HEAD, address=f"127.0.1.{number // (ADDRESS_COUNT_MAX - 1) + 1}")
+        await until(lambda: len(connections) == COUNT_MAX)
+        assert (await client.ask("/healthz")).status == 503
+        assert refused(client) == {"count": 1}
+
+
+async def test_a_slow_body_is_not_waited_for() -> None:
+    async with attacked(Status()) as (client, attacker, connections):
+        head = (
+            b"POST /api/v1/cleanup HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
+        each = await attacker.open(head)
+        await until(lambda: connections.held_bytes == len(head) + CONNECTION_BYTES)
+        sweep(connections, REQUEST_S + 5)
+        assert await attacker.read(each) == b""
+        assert closed(client) == {"slow_request": 1}
+
+
+async def test_a_connection_that_asks_for_nothing_is_closed() -> None:
+    """One that was answered, too."""
+    async with attacked(Status()) as (client, attacker, connections):
+        assert (await client.ask("/healthz")).status == 200
+        each = await attacker.open()
+        await until(lambda: len(connections) == 2)
+        sweep(connections, IDLE_S - 5)
+        assert len(connections) == 2
+        sweep(connections, IDLE_S + 5)
+        assert await attacker.read(each) == b""
+        assert closed(client) == {"idle": 2}
+        assert (await client.ask("/healthz")).status == 200
+
+
+async def test_an_unread_list_holds_a_piece_and_not_for_long() -> None:
+    """What is not read is not made either. The whole list is there for those who read it."""
+    status = ManyTopics()
+    async with attacked(status) as (client, attacker, connections):
+        asked = b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(3):
+            await attacker.open(asked)
+        await until(lambda: len(status.made) == 3)
+        made = [0]
+
+        def stops() -> bool:
+            made.append(sum(status.made))
+            return made[-1] == made[-2] and connections.held_bytes > 3 * (CONNECTION_BYTES + 1_000)
+
+        await until(stops)
+        assert max(status.made) < LONG_LIST
+        assert connections.held_bytes <= 3 * (2 * PIECE_BYTES + CONNECTION_BYTES + 4_096)
+        answer = await client.ask("/api/v1/topics")
+        assert len(answer.json()["topics"]) == LONG_LIST
+        sweep(connections, 0)
+        sweep(connections, READ_S - 5)
+        assert len(connections) == 4
+        sweep(connections, READ_S + 5)
+        assert closed(client)["slow_reader"] == 3
+        await until(lambda: len(connections) <= 1)
+
+
+async def test_a_list_that_is_read_slowly_is_sent_to_its_end() -> None:
+    """Each time that is looked at, the client has read some more."""
+    async with attacked(ManyTopics()) as (client, attacker, connections):
+        head = b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        each = await attacker.open(head)
+        loop = asyncio.get_running_loop()
+        received, after_s = 0, 0.0
+        async with asyncio.timeout(60):
+            while data := await loop.sock_recv(each, 1 << 20):
+                if received // (1 << 20) != (received + len(data)) // (1 << 20):
+                    after_s += READ_S + 1
+                    sweep(connections, after_s)
+                received += len(data)
+        assert received > LONG_LIST * len(TOPIC.name)
+        assert closed(client) == {}
+
+
+async def test_answers_made_whole_have_a_limit_together() -> None:
+    status = Status(found={"found": ["a" * (ANSWERS_MAX_BYTES // 4)]})
+    async with attacked(status) as (client, attacker, connections):
+        asked = b"GET /api/v1/find?key=a HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(3):
+            await attacker.open(asked)
+        await until(lambda: connections.held_bytes > 3 * ANSWERS_MAX_BYTES // 4)
+        answer = await client.ask("/api/v1/find?key=a")
+        assert answer.status == 503
+        assert "later" in answer.json()["error"]
+        assert (await client.ask("/healthz")).status == 200
+        attacker.close()
+        await until(lambda: len(connections) == 1)
+        assert (await client.ask("/api/v1/find?key=a")).status == 200
+
+
+@pytest.mark.parametrize("is_request", [True, False], ids=["requests", "a body"])
+async def test_bytes_beyond_a_request_are_not_read(is_request: bool) -> None:
+    """Further requests in the same bytes may be lost; nobody sends so many."""
+    async with attacked(Status()) as (_, attacker, connections):
+        head = HEAD + b"\r\n"
+        more = head if is_request else b"a"
+        length = b"" if is_request else b"Content-Length: 1000000\r\n"
+        begin = HEAD + length + b"\r\n"
+        each = await attacker.open(begin)
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ConnectionError):
+            await loop.sock_sendall(each, more * (4 * ARRIVED_MAX_BYTES // len(more)))
+        answer = await attacker.read(each)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 200 ")
+        await until(lambda: len(connections) == 0)
+
+
+async def test_the_metrics_have_the_connections_and_their_memory() -> None:
+    """As they are when they are asked for."""
+    seen: list[tuple[int, int]] = []
+
+    class Observed(Status):
+        def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
+            seen.append((admin_connections, admin_held_bytes))
+            return b""
+
+    async with attacked(Observed()) as (client, attacker, connections):
+        await attacker.open(HEAD + b"X: " + b"a" * 8_000)
+        await until(lambda: connections.held_bytes > 8_000 + CONNECTION_BYTES)
+        assert (await client.ask("/metrics")).status == 200
+        ((count, held_bytes),) = seen
+        assert count == 2
+        assert 8_000 + 2 * CONNECTION_BYTES < held_bytes < 12_000 + 2 * CONNECTION_BYTES
