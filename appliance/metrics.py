@@ -103,6 +103,7 @@ class Gauges:
     """The current values."""
 
     connections: int = 0
+    anonymous_bytes: int = 0
     inflight_bytes: int = 0
     pending_timers: int = 0
     waiting_timers: int = 0
@@ -213,6 +214,11 @@ METRICS: Final = (
     MetricInfo("delivery_lateness_seconds", "histogram", "Delivery minus due time, in seconds."),
     MetricInfo("flush_seconds", "histogram", "Duration of a sync of the log, in seconds."),
     MetricInfo("connections", "gauge", "Open connections of Kafka clients."),
+    MetricInfo(
+        "anonymous_bytes",
+        "gauge",
+        "Memory of the process by the kernel's account, without mapped files (RssAnon).",
+    ),
     MetricInfo("inflight_bytes", "gauge", "Memory of requests and answers of all connections."),
     MetricInfo("pending_timers", "gauge", "Held records that are not delivered yet."),
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),

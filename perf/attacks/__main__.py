@@ -16,8 +16,8 @@ from perf.machine import BUILD_DIR, BenchError, MissingToolError, build_director
 
 MB: Final = 1e6
 HEAD: Final = (
-    "| attack | sent | memory before, peak, after | limit, share of it | gauge | p50, p99, max "
-    "alone, ms | beside | gap | lost | |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| attack | sent | memory before, peak, after | limit, share of it | gauge, accounted "
+    "| p50, p99, max alone, ms | beside | gap | lost | |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -30,7 +30,7 @@ def row(result: Result) -> str:
         f"{result.sent_bytes / MB:,.3g} MB",
         ", ".join(f"{each / MB:,.0f}" for each in memory),
         f"{result.limit_bytes / MB:,.0f}, {result.peak_bytes / result.limit_bytes:.2f}",
-        f"{result.accounted_bytes / max(1, result.peak_bytes):.2f}",
+        f"{result.gauge_ratio:.2f}, {result.accounted_bytes / max(1, result.peak_bytes):.2f}",
         f"{alone.p50_ms:.1f}, {alone.p99_ms:.1f}, {alone.max_ms:.0f}",
         f"{beside.p50_ms:.1f}, {beside.p99_ms:.1f}, {beside.max_ms:.0f}",
         f"{result.gap_s * 1e3:,.0f}",

@@ -30,12 +30,18 @@ WATCHDOG_MS: Final = 40
 UNREAD_BYTES: Final = 4_096
 """Of lines in a pipe that nobody reads."""
 
-SAMPLE_S: Final = 0.05
+SAMPLE_S: Final = 0.01
 GAUGE_S: Final = 0.25
 START_LIMIT_S: Final = 60.0
 _SO_TIMESTAMPNS: Final = 35
 _READY: Final = re.compile(rb"latermq ready kafka=(\S+) admin=(\S+)")
-GAUGES: Final = ("latermq_inflight_bytes", "latermq_cache_bytes", "latermq_locked_bytes")
+GAUGE: Final = "latermq_anonymous_bytes"
+GAUGES: Final = (
+    GAUGE,
+    "latermq_inflight_bytes",
+    "latermq_cache_bytes",
+    "latermq_locked_bytes",
+)
 CONFIG: Final = "[disk]\nrefuse_percent = 100\n"
 
 
@@ -55,11 +61,13 @@ class Observed:
     Attributes:
         anonymous: seconds of the monotonic clock, and RssAnon.
         gauges: the same, and the broker's own figures by name.
+        asked: when each of these was asked for.
         pings: when the loop reported.
     """
 
     anonymous: list[tuple[float, int]] = field(default_factory=list)
     gauges: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    asked: list[float] = field(default_factory=list)
     pings: list[float] = field(default_factory=list)
 
     def peak(self, begin_s: float, end_s: float) -> tuple[float, int]:
@@ -76,6 +84,16 @@ class Observed:
         if not self.gauges:
             return {}
         return min(self.gauges, key=lambda each: abs(each[0] - at_s))[1]
+
+    def gauge_ratio(self, begin_s: float, end_s: float) -> float:
+        """The broker's gauge over RssAnon while it was asked for, where that differs most."""
+        ratios = [1.0]
+        for (at_s, figures), asked_s in zip(self.gauges, self.asked, strict=True):
+            span = [size for when, size in self.anonymous if asked_s - 0.1 <= when <= at_s + 0.1]
+            if begin_s <= at_s <= end_s and GAUGE in figures and span:
+                nearest = min(max(figures[GAUGE], min(span)), max(span))
+                ratios.append(figures[GAUGE] / max(1, nearest))
+        return max(ratios, key=lambda ratio: abs(ratio - 1))
 
     def gap_s(self, begin_s: float, end_s: float) -> float:
         """The longest time between two reports of the loop that overlaps that span."""
@@ -209,8 +227,8 @@ class ObservedBroker:
             begin_s = time.monotonic()
             with suppress(OSError, ValueError):
                 figures = _read_metrics(self.admin, GAUGES, limit_s=5)
-                # A late answer shows the state of its end.
-                self.observed.gauges.append((max(begin_s, time.monotonic() - 0.01), figures))
+                self.observed.asked.append(begin_s)
+                self.observed.gauges.append((time.monotonic(), figures))
 
 
 def _read_metrics(admin: str, names: tuple[str, ...], *, limit_s: float) -> dict[str, float]:

@@ -71,6 +71,7 @@ class Result:
     after_bytes: int
     limit_bytes: int
     gauges: dict[str, float]
+    gauge_ratio: float
     accounted_bytes: int
     alone: Times
     beside: Times
@@ -85,6 +86,8 @@ class Result:
         found = list(self.faults)
         if self.peak_bytes > MEMORY_RATIO_MAX * self.limit_bytes:
             found.append(f"memory {self.peak_bytes / self.limit_bytes:.1f}x")
+        if abs(self.gauge_ratio - 1) > GAUGE_TOLERANCE:
+            found.append(f"gauge {self.gauge_ratio:.2f}x")
         if self.is_flood and not self.beside.p99_ms <= P99_RATIO_MAX * self.alone.p99_ms:
             found.append(f"p99 {self.beside.p99_ms / self.alone.p99_ms:.1f}x")
         if not self.is_flood and not self.beside.max_ms <= SINGLE_MAX_MS:
@@ -254,6 +257,7 @@ class Trial:
             after_bytes=observed.last(end_s + SETTLE_S),
             limit_bytes=limit_bytes(Config(), attack.holds, before_bytes, arena.connection_count),
             gauges=gauges,
+            gauge_ratio=observed.gauge_ratio(begin_s, end_s),
             accounted_bytes=before_bytes + int(held),
             alone=Times.of(times, begin_s - self._seconds, begin_s - 0.01),
             beside=Times.of(times, begin_s, end_s),
