@@ -23,7 +23,7 @@ MAKEFLAGS += --jobs=2
 .DEFAULT_GOAL := help
 .PHONY: help build core clients demo sanitized check test soak packages regenerate lint lock
 .PHONY: clean
-.PHONY: bench bench-check bench-cold bench-connections bench-curves bench-instructions
+.PHONY: bench bench-attacks bench-check bench-cold bench-connections bench-curves bench-instructions
 .PHONY: bench-keys bench-recovery bench-recycled bench-retention bench-tables
 
 help:  ## show this list
@@ -58,6 +58,9 @@ packages: build  ## build both distributions, install them, serve from there (AR
 
 bench: build  ## how fast, beside Kafka, a mock broker and the raw machine (ARGS="--only lateness")
 	@$(PY) -m perf.bench $(ARGS)
+
+bench-attacks: build  ## what attacks take from a good client, in memory, time and records
+	@$(PY) -m perf.attacks $(ARGS)
 
 bench-check: build  ## has a ratio become worse than perf/baseline.json says?
 	@$(PY) -m perf.check $(ARGS)

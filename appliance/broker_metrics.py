@@ -13,6 +13,7 @@ from appliance.model import DiskState
 from appliance.retention import Retention
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.message_store import MessageStore
+from appliance.system.process import anonymous_bytes
 from appliance.units import MS_PER_SECOND
 
 PRODUCE_KEY: Final = 0
@@ -46,6 +47,7 @@ def gauges(
     disk = store.disk_space.status()
     return Gauges(
         connections=connections,
+        anonymous_bytes=anonymous_bytes(),
         inflight_bytes=inflight_bytes,
         pending_timers=due.pending,
         waiting_timers=deliver.waiting,

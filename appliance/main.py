@@ -21,12 +21,23 @@ from appliance.errors import AddressError, ConfigError
 from appliance.facade import Facade
 from appliance.log_text import quoted
 from appliance.system import listening
+from appliance.system.allocator import (
+    FreeMemoryPolicy,
+    give_back_free_memory,
+    give_back_large_blocks,
+)
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.system.log_output import to_standard_error
-from appliance.system.process import has_terminal, process_id, raise_file_limit, set_priority
+from appliance.system.process import (
+    anonymous_bytes,
+    has_terminal,
+    process_id,
+    raise_file_limit,
+    set_priority,
+)
 from appliance.system.sd_notify import Notifier
-from appliance.units import format_duration_ms
+from appliance.units import NS_PER_MS, format_duration_ms
 from compat.kafka import dispatch
 from compat.kafka.configs.internal_topic import closed_keys
 from compat.kafka.configs.topic_settings import read_topic_policy
@@ -54,6 +65,9 @@ load they take 1 % of the loop, where one pause each takes 20 %."""
 
 PREPARE_QUIET_BYTES: Final = 65_536
 """Less than this received and sent in a pause is no traffic that a codec has to wait for."""
+
+MEMORY_INTERVAL_S: Final = 0.5
+"""Between two looks at the size of the process, of 20 us each."""
 
 _log = logging.getLogger("latermq")
 
@@ -199,10 +213,12 @@ class Service:
 
     async def _serve(self, kafka: KafkaServer) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
+        memory = asyncio.ensure_future(self._tend_memory())
         watchdog = asyncio.ensure_future(self._watch())
         preparation = asyncio.ensure_future(prepare_codecs(self._is_busy))
         await asyncio.wait((stop, kafka.pump.failure), return_when=asyncio.FIRST_COMPLETED)
         watchdog.cancel()
+        memory.cancel()
         preparation.cancel()
         stop.cancel()
         self._notifier.stopping("stopping")
@@ -238,6 +254,14 @@ class Service:
         while interval_ms is not None:
             self._notifier.watchdog()
             await asyncio.sleep(interval_ms / 1000)
+
+    async def _tend_memory(self) -> None:
+        """Give memory that was freed back to the system, once the broker is calm again."""
+        policy = FreeMemoryPolicy(self._clock.monotonic_ns() // NS_PER_MS, anonymous_bytes())
+        while True:
+            await asyncio.sleep(MEMORY_INTERVAL_S)
+            if policy.step(self._clock.monotonic_ns() // NS_PER_MS, anonymous_bytes()):
+                await asyncio.to_thread(give_back_free_memory)
 
 
 def _ignore(number: signal.Signals) -> None:
@@ -322,6 +346,7 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
     )
     log_settings(config)
     file_limit = raise_file_limit()
+    give_back_large_blocks()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
             runner.run(Service(config, file_limit, accepts_loss=accepts_loss).run())

@@ -109,6 +109,7 @@ class Gauges:
 
     connections: int = 0
     admin_connections: int = 0
+    anonymous_bytes: int = 0
     inflight_bytes: int = 0
     pending_timers: int = 0
     waiting_timers: int = 0
@@ -198,6 +199,8 @@ METRICS: Final = (
         "counter",
         "Answers about topics, groups and offsets that waited too long for the disk; an error made "
         "the client ask again. Produce has REQUEST_TIMED_OUT in latermq_request_errors_total.",
+    ),
+    MetricInfo(
         "admin_connections_refused",
         "counter",
         "Connections to the admin address refused over a limit: on all (count), on one address "
@@ -242,6 +245,11 @@ METRICS: Final = (
         "inflight_bytes",
         "gauge",
         "Memory of requests and answers of all connections, those to the admin address too.",
+    ),
+    MetricInfo(
+        "anonymous_bytes",
+        "gauge",
+        "Memory of the process by the kernel's account, without mapped files (RssAnon).",
     ),
     MetricInfo("pending_timers", "gauge", "Held records that are not delivered yet."),
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),

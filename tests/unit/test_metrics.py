@@ -1,6 +1,7 @@
 """Metrics as Prometheus reads them."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -52,6 +53,17 @@ def test_every_counter_and_gauge_is_shown_under_its_name() -> None:
 def test_every_field_is_a_metric_and_every_metric_a_field() -> None:
     held = {each.name for cls in (Metrics, Gauges) for each in fields(cls)}
     assert held == {info.field_name for info in METRICS}
+
+
+def test_the_memory_of_the_process_is_what_the_kernel_counts() -> None:
+    broker = BrokerHarness().broker
+    before = broker.gauges(connections=0).anonymous_bytes
+    held = bytearray(b"x") * (64 << 20)
+    status = Path("/proc/self/status").read_text().splitlines()
+    (wanted,) = (int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
+    found = broker.gauges(connections=0).anonymous_bytes
+    assert found == pytest.approx(wanted, rel=0.02)
+    assert found - before == pytest.approx(len(held), rel=0.1)
 
 
 def test_requests_and_errors_are_distinguished_by_label() -> None:

@@ -1,0 +1,118 @@
+"""Attacks that produce and commit: batches that unpack to more, invented ids, small records."""
+
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from perf.attacks import batches, requests
+from perf.attacks.arena import Arena
+from perf.attacks.batches import GZIP
+
+TOPIC: Final = "attacked"
+MIB: Final = 1 << 20
+UNPACKED_BYTES: Final = 63 * MIB
+PRODUCER_IDS: Final = 200_000
+PARTITIONS: Final = 1_000
+TIMERS: Final = 100_000
+
+
+def prepare_topic(arena: Arena) -> None:
+    """A topic of four partitions, whose batches may have 8 MiB."""
+    arena.ask(requests.create_topics({TOPIC: 4}, {"max.message.bytes": str(8 * MIB)}))
+
+
+def _flood(arena: Arena, count: int, request_of: Callable[[int], bytes]) -> None:
+    """Send one request after the other on so many connections, and read the answers."""
+    done = itertools.count()
+
+    def send(index: int) -> None:
+        wire = arena.connect(limit_s=arena.seconds + 5)
+        request = request_of(index)
+        while not arena.is_over:
+            wire.ask(request)
+            next(done)
+
+    arena.side_by_side(count, send)
+    arena.notes.append(f"{next(done):,} requests answered")
+
+
+def unpack_16(arena: Arena) -> None:
+    """16 connections with batches that unpack to 63 MiB each, one after the other: 6 KB each."""
+    batch = batches.unpacks_to(UNPACKED_BYTES)
+    _flood(arena, 16, lambda index: requests.produce({TOPIC: {index % 4: batch}}))
+
+
+def unpack_400(arena: Arena) -> None:
+    """400 connections with such batches."""
+    batch = batches.unpacks_to(UNPACKED_BYTES)
+    _flood(arena, 400, lambda index: requests.produce({TOPIC: {index % 4: batch}}))
+
+
+def unpack_gzip(arena: Arena) -> None:
+    """16 connections with batches of gzip that unpack to 63 MiB each: 64 KB each."""
+    batch = batches.unpacks_to(UNPACKED_BYTES, codec=GZIP)
+    _flood(arena, 16, lambda index: requests.produce({TOPIC: {index % 4: batch}}))
+
+
+def unpack_frames(arena: Arena) -> None:
+    """4 connections with batches of 2,000 Zstandard frames that unpack to 8 MiB: 40 KB each."""
+    batch = batches.frames_of(8 * MIB, 4_096)
+    _flood(arena, 4, lambda index: requests.produce({TOPIC: {index: batch}}))
+
+
+def six_million_records(arena: Arena) -> None:
+    """One batch of six million records without key, value and headers: 5 MB."""
+    batch = batches.many_records(6_000_000)
+    arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+
+
+def million_headers(arena: Arena) -> None:
+    """One record with a million headers: 360 bytes."""
+    batch = batches.many_headers(999_999)
+    arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+
+
+def hundred_thousand_timers(arena: Arena) -> None:
+    """One batch of 100,000 records that are held back, each with an id of its own: 240 KB."""
+    batch = batches.delayed_records(TIMERS, "timer", 3_600_000)
+    arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+
+
+def prepare_producers(arena: Arena) -> None:
+    """A topic of 1,000 partitions."""
+    arena.create_topics([TOPIC], PARTITIONS)
+
+
+def producer_ids(arena: Arena) -> None:
+    """200,000 invented producer ids, a batch of one record each: 90 bytes each."""
+    records = batches.record(0, b"")
+    wire = arena.connect()
+    before = arena.broker.observed.anonymous[-1][1]
+    for base in range(0, PRODUCER_IDS, PARTITIONS):
+        of = {
+            index: batches.batch(records, 1, producer_id=1_000_000 + base + index, sequence=0)
+            for index in range(PARTITIONS)
+        }
+        with suppress(OSError):
+            wire.ask(requests.produce({TOPIC: of}))
+        if arena.broker.has_ended:
+            break
+    wire = arena.connect()
+    wire.ask(requests.api_versions())
+    grown = arena.broker.observed.anonymous[-1][1] - before
+    each = grown / PRODUCER_IDS
+    arena.notes.append(f"{each:.0f} B for each id: 3 million {3e6 * each / 1e6:,.0f} MB")
+    arena.time("DescribeProducers", requests.describe_producers(TOPIC, range(PARTITIONS)))
+
+
+def commits(arena: Arena) -> None:
+    """OffsetCommit for 1,000 partitions with 4,000 bytes of metadata each: 4 MB a request."""
+    note = "n" * 4_000
+    for number in itertools.count():
+        if arena.is_over:
+            break
+        request = requests.offset_commit(f"committer-{number}", {TOPIC: range(PARTITIONS)}, note)
+        with suppress(OSError):
+            arena.ask(request)
+    arena.notes.append(f"{number} requests")
