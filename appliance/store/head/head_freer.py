@@ -312,6 +312,8 @@ class HeadFreer:
         self._timers_from = self._began_at if job.found is None else job.found
         if job.found is not None:
             self._cut = min(self._cut, self._base_of(job.found))
+        if self._log.is_full and not self._began_full:
+            return  # what may go, and what is left out, was not decided for a full disk: try again
         if self._is_worth(self._cut):
             self._begin_carry(self._cut, self._carriers.repeaters)
         elif self._carry_cut > self._log.start_pos and self._may_move(job):
@@ -362,6 +364,7 @@ class HeadFreer:
         log = self._log
         cut = self._base_of(min(kept_from, log.pointers.flushed))
         self._leaves_ids = False
+        self._began_full = log.is_full
         self._carry_cut = self._choose_carry_cut(self._base_of(log.pointers.flushed))
         if max(cut, self._carry_cut) > log.start_pos and not self._fits():
             # The disk is full. The saved state has the ids; a replay of the log alone would need

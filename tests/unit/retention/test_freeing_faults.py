@@ -8,6 +8,7 @@ import pytest
 
 from _core.bytes.layout import RUN_ID_SIZE
 from appliance.errors import StorageError
+from appliance.store.head.head_freer import FindJob
 from appliance.store.state.group_frames import (
     GROUP_SAVED,
     STATE_STABLE,
@@ -394,14 +395,19 @@ def complete_many_ids(harness: BrokerHarness) -> int:
     return len(names)
 
 
+def expire(harness: BrokerHarness, duration_ms: int) -> None:
+    """Let records expire, without freeing anything yet."""
+    for _ in range(duration_ms // (2 * MS_PER_MINUTE)):
+        harness.clock.advance_ms(2 * MS_PER_MINUTE)
+        harness.expire()
+        harness.flush()
+
+
 def test_more_ids_than_the_reserve_of_a_full_disk_holds_keep_no_older_segment() -> None:
     harness = broker()
     harness.create_topic("t")
     fill(harness, 3)
-    for _ in range(MEMORY_MS // (2 * MS_PER_MINUTE)):
-        harness.clock.advance_ms(2 * MS_PER_MINUTE)
-        harness.expire()
-        harness.flush()
+    expire(harness, MEMORY_MS)
     completed_from = harness.broker.wrote_pos
     count = complete_many_ids(harness)
     fill(harness, 1)
@@ -507,10 +513,7 @@ def test_a_full_disk_keeps_its_reserve_from_records_that_are_kept() -> None:
 
 def test_a_disk_that_becomes_full_during_a_pass_keeps_its_reserve() -> None:
     harness = with_many_timers()
-    for _ in range(2 * MS_PER_HOUR // (2 * MS_PER_MINUTE)):
-        harness.clock.advance_ms(2 * MS_PER_MINUTE)
-        harness.expire()
-        harness.flush()
+    expire(harness, 2 * MS_PER_HOUR)
     take_checkpoint(harness)
     freer = harness.broker.head_freer
     while not freer.is_carrying:
@@ -561,3 +564,48 @@ def test_changes_of_a_group_whose_whole_frame_is_freed_are_carried_as_a_whole() 
     check_restarts(harness)
     assert change(6) < 300
     check_restarts(harness)
+
+
+def fill_disk_during_search(harness: BrokerHarness) -> None:
+    """Begin to free, and let the disk become full while the first pending timer is looked for."""
+    freer = harness.broker.head_freer
+    job = freer.step(harness.broker.retention.kept_from)
+    assert isinstance(job, FindJob)
+    fill_disk(harness)
+    job.run()
+    end = harness.broker.wrote_pos
+    freer.end(job)
+    harness.free_head()
+    assert (harness.broker.wrote_pos, freer.carried_bytes, start_pos(harness)) == (end, 0, 0)
+
+
+def test_a_disk_that_becomes_full_during_a_search_keeps_its_reserve_from_many_timers() -> None:
+    harness = with_many_timers()
+    expire(harness, 2 * MS_PER_HOUR)
+    take_checkpoint(harness)
+    fill_disk_during_search(harness)
+    harness.clock.advance_ms(MS_PER_MINUTE)
+    harness.free_head()
+    assert start_pos(harness) == harness.broker.head_freer.carried_bytes == 0
+    check_freed_with_room(harness)
+
+
+def test_a_disk_that_becomes_full_during_a_search_is_freed_without_ids_that_do_not_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = broker()
+    harness.create_topic("t")
+    fill(harness, 3)
+    expire(harness, MEMORY_MS)
+    count = complete_many_ids(harness)
+    fill(harness, 1)
+    expire(harness, 30 * MS_PER_MINUTE)
+    take_checkpoint(harness)
+    fill_disk_during_search(harness)
+    harness.clock.advance_ms(MS_PER_MINUTE)
+    for _ in range(2):
+        harness.free_head()
+        harness.flush()
+    assert start_pos(harness) >= 2 * SEGMENT
+    assert harness.broker.head_freer.carried_bytes < count * RUN_ID_SIZE
+    assert not [line for line in caplog.messages if "no segment is freed" in line]
