@@ -279,7 +279,7 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
     step = 0
     parts: list[bytes] = []
     try:
-        frames = _measure_zstd_frames(data)
+        frames = _measure_zstd_frames(data, size_max)
         if sum(max(0, frame.content_size) for frame in frames) > size_max:
             raise DecompressedTooLargeError("zstd", size_max)
         unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX_BYTES)
@@ -300,7 +300,7 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _measure_zstd_frames(data: memoryview) -> list[_ZstdFrame]:
+def _measure_zstd_frames(data: memoryview, size_max: int) -> list[_ZstdFrame]:
     """Return the frames of the data, at least one.
 
     Walks the blocks without unpacking them. The library's reader accepts a truncated frame and
@@ -330,6 +330,9 @@ def _measure_zstd_frames(data: memoryview) -> list[_ZstdFrame]:
                 raise CodecError("zstd", "it ends too early")
             block_count += 1
             _check_block_count("zstd", block_count, pos + typical_size)
+            # So that a small limit bounds the walk as well. Blocks that hold less are refused.
+            if block_count > BLOCK_COUNT_FREE + size_max // BLOCK_MEAN_MIN_BYTES:
+                raise DecompressedTooLargeError("zstd", size_max)
         pos += 4 if parameters.has_checksum else 0
         if pos > len(data):
             raise CodecError("zstd", "it ends too early")

@@ -8,7 +8,7 @@
 kafka-python encodes the requests and decodes the answers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
@@ -87,6 +87,10 @@ class WireClient:
 
     def send_bytes(self, data: bytes) -> None:
         """Let the broker receive bytes in one round, and write the resulting frames."""
+        self.feed(data, self.end_round)
+
+    def feed(self, data: bytes, after_each: Callable[[], object] = lambda: None) -> None:
+        """Let the broker receive bytes in parts, each with its first turn; no turn is ended."""
         start = 0
         while start < len(data):
             room = self.session.get_buffer()
@@ -94,21 +98,27 @@ class WireClient:
             room[: len(part)] = part
             self.session.received(len(part), now_ns=self.harness.clock.wall_ns())
             start += len(part)
-            self._end_round()
+            after_each()
 
     def resume(self) -> None:
         """Let the broker process the requests that it left while there were too many answers."""
         self.session.resume(now_ns=self.harness.clock.wall_ns())
-        self._end_round()
+        self.end_round()
 
-    def _end_round(self) -> None:
-        self._end_turn()
+    def end_round(self, between: Callable[[], object] = lambda: None) -> int:
+        """End this turn and take those that are left; return how many there were in all."""
+        count = 1
+        self.end_turn()
         while self.session.yielded:
+            between()
             run_work(self.session)
             self.session.resume(now_ns=self.harness.clock.wall_ns())
-            self._end_turn()
+            self.end_turn()
+            count += 1
+        return count
 
-    def _end_turn(self) -> None:
+    def end_turn(self) -> None:
+        """Write the resulting frames, and start the fetches that wait."""
         self.harness.broker.commit()
         self.session.compact()
         for parked in self.session.new_parked:

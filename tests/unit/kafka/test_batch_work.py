@@ -57,24 +57,12 @@ def large(*headers: tuple[bytes, bytes], size: int = 2 * MIB) -> list[Raw]:
 def send(client: WireClient, *batches: bytes, version: int = 8) -> None:
     """Let the broker receive a request with a batch for each partition, for one turn."""
     data = framed(produce_request([("t", list(enumerate(batches)))]), version, 1)
-    start = 0
-    while start < len(data):
-        room = client.session.get_buffer()
-        part = data[start : start + len(room)]
-        room[: len(part)] = part
-        client.session.received(len(part), now_ns=client.harness.clock.wall_ns())
-        end_turn(client)
-        start += len(part)
-
-
-def end_turn(client: WireClient) -> None:
-    client.harness.broker.commit()
-    client.session.compact()
+    client.feed(data, client.end_turn)
 
 
 def resume(client: WireClient) -> None:
     client.session.resume(now_ns=client.harness.clock.wall_ns())
-    end_turn(client)
+    client.end_turn()
 
 
 def finish(client: WireClient) -> list[tuple[int, int]]:
@@ -119,7 +107,7 @@ def test_what_arrives_meanwhile_waits(harness: BrokerHarness) -> None:
     more = framed(produce_request([("t", [(1, PLAIN)])]), 8, 2)
     client.session.get_buffer()[: len(more)] = more
     client.session.received(len(more), now_ns=harness.clock.wall_ns())
-    end_turn(client)
+    client.end_turn()
     assert client.session.work is not None
     assert not client.session.work.is_made
     assert client.session.yielded

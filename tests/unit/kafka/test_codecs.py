@@ -25,6 +25,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as Aiokafk
 from typing_extensions import Buffer
 
 from appliance.errors import RequestError
+from compat.kafka.protocol import codecs
 from compat.kafka.protocol.codecs import (
     GZIP,
     LZ4,
@@ -423,6 +424,20 @@ def test_many_small_frames_are_refused_after_a_few(size: int) -> None:
     assert match is not None
     assert int(match[1]) <= 40
     assert found.value.unpacked_size == 0
+
+
+def test_a_small_limit_bounds_the_walk_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop unpacks up to a limit, and passes larger batches to a thread."""
+    count = 200_000
+    header = b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", 256 * count)
+    block = struct.pack("<I", 1 << 1 | 256 << 3)[:3] + b"a"
+    packed = header + block * (count - 1) + struct.pack("<I", 1 | 1 << 1 | 256 << 3)[:3] + b"a"
+    seen: list[int] = []
+    monkeypatch.setattr(codecs, "_check_block_count", lambda _, number, __: seen.append(number))
+    with pytest.raises(DecompressedTooLargeError):
+        decompress(ZSTD, packed, MIB)
+    assert len(seen) <= 5_000
+    assert decompress(ZSTD, packed, 64 * MIB) == b"a" * 256 * count
 
 
 def test_frames_as_writers_with_threads_make_them_are_unpacked() -> None:

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from _core.paths.answer import Reply
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import next_offset
-from tests.support.clients.wire_client import WireClient, framed, run_work, split_answers
+from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import ApiVersionsRequest, ProduceResponse, decode_response
@@ -53,21 +54,12 @@ def zeros(codec: int, size: int) -> bytes:
 
 def turns(client: WireClient, data: bytes) -> list[int]:
     """The requests handled in each turn, if all of them are received at once."""
-    session, harness = client.session, client.harness
-    room = session.get_buffer()
-    assert len(room) >= len(data)
-    room[: len(data)] = data
-    before, found = session.requests, []
-    session.received(len(data), now_ns=harness.clock.wall_ns())
-    while True:
-        harness.broker.commit()
-        session.compact()
-        found.append(session.requests - before)
-        before = session.requests
-        if not session.yielded:
-            return found
-        run_work(session)
-        session.resume(now_ns=harness.clock.wall_ns())
+    assert len(client.session.get_buffer()) >= len(data)
+    counts = [client.session.requests]
+    client.feed(data)
+    client.end_round(between=lambda: counts.append(client.session.requests))
+    counts.append(client.session.requests)
+    return [after - before for before, after in pairwise(counts)]
 
 
 def with_room(client: WireClient) -> WireClient:
@@ -120,35 +112,6 @@ LARGE: dict[str, Any] = {
 }
 
 
-def feed(client: WireClient, data: bytes) -> None:
-    """Let the broker receive bytes, and take the first turn."""
-    start = 0
-    while start < len(data):
-        room = client.session.get_buffer()
-        part = data[start : start + len(room)]
-        room[: len(part)] = part
-        client.session.received(len(part), now_ns=client.harness.clock.wall_ns())
-        start += len(part)
-
-
-def end_turn(client: WireClient) -> None:
-    client.harness.broker.commit()
-    client.session.compact()
-
-
-def finish(client: WireClient, between: Callable[[], object]) -> int:
-    """Take all turns that are left; return how many there were in all."""
-    count = 1
-    end_turn(client)
-    while client.session.yielded:
-        between()
-        run_work(client.session)
-        client.session.resume(now_ns=client.harness.clock.wall_ns())
-        end_turn(client)
-        count += 1
-    return count
-
-
 def large_request(batch: bytes, *indexes: int, acks: int = -1) -> bytes:
     half = len(indexes) // 2
     halves = (indexes[:half], indexes[half:])
@@ -179,14 +142,14 @@ def test_a_large_request_goes_on_in_the_next_turn(codec: int) -> None:
     other = WireClient(client.harness)
     batch = make_batch([Raw(bytes(PART_KIB * KIB))], codec=codec)
     small = framed(produce_request([("t", [(0, PLAIN)])]), 8, 7)
-    feed(client, small + large_request(batch, *range(PART_COUNT)))
+    client.feed(small + large_request(batch, *range(PART_COUNT)))
     offsets = iter(range(100))
 
     def serve_other() -> None:
         assert other.produce("t", 39, PLAIN).base_offset == next(offsets)
         assert client.session.held_bytes < 40 * MIB
 
-    count = finish(client, serve_other)
+    count = client.end_round(serve_other)
     assert count == next(offsets) + 1 >= 4
     client.harness.flush()
     expected = [(index, 0, 1 if index == 0 else 0) for index in range(PART_COUNT)]
@@ -201,9 +164,9 @@ def test_a_partition_that_is_named_twice_is_refused_in_every_turn() -> None:
     client = make_client(**LARGE)
     other = WireClient(client.harness)
     batch = make_batch([Raw(bytes(PART_KIB * KIB))])
-    feed(client, large_request(batch, 1, 2, 3, 4, 5, 6, 7, 1))
+    client.feed(large_request(batch, 1, 2, 3, 4, 5, 6, 7, 1))
     both = produce_request([("t", [(1, PLAIN), (7, PLAIN)])])
-    assert finish(client, lambda: other.ask(both, 8, ProduceResponse)) >= 3
+    assert client.end_round(lambda: other.ask(both, 8, ProduceResponse)) >= 3
     client.harness.flush()
     twice = (1, ErrorCode.invalid_request, -1)
     found = codes(client)
@@ -217,8 +180,8 @@ def test_delays_count_from_the_first_turn_in_every_turn() -> None:
     headers = [(b"x-delay", b"60000"), (b"x-deliver-id", b"late")]
     batch = make_batch([Raw(bytes(PART_KIB * KIB), headers=headers)])
     begin_ms = clock.wall_ms()
-    feed(client, large_request(batch, *range(PART_COUNT)))
-    assert finish(client, lambda: clock.advance_ms(7)) >= 3
+    client.feed(large_request(batch, *range(PART_COUNT)))
+    assert client.end_round(lambda: clock.advance_ms(7)) >= 3
     client.harness.flush()
     client.harness.tick(begin_ms + 60_000 - 1 - clock.wall_ms())
     assert [next_offset(client, "t", index) for index in range(PART_COUNT)] == [0] * PART_COUNT
@@ -235,8 +198,8 @@ def test_what_waits_too_long_for_the_disk_is_marked_in_every_turn() -> None:
     client = make_client(**LARGE)
     batch = make_batch([Raw(bytes(PART_KIB * KIB))])
     small = framed(produce_request([("t", [(0, PLAIN)])]), 8, 7)
-    feed(client, small + large_request(batch, *range(PART_COUNT)))
-    finish(client, lambda: None)
+    client.feed(small + large_request(batch, *range(PART_COUNT)))
+    client.end_round()
     assert client.take() == b""
     for now_ms in (0, 1_000):
         given_up = client.session.time_out(now_ms, 10, 0)
@@ -248,10 +211,10 @@ def test_what_waits_too_long_for_the_disk_is_marked_in_every_turn() -> None:
 def test_a_refusal_in_an_earlier_turn_closes_a_producer_without_acks() -> None:
     client = make_client(**LARGE)
     batch = make_batch([Raw(bytes(PART_KIB * KIB))])
-    feed(client, large_request(batch, -1, *range(1, PART_COUNT), acks=0))
-    end_turn(client)
+    client.feed(large_request(batch, -1, *range(1, PART_COUNT), acks=0))
+    client.end_turn()
     assert client.session.close_reason is None
-    finish(client, lambda: None)
+    client.end_round()
     assert client.session.close_reason == "a batch sent with acks=0 was refused"
     assert next_offset(client, "t", PART_COUNT - 1) == 1
 
@@ -259,8 +222,8 @@ def test_a_refusal_in_an_earlier_turn_closes_a_producer_without_acks() -> None:
 def test_a_connection_may_be_closed_between_two_turns() -> None:
     client = make_client(**LARGE)
     batch = make_batch([Raw(bytes(PART_KIB * KIB))])
-    feed(client, large_request(batch, *range(PART_COUNT)))
-    end_turn(client)
+    client.feed(large_request(batch, *range(PART_COUNT)))
+    client.end_turn()
     client.session.close()
     assert client.session.held_bytes < MIB
     stored = [next_offset(client, "t", index) for index in range(PART_COUNT)]
@@ -272,12 +235,12 @@ def test_the_buffer_of_a_large_request_grows_to_its_size_and_not_beyond() -> Non
     """A size alone takes no memory."""
     client = make_client(**LARGE)
     size = 9 * MIB + 1_000
-    feed(client, size.to_bytes(4, "big") + bytes(100))
+    client.feed(size.to_bytes(4, "big") + bytes(100))
     assert client.session.wanted_bytes == 4 + size
     assert client.session.held_bytes < 100 * KIB
     peak = 0
     for _ in range(9):
-        feed(client, bytes(MIB))
+        client.feed(bytes(MIB))
         peak = max(peak, client.session.held_bytes)
     assert client.session.wanted_bytes == 4 + size
     assert size < peak < size + 64 * KIB
