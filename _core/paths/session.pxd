@@ -12,7 +12,7 @@ cdef class ResponseSlot:
     cdef readonly Session session
     cdef readonly bint answered
     cdef Answer answer
-    cdef bytes payload           # set if `complete` came before the slot was in a session
+    cdef object payload          # set if `complete` came before the slot was in a session
     cdef int64_t end_pos
 
 cdef class Session:
@@ -52,7 +52,7 @@ cdef class Session:
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1
     cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1
     cdef int _control_plane(self, const uint8_t* p, Py_ssize_t size) except -1
-    cdef int _respond(self, Answer answer, bytes payload, int64_t end_pos) except -1
+    cdef int _respond(self, Answer answer, payload, int64_t end_pos) except -1
     cdef int _park(self, ParkedFetch parked, int result) except -1
     cdef int _end_round(self) except -1
     cdef int _check(self) except -1

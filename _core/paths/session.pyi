@@ -28,7 +28,7 @@ QUEUED_MAX_BYTES: int
 class ResponseSlot:
     session: Session | None
     answered: bool
-    def complete(self, payload: bytes, end_pos: int) -> None: ...
+    def complete(self, payload: bytes | list[bytes], end_pos: int) -> None: ...
 
 class Session:
     produce: ProducePath

@@ -87,11 +87,11 @@ cdef class ResponseSlot:
         answered: whether `complete` was called.
     """
 
-    def complete(self, bytes payload not None, int64_t end_pos):
+    def complete(self, payload not None, int64_t end_pos):
         """Set the response. Nothing is sent if the connection is closed.
 
         Args:
-            payload: the response without its size prefix.
+            payload: the response without its size prefix, as bytes or as a list of pieces.
             end_pos: log position that must be durable before the response is sent.
         """
         assert not self.answered
@@ -467,8 +467,10 @@ cdef class Session:
         self.parked_count += 1
         return 0
 
-    cdef int _respond(self, Answer answer, bytes payload, int64_t end_pos) except -1:
+    cdef int _respond(self, Answer answer, payload, int64_t end_pos) except -1:
         answer.end_pos = end_pos
+        if isinstance(payload, list):
+            return self._fill(answer, [sum(map(len, payload)).to_bytes(4, "big"), *payload])
         return self._fill(answer, [len(payload).to_bytes(4, "big") + payload])
 
     # Output

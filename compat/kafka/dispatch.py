@@ -8,16 +8,18 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from appliance.errors import RemoteProtocolError
+from appliance.units import KIB, MIB
 from compat.kafka import apis
 from compat.kafka.apis import api_18_api_versions
-from compat.kafka.node import Node
+from compat.kafka.node import Client, Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.deferred import DeferredResponse
-from compat.kafka.protocol.registry import Api, Fields, Registry
+from compat.kafka.protocol.pieces import PieceWriter
+from compat.kafka.protocol.registry import Api, Fields, Registry, Response
+from compat.kafka.protocol.slices import InPieces, SlicedAnswer, Steps, await_response
 from compat.kafka.protocol.wire import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -49,6 +51,16 @@ REGISTRY: Final = discover()
 """Every API of this broker."""
 
 
+REQUEST_MAX_BYTES: Final = 4 * MIB
+"""Of a control-plane request: every partition of the default `topics.partition_total_max`, named in
+one request with offset and metadata, fits. Requests of groups may have `groups.size_max_bytes`."""
+
+GROUP_KEYS: Final = frozenset({11, 14})
+"""JoinGroup and SyncGroup, which bring the subscriptions and assignments of a group."""
+
+DECODED_AT_ONCE_MAX_BYTES: Final = 16 * KIB
+"""A longer request is decoded in steps."""
+
 USED_FIRST: Final = frozenset({API_VERSIONS_KEY, 3})
 """ApiVersions and Metadata, with which every client begins."""
 
@@ -78,20 +90,20 @@ def prepare() -> Iterator[None]:
         yield
 
 
-def answer(node: Node, frame: Buffer) -> bytes | DeferredResponse[Any]:
+def answer(node: Node, frame: Buffer) -> bytes | SlicedAnswer:
     """Answer one request of the control plane.
 
     Requests that change something (CreateTopics, DeleteTopics, Metadata that creates a topic,
-    InitProducerId) have changed it when this returns. The caller must hold the response back until
-    the log is flushed up to its end at that moment.
+    InitProducerId) have changed it when the response is complete. The caller must hold the response
+    back until the log is flushed up to its end at that moment.
 
     Args:
         node: the broker, its advertised address, and the client.
         frame: the request without the int32 size in front of it.
 
     Returns:
-        The response without the int32 size in front of it. Every control-plane request has one. A
-        deferred response completes with the encoded bytes.
+        The response without the int32 size in front of it. Every control-plane request has one.
+        One that takes more than a slice, or waits, completes later with its pieces.
 
     Raises:
         RemoteProtocolError: the request is malformed, or its API or version is not served; the
@@ -134,24 +146,68 @@ def read_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 def _answer_body(
     node: Node, api: Api, header: RequestHeader, body: Buffer
-) -> bytes | DeferredResponse[Any]:
-    version = header.api_version
+) -> bytes | SlicedAnswer:
     if api.handler is None:
         raise RemoteProtocolError(f"{api.name} is not a control-plane request")
-    request = messages.decode_request(api.key, version, body)
-    node = replace(node, client=replace(node.client, client_id=header.client_id or ""))
-    response = api.handler(node, version, request)
-    if isinstance(response, DeferredResponse):
-        response.encode_with(partial(_encode, api, header))
-        return response
-    return _encode(api, header, response)
+    node = replace(node, client=Client(header.client_id or "", node.client.host))
+    if len(body) > DECODED_AT_ONCE_MAX_BYTES:
+        _check_size(node, api, len(body))
+        writer = PieceWriter()
+        steps = _answer_in_steps(node, api, header, body, writer)
+    else:
+        request = messages.decode_request(api.key, header.api_version, body)
+        response = api.handler(node, header.api_version, request)
+        if isinstance(response, (dict, bytes)):  # noqa: UP038 (it is faster)
+            return _encode(api, header, response)
+        writer = PieceWriter()
+        steps = _encode_in_steps(api, header, response, writer)
+    return SlicedAnswer(steps, writer, node.broker.clock.monotonic_ns, node.later).begin()
+
+
+def _check_size(node: Node, api: Api, size: int) -> None:
+    size_max, hint = REQUEST_MAX_BYTES, "name fewer items in a request"
+    if api.key in GROUP_KEYS and node.broker.config.group_size_max_bytes > size_max:
+        size_max = node.broker.config.group_size_max_bytes
+        hint = "raise groups.size_max_bytes, or shorten subscriptions and assignments"
+    if size > size_max:
+        raise RemoteProtocolError(
+            f"{api.name} of {size} bytes: at most {size_max} are allowed; {hint}"
+        )
+
+
+def _answer_in_steps(
+    node: Node, api: Api, header: RequestHeader, body: Buffer, writer: PieceWriter
+) -> Steps[None]:
+    assert api.handler is not None
+    version = header.api_version
+    request = yield from messages.decode_in_steps(api.key, version, body)
+    yield from _encode_in_steps(api, header, api.handler(node, version, request), writer)
+
+
+def _encode_in_steps(
+    api: Api, header: RequestHeader, response: Response | Steps[Response], writer: PieceWriter
+) -> Steps[None]:
+    """Write a response to `writer`, once it is there."""
+    while not isinstance(response, dict | bytes | InPieces):
+        if isinstance(response, DeferredResponse):
+            response = yield from await_response(response)
+        else:
+            response = yield from response
+    version = header.api_version
+    if not isinstance(response, InPieces):
+        writer.raw(_encode(api, header, response))
+        return
+    writer.raw(_encode_header(api, header))
+    schema = messages.response_schema(api.key, version)
+    yield from schema.write_in_steps(writer, response.fields)
 
 
 def _encode(api: Api, header: RequestHeader, response: Fields | bytes) -> bytes:
-    version = header.api_version
     if not isinstance(response, bytes):
-        response = messages.encode_response(api.key, version, response)
-    return (
-        response_header(api.key, header.correlation_id, is_flexible=api.is_flexible(version))
-        + response
-    )
+        response = messages.encode_response(api.key, header.api_version, response)
+    return _encode_header(api, header) + response
+
+
+def _encode_header(api: Api, header: RequestHeader) -> bytes:
+    is_flexible = api.is_flexible(header.api_version)
+    return response_header(api.key, header.correlation_id, is_flexible=is_flexible)

@@ -17,6 +17,7 @@ from appliance.topics import Topics
 from appliance.units import NS_PER_MS
 from compat.kafka.auto_creation import AutoCreation
 from compat.kafka.groups.coordinator import GroupCoordinator
+from compat.kafka.protocol.slices import SlicedAnswer
 
 
 class ControlBroker(Protocol):
@@ -79,6 +80,7 @@ class Node:
         read_cold: (places, then): reads frames and units from the disk, and calls `then` when they
             are in memory or known to be damaged.
         aside: (work, then): does work on a thread, one after the other, and then calls `then`.
+        later: (answer): calls `step` of the answer in a later turn, when it comes to it.
         client: the sender of the request.
         auto_creation: how many topics it may create by naming them.
     """
@@ -89,6 +91,7 @@ class Node:
     groups: GroupCoordinator
     read_cold: Callable[[list[ColdPlace], Callable[[], None]], None]
     aside: Callable[[Callable[[], None], Callable[[], None]], None]
+    later: Callable[[SlicedAnswer], None]
     client: Client = Client()
     auto_creation: AutoCreation = field(default_factory=AutoCreation)
 

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.session import QUEUED_MAX_BYTES, ResponseSlot, Session
@@ -27,6 +27,7 @@ from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
 from compat.kafka import dispatch
+from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.limits import (
     LARGE_BYTES,
@@ -39,7 +40,7 @@ from compat.kafka.network.limits import (
 )
 from compat.kafka.network.request_trace import RequestTrace
 from compat.kafka.node import Client, Node
-from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.slices import SlicedAnswer
 
 WRITE_BUFFER_BYTES: Final = 256 * KIB
 """The broker stops reading from a connection with more unsent bytes than this."""
@@ -73,6 +74,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     node: Node
     budget: "MemoryBudget[KafkaConnection]"
+    answers: "AnswerTurns[KafkaConnection]"
     delays: DelayReports
     copies_output: bool
     """The transport copies bytes that it cannot send at once."""
@@ -116,7 +118,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._parked: set[ParkedFetch] = set()
         self._node: Node
         self._watch: IdleDetector
-        self._deferred: DeferredResponse[Any] | None = None
+        self._deferred: SlicedAnswer | None = None
         self._is_write_paused = False
         self._is_read_paused = False
         self._is_lost = False
@@ -153,7 +155,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self._node = replace(
-            self._server.node, client=Client(host=str(peer[0])), read_cold=self._read_cold_for
+            self._server.node,
+            client=Client(host=str(peer[0])),
+            read_cold=self._read_cold_for,
+            later=partial(self._server.answers.add, self),
         )
         self.peer = str(Address(str(peer[0]), peer[1]))
         self.session = self._server.broker.open_session(self._answer_control_plane)
@@ -174,7 +179,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             parked.drop()
         self._parked.clear()
         if self._deferred is not None:
-            self._deferred.is_abandoned = True
+            self._deferred.abandon()
+            self._deferred = None
         self.session.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -262,13 +268,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return answer, broker.control_pos
         parked = ResponseSlot()
         self._deferred = answer
+        answer.when_failed(self._fail_request)
         answer.when_complete(partial(self._complete, parked))
         return parked
 
-    def _complete(self, parked: ResponseSlot, payload: bytes) -> None:
+    def go_on(self, answer: SlicedAnswer) -> None:
+        """Do a slice of an answer of this connection."""
+        answer.step()
+        if not self._is_lost:
+            self._note_memory()
+
+    def _complete(self, parked: ResponseSlot, pieces: list[bytes]) -> None:
         self._deferred = None
         if not self._is_lost:
-            parked.complete(payload, self._server.broker.control_pos)
+            parked.complete(pieces, self._server.broker.control_pos)
             # The cause is a request in the current turn, whose changes are not written yet.
             self._server.note_completed(self)
 
@@ -285,7 +298,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail_request(error)
 
     def _fail_request(self, error: Exception) -> None:
-        """Close only this connection: a request failed that changes nothing."""
+        """Close only this connection: a request failed after it had waited."""
+        if isinstance(error, RemoteProtocolError):
+            if not self._is_dropped:
+                self._drop("request", error.message)
+            return
         _log.error(
             "internal error in a request that waited: closing its connection", exc_info=error
         )
@@ -346,6 +363,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._in_transport_bytes = unsent_bytes
         session = self.session
         held_bytes = session.held_bytes + self._in_transport_bytes
+        if self._deferred is not None:
+            held_bytes += self._deferred.held_bytes
         partial_bytes = session.partial_bytes
         claim = self._find_claim() if partial_bytes else None
         self._server.note_memory(self, held_bytes, partial_bytes > SMALL_BYTES, claim)

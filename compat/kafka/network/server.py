@@ -23,10 +23,12 @@ from appliance.pump import Pump
 from appliance.system import listening
 from appliance.units import MS_PER_SECOND
 from compat.kafka.groups.coordinator import GroupCoordinator
+from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.limits import Admission, Claim, MemoryBudget
 from compat.kafka.node import Node
+from compat.kafka.protocol.slices import SlicedAnswer
 
 BACKLOG: Final = 1024
 
@@ -59,7 +61,7 @@ class KafkaServer:
     """Listens, and connects the client connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop, node, budget, delays: shared by the connections.
+        broker, pump, groups, loop, node, budget, answers, delays: shared by the connections.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
     """
@@ -80,6 +82,7 @@ class KafkaServer:
         self.bound = broker.config.listen
         self._servers: list[asyncio.Server] = []
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
+        self.answers = AnswerTurns(self.loop, self.budget, self._do_slice)
         self.delays = DelayReports(broker.clock)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
@@ -134,6 +137,7 @@ class KafkaServer:
             self.groups,
             read_cold=self._read_cold,
             aside=self._aside,
+            later=lambda _: None,  # each connection has its own
         )
         self.groups.restore(self.node.now_ms())
         self._arm_groups()
@@ -232,6 +236,7 @@ class KafkaServer:
         self._admission.forget(connection.address)
         self._awaiting_flush.discard(connection)
         self._let_go_on(self.budget.forget(connection))
+        self.answers.forget(connection)
 
     def _log_end(self, connection: KafkaConnection) -> None:
         _log.debug(
@@ -249,6 +254,7 @@ class KafkaServer:
         """Update the memory use of a connection, and resume others if that frees memory."""
         released = self.budget.update(connection, held_bytes, is_large=is_large, claim=claim)
         self._let_go_on(released)
+        self.answers.note_memory(connection, held_bytes)
         if self.budget.is_scarce != self._is_saving_memory:
             self._is_saving_memory = self.budget.is_scarce
             connection.session.fetch.save_memory(self._is_saving_memory)
@@ -309,6 +315,10 @@ class KafkaServer:
     def _aside(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         """Do work of a control-plane request on a thread."""
         self.pump.aside(work, partial(self._go_on, then))
+
+    def _do_slice(self, connection: KafkaConnection, answer: SlicedAnswer) -> None:
+        """Do a slice of an answer as a turn of its own."""
+        self.guard(partial(self._go_on, partial(connection.go_on, answer)))
 
     def _go_on(self, then: Callable[[], None]) -> None:
         then()

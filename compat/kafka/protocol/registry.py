@@ -12,15 +12,18 @@ from typing import Any, TypeAlias
 
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.slices import InPieces, Steps
 
 Fields: TypeAlias = dict[str, Any]
 """A message or a part of it, with the field names of kio's schemas. Times are integers in ms, error
 codes are integers, arrays are lists or tuples, a topic id is a UUID or None."""
 
 
-Handler: TypeAlias = Callable[[Node, int, Fields], Fields | bytes | DeferredResponse[Any]]
-"""Answers one request: (node, version, request) -> response, its encoded body, or a deferred
-response."""
+Response: TypeAlias = Fields | bytes | InPieces | DeferredResponse[Any]
+"""A response, its encoded body, one that is produced while it is encoded, or a deferred one."""
+
+Handler: TypeAlias = Callable[[Node, int, Fields], Response | Steps[Response]]
+"""Answers one request: (node, version, request) -> response, or steps that lead to it."""
 
 
 @dataclass(frozen=True, slots=True)

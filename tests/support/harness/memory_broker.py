@@ -21,6 +21,7 @@ from appliance.store.state.group_frames import (
 )
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import ControlBroker, Node
+from tests.support.harness.turns import Turns
 from tests.support.simulator.virtual_clock import VirtualClock
 
 
@@ -264,4 +265,5 @@ def memory_node(broker: MemoryBroker) -> Node:
         groups=GroupCoordinator(control.groups, broker.clock, broker.config),
         read_cold=lambda _positions, then: then(),
         aside=_do_at_once,
+        later=Turns(),
     )

@@ -91,10 +91,10 @@ def answer_now(node: Node, frame: bytes) -> bytes:
     answer = dispatch.answer(node, frame)
     if isinstance(answer, bytes):
         return answer
-    payloads: list[bytes] = []
-    answer.when_complete(payloads.append)
-    (payload,) = payloads
-    return payload
+    found: list[list[bytes]] = []
+    answer.when_complete(found.append)
+    (pieces,) = found
+    return b"".join(pieces)
 
 
 def ask(node: Node, request: Any, version: int, response_class: Any) -> Any:

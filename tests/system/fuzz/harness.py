@@ -89,10 +89,10 @@ class FuzzConnection:
         answer.when_complete(partial(self._complete, parked))
         return parked
 
-    def _complete(self, parked: ResponseSlot, payload: bytes) -> None:
+    def _complete(self, parked: ResponseSlot, pieces: list[bytes]) -> None:
         self._deferred = None
         if not self._is_lost:
-            parked.complete(payload, self._target.broker.control_pos)
+            parked.complete(pieces, self._target.broker.control_pos)
 
     # What a client does
 
@@ -185,7 +185,7 @@ class FuzzConnection:
         self.parked = []
         self._is_lost = True
         if self._deferred is not None:
-            self._deferred.is_abandoned = True
+            self._deferred.abandon()
         self.session.close()
         self._harness.replace(self)
 

@@ -35,7 +35,7 @@ def try_frame(frame: bytes) -> bool:
     if isinstance(answer, bytes):
         payloads.append(answer)
     else:
-        answer.when_complete(payloads.append)
+        answer.when_complete(lambda pieces: payloads.append(b"".join(pieces)))
         # What still waits is answered when its time is over.
         node.groups.expire(node.now_ms() + LONG_MS)
     (payload,) = payloads
