@@ -1,92 +1,54 @@
-"""Requests that search in frames, a slice at a time: threads read cold frames and unpack batches.
+"""Searches in frames for a request: threads read cold frames and unpack batches.
 
 Layer 4; no I/O.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from appliance.errors import ColdFrameError, WorkError
-from appliance.model import ColdPlace
 from appliance.offset_search import OffsetSearch
-from appliance.units import NS_PER_MS
 from compat.kafka.node import Node
-from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields
+from compat.kafka.protocol.slices import Steps, Wait
 
 COLD_READS_MAX: Final = 1_000
 """Reads per request; a binary search in a partition takes about forty."""
 
-SLICE_NS: Final = 2 * NS_PER_MS
-"""After this time other requests come first."""
 
-Item = TypeVar("Item")
+class ColdSearch:
+    """The searches of one request: they pause while a thread reads or unpacks, then continue."""
 
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._search = node.broker.search.for_request()
+        self._cold_read_count = 0
 
-class ColdSearch(Generic[Item]):
-    """One request in progress: it pauses while a thread reads or unpacks, then continues.
-
-    It also lets others come first after SLICE_NS.
-
-    Attributes:
-        deferred: the response.
-    """
-
-    def __init__(
-        self,
-        node: Node,
-        items: Sequence[Item],
-        answer: Callable[[OffsetSearch, Item], Fields],
-        respond: Callable[[list[Fields]], Fields],
-    ) -> None:
-        """Start the search; it may have finished when this returns.
+    def find(self, answer: Callable[[OffsetSearch], Fields]) -> Steps[Fields]:
+        """Answer an item of the request.
 
         Args:
-            node: the broker.
-            items: the requested items.
-            answer: answers an item; if it raises ColdFrameError or WorkError, it is called again
-                after the read or the work.
-            respond: makes the response from the answers, one per item. An item that exceeds
-                COLD_READS_MAX has the answer KAFKA_STORAGE_ERROR.
+            answer: answers it; if it raises ColdFrameError or WorkError, it is called again after
+                the read or the work.
+
+        Returns:
+            What `answer` returns; KAFKA_STORAGE_ERROR if the request exceeds COLD_READS_MAX.
         """
-        self.deferred: DeferredResponse[Fields] = DeferredResponse()
-        self._node = node
-        self._items = items
-        self._answer = answer
-        self._respond = respond
-        self._search = node.broker.search.for_request()
-        self._answers: list[Fields] = []
-        self._cold_read_count = 0
-        self._go_on()
-
-    def _go_on(self) -> None:
-        clock = self._node.broker.clock
-        end_ns = clock.monotonic_ns() + SLICE_NS
-        while len(self._answers) < len(self._items):
+        while True:
             try:
-                found = self._answer(self._search, self._items[len(self._answers)])
+                found = answer(self._search)
+                break
             except ColdFrameError as error:
-                if self._cold_read_count < COLD_READS_MAX:
-                    self._read(error.place)
-                    return
-                # The cache is too small for the frames, or the disk is too slow.
-                found = {"error_code": ErrorCode.kafka_storage_error}
+                if self._cold_read_count >= COLD_READS_MAX:
+                    # The cache is too small for the frames, or the disk is too slow.
+                    found = {"error_code": ErrorCode.kafka_storage_error}
+                    break
+                self._cold_read_count += 1
+                wait = Wait(partial(self._node.read_cold, [error.place]))
             except WorkError as error:
-                self._go_on_after(error.run)
-                return
-            self._search.forget_results()
-            self._answers.append(found)
-            if clock.monotonic_ns() >= end_ns and len(self._answers) < len(self._items):
-                self._go_on_after(lambda: None)
-                return
-        self.deferred.complete(self._respond(self._answers))
-
-    def _read(self, place: ColdPlace) -> None:
-        self._cold_read_count += 1
-        if not self.deferred.is_abandoned:
-            self._node.read_cold([place], self._go_on)
-
-    def _go_on_after(self, work: Callable[[], None]) -> None:
-        if not self.deferred.is_abandoned:
-            self._node.aside(work, self._go_on)
+                wait = Wait(partial(self._node.aside, error.run))
+            yield wait
+        self._search.forget_results()
+        return found

@@ -144,9 +144,7 @@ def read_header(frame: Buffer) -> tuple[RequestHeader, int]:
     return read_request_header(frame, is_flexible=api.is_flexible(version))
 
 
-def _answer_body(
-    node: Node, api: Api, header: RequestHeader, body: Buffer
-) -> bytes | SlicedAnswer:
+def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> bytes | SlicedAnswer:
     if api.handler is None:
         raise RemoteProtocolError(f"{api.name} is not a control-plane request")
     node = replace(node, client=Client(header.client_id or "", node.client.host))
@@ -157,7 +155,7 @@ def _answer_body(
     else:
         request = messages.decode_request(api.key, header.api_version, body)
         response = api.handler(node, header.api_version, request)
-        if isinstance(response, (dict, bytes)):  # noqa: UP038 (it is faster)
+        if isinstance(response, (dict, bytes)):
             return _encode(api, header, response)
         writer = PieceWriter()
         steps = _encode_in_steps(api, header, response, writer)

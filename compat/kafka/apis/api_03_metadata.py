@@ -41,38 +41,51 @@ from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_n
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
+from compat.kafka.protocol.named_items import each_once
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, InPieces, Items
 
 _KEY: Final = 3
 _FIRST_VERSION_WITH_EMPTY_AS_NONE: Final = 1
 _FIRST_VERSION_BY_ID: Final = 12
 
+_CHUNK_PARTITIONS: Final = 1_000
+"""Encoded in one step."""
+
 
 @handles(key=_KEY, name="Metadata", versions=(0, 12), flexible_from=9)
-def metadata(node: Node, version: int, request: Fields) -> Fields:
+def metadata(node: Node, version: int, request: Fields) -> InPieces:
     """Return the brokers, topics and partitions; create missing topics if allowed."""
     broker = node.broker
-    asked = request["topics"]
-    topics: list[Fields | bytes]
+    return InPieces(
+        {
+            "brokers": [{"node_id": broker.node_id, "host": node.host, "port": node.port}],
+            "cluster_id": broker.cluster_id,
+            "controller_id": broker.node_id,
+            "topics": _answer_topics(node, version, request),
+        }
+    )
+
+
+def _answer_topics(node: Node, version: int, request: Fields) -> Items:
+    topics, asked = node.broker.topics, request["topics"]
     if asked is None or (not asked and version < _FIRST_VERSION_WITH_EMPTY_AS_NONE):
-        topics = [_describe(node, version, topic) for topic in broker.topics.all()]
-        topics.append(_describe_internal(node, version))
-    else:
-        may_create = broker.config.auto_create_topics and request.get(
-            "allow_auto_topic_creation", True
-        )
-        topics = [
-            _answer_by_id(node, version, wanted)
-            if isinstance(wanted, UUID)
-            else _answer_by_name(node, version, wanted, may_create)
-            for wanted in dict.fromkeys(_read_wanted(item, version) for item in asked)
-        ]
-    return {
-        "brokers": [{"node_id": broker.node_id, "host": node.host, "port": node.port}],
-        "cluster_id": broker.cluster_id,
-        "controller_id": broker.node_id,
-        "topics": topics,
-    }
+        for topic in topics.all():
+            # One that was deleted meanwhile is left out.
+            is_there = topics.find(topic.name) is topic
+            yield _describe(node, version, topic) if is_there else VALUE_WORK
+        yield _describe_internal(node, version)
+        return
+    may_create = node.broker.config.auto_create_topics and request.get(
+        "allow_auto_topic_creation", True
+    )
+    for wanted in each_once(_read_wanted(item, version) for item in asked):
+        if isinstance(wanted, int):
+            yield wanted
+        elif isinstance(wanted, UUID):
+            yield _answer_by_id(node, version, wanted)
+        else:
+            yield _answer_by_name(node, version, wanted, may_create)
 
 
 def _read_wanted(item: Fields, version: int) -> str | UUID:
@@ -115,7 +128,7 @@ def _refuse(error_code: int, name: str | None, topic_id: UUID | None) -> Fields:
     return {"error_code": error_code, "name": name, "topic_id": topic_id, "partitions": ()}
 
 
-def _describe(node: Node, version: int, topic: Topic) -> bytes:
+def _describe(node: Node, version: int, topic: Topic) -> Fields | bytes:
     is_internal = topic.name in RESERVED_TOPIC_NAMES
     return _encode(
         node,
@@ -125,7 +138,7 @@ def _describe(node: Node, version: int, topic: Topic) -> bytes:
     )
 
 
-def _describe_internal(node: Node, version: int) -> bytes:
+def _describe_internal(node: Node, version: int) -> Fields | bytes:
     topic_id = internal_topic_id(node.broker.cluster_id)
     return _encode(
         node,
@@ -135,21 +148,28 @@ def _describe_internal(node: Node, version: int) -> bytes:
     )
 
 
-def _encode(node: Node, version: int, topic: Fields, *, partition_count: int) -> bytes:
+def _encode(node: Node, version: int, topic: Fields, *, partition_count: int) -> Fields | bytes:
+    """Encode a topic; one with many partitions is left to later steps."""
+    fields = topic | {"error_code": ErrorCode.none}
+    if partition_count > _CHUNK_PARTITIONS:
+        return fields | {"partitions": _encode_chunks(node, version, partition_count)}
+    fields["partitions"] = _encode_partitions(node, version, range(partition_count))
+    return messages.encode_response_item(_KEY, version, "topics", fields)
+
+
+def _encode_chunks(node: Node, version: int, count: int) -> Items:
+    for start in range(0, count, _CHUNK_PARTITIONS):
+        indexes = range(start, min(start + _CHUNK_PARTITIONS, count))
+        yield EncodedItems(len(indexes), b"".join(_encode_partitions(node, version, indexes)))
+
+
+def _encode_partitions(node: Node, version: int, indexes: range) -> list[bytes]:
     broker = node.broker
     first = _encode_partition(version, broker.node_id, broker.epoch)
     # Partitions differ only in their index, which follows the int16 error code in every version.
     # A topic may have a thousand, and every client requests them repeatedly.
     head, tail = first[:2], first[6:]
-    partitions = [
-        b"".join((head, struct.pack(">i", index), tail)) for index in range(partition_count)
-    ]
-    return messages.encode_response_item(
-        _KEY,
-        version,
-        "topics",
-        topic | {"error_code": ErrorCode.none, "partitions": partitions},
-    )
+    return [b"".join((head, struct.pack(">i", index), tail)) for index in indexes]
 
 
 @functools.lru_cache(maxsize=32)

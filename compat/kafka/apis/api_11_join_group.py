@@ -35,6 +35,7 @@ from compat.kafka.groups.member import JoinAnswer, JoinRequest
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import InPieces
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_VERSION_WITH_ID_REQUIRED: Final = 4
@@ -70,20 +71,22 @@ def join_group(node: Node, version: int, request: Fields) -> DeferredResponse[Jo
     return deferred
 
 
-def _response(version: int, answer: JoinAnswer) -> Fields:
+def _response(version: int, answer: JoinAnswer) -> InPieces:
     protocol = answer.protocol
     if protocol is None and version < _FIRST_VERSION_WITH_NO_PROTOCOL:
         protocol = ""
-    return {
-        "error_code": answer.error,
-        "generation_id": answer.generation,
-        "protocol_type": answer.protocol_type,
-        "protocol_name": protocol,
-        "leader": answer.leader_id,
-        "skip_assignment": answer.skip_assignment,
-        "member_id": answer.member_id,
-        "members": [
-            {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
-            for member_id, instance_id, metadata in answer.members
-        ],
-    }
+    return InPieces(
+        {
+            "error_code": answer.error,
+            "generation_id": answer.generation,
+            "protocol_type": answer.protocol_type,
+            "protocol_name": protocol,
+            "leader": answer.leader_id,
+            "skip_assignment": answer.skip_assignment,
+            "member_id": answer.member_id,
+            "members": (
+                {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
+                for member_id, instance_id, metadata in answer.members
+            ),
+        }
+    )

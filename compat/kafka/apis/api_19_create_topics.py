@@ -36,16 +36,18 @@ from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode
 from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import InPieces
 
 _DEFAULT: Final = -1
 
 
 @handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5)
-def create_topics(node: Node, version: int, request: Fields) -> Fields:
+def create_topics(node: Node, version: int, request: Fields) -> InPieces:
     """Create topics, each independently."""
     create = partial(_create_topic, node, is_only_checked=request["validate_only"])
     refused = {"topic_id": None, "configs": ()}
-    return {"topics": answer_each(request["topics"], ("name",), "topic", create, refused=refused)}
+    asked = request["topics"]
+    return InPieces({"topics": answer_each(asked, ("name",), "topic", create, refused=refused)})
 
 
 def _create_topic(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields:

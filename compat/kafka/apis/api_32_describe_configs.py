@@ -32,20 +32,20 @@ from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import InPieces
 
 _KEY: Final = 32
 _NO_CONFIGS: Final = {"configs": ()}
 
 
 @handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4)
-def describe_configs(node: Node, version: int, request: Fields) -> Fields:
+def describe_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Describe resources, each independently."""
     describer = _Describer(node, version, request)
-    return {
-        "results": answer_each(
-            request["resources"], NAME_FIELDS, "resource", describer.describe, refused=_NO_CONFIGS
-        )
-    }
+    results = answer_each(
+        request["resources"], NAME_FIELDS, "resource", describer.describe, refused=_NO_CONFIGS
+    )
+    return InPieces({"results": results})
 
 
 class _Describer:

@@ -21,10 +21,11 @@ from compat.kafka.configs.entries import shown
 from compat.kafka.configs.topic_settings import check_topic_settings
 from compat.kafka.node import Node
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import InPieces
 
 
 @handles(key=33, name="AlterConfigs", versions=(0, 2), flexible_from=2)
-def alter_configs(node: Node, version: int, request: Fields) -> Fields:
+def alter_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Replace the settings of topics, each independently."""
 
     def compute(_: dict[str, str], configs: list[Fields]) -> dict[str, str]:

@@ -24,13 +24,14 @@ from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode
 from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import InPieces
 
 
 @handles(key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2)
-def create_partitions(node: Node, version: int, request: Fields) -> Fields:
+def create_partitions(node: Node, version: int, request: Fields) -> InPieces:
     """Add partitions to topics, each independently."""
     add = partial(_add_partitions, node, is_only_checked=request["validate_only"])
-    return {"results": answer_each(request["topics"], ("name",), "topic", add)}
+    return InPieces({"results": answer_each(request["topics"], ("name",), "topic", add)})
 
 
 def _add_partitions(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields:

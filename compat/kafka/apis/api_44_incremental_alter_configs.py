@@ -28,6 +28,7 @@ from compat.kafka.configs.entries import shown
 from compat.kafka.configs.topic_settings import check_topic_settings, find_topic_setting
 from compat.kafka.node import Node
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import InPieces
 
 
 class _Operation(enum.IntEnum):
@@ -38,7 +39,7 @@ class _Operation(enum.IntEnum):
 
 
 @handles(key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1)
-def incremental_alter_configs(node: Node, version: int, request: Fields) -> Fields:
+def incremental_alter_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Change settings of topics, each independently."""
 
     def compute(present: dict[str, str], configs: list[Fields]) -> dict[str, str]:
@@ -74,11 +75,13 @@ def _changed_list(settings: dict[str, str], name: str, value: str, operation: _O
     items = _items(settings.get(name, setting.values[0]))
     changed = _items(value)
     if operation == _Operation.APPEND:
-        items += [item for item in changed if item not in items]
+        items |= changed
     else:
-        items = [item for item in items if item not in changed]
+        items = {item: None for item in items if item not in changed}
     return ",".join(items)
 
 
-def _items(value: str) -> list[str]:
-    return [item for item in dict.fromkeys(part.strip() for part in value.split(",")) if item]
+def _items(value: str) -> dict[str, None]:
+    """Return the items of a list in order, as keys: a list may have thousands."""
+    items = (part.strip() for part in value.split(","))
+    return {item: None for item in items if item}

@@ -16,14 +16,14 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from appliance.system.process import without_modules
 from compat.kafka.protocol.pieces import PieceWriter
 from compat.kafka.protocol.registry import Fields
-from compat.kafka.protocol.slices import ITEM_WORK, VALUE_WORK, Hold, Step, Steps
+from compat.kafka.protocol.slices import ITEM_WORK, VALUE_WORK, EncodedItems, Hold, Items, Steps
 from compat.kafka.protocol.wire import Reader, Writer
 
 with without_modules("hypothesis"):
@@ -166,9 +166,7 @@ class _ArraySteps:
                 yield ITEM_WORK
         return found
 
-    def write(
-        self, writer: PieceWriter, values: Iterator[Fields | bytes | Step]
-    ) -> Steps[None]:
+    def write(self, writer: PieceWriter, values: Items) -> Steps[None]:
         """Write the array; `values` yields steps between the items."""
         assert self.items is not None, "an array of values is not produced in steps"
         count = 0
@@ -177,6 +175,10 @@ class _ArraySteps:
             if isinstance(value, dict | bytes):
                 count += 1
                 yield from self.items.write_in_steps(writer, value)
+                yield writer.take_work()
+            elif isinstance(value, EncodedItems):
+                count += value.count
+                writer.raw(value.data)
                 yield writer.take_work()
             else:
                 yield value

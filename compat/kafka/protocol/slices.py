@@ -9,7 +9,7 @@ Between two slices anything may change. What a step reads or writes before it yi
 Layer 3; does no I/O.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -70,13 +70,31 @@ Steps: TypeAlias = Generator[Step, None, Result]
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedItems:
+    """Several items of an array, encoded by hand because there may be many.
+
+    Args:
+        count: the number of items.
+        data: their bytes, one after the other.
+    """
+
+    count: int
+    data: bytes
+
+
+Items: TypeAlias = Iterator[dict[str, Any] | bytes | EncodedItems | Step]
+"""The items of an array of structures, with steps between them."""
+
+
+@dataclass(frozen=True, slots=True)
 class InPieces:
     """A response that is produced while it is encoded.
 
     Args:
         fields: as of any response. Any array of structures, also within another, may be a generator
-            instead of a list: it yields the items, each as fields or encoded, and between them
-            steps. It is advanced only when its item is to be encoded.
+            instead of a list: it yields the items, each as fields or encoded, or several of them
+            as EncodedItems, and between them steps. It is advanced only when its next item is to be
+            encoded.
     """
 
     fields: dict[str, Any]
@@ -157,16 +175,19 @@ class SlicedAnswer(DeferredResponse[Any]):
             self._run(SLICE_WORK)
         except StorageError:
             raise
-        except Exception as error:  # noqa: BLE001 (a fault of this request ends this request)
+        except Exception as error:
             self._steps = None
             if self._failed is None:
                 raise
             self._failed(error)
             return
-        if self._steps is None:
+        if self._has_ended():
             self.complete(self._writer.finish_pieces())
         elif self._wait is None:
             self._later(self)
+
+    def _has_ended(self) -> bool:
+        return self._steps is None
 
     def when_failed(self, failed: Callable[[Exception], None]) -> None:
         """Register a function to call with an error of a later slice; else `step` raises it."""
@@ -195,11 +216,8 @@ class SlicedAnswer(DeferredResponse[Any]):
                     work -= step
                 elif isinstance(step, Hold):
                     self._more_held_bytes += step.size_bytes
-                else:
-                    self._wait = step
-                    step.start(self._go_on)
-                    if self._wait is not None:
-                        break
+                elif self._must_wait(step):
+                    break
                 if work <= 0 or self._now_ns() >= end_ns:
                     break
             else:
@@ -207,6 +225,12 @@ class SlicedAnswer(DeferredResponse[Any]):
         finally:
             self._is_running = False
         self._writer.cut()
+
+    def _must_wait(self, wait: Wait) -> bool:
+        """Start to wait; return False if that is over already."""
+        self._wait = wait
+        wait.start(self._go_on)
+        return self._wait is not None
 
     def _go_on(self) -> None:
         """What the work waited for has happened."""

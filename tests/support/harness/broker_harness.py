@@ -40,8 +40,8 @@ from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import Node
 from tests.support.compiled import timer_calls as calls
 from tests.support.harness.configs import small_config
-from tests.support.harness.turns import Turns
 from tests.support.harness.harness_connection import FETCH_VERSION, Connection, encode_fetch
+from tests.support.harness.turns import Turns
 from tests.support.oracles.kafka_oracle import (
     CreateTopicsRequest,
     CreateTopicsResponse,

@@ -151,6 +151,9 @@ class MemoryGroups:
     def offsets(self, group: str) -> dict[tuple[int, int], OffsetEntry]:
         return self._offsets.get(group, {})
 
+    def has_offsets(self, group: str, topic_id: int) -> bool:
+        return any(each == topic_id for each, _ in self.offsets(group))
+
     def note_members(self, group: str) -> None:
         """Offsets do not expire here."""
 
