@@ -7,19 +7,24 @@ including the two that compiled code answers. Layer 4; does no I/O.
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from appliance.errors import RemoteProtocolError
 from appliance.units import KIB, MIB
 from compat.kafka import apis
 from compat.kafka.apis import api_18_api_versions
-from compat.kafka.node import Client, Node
+from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.pieces import PieceWriter
 from compat.kafka.protocol.registry import Api, Fields, Registry, Response
-from compat.kafka.protocol.slices import InPieces, SlicedAnswer, Steps, await_response
+from compat.kafka.protocol.slices import (
+    InPieces,
+    SlicedAnswer,
+    Steps,
+    answer_in_slices,
+    await_response,
+)
 from compat.kafka.protocol.wire import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -147,7 +152,7 @@ def read_header(frame: Buffer) -> tuple[RequestHeader, int]:
 def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> bytes | SlicedAnswer:
     if api.handler is None:
         raise RemoteProtocolError(f"{api.name} is not a control-plane request")
-    node = replace(node, client=Client(header.client_id or "", node.client.host))
+    node = node.for_client_id(header.client_id or "")
     if len(body) > DECODED_AT_ONCE_MAX_BYTES:
         _check_size(node, api, len(body))
         writer = PieceWriter()
@@ -158,8 +163,11 @@ def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> b
         if isinstance(response, (dict, bytes)):
             return _encode(api, header, response)
         writer = PieceWriter()
-        steps = _encode_in_steps(api, header, response, writer)
-    return SlicedAnswer(steps, writer, node.broker.clock.monotonic_ns, node.later).begin()
+        if isinstance(response, InPieces):
+            steps = _encode_pieces(api, header, response, writer)
+        else:
+            steps = _encode_in_steps(api, header, response, writer)
+    return answer_in_slices(steps, writer, node.broker.clock.monotonic_ns, node.later)
 
 
 def _check_size(node: Node, api: Api, size: int) -> None:
@@ -191,13 +199,18 @@ def _encode_in_steps(
             response = yield from await_response(response)
         else:
             response = yield from response
-    version = header.api_version
     if not isinstance(response, InPieces):
         writer.raw(_encode(api, header, response))
         return
+    yield from _encode_pieces(api, header, response, writer)
+
+
+def _encode_pieces(
+    api: Api, header: RequestHeader, response: InPieces, writer: PieceWriter
+) -> Steps[None]:
     writer.raw(_encode_header(api, header))
-    schema = messages.response_schema(api.key, version)
-    yield from schema.write_in_steps(writer, response.fields)
+    schema = messages.response_schema(api.key, header.api_version)
+    return schema.write_in_steps(writer, response.fields)
 
 
 def _encode(api: Api, header: RequestHeader, response: Fields | bytes) -> bytes:

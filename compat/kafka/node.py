@@ -95,6 +95,21 @@ class Node:
     client: Client = Client()
     auto_creation: AutoCreation = field(default_factory=AutoCreation)
 
+    def for_client_id(self, client_id: str) -> "Node":
+        """Return the node as a request with this client id meets it."""
+        # dataclasses.replace takes three times as long, for each request.
+        return Node(
+            self.broker,
+            self.host,
+            self.port,
+            self.groups,
+            self.read_cold,
+            self.aside,
+            self.later,
+            Client(client_id, self.client.host),
+            self.auto_creation,
+        )
+
     def now_ms(self) -> int:
         """Return the monotonic time in ms, the clock of the protocol's time-outs."""
         return self.broker.clock.monotonic_ns() // NS_PER_MS

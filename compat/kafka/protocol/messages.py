@@ -75,10 +75,17 @@ class Field:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schema:
-    """The fields of one structure in one version, in the order of the wire."""
+    """The fields of one structure in one version, in the order of the wire.
+
+    Args:
+        fields: its fields.
+        is_flexible: it ends with tagged fields.
+        has_arrays: a field is an array of structures.
+    """
 
     fields: tuple[Field, ...]
     is_flexible: bool
+    has_arrays: bool
 
     def read(self, reader: Reader) -> Fields:
         """Read one structure. Raises RemoteProtocolError."""
@@ -117,11 +124,8 @@ class Schema:
             reader.skip_tags()
         return values
 
-    def write_in_steps(self, writer: PieceWriter, values: Fields | bytes) -> Steps[None]:
+    def write_in_steps(self, writer: PieceWriter, values: Fields) -> Steps[None]:
         """Write one structure like `write`; arrays may be generators (`InPieces`)."""
-        if isinstance(values, bytes):
-            writer.raw(values)
-            return
         for field in self.fields:
             if field.default is dataclasses.MISSING:
                 value = values[field.name]
@@ -172,16 +176,26 @@ class _ArraySteps:
         count = 0
         writer.begin_array()
         for value in values:
-            if isinstance(value, dict | bytes):
+            if isinstance(value, bytes):
                 count += 1
-                yield from self.items.write_in_steps(writer, value)
-                yield writer.take_work()
+                writer.raw(value)
+            elif isinstance(value, dict):
+                count += 1
+                if self.items.has_arrays:
+                    yield from self.items.write_in_steps(writer, value)
+                else:
+                    self.items.write(writer, value)
             elif isinstance(value, EncodedItems):
                 count += value.count
                 writer.raw(value.data)
-                yield writer.take_work()
             else:
-                yield value
+                if not isinstance(value, int):
+                    yield value
+                elif work := writer.note_work(value):
+                    yield work
+                continue
+            if work := writer.note_item():
+                yield work
         writer.end_array(count, is_compact=self.is_compact)
 
 
@@ -264,7 +278,8 @@ def _compile(structure: type[Any]) -> Schema:
             # Never written, and skipped in requests; control-plane requests define none.
             continue
         fields.append(_compile_field(field, is_flexible))
-    return Schema(fields=tuple(fields), is_flexible=is_flexible)
+    has_arrays = any(field.items is not None for field in fields)
+    return Schema(tuple(fields), is_flexible=is_flexible, has_arrays=has_arrays)
 
 
 def _compile_field(field: "dataclasses.Field[Any]", is_flexible: bool) -> Field:

@@ -10,7 +10,8 @@ from appliance.units import KIB
 from compat.kafka.protocol.wire import Writer
 
 ITEM_BYTES: Final = KIB
-"""What `take_work` counts for an item."""
+STEP_BYTES: Final = 8 * KIB
+"""What `note_item` counts for an item, and the least work that it returns."""
 
 CUT_BYTES: Final = 16 * KIB
 """Fewer bytes are no piece of their own."""
@@ -39,12 +40,26 @@ class PieceWriter(Writer):
         """Bytes written so far."""
         return self._pieces_bytes + len(self._data)
 
-    def take_work(self) -> int:
-        """Return the work since the last call: the bytes, and ITEM_BYTES for each item."""
-        size_bytes = self.size_bytes
+    def note_work(self, work: int) -> int:
+        """Count work that is not written; return what `note_item` returns."""
+        self._work += work - ITEM_BYTES
+        return self.note_item()
+
+    def note_item(self) -> int:
+        """Count an item; return the work since it was last returned, 0 if that was little.
+
+        Each item counts ITEM_BYTES, and its bytes.
+        """
+        self._work += ITEM_BYTES
+        size_bytes = self._pieces_bytes + len(self._data)
         work = self._work + size_bytes - self._work_bytes
-        self._work, self._work_bytes = ITEM_BYTES, size_bytes
+        if work < STEP_BYTES:
+            return 0
+        self._work, self._work_bytes = 0, size_bytes
         return work
+
+    def finish(self) -> bytes:
+        return b"".join(self.finish_pieces()) if self._pieces else super().finish()
 
     def array_count(self, count: int | None, *, is_compact: bool, is_nullable: bool) -> None:
         self._work += ITEM_BYTES * (count or 0)

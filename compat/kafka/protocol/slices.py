@@ -115,6 +115,30 @@ def await_response(deferred: DeferredResponse[Any]) -> Steps[Any]:
     return found[0]
 
 
+def answer_in_slices(
+    steps: Steps[None],
+    writer: PieceWriter,
+    now_ns: Callable[[], int],
+    later: Callable[["SlicedAnswer"], None],
+) -> "bytes | SlicedAnswer":
+    """Do the first slice of an answer; return the answer if that was all.
+
+    Args:
+        steps: writes the answer.
+        writer: where to.
+        now_ns, later: see SlicedAnswer.
+
+    Raises:
+        whatever the work raises.
+    """
+    work = FIRST_SLICE_WORK
+    for step in steps:
+        if not isinstance(step, int) or step >= work:
+            return SlicedAnswer(steps, writer, now_ns, later).begin(step)
+        work -= step
+    return writer.finish()
+
+
 class SlicedAnswer(DeferredResponse[Any]):
     """One answer that is being worked out; it completes with its encoded pieces.
 
@@ -129,10 +153,10 @@ class SlicedAnswer(DeferredResponse[Any]):
         now_ns: Callable[[], int],
         later: Callable[["SlicedAnswer"], None],
     ) -> None:
-        """Prepare the work; `begin` does its first slice.
+        """Prepare the work.
 
         Args:
-            steps: writes the answer.
+            steps: writes the answer; it may have begun.
             writer: where to.
             now_ns: the monotonic clock.
             later: called with this answer after each slice that leaves work; it calls `step` in a
@@ -154,25 +178,25 @@ class SlicedAnswer(DeferredResponse[Any]):
         """Bytes of the pieces so far, and of what the work holds besides."""
         return self._writer.size_bytes + self._more_held_bytes
 
-    def begin(self) -> "bytes | SlicedAnswer":
-        """Do the first slice; return the whole answer if that was all.
+    def begin(self, step: Step) -> "bytes | SlicedAnswer":
+        """Go on with the first slice after a step; return the whole answer if that was all.
 
         Raises:
             whatever the work raises.
         """
-        self._run(FIRST_SLICE_WORK)
-        if self._steps is not None:
-            if self._wait is None:
-                self._later(self)
-            return self
-        return b"".join(self._writer.finish_pieces())
+        self._run(step, FIRST_SLICE_WORK)
+        if self._steps is None:
+            return b"".join(self._writer.finish_pieces())
+        if self._wait is None:
+            self._later(self)
+        return self
 
     def step(self) -> None:
         """Do another slice; nothing if the answer is abandoned."""
         if self._steps is None:
             return
         try:
-            self._run(SLICE_WORK)
+            self._run(0, SLICE_WORK)
         except StorageError:
             raise
         except Exception as error:
@@ -204,14 +228,15 @@ class SlicedAnswer(DeferredResponse[Any]):
         if self._wait is not None:
             self._wait.cancel()
 
-    def _run(self, work: int) -> None:
-        """Run the steps until so much work is done; `_steps` is None if it was all."""
-        assert self._steps is not None
+    def _run(self, step: Step | None, work: int) -> None:
+        """Go on after a step until so much work is done; `_steps` is None if it was all."""
+        steps = self._steps
+        assert steps is not None
         self.slice_count += 1
         self._is_running = True
         end_ns = self._now_ns() + SLICE_NS
         try:
-            for step in self._steps:
+            while step is not None:
                 if isinstance(step, int):
                     work -= step
                 elif isinstance(step, Hold):
@@ -220,6 +245,7 @@ class SlicedAnswer(DeferredResponse[Any]):
                     break
                 if work <= 0 or self._now_ns() >= end_ns:
                     break
+                step = next(steps, None)
             else:
                 self._steps = None
         finally:
