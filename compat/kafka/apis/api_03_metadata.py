@@ -49,7 +49,7 @@ _KEY: Final = 3
 _FIRST_VERSION_WITH_EMPTY_AS_NONE: Final = 1
 _FIRST_VERSION_BY_ID: Final = 12
 
-_CHUNK_PARTITIONS: Final = 1_000
+_CHUNK_PARTITIONS: Final = 250
 """Encoded in one step."""
 
 

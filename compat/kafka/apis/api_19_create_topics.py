@@ -28,7 +28,7 @@ Layer 4; does no I/O.
 from functools import partial
 from typing import Final
 
-from appliance.errors import InvalidRequestError, TopicExistsError
+from appliance.errors import InvalidPartitionsError, InvalidRequestError, TopicExistsError
 from compat.kafka.configs.internal_topic import INTERNAL_TOPIC
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.configs.topic_settings import check_topic_settings, list_topic_settings
@@ -78,6 +78,12 @@ def _read_partition_count(node: Node, asked: Fields) -> int:
     partition_count: int = asked["num_partitions"]
     replica_count: int = asked["replication_factor"]
     if asked["assignments"]:
+        limit = node.broker.config.partition_count_max_per_topic
+        if len(asked["assignments"]) > limit:
+            raise InvalidPartitionsError(
+                f"{len(asked['assignments'])} partitions are assigned: use at most {limit}, the "
+                "limit set by topics.partition_count_max_per_topic"
+            )
         if (partition_count, replica_count) != (_DEFAULT, _DEFAULT):
             raise InvalidRequestError(
                 "with a manual assignment, partition count and replication factor must be -1"

@@ -35,6 +35,10 @@ from compat.kafka.protocol.registry import Fields, handles
 from compat.kafka.protocol.slices import InPieces
 
 _KEY: Final = 32
+
+_KNOWN_MAX: Final = 100
+"""Different settings of topics that are kept encoded during a request, a few KiB each."""
+
 _NO_CONFIGS: Final = {"configs": ()}
 
 
@@ -75,6 +79,9 @@ class _Describer:
         settings = {} if name == INTERNAL_TOPIC else find_topic(self._node, name).settings
         key = frozenset(settings.items()), keys
         if key not in self._topics:
+            if len(self._topics) >= _KNOWN_MAX:
+                self._topics.clear()
+                self._entries.clear()
             entries = list_topic_settings(settings, self._node.broker.config)
             self._topics[key] = self._encode_chosen(entries, keys)
         return self._topics[key]

@@ -34,7 +34,7 @@ _PARTITION: Final = struct.Struct(">iqqb")
 because there may be a hundred thousand."""
 _NO_TAGS: Final = b"\x00"
 
-_CHUNK_PARTITIONS: Final = 1_000
+_CHUNK_PARTITIONS: Final = 250
 """Encoded in one step."""
 
 

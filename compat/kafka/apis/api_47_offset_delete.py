@@ -27,8 +27,9 @@ from compat.kafka.groups.offset_rules import (
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
+from compat.kafka.protocol.pieces import ITEM_WORK
 from compat.kafka.protocol.registry import Fields, Response, handles
-from compat.kafka.protocol.slices import ITEM_WORK, InPieces, Steps
+from compat.kafka.protocol.slices import InPieces, Steps
 
 
 @handles(key=47, name="OffsetDelete", versions=(0, 0), flexible_from=1)

@@ -21,9 +21,9 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from appliance.system.process import without_modules
-from compat.kafka.protocol.pieces import PieceWriter
+from compat.kafka.protocol.pieces import ITEM_WORK, PieceWriter
 from compat.kafka.protocol.registry import Fields
-from compat.kafka.protocol.slices import ITEM_WORK, VALUE_WORK, EncodedItems, Hold, Items, Steps
+from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, Hold, Items, Steps
 from compat.kafka.protocol.wire import Reader, Writer
 
 with without_modules("hypothesis"):
@@ -179,8 +179,10 @@ class _ArraySteps:
             if isinstance(value, bytes):
                 count += 1
                 writer.raw(value)
+                writer.note_work(ITEM_WORK)
             elif isinstance(value, dict):
                 count += 1
+                writer.note_work(ITEM_WORK)
                 if self.items.has_arrays:
                     yield from self.items.write_in_steps(writer, value)
                 else:
@@ -188,13 +190,12 @@ class _ArraySteps:
             elif isinstance(value, EncodedItems):
                 count += value.count
                 writer.raw(value.data)
+                writer.note_work(value.count * VALUE_WORK)
+            elif isinstance(value, int):
+                writer.note_work(value)
             else:
-                if not isinstance(value, int):
-                    yield value
-                elif work := writer.note_work(value):
-                    yield work
-                continue
-            if work := writer.note_item():
+                yield value
+            if work := writer.take_work():
                 yield work
         writer.end_array(count, is_compact=self.is_compact)
 

@@ -18,10 +18,6 @@ from appliance.units import KIB, NS_PER_MS
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.pieces import PieceWriter
 
-ITEM_WORK: Final = KIB
-"""The price of an item, such as a partition: about 8 microseconds. Each byte costs 1 more. Counted,
-not measured, so that it does not depend on the machine."""
-
 VALUE_WORK: Final = 64
 """The price of a look at something: a number, a name that is compared."""
 
@@ -196,7 +192,7 @@ class SlicedAnswer(DeferredResponse[Any]):
         if self._steps is None:
             return
         try:
-            self._run(0, SLICE_WORK)
+            self._run(None, SLICE_WORK)
         except StorageError:
             raise
         except Exception as error:
@@ -229,25 +225,30 @@ class SlicedAnswer(DeferredResponse[Any]):
             self._wait.cancel()
 
     def _run(self, step: Step | None, work: int) -> None:
-        """Go on after a step until so much work is done; `_steps` is None if it was all."""
+        """Go on, after a step if one is given, until so much work is done.
+
+        `_steps` is None if that was all.
+        """
         steps = self._steps
         assert steps is not None
         self.slice_count += 1
         self._is_running = True
         end_ns = self._now_ns() + SLICE_NS
         try:
-            while step is not None:
+            while work > 0:
+                step = next(steps, None) if step is None else step
+                if step is None:
+                    self._steps = None
+                    break
                 if isinstance(step, int):
                     work -= step
                 elif isinstance(step, Hold):
                     self._more_held_bytes += step.size_bytes
                 elif self._must_wait(step):
                     break
-                if work <= 0 or self._now_ns() >= end_ns:
+                step = None
+                if self._now_ns() >= end_ns:
                     break
-                step = next(steps, None)
-            else:
-                self._steps = None
         finally:
             self._is_running = False
         self._writer.cut()
