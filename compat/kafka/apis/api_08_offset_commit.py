@@ -12,8 +12,8 @@ Behaviour:
 - Offset, leader epoch and metadata are stored unchanged; null metadata is stored as empty.
 - The response waits until the offsets are as durable as the broker's flush mode promises. If the
   disk is full, nothing is stored: COORDINATOR_NOT_AVAILABLE, after which every client retries.
-- A request that names more than a thousand partitions is committed a thousand at a time, each time
-  all or none. A partition that is named more than once is answered once; the last one counts.
+- A request that names more than 600 partitions is committed 600 at a time, each time all or none.
+  A partition that is named more than once is answered once; the last one counts.
 - A retention time (v2-4) other than -1 is stored with the offset.
 
 Deviations:

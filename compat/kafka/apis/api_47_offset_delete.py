@@ -8,8 +8,8 @@ Behaviour:
   members are not consumers (a protocol type other than "consumer") keeps its offsets:
   NON_EMPTY_GROUP. An empty group name gets INVALID_GROUP_ID.
 - If the disk is full, nothing is deleted: COORDINATOR_NOT_AVAILABLE.
-- A request that names more than a thousand partitions deletes a thousand at a time; each time all
-  or none. A partition that is named more than once is answered once.
+- A request that names more than 600 partitions deletes 600 at a time, each time all or none. A
+  partition that is named more than once is answered once.
 
 Deviations: none.
 Layer 4; does no I/O.

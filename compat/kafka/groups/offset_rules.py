@@ -11,10 +11,10 @@ from compat.kafka.groups.group import CONSUMER_PROTOCOL_TYPE, GroupState
 from compat.kafka.protocol.error_codes import CODES, ErrorCode
 from compat.kafka.protocol.slices import Items
 
-OFFSETS_AT_ONCE: Final = 1_000
+OFFSETS_AT_ONCE: Final = 600
 OFFSETS_AT_ONCE_BYTES: Final = 256 * KIB
 """Offsets that are committed or deleted in one step, all or none; each has the group's name. Both
-are more than share a frame."""
+are more than share a frame, which hold after a crash all or none."""
 
 Answers: TypeAlias = dict[tuple[str, int], int]
 """Error codes by topic and partition; what is missing has none."""
