@@ -9,7 +9,7 @@ cdef struct Mark:
     int64_t at                # index of its error code; base offset and append time follow
 
 cdef class Reply:
-    cdef readonly bytes payload
+    cdef readonly list pieces
     cdef readonly int64_t end_pos
     cdef readonly int64_t wait_ms
     cdef readonly object late

@@ -16,23 +16,30 @@ cdef class Reply:
     """A response of the control plane.
 
     Attributes:
-        payload: the response without its size prefix.
+        pieces: the response without its size prefix.
+        payload: the same in one piece.
         end_pos: log position that must be durable before it is sent.
         wait_ms: how long it may wait for that, besides the broker's own limit.
         late: None, or a function that returns the payload to send if it waits longer.
     """
 
-    def __cinit__(self, bytes payload not None, int64_t end_pos=0, *, int64_t wait_ms=INT64_MAX,
+    def __cinit__(self, payload not None, int64_t end_pos=0, *, int64_t wait_ms=INT64_MAX,
                   late=None):
-        self.payload = payload
+        self.pieces = payload if isinstance(payload, list) else [payload]
         self.end_pos = end_pos
         self.wait_ms = wait_ms
         self.late = late
 
+    @property
+    def payload(self):
+        return b"".join(self.pieces)
 
-cdef list with_size(bytes payload):
-    """Return the pieces of a response."""
-    return [len(payload).to_bytes(4, "big") + payload]
+
+cdef list with_size(list pieces):
+    """Return the pieces of a response with its size."""
+    if len(pieces) == 1:
+        return [len(pieces[0]).to_bytes(4, "big") + pieces[0]]
+    return [sum(map(len, pieces)).to_bytes(4, "big"), *pieces]
 
 
 cdef class Answer:
@@ -42,7 +49,7 @@ cdef class Answer:
         self.since_ms = -1
 
     cdef int set_reply(self, Reply reply) except -1:
-        self.pieces = with_size(reply.payload)
+        self.pieces = with_size(reply.pieces)
         self.end_pos = reply.end_pos
         self.wait_ms = reply.wait_ms
         self.late = reply.late
@@ -86,7 +93,7 @@ cdef class Answer:
         if not self.is_late(now_ms, wait_max_ms, durable_pos):
             return 0
         if self.late is not None:
-            self.pieces = with_size(self.late())
+            self.pieces = with_size([self.late()])
             self.late = None
             self.end_pos = 0
             return 1
@@ -115,7 +122,7 @@ cdef TimedOut time_out(
     cdef TimedOut result = TimedOut(0, 0, 0, 0)
     for answer in answers:
         own_end = answer.end_pos
-        size = 0 if answer.late is None else len(answer.pieces[0])
+        size = 0 if answer.late is None else sum(map(len, answer.pieces))
         is_late = answer.late is not None
         count = answer.time_out(now_ms, wait_max_ms, durable_pos)
         if not count:

@@ -7,18 +7,25 @@ including the two that compiled code answers. Layer 4; does no I/O.
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from _core.paths.answer import Reply
 from appliance.errors import RemoteProtocolError
+from appliance.units import KIB, MIB
 from compat.kafka import apis
 from compat.kafka.apis import api_18_api_versions
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.deferred import DeferredResponse
-from compat.kafka.protocol.registry import Api, Fields, Registry
+from compat.kafka.protocol.pieces import PieceWriter
+from compat.kafka.protocol.registry import Api, Fields, Registry, Response
+from compat.kafka.protocol.slices import (
+    InPieces,
+    SlicedAnswer,
+    Steps,
+    answer_in_slices,
+    await_response,
+)
 from compat.kafka.protocol.wire import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -46,11 +53,21 @@ def discover() -> Registry:
     return Registry((*found.values(), api_18_api_versions.make_api(found.values())))
 
 
-_LONG_MS: Final = 1 << 31
-
 REGISTRY: Final = discover()
 """Every API of this broker."""
 
+
+REQUEST_MAX_BYTES: Final = 4 * MIB
+"""Of a control-plane request: every partition of the default `topics.partition_total_max`, named in
+one request with offset and metadata, fits. Requests of groups may have `groups.size_max_bytes`."""
+
+GROUP_KEYS: Final = frozenset({11, 14})
+"""JoinGroup and SyncGroup, which bring the subscriptions and assignments of a group."""
+
+DECODED_AT_ONCE_MAX_BYTES: Final = 16 * KIB
+"""A longer request is decoded in steps."""
+
+_LONG_MS: Final = 1 << 31
 
 USED_FIRST: Final = frozenset({API_VERSIONS_KEY, 3})
 """ApiVersions and Metadata, with which every client begins."""
@@ -81,19 +98,20 @@ def prepare() -> Iterator[None]:
         yield
 
 
-def answer(node: Node, frame: Buffer) -> Reply | DeferredResponse[Any]:
+def answer(node: Node, frame: Buffer) -> Reply | SlicedAnswer:
     """Answer one request of the control plane.
 
     Requests that change something (CreateTopics, DeleteTopics, Metadata that creates a topic,
-    InitProducerId) have changed it when this returns. The caller must hold the response back until
-    the log is durable up to the position that the response names.
+    InitProducerId) have changed it when the response is complete. The caller must hold the response
+    back until the log is durable up to the position that it names.
 
     Args:
         node: the broker, its advertised address, and the client.
         frame: the request without the int32 size in front of it.
 
     Returns:
-        The response. Every control-plane request has one. A deferred response completes with it.
+        The response. Every control-plane request has one. One that takes more than a slice, or
+        waits, completes later.
 
     Raises:
         RemoteProtocolError: the request is malformed, or its API or version is not served; the
@@ -133,48 +151,113 @@ def read_header(frame: Buffer) -> tuple[RequestHeader, int]:
     return read_request_header(frame, is_flexible=api.is_flexible(version))
 
 
-def _answer_body(
-    node: Node, api: Api, header: RequestHeader, body: Buffer
-) -> Reply | DeferredResponse[Any]:
-    version = header.api_version
+class _Request:
+    """A request while it is answered.
+
+    Attributes:
+        node, api, header: what it is about.
+        fields: its body, once that is decoded.
+        writer: takes a response that is produced in steps.
+    """
+
+    __slots__ = ("api", "fields", "header", "node", "writer")
+
+    def __init__(self, node: Node, api: Api, header: RequestHeader) -> None:
+        self.node = node
+        self.api = api
+        self.header = header
+        self.fields: Fields = {}
+        self.writer = PieceWriter()
+
+    def decode(self, body: Buffer) -> Steps[None]:
+        self.fields = yield from messages.decode_in_steps(
+            self.api.key, self.header.api_version, body
+        )
+
+    def handle(self) -> Response | Steps[Response]:
+        assert self.api.handler is not None
+        return self.api.handler(self.node, self.header.api_version, self.fields)
+
+    def write(self, response: Response | Steps[Response]) -> Steps[None]:
+        """Write a response to `writer`, once it is there."""
+        while not isinstance(response, dict | bytes | InPieces):
+            if isinstance(response, DeferredResponse):
+                response = yield from await_response(response)
+            else:
+                response = yield from response
+        if not isinstance(response, InPieces):
+            self.writer.raw(self.encode(response))
+            return
+        yield from self.write_pieces(response)
+
+    def write_pieces(self, response: InPieces) -> Steps[None]:
+        self.writer.raw(self._encode_header())
+        schema = messages.response_schema(self.api.key, self.header.api_version)
+        return schema.write_in_steps(self.writer, response.fields)
+
+    def encode(self, response: Fields | bytes) -> bytes:
+        if not isinstance(response, bytes):
+            response = messages.encode_response(self.api.key, self.header.api_version, response)
+        return self._encode_header() + response
+
+    def _encode_header(self) -> bytes:
+        is_flexible = self.api.is_flexible(self.header.api_version)
+        return response_header(self.api.key, self.header.correlation_id, is_flexible=is_flexible)
+
+    def reply(self, payload: bytes | list[bytes]) -> Reply:
+        """Return the encoded response with what it needs, now that the request is handled."""
+        needs = self.api.needs
+        end_pos = 0 if needs is None else needs.find(self.node, self.fields)
+        if not end_pos:
+            return Reply(payload)
+        return Reply(payload, end_pos, wait_ms=self._wait_ms(), late=self._encode_late)
+
+    def _wait_ms(self) -> int:
+        """Return how long the client waits for what it asks; without a time-out as long as we."""
+        timeout_ms: int = self.fields.get("timeout", 0)
+        return timeout_ms if timeout_ms > 0 else _LONG_MS
+
+    def _encode_late(self) -> bytes:
+        assert self.api.needs is not None
+        self.writer = PieceWriter()
+        response = self.api.needs.late(self.node, self.header.api_version, self.fields)
+        for step in self.write(response):
+            assert isinstance(step, int), "a late answer waits for nothing"
+        return self.writer.finish()
+
+
+def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> Reply | SlicedAnswer:
     if api.handler is None:
         raise RemoteProtocolError(f"{api.name} is not a control-plane request")
-    request = messages.decode_request(api.key, version, body)
-    node = replace(node, client=replace(node.client, client_id=header.client_id or ""))
-    response = api.handler(node, version, request)
-    if isinstance(response, DeferredResponse):
-        response.encode_with(partial(_reply, node, api, header, request))
-        return response
-    return _reply(node, api, header, request, response)
-
-
-def _reply(
-    node: Node, api: Api, header: RequestHeader, request: Fields, response: Fields | bytes
-) -> Reply:
-    payload = _encode(api, header, response)
-    end_pos = 0 if api.needs is None else api.needs.find(node, request)
-    if api.needs is None or not end_pos or isinstance(response, bytes):
-        return Reply(payload, end_pos)
-    make_late = partial(api.needs.late, node, header.api_version, request, response)
-    return Reply(
-        payload,
-        end_pos,
-        wait_ms=_wait_ms(request),
-        late=lambda: _encode(api, header, make_late()),
+    request = _Request(node.for_client_id(header.client_id or ""), api, header)
+    if len(body) > DECODED_AT_ONCE_MAX_BYTES:
+        _check_size(node, api, len(body))
+        steps = _answer_in_steps(request, body)
+    else:
+        request.fields = messages.decode_request(api.key, header.api_version, body)
+        response = request.handle()
+        if isinstance(response, (dict, bytes)):
+            return request.reply(request.encode(response))
+        if isinstance(response, InPieces):
+            steps = request.write_pieces(response)
+        else:
+            steps = request.write(response)
+    return answer_in_slices(
+        steps, request.writer, request.reply, node.broker.clock.monotonic_ns, node.later
     )
 
 
-def _wait_ms(request: Fields) -> int:
-    """Return how long the client waits for what it asks; without a time-out as long as we do."""
-    timeout_ms: int = request.get("timeout", 0)
-    return timeout_ms if timeout_ms > 0 else _LONG_MS
+def _answer_in_steps(request: _Request, body: Buffer) -> Steps[None]:
+    yield from request.decode(body)
+    yield from request.write(request.handle())
 
 
-def _encode(api: Api, header: RequestHeader, response: Fields | bytes) -> bytes:
-    version = header.api_version
-    if not isinstance(response, bytes):
-        response = messages.encode_response(api.key, version, response)
-    return (
-        response_header(api.key, header.correlation_id, is_flexible=api.is_flexible(version))
-        + response
-    )
+def _check_size(node: Node, api: Api, size: int) -> None:
+    size_max, hint = REQUEST_MAX_BYTES, "name fewer items in a request"
+    if api.key in GROUP_KEYS and node.broker.config.group_size_max_bytes > size_max:
+        size_max = node.broker.config.group_size_max_bytes
+        hint = "raise groups.size_max_bytes, or shorten subscriptions and assignments"
+    if size > size_max:
+        raise RemoteProtocolError(
+            f"{api.name} of {size} bytes: at most {size_max} are allowed; {hint}"
+        )

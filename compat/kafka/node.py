@@ -17,6 +17,7 @@ from appliance.topics import Topics
 from appliance.units import NS_PER_MS
 from compat.kafka.auto_creation import AutoCreation
 from compat.kafka.groups.coordinator import GroupCoordinator
+from compat.kafka.protocol.slices import SlicedAnswer
 
 
 class ControlBroker(Protocol):
@@ -85,6 +86,7 @@ class Node:
         aside: (begin, then): waits for the thread that does long work of requests. When it is this
             request's turn, `begin` returns the work, or None if there is none any more; `then` is
             called after the work.
+        later: (answer): calls `step` of the answer in a later turn, when it comes to it.
         client: the sender of the request.
         auto_creation: how many topics it may create by naming them.
     """
@@ -95,8 +97,24 @@ class Node:
     groups: GroupCoordinator
     read_cold: Callable[[list[ColdPlace], Callable[[], None]], None]
     aside: Callable[[Callable[[], Callable[[], None] | None], Callable[[], None]], None]
+    later: Callable[[SlicedAnswer], None]
     client: Client = Client()
     auto_creation: AutoCreation = field(default_factory=AutoCreation)
+
+    def for_client_id(self, client_id: str) -> "Node":
+        """Return the node as a request with this client id meets it."""
+        # dataclasses.replace takes three times as long, for each request.
+        return Node(
+            self.broker,
+            self.host,
+            self.port,
+            self.groups,
+            self.read_cold,
+            self.aside,
+            self.later,
+            Client(client_id, self.client.host),
+            self.auto_creation,
+        )
 
     def now_ms(self) -> int:
         """Return the monotonic time in ms, the clock of the protocol's time-outs."""

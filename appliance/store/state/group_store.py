@@ -143,6 +143,10 @@ class GroupStore:
         found = self._offsets.get(group)
         return _NONE if found is None else MappingProxyType(found)
 
+    def has_offsets(self, group: str, topic_id: int) -> bool:
+        """Return whether a group has committed offsets of a topic."""
+        return group in self._counts.get(topic_id, ())
+
     # Changes
 
     def commit_offsets(self, entries: Sequence[OffsetEntry]) -> None:

@@ -27,6 +27,7 @@ Layer 4; does no I/O.
 """
 
 from collections import Counter
+from functools import partial
 from typing import Final
 
 from _core.queue.partition import Partition
@@ -35,10 +36,10 @@ from appliance.offset_search import OffsetSearch
 from compat.kafka.cold_search import ColdSearch
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
-from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import TOPICS_READ
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import TOPICS, refuse_partitions
+from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -65,37 +66,50 @@ _NOTHING: Final[Fields] = {
 }
 
 
-@handles(key=2, name="ListOffsets", versions=(1, 9), flexible_from=6, needs=TOPICS_READ)
-def list_offsets(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
+_NEEDS: Final = Needs(
+    TOPICS,
+    refuse_partitions(
+        ErrorCode.leader_not_available, timestamp=-1, offset=-1, leader_epoch=_NO_EPOCH
+    ),
+)
+
+
+@handles(key=2, name="ListOffsets", versions=(1, 9), flexible_from=6, needs=_NEEDS)
+def list_offsets(node: Node, version: int, request: Fields) -> InPieces:
     """Return one offset for each requested partition."""
-    asked = [
-        (topic["name"], partition)
-        for topic in request["topics"]
-        for partition in topic["partitions"]
-    ]
-    named = Counter((name, partition["partition_index"]) for name, partition in asked)
-
-    def respond(answers: list[Fields]) -> Fields:
-        rest = iter(
-            {"partition_index": partition["partition_index"], **_NOTHING, **answer}
-            for (_, partition), answer in zip(asked, answers, strict=True)
-        )
-        topics = [
-            {"name": topic["name"], "partitions": [next(rest) for _ in topic["partitions"]]}
-            for topic in request["topics"]
-        ]
-        return {"topics": topics}
-
-    def answer(search: OffsetSearch, item: tuple[str, Fields]) -> Fields:
-        name, each = item
-        if named[name, each["partition_index"]] > 1:
-            return {"error_code": ErrorCode.invalid_request}
-        return _answer(node, search, version, name, each)
-
-    return ColdSearch(node, asked, answer, respond).deferred
+    return InPieces({"topics": _answer_topics(node, version, request["topics"])})
 
 
-def _answer(node: Node, search: OffsetSearch, version: int, name: str, asked: Fields) -> Fields:
+def _answer_topics(node: Node, version: int, topics: list[Fields]) -> Items:
+    named: Counter[tuple[str, int]] = Counter()
+    for topic in topics:
+        for partition in topic["partitions"]:
+            named[topic["name"], partition["partition_index"]] += 1
+            yield VALUE_WORK
+    search = ColdSearch(node)
+    for topic in topics:
+        partitions = _answer_partitions(node, version, search, topic, named)
+        yield {"name": topic["name"], "partitions": partitions}
+
+
+def _answer_partitions(
+    node: Node,
+    version: int,
+    search: ColdSearch,
+    topic: Fields,
+    named: Counter[tuple[str, int]],
+) -> Items:
+    name = topic["name"]
+    for asked in topic["partitions"]:
+        index = asked["partition_index"]
+        if named[name, index] > 1:
+            answer: Fields = {"error_code": ErrorCode.invalid_request}
+        else:
+            answer = yield from search.find(partial(_answer, node, version, name, asked))
+        yield {"partition_index": index, **_NOTHING, **answer}
+
+
+def _answer(node: Node, version: int, name: str, asked: Fields, search: OffsetSearch) -> Fields:
     """Return the fields that differ from "nothing found"."""
     index: int = asked["partition_index"]
     topic = node.broker.topics.find(name)

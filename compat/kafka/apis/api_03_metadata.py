@@ -14,9 +14,8 @@ Behaviour:
 
 Deviations:
 - A new topic has a leader at once. LEADER_NOT_AVAILABLE is for topics that are not created yet,
-  because the client's address has created many: 100 at once, 5 a second (clients ask again); and
-  for topics whose last change is not durable after `flush.timeout_ms`. A quarter of the
-  topics and partitions that the broker allows is left for CreateTopics.
+  because the client's address has created many: 100 at once, 5 a second (clients ask again). A
+  quarter of the topics and partitions that the broker allows is left for CreateTopics.
 - Authorized operations (v8+) are always "unknown".
 
 Versions: 1 controller id, rack, is_internal; 2 cluster id; 3 throttle time; 4 the request says
@@ -42,11 +41,16 @@ from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES, check_topic_n
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
+from compat.kafka.protocol.named_items import each_once
 from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, InPieces, Items
 
 _KEY: Final = 3
 _FIRST_VERSION_WITH_EMPTY_AS_NONE: Final = 1
 _FIRST_VERSION_BY_ID: Final = 12
+
+_CHUNK_PARTITIONS: Final = 250
+"""Encoded in one step."""
 
 
 def _find_pos(node: Node, request: Fields) -> int:
@@ -57,76 +61,75 @@ def _find_pos(node: Node, request: Fields) -> int:
     for item in request["topics"] or ():
         name = item["name"]
         if name is None and item.get("topic_id") is not None:
-            found = topics.find_by_uuid(item["topic_id"])
-            name = None if found is None else found.name
-        pos = max(pos, topics.changes.last if name is None else topics.changes.of(name))
+            name = _name_of(node, item["topic_id"])
+        pos = max(pos, topics.changes.last if not name else topics.changes.of(name))
     # Without names, all topics are listed, or none.
     return pos if request["topics"] else topics.changes.last
 
 
-def _answer_late(node: Node, version: int, request: Fields, response: Fields) -> Fields:
+def _answer_late(node: Node, version: int, request: Fields) -> InPieces:
     """Describe the topics; those whose last change is not durable get LEADER_NOT_AVAILABLE."""
-    topics = node.broker.topics
-    wanted = _read_all_wanted(request, version)
-    if wanted is None:
-        wanted = [topic.name for topic in topics.all()]
-    answers: list[Fields | bytes] = []
-    for each in wanted:
-        if isinstance(each, UUID):
-            found = topics.find_by_uuid(each)
-            name = None if found is None else found.name
-        else:
-            name = each
-        if name is not None and not topics.changes.is_flushed(name):
-            answers.append(_refuse(ErrorCode.leader_not_available, name, None))
-        elif isinstance(each, UUID):
-            answers.append(_answer_by_id(node, version, each))
-        else:
-            answers.append(_answer_by_name(node, version, each, may_create=False))
-    return _respond(node, answers)
+    return _answer(node, version, request, is_late=True)
 
 
 _NEEDS: Final = Needs(_find_pos, _answer_late)
 
 
 @handles(key=_KEY, name="Metadata", versions=(0, 12), flexible_from=9, needs=_NEEDS)
-def metadata(node: Node, version: int, request: Fields) -> Fields:
+def metadata(node: Node, version: int, request: Fields) -> InPieces:
     """Return the brokers, topics and partitions; create missing topics if allowed."""
+    return _answer(node, version, request, is_late=False)
+
+
+def _answer(node: Node, version: int, request: Fields, *, is_late: bool) -> InPieces:
     broker = node.broker
-    wanted = _read_all_wanted(request, version)
-    topics: list[Fields | bytes]
-    if wanted is None:
-        topics = [_describe(node, version, topic) for topic in broker.topics.all()]
-        topics.append(_describe_internal(node, version))
-    else:
-        may_create = broker.config.auto_create_topics and request.get(
-            "allow_auto_topic_creation", True
-        )
-        topics = [
-            _answer_by_id(node, version, each)
-            if isinstance(each, UUID)
-            else _answer_by_name(node, version, each, may_create)
-            for each in wanted
-        ]
-    return _respond(node, topics)
+    return InPieces(
+        {
+            "brokers": [{"node_id": broker.node_id, "host": node.host, "port": node.port}],
+            "cluster_id": broker.cluster_id,
+            "controller_id": broker.node_id,
+            "topics": _answer_topics(node, version, request, is_late=is_late),
+        }
+    )
 
 
-def _respond(node: Node, topics: list[Fields | bytes]) -> Fields:
-    broker = node.broker
-    return {
-        "brokers": [{"node_id": broker.node_id, "host": node.host, "port": node.port}],
-        "cluster_id": broker.cluster_id,
-        "controller_id": broker.node_id,
-        "topics": topics,
-    }
-
-
-def _read_all_wanted(request: Fields, version: int) -> list[str | UUID] | None:
-    """Return the names and ids of the requested topics, each once; None for all topics."""
-    asked = request["topics"]
+def _answer_topics(node: Node, version: int, request: Fields, *, is_late: bool) -> Items:
+    topics, asked = node.broker.topics, request["topics"]
     if asked is None or (not asked and version < _FIRST_VERSION_WITH_EMPTY_AS_NONE):
-        return None
-    return list(dict.fromkeys(_read_wanted(item, version) for item in asked))
+        for topic in topics.all():
+            # One that was deleted meanwhile is left out.
+            if topics.find(topic.name) is not topic:
+                yield VALUE_WORK
+            elif is_late and not topics.changes.is_flushed(topic.name):
+                yield _refuse(ErrorCode.leader_not_available, topic.name, topic.uuid)
+            else:
+                yield _describe(node, version, topic)
+        yield _describe_internal(node, version)
+        return
+    may_create = (
+        node.broker.config.auto_create_topics
+        and not is_late
+        and request.get("allow_auto_topic_creation", True)
+    )
+    for wanted in each_once(_read_wanted(item, version) for item in asked):
+        if isinstance(wanted, int):
+            yield wanted
+        elif is_late and not topics.changes.is_flushed(_name_of(node, wanted)):
+            is_name = isinstance(wanted, str)
+            name, uuid = (wanted, None) if is_name else (None, wanted)
+            yield _refuse(ErrorCode.leader_not_available, name, uuid)
+        elif isinstance(wanted, UUID):
+            yield _answer_by_id(node, version, wanted)
+        else:
+            yield _answer_by_name(node, version, wanted, may_create)
+
+
+def _name_of(node: Node, wanted: str | UUID) -> str:
+    """Return the name of a requested topic; "" for an id that no topic has."""
+    if isinstance(wanted, str):
+        return wanted
+    topic = node.broker.topics.find_by_uuid(wanted)
+    return "" if topic is None else topic.name
 
 
 def _read_wanted(item: Fields, version: int) -> str | UUID:
@@ -169,7 +172,7 @@ def _refuse(error_code: int, name: str | None, topic_id: UUID | None) -> Fields:
     return {"error_code": error_code, "name": name, "topic_id": topic_id, "partitions": ()}
 
 
-def _describe(node: Node, version: int, topic: Topic) -> bytes:
+def _describe(node: Node, version: int, topic: Topic) -> Fields | bytes:
     is_internal = topic.name in RESERVED_TOPIC_NAMES
     return _encode(
         node,
@@ -179,7 +182,7 @@ def _describe(node: Node, version: int, topic: Topic) -> bytes:
     )
 
 
-def _describe_internal(node: Node, version: int) -> bytes:
+def _describe_internal(node: Node, version: int) -> Fields | bytes:
     topic_id = internal_topic_id(node.broker.cluster_id)
     return _encode(
         node,
@@ -189,21 +192,28 @@ def _describe_internal(node: Node, version: int) -> bytes:
     )
 
 
-def _encode(node: Node, version: int, topic: Fields, *, partition_count: int) -> bytes:
+def _encode(node: Node, version: int, topic: Fields, *, partition_count: int) -> Fields | bytes:
+    """Encode a topic; one with many partitions is left to later steps."""
+    fields = topic | {"error_code": ErrorCode.none}
+    if partition_count > _CHUNK_PARTITIONS:
+        return fields | {"partitions": _encode_chunks(node, version, partition_count)}
+    fields["partitions"] = _encode_partitions(node, version, range(partition_count))
+    return messages.encode_response_item(_KEY, version, "topics", fields)
+
+
+def _encode_chunks(node: Node, version: int, count: int) -> Items:
+    for start in range(0, count, _CHUNK_PARTITIONS):
+        indexes = range(start, min(start + _CHUNK_PARTITIONS, count))
+        yield EncodedItems(len(indexes), b"".join(_encode_partitions(node, version, indexes)))
+
+
+def _encode_partitions(node: Node, version: int, indexes: range) -> list[bytes]:
     broker = node.broker
     first = _encode_partition(version, broker.node_id, broker.epoch)
     # Partitions differ only in their index, which follows the int16 error code in every version.
     # A topic may have a thousand, and every client requests them repeatedly.
     head, tail = first[:2], first[6:]
-    partitions = [
-        b"".join((head, struct.pack(">i", index), tail)) for index in range(partition_count)
-    ]
-    return messages.encode_response_item(
-        _KEY,
-        version,
-        "topics",
-        topic | {"error_code": ErrorCode.none, "partitions": partitions},
-    )
+    return [b"".join((head, struct.pack(">i", index), tail)) for index in indexes]
 
 
 @functools.lru_cache(maxsize=32)

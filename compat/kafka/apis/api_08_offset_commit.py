@@ -12,6 +12,8 @@ Behaviour:
 - Offset, leader epoch and metadata are stored unchanged; null metadata is stored as empty.
 - The response waits until the offsets are as durable as the broker's flush mode promises. If the
   disk is full, nothing is stored: COORDINATOR_NOT_AVAILABLE, after which every client retries.
+- A request that names more than 600 partitions is committed 600 at a time, each time all or none.
+  A partition that is named more than once is answered once; the last one counts.
 - A retention time (v2-4) other than -1 is stored with the offset.
 
 Deviations:
@@ -32,42 +34,54 @@ from _core.queue.partition import Topic
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
 from compat.kafka.configs.internal_topic import is_internal_partition
-from compat.kafka.groups.offset_rules import commit_code_of
+from compat.kafka.groups.offset_rules import (
+    Answers,
+    answer_partitions,
+    commit_code_of,
+    in_steps,
+)
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import GROUP_CHANGED
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.named_items import by_partition
+from compat.kafka.protocol.needs import GROUP, refuse_partitions
+from compat.kafka.protocol.pieces import ITEM_WORK
+from compat.kafka.protocol.registry import Fields, Needs, Response, handles
+from compat.kafka.protocol.slices import InPieces, Steps
 
 _NO_RETENTION: Final = -1
 _NO_EPOCH: Final = -1
 _LAST_MS: Final = (1 << 63) - 1
 
 
-@handles(key=8, name="OffsetCommit", versions=(2, 9), flexible_from=8, needs=GROUP_CHANGED)
-def offset_commit(node: Node, version: int, request: Fields) -> Fields:
+_NEEDS: Final = Needs(GROUP, refuse_partitions(ErrorCode.coordinator_not_available))
+
+
+@handles(key=8, name="OffsetCommit", versions=(2, 9), flexible_from=8, needs=_NEEDS)
+def offset_commit(node: Node, version: int, request: Fields) -> Steps[Response]:
     """Commit offsets of one group."""
-    topics, found = [], []
-    for asked in request["topics"]:
-        topic = node.broker.topics.find(asked["name"])
-        answers = []
-        for partition in asked["partitions"]:
-            index: int = partition["partition_index"]
-            answer = {"partition_index": index}
-            answers.append(answer)
-            if topic is not None and 0 <= index < len(topic.partitions):
-                found.append((topic, partition, answer))
-            elif is_internal_partition(asked["name"], index):
-                answer["error_code"] = ErrorCode.topic_authorization_failed
-            else:
-                answer["error_code"] = ErrorCode.unknown_topic_or_partition
-        topics.append({"name": asked["name"], "partitions": answers})
-    if found:
-        _commit(node, request, found)
-    return {"topics": topics}
+    by_name = yield from by_partition(request["topics"], "name", "partitions", "partition_index")
+    answers = Answers()
+    asked = ((name, each) for name, partitions in by_name.items() for each in partitions.values())
+    for chunk in in_steps(asked, request["group_id"]):
+        _commit(node, request, chunk, answers)
+        yield len(chunk) * ITEM_WORK
+    return InPieces({"topics": answer_partitions(by_name, answers)})
 
 
-def _commit(node: Node, request: Fields, found: list[tuple[Topic, Fields, Fields]]) -> None:
-    """Commit the offsets of existing partitions, and complete their answers."""
+def _commit(node: Node, request: Fields, asked: list[tuple[str, Fields]], answers: Answers) -> None:
+    """Commit the offsets of the partitions that exist, all or none, and note the errors."""
+    found: list[tuple[Topic, Fields]] = []
+    for name, partition in asked:
+        topic = node.broker.topics.find(name)
+        index: int = partition["partition_index"]
+        if topic is not None and 0 <= index < len(topic.partitions):
+            found.append((topic, partition))
+        elif is_internal_partition(name, index):
+            answers[name, index] = ErrorCode.topic_authorization_failed
+        else:
+            answers[name, index] = ErrorCode.unknown_topic_or_partition
+    if not found:
+        return
     error: int = node.groups.check_commit(
         request["group_id"],
         request["member_id"],
@@ -75,22 +89,22 @@ def _commit(node: Node, request: Fields, found: list[tuple[Topic, Fields, Fields
         request["generation_id_or_member_epoch"],
         node.now_ms(),
     )
-    entries = []
-    for topic, partition, answer in found:
+    entries = {}
+    for topic, partition in found:
+        key = topic.name, partition["partition_index"]
         entry = _entry(node, request, topic, partition)
-        answer["error_code"] = error
-        if error == ErrorCode.none and entry is None:
-            answer["error_code"] = ErrorCode.offset_metadata_too_large
-        if entry is not None:
-            entries.append(entry)
-    if error != ErrorCode.none or not entries:
+        if error != ErrorCode.none:
+            answers[key] = error
+        elif entry is None:
+            answers[key] = ErrorCode.offset_metadata_too_large
+        else:
+            entries[key] = entry
+    if not entries:
         return
     try:
-        node.broker.groups.commit_offsets(entries)
+        node.broker.groups.commit_offsets(list(entries.values()))
     except RequestError as refusal:
-        for _, _, answer in found:
-            if answer["error_code"] == ErrorCode.none:
-                answer["error_code"] = commit_code_of(refusal)
+        answers.update(dict.fromkeys(entries, commit_code_of(refusal)))
 
 
 def _entry(node: Node, request: Fields, topic: Topic, partition: Fields) -> OffsetEntry | None:

@@ -18,83 +18,94 @@ Versions: 1 one group, its topics listed; 2 all topics, error of the whole reque
 Layer 4; does no I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
+from _core.queue.partition import Topic
 from appliance.store.state.group_frames import OffsetEntry
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import of_groups, with_code
+from compat.kafka.protocol.named_items import by_partition
+from compat.kafka.protocol.needs import of_groups
 from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 _FIRST_VERSION_WITH_MANY_GROUPS: Final = 8
-
-_Offsets = Mapping[tuple[int, int], OffsetEntry]
-_Wanted = dict[str, dict[int, OffsetEntry | None]]
-"""Committed offsets by topic name and partition."""
 
 
 def _named(request: Fields) -> list[str]:
     groups = request.get("groups")
-    if not groups:
-        return [request["group_id"]]
-    return [group["group_id"] for group in groups]
+    return [group["group_id"] for group in groups] if groups else [request["group_id"]]
 
 
-_NEEDS: Final = Needs(of_groups(_named), with_code(ErrorCode.coordinator_load_in_progress))
+def _answer_late(node: Node, version: int, request: Fields) -> Fields:
+    error = ErrorCode.coordinator_load_in_progress
+    if version >= _FIRST_VERSION_WITH_MANY_GROUPS:
+        groups = dict.fromkeys(_named(request))
+        return {
+            "groups": [{"group_id": each, "error_code": error, "topics": ()} for each in groups]
+        }
+    nothing = {"committed_offset": -1, "metadata": "", "error_code": error}
+    topics = [
+        {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": index, **nothing} for index in topic["partition_indexes"]
+            ],
+        }
+        for topic in request["topics"] or ()
+    ]
+    return {"error_code": error, "topics": topics}
+
+
+_NEEDS: Final = Needs(of_groups(_named), _answer_late)
 
 
 @handles(key=9, name="OffsetFetch", versions=(1, 9), flexible_from=6, needs=_NEEDS)
-def offset_fetch(node: Node, version: int, request: Fields) -> Fields:
+def offset_fetch(node: Node, version: int, request: Fields) -> InPieces:
     """Return the committed offsets of groups."""
     if version < _FIRST_VERSION_WITH_MANY_GROUPS:
-        asked = {request["group_id"]: request["topics"]}
-    else:
-        # Each group once, so that a small request cannot cause a response of any size.
-        asked = {group["group_id"]: group["topics"] for group in request["groups"]}
-    names = {}
-    if None in asked.values():
-        # Built once for all groups: there may be ten thousand topics.
-        names = {topic.topic_id: topic.name for topic in node.broker.topics.all()}
-    answers = [
-        {"group_id": group, **_answer(node, group, topics, names)}
-        for group, topics in asked.items()
-    ]
-    return answers[0] if version < _FIRST_VERSION_WITH_MANY_GROUPS else {"groups": answers}
+        return InPieces(_answer(node, request["group_id"], request["topics"]))
+    # Each group once, so that a small request cannot cause a response of any size.
+    asked = {group["group_id"]: group["topics"] for group in request["groups"]}
+    answers = ({"group_id": group, **_answer(node, group, asked[group])} for group in asked)
+    return InPieces({"groups": answers})
 
 
-def _answer(
-    node: Node, group: str, topics: list[Fields] | None, names: Mapping[int, str]
-) -> Fields:
-    committed = node.broker.groups.offsets(group)
-    wanted = _all(names, committed) if topics is None else _listed(node, committed, topics)
-    answers = [
-        {
-            "name": name,
-            "partitions": [_describe(index, entry) for index, entry in partitions.items()],
-        }
-        for name, partitions in wanted.items()
-    ]
-    return {"topics": answers, "error_code": ErrorCode.none}
+def _answer(node: Node, group: str, topics: list[Fields] | None) -> Fields:
+    wanted = _all(node, group) if topics is None else _listed(node, group, topics)
+    return {"topics": wanted, "error_code": ErrorCode.none}
 
 
-def _listed(node: Node, committed: _Offsets, topics: list[Fields]) -> _Wanted:
-    wanted: _Wanted = {}
-    for asked in topics:
-        topic = node.broker.topics.find(asked["name"])
-        partitions = wanted.setdefault(asked["name"], {})
-        for index in asked["partition_indexes"]:
-            partitions[index] = None if topic is None else committed.get((topic.topic_id, index))
-    return wanted
+def _listed(node: Node, group: str, topics: list[Fields]) -> Items:
+    by_name = yield from by_partition(topics, "name", "partition_indexes")
+    for name, indexes in by_name.items():
+        yield {"name": name, "partitions": _describe_listed(node, group, name, indexes)}
 
 
-def _all(names: Mapping[int, str], committed: _Offsets) -> _Wanted:
-    wanted: _Wanted = {}
-    for (topic_id, index), entry in sorted(committed.items()):
-        # Deleting a topic deletes its offsets, but damage can destroy a topic's frames.
-        if topic_id in names:
-            wanted.setdefault(names[topic_id], {})[index] = entry
-    return wanted
+def _describe_listed(node: Node, group: str, name: str, indexes: Iterable[int]) -> Items:
+    for index in indexes:
+        topic = node.broker.topics.find(name)
+        entry = None
+        if topic is not None:
+            entry = node.broker.groups.offsets(group).get((topic.topic_id, index))
+        yield _describe(index, entry)
+
+
+def _all(node: Node, group: str) -> Items:
+    if not node.broker.groups.offsets(group):
+        return
+    for topic in node.broker.topics.all():
+        if node.broker.groups.has_offsets(group, topic.topic_id):
+            yield {"name": topic.name, "partitions": _describe_all(node, group, topic)}
+        else:
+            yield VALUE_WORK
+
+
+def _describe_all(node: Node, group: str, topic: Topic) -> Items:
+    for index in range(len(topic.partitions)):
+        entry = node.broker.groups.offsets(group).get((topic.topic_id, index))
+        yield VALUE_WORK if entry is None else _describe(index, entry)
 
 
 def _describe(index: int, entry: OffsetEntry | None) -> Fields:

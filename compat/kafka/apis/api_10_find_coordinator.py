@@ -6,6 +6,7 @@ Behaviour:
   code for "no such feature" that ends a transactional producer at once in every client: Java stops
   on any code that is not retriable, librdkafka only on this one and on
   CLUSTER_AUTHORIZATION_FAILED, and it shows the message.
+- A key that is named more than once is answered once.
 - Other key types (share groups, v6) get INVALID_REQUEST.
 
 Deviations: the two refusals above.
@@ -19,7 +20,9 @@ from typing import Final
 
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.named_items import each_once
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import InPieces
 
 _FIRST_VERSION_WITH_MANY_KEYS: Final = 4
 _GROUP: Final = 0
@@ -27,12 +30,14 @@ _TRANSACTION: Final = 1
 
 
 @handles(key=10, name="FindCoordinator", versions=(0, 6), flexible_from=3, needs=None)
-def find_coordinator(node: Node, version: int, request: Fields) -> Fields:
+def find_coordinator(node: Node, version: int, request: Fields) -> Fields | InPieces:
     """Return this broker as the coordinator of groups."""
     found = _answer(node, request.get("key_type", _GROUP))
     if version < _FIRST_VERSION_WITH_MANY_KEYS:
         return found
-    return {"coordinators": [{**found, "key": key} for key in request["coordinator_keys"]]}
+    keys = each_once(request["coordinator_keys"])
+    coordinators = (key if isinstance(key, int) else {**found, "key": key} for key in keys)
+    return InPieces({"coordinators": coordinators})
 
 
 def _answer(node: Node, key_type: int) -> Fields:

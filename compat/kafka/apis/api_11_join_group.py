@@ -12,6 +12,7 @@ the group have joined or the rebalance time-out has passed; in an empty group,
   other members do not notice; a leader is told to skip the assignment (v9).
 - The session time-out must be from `groups.session_timeout_min_ms` to `_max_ms`, otherwise
   INVALID_SESSION_TIMEOUT. Without a protocol common to all members: INCONSISTENT_GROUP_PROTOCOL.
+- More than 100 protocols get INCONSISTENT_GROUP_PROTOCOL.
 - Beyond the limits of members, groups or bytes: GROUP_MAX_SIZE_REACHED. An existing member that is
   refused for this reason is removed.
 
@@ -34,16 +35,29 @@ from typing import Final
 from compat.kafka.groups.member import JoinAnswer, JoinRequest
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
-from compat.kafka.protocol.needs import GROUP_CHANGED
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import GROUP
+from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import InPieces
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_VERSION_WITH_ID_REQUIRED: Final = 4
 _FIRST_VERSION_WITH_NO_PROTOCOL: Final = 7
 _FIRST_VERSION_WITH_SKIPPING: Final = 9
 
+PROTOCOLS_MAX: Final = 100
+"""Protocols of one member, which are compared with those of all others. Clients send a few."""
 
-@handles(key=11, name="JoinGroup", versions=(0, 9), flexible_from=6, needs=GROUP_CHANGED)
+
+def _answer_late(node: Node, version: int, request: Fields) -> InPieces:
+    error = ErrorCode.coordinator_not_available
+    return _response(version, JoinAnswer(error=error, member_id=request["member_id"]))
+
+
+_NEEDS: Final = Needs(GROUP, _answer_late)
+
+
+@handles(key=11, name="JoinGroup", versions=(0, 9), flexible_from=6, needs=_NEEDS)
 def join_group(node: Node, version: int, request: Fields) -> DeferredResponse[JoinAnswer]:
     """Add a client to a group; the response is deferred until all members have joined."""
     deferred = DeferredResponse(partial(_response, version))
@@ -51,6 +65,10 @@ def join_group(node: Node, version: int, request: Fields) -> DeferredResponse[Jo
     rebalance_timeout_ms: int = request.get("rebalance_timeout", session_timeout_ms)
     if version < _FIRST_VERSION_WITH_REBALANCE_TIMEOUT or rebalance_timeout_ms < 0:
         rebalance_timeout_ms = session_timeout_ms
+    if len(request["protocols"]) > PROTOCOLS_MAX:
+        error = ErrorCode.inconsistent_group_protocol
+        deferred.complete(JoinAnswer(error=error, member_id=request["member_id"]))
+        return deferred
     node.groups.join(
         JoinRequest(
             group_id=request["group_id"],
@@ -71,20 +89,22 @@ def join_group(node: Node, version: int, request: Fields) -> DeferredResponse[Jo
     return deferred
 
 
-def _response(version: int, answer: JoinAnswer) -> Fields:
+def _response(version: int, answer: JoinAnswer) -> InPieces:
     protocol = answer.protocol
     if protocol is None and version < _FIRST_VERSION_WITH_NO_PROTOCOL:
         protocol = ""
-    return {
-        "error_code": answer.error,
-        "generation_id": answer.generation,
-        "protocol_type": answer.protocol_type,
-        "protocol_name": protocol,
-        "leader": answer.leader_id,
-        "skip_assignment": answer.skip_assignment,
-        "member_id": answer.member_id,
-        "members": [
-            {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
-            for member_id, instance_id, metadata in answer.members
-        ],
-    }
+    return InPieces(
+        {
+            "error_code": answer.error,
+            "generation_id": answer.generation,
+            "protocol_type": answer.protocol_type,
+            "protocol_name": protocol,
+            "leader": answer.leader_id,
+            "skip_assignment": answer.skip_assignment,
+            "member_id": answer.member_id,
+            "members": (
+                {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
+                for member_id, instance_id, metadata in answer.members
+            ),
+        }
+    )

@@ -16,14 +16,19 @@ Versions: 1 throttle time; 2 as 1; 3 static members; 4 flexible; 5 protocol type
 Layer 4; does no I/O.
 """
 
+from typing import Final
+
 from compat.kafka.groups.member import SyncAnswer, SyncRequest
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
-from compat.kafka.protocol.needs import GROUP_CHANGED
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import GROUP, refuse
+from compat.kafka.protocol.registry import Fields, Needs, handles
+
+_NEEDS: Final = Needs(GROUP, refuse(ErrorCode.coordinator_not_available, assignment=b""))
 
 
-@handles(key=14, name="SyncGroup", versions=(0, 5), flexible_from=4, needs=GROUP_CHANGED)
+@handles(key=14, name="SyncGroup", versions=(0, 5), flexible_from=4, needs=_NEEDS)
 def sync_group(node: Node, version: int, request: Fields) -> DeferredResponse[SyncAnswer]:
     """Return a member's assignment; the response is deferred until the leader has sent it."""
     deferred = DeferredResponse(_response)

@@ -16,25 +16,43 @@ Layer 4; does no I/O.
 from typing import Final
 
 from compat.kafka.configs.entries import shown
-from compat.kafka.groups.group import Group, GroupState
+from compat.kafka.groups.group import GroupState
 from compat.kafka.groups.member import Member
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import of_groups, with_code
+from compat.kafka.protocol.named_items import each_once
+from compat.kafka.protocol.needs import of_groups
 from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import InPieces, Items
 
 _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
-_NEEDS: Final = Needs(
-    of_groups(lambda request: request["groups"]), with_code(ErrorCode.coordinator_load_in_progress)
-)
+
+
+def _answer_late(node: Node, version: int, request: Fields) -> Fields:
+    error = ErrorCode.coordinator_load_in_progress
+    groups = dict.fromkeys(request["groups"])
+    nothing = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": ()}
+    return {
+        "groups": [
+            {"group_id": group, "error_code": error, "error_message": None, **nothing}
+            for group in groups
+        ]
+    }
+
+
+_NEEDS: Final = Needs(of_groups(lambda request: request["groups"]), _answer_late)
 
 
 @handles(key=15, name="DescribeGroups", versions=(0, 6), flexible_from=5, needs=_NEEDS)
-def describe_groups(node: Node, version: int, request: Fields) -> Fields:
+def describe_groups(node: Node, version: int, request: Fields) -> InPieces:
     """Return the state and the members of groups."""
     # Each group once, so that a small request cannot cause a response of any size.
-    asked = dict.fromkeys(request["groups"])
-    return {"groups": [_describe(node, version, group_id) for group_id in asked]}
+    return InPieces({"groups": _describe_each(node, version, request["groups"])})
+
+
+def _describe_each(node: Node, version: int, asked: list[str]) -> Items:
+    for group_id in each_once(asked):
+        yield group_id if isinstance(group_id, int) else _describe(node, version, group_id)
 
 
 def _describe(node: Node, version: int, group_id: str) -> Fields:
@@ -51,24 +69,28 @@ def _describe(node: Node, version: int, group_id: str) -> Fields:
             "members": (),
         }
     is_stable = group.state is GroupState.STABLE
+    # As they are now: in a later slice the group may have another generation.
+    members = [
+        (each, group.metadata_of(each), each.assignment) if is_stable else (each, b"", b"")
+        for each in group.members.values()
+    ]
     return {
         "error_code": ErrorCode.none,
         "group_id": group_id,
         "group_state": group.state.value,
         "protocol_type": group.protocol_type or "",
         "protocol_data": (group.protocol or "") if is_stable else "",
-        "members": [_describe_member(group, member) for member in group.members.values()],
+        "members": (_describe_member(*each) for each in members),
     }
 
 
-def _describe_member(group: Group, member: Member) -> Fields:
-    is_stable = group.state is GroupState.STABLE
+def _describe_member(member: Member, metadata: bytes, assignment: bytes) -> Fields:
     return {
         "member_id": member.member_id,
         "group_instance_id": member.instance_id,
         "client_id": member.client_id,
         # Kafka's tools show addresses with this slash.
         "client_host": f"/{member.client_host}",
-        "member_metadata": group.metadata_of(member) if is_stable else b"",
-        "member_assignment": member.assignment if is_stable else b"",
+        "member_metadata": metadata,
+        "member_assignment": assignment,
     }

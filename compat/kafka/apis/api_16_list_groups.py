@@ -10,31 +10,40 @@ Layer 4; does no I/O.
 
 from typing import Final
 
+from compat.kafka.groups.group import GroupState
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import with_code
+from compat.kafka.protocol.needs import refuse
 from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 _TYPE: Final = "classic"
+
+
 _NEEDS: Final = Needs(
     lambda node, request: node.broker.groups.changes.last,
-    with_code(ErrorCode.coordinator_load_in_progress),
+    refuse(ErrorCode.coordinator_load_in_progress, groups=()),
 )
 
 
 @handles(key=16, name="ListGroups", versions=(0, 5), flexible_from=3, needs=_NEEDS)
-def list_groups(node: Node, version: int, request: Fields) -> Fields:
+def list_groups(node: Node, version: int, request: Fields) -> InPieces:
     """Return the groups that match the filters."""
+    return InPieces({"error_code": ErrorCode.none, "groups": _list(node, request)})
+
+
+def _list(node: Node, request: Fields) -> Items:
     states = {state.lower() for state in request.get("states_filter", ())}
     types = {kind.lower() for kind in request.get("types_filter", ())}
-    chosen = [
-        {
+    if types and _TYPE not in types:
+        return
+    for group in list(node.groups.groups()):
+        if group.state is GroupState.DEAD or (states and group.state.value.lower() not in states):
+            yield VALUE_WORK  # it was deleted meanwhile, or does not match
+            continue
+        yield {
             "group_id": group.group_id,
             "protocol_type": group.protocol_type or "",
             "group_state": group.state.value,
             "group_type": _TYPE,
         }
-        for group in node.groups.groups()
-        if (not states or group.state.value.lower() in states) and (not types or _TYPE in types)
-    ]
-    return {"error_code": ErrorCode.none, "groups": chosen}

@@ -28,25 +28,35 @@ Layer 4; does no I/O.
 from functools import partial
 from typing import Final
 
-from appliance.errors import InvalidRequestError, TopicExistsError
+from appliance.errors import InvalidPartitionsError, InvalidRequestError, TopicExistsError
 from compat.kafka.configs.internal_topic import INTERNAL_TOPIC
 from compat.kafka.configs.topic_names import check_topic_name
 from compat.kafka.configs.topic_settings import check_topic_settings, list_topic_settings
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode
 from compat.kafka.protocol.named_items import answer_each
-from compat.kafka.protocol.needs import TOPICS_CHANGED
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import TOPICS, refuse_each
+from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import InPieces
 
 _DEFAULT: Final = -1
 
 
-@handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5, needs=TOPICS_CHANGED)
-def create_topics(node: Node, version: int, request: Fields) -> Fields:
+_NEEDS: Final = Needs(
+    TOPICS,
+    refuse_each(
+        "topics", ("name",), "topics", ErrorCode.request_timed_out, topic_id=None, configs=()
+    ),
+)
+
+
+@handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5, needs=_NEEDS)
+def create_topics(node: Node, version: int, request: Fields) -> InPieces:
     """Create topics, each independently."""
     create = partial(_create_topic, node, is_only_checked=request["validate_only"])
     refused = {"topic_id": None, "configs": ()}
-    return {"topics": answer_each(request["topics"], ("name",), "topic", create, refused=refused)}
+    asked = request["topics"]
+    return InPieces({"topics": answer_each(asked, ("name",), "topic", create, refused=refused)})
 
 
 def _create_topic(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields:
@@ -77,6 +87,12 @@ def _read_partition_count(node: Node, asked: Fields) -> int:
     partition_count: int = asked["num_partitions"]
     replica_count: int = asked["replication_factor"]
     if asked["assignments"]:
+        limit = node.broker.config.partition_count_max_per_topic
+        if len(asked["assignments"]) > limit:
+            raise InvalidPartitionsError(
+                f"{len(asked['assignments'])} partitions are assigned: use at most {limit}, the "
+                "limit set by topics.partition_count_max_per_topic"
+            )
         if (partition_count, replica_count) != (_DEFAULT, _DEFAULT):
             raise InvalidRequestError(
                 "with a manual assignment, partition count and replication factor must be -1"

@@ -5,7 +5,7 @@ Behaviour:
   is sent; the response waits for the flush.
 - Topics are named by name or (v6) by id. A missing topic gets UNKNOWN_TOPIC_OR_PARTITION or
   UNKNOWN_TOPIC_ID. A topic named twice in a request, by both name and id, or by neither, gets
-  INVALID_REQUEST and is kept.
+  INVALID_REQUEST, once, and is kept.
 - Internal topics cannot be deleted: INVALID_TOPIC_EXCEPTION.
 
 Deviations: the request's timeout is ignored: deletion is immediate.
@@ -15,7 +15,8 @@ Layer 4; does no I/O.
 """
 
 from collections import Counter
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from _core.queue.partition import Topic
@@ -30,10 +31,14 @@ from compat.kafka.configs.internal_topic import (
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
-from compat.kafka.protocol.needs import of_topics, with_code
+from compat.kafka.protocol.needs import of_topics
 from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 _FIRST_VERSION_BY_ID: Final = 6
+
+_Asked: TypeAlias = tuple[str | None, UUID | None]
+"""Name and id of a topic, as the request has them."""
 
 
 def _named(request: Fields) -> list[str | None]:
@@ -41,30 +46,61 @@ def _named(request: Fields) -> list[str | None]:
     return request.get("topic_names") or [item["name"] for item in request.get("topics") or ()]
 
 
-_NEEDS: Final = Needs(of_topics(_named), with_code(ErrorCode.request_timed_out))
+def _answer_late(node: Node, version: int, request: Fields) -> Fields:
+    topics = request.get("topics") or [
+        {"name": name, "topic_id": None} for name in request["topic_names"]
+    ]
+    error = ErrorCode.request_timed_out
+    return {
+        "responses": [
+            {
+                "name": each["name"],
+                "topic_id": each["topic_id"],
+                "error_code": error,
+                "error_message": None,
+            }
+            for each in topics
+        ]
+    }
+
+
+_NEEDS: Final = Needs(of_topics(_named), _answer_late)
 
 
 @handles(key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4, needs=_NEEDS)
-def delete_topics(node: Node, version: int, request: Fields) -> Fields:
+def delete_topics(node: Node, version: int, request: Fields) -> InPieces:
     """Delete topics, each independently."""
+    asked: Iterable[_Asked]
     if version >= _FIRST_VERSION_BY_ID:
-        asked = [(item["name"], item["topic_id"]) for item in request["topics"]]
+        asked = ((item["name"], item["topic_id"]) for item in request["topics"])
     else:
-        asked = [(name, None) for name in request["topic_names"]]
-    found = [(name, topic_id, _find(node, name, topic_id)) for name, topic_id in asked]
-    counts = Counter(topic.name for _, _, topic in found if topic is not None)
-    responses = []
-    for name, topic_id, topic in found:
-        result: Fields = {"name": name, "topic_id": topic_id, "error_message": None}
-        try:
-            result["error_code"] = ErrorCode.none
-            deleted = _check(name, topic_id, topic, counts, node.broker.cluster_id)
-            node.broker.topics.delete(deleted.name)
-            result["name"], result["topic_id"] = deleted.name, deleted.uuid
-        except RequestError as error:
-            result["error_code"], result["error_message"] = code_of(error), error.message
-        responses.append(result)
-    return {"responses": responses}
+        asked = ((name, None) for name in request["topic_names"])
+    return InPieces({"responses": _delete_each(node, asked)})
+
+
+def _delete_each(node: Node, asked: Iterable[_Asked]) -> Items:
+    counts: Counter[_Asked] = Counter()
+    names: Counter[str] = Counter()
+    for each in asked:
+        topic = _find(node, *each)
+        counts[each] += 1
+        names[topic.name if topic is not None else ""] += 1
+        yield VALUE_WORK
+    for each in counts:
+        yield _delete(node, *each, names)
+
+
+def _delete(node: Node, name: str | None, topic_id: UUID | None, names: Counter[str]) -> Fields:
+    result: Fields = {"name": name, "topic_id": topic_id, "error_message": None}
+    try:
+        result["error_code"] = ErrorCode.none
+        topic = _find(node, name, topic_id)
+        deleted = _check(name, topic_id, topic, names, node.broker.cluster_id)
+        node.broker.topics.delete(deleted.name)
+        result["name"], result["topic_id"] = deleted.name, deleted.uuid
+    except RequestError as error:
+        result["error_code"], result["error_message"] = code_of(error), error.message
+    return result
 
 
 def _find(node: Node, name: str | None, topic_id: UUID | None) -> Topic | None:

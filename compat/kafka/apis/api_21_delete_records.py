@@ -24,36 +24,44 @@ from appliance.errors import RequestError, UnknownTopicError
 from compat.kafka.configs.internal_topic import check_changeable
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
-from compat.kafka.protocol.needs import TOPICS_CHANGED
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import TOPICS, refuse_partitions
+from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 _HIGH_WATERMARK: Final = -1
 _NO_WATERMARK: Final = -1
 
 
-@handles(key=21, name="DeleteRecords", versions=(0, 2), flexible_from=2, needs=TOPICS_CHANGED)
-def delete_records(node: Node, version: int, request: Fields) -> Fields:
+_NEEDS: Final = Needs(TOPICS, refuse_partitions(ErrorCode.request_timed_out, low_watermark=-1))
+
+
+@handles(key=21, name="DeleteRecords", versions=(0, 2), flexible_from=2, needs=_NEEDS)
+def delete_records(node: Node, version: int, request: Fields) -> InPieces:
     """Delete records, in each partition independently."""
+    return InPieces({"topics": _delete_topics(node, request["topics"])})
+
+
+def _delete_topics(node: Node, topics: list[Fields]) -> Items:
     # Each topic is changed only once per request, because each change is written to the log.
     by_name: dict[str, dict[int, list[int]]] = {}
-    for asked in request["topics"]:
+    for asked in topics:
         partitions = by_name.setdefault(asked["name"], {})
         for partition in asked["partitions"]:
             partitions.setdefault(partition["partition_index"], []).append(partition["offset"])
-    return {
-        "topics": [
-            {"name": name, "partitions": _delete(node, name, partitions)}
-            for name, partitions in by_name.items()
-        ]
-    }
+            yield VALUE_WORK
+    for name, wanted in by_name.items():
+        yield {"name": name, "partitions": _delete(node, name, wanted)}
 
 
-def _delete(node: Node, name: str, asked: dict[int, list[int]]) -> list[Fields]:
-    """Delete records of one topic; return the answers for its partitions."""
+def _delete(node: Node, name: str, asked: dict[int, list[int]]) -> Items:
+    """Delete records of one topic, in one step; yield the answers for its partitions."""
     topic = node.broker.topics.find(name)
+    count = 0 if topic is None else len(topic.partitions)
     errors: dict[int, int] = {}
     offsets: dict[int, int] = {}
     for index, wanted in asked.items():
+        if not 0 <= index < count:
+            continue  # answered below: there may be any number of them
         try:
             check_changeable(name, "emptied")
             offsets[index] = max(_read_offset(topic, index, offset) for offset in wanted)
@@ -64,16 +72,25 @@ def _delete(node: Node, name: str, asked: dict[int, list[int]]) -> list[Fields]:
             node.broker.topics.delete_records(topic, offsets)
         except RequestError as error:
             errors |= dict.fromkeys(offsets, code_of(error))
-    return [
-        {
+    low = {index: topic.partitions[index].start_offset for index in offsets} if topic else {}
+    for index in asked:
+        if not 0 <= index < count:
+            errors[index] = _refuse_missing(name)
+        is_deleted = index not in errors
+        yield {
             "partition_index": index,
-            "low_watermark": _NO_WATERMARK
-            if topic is None or index in errors
-            else topic.partitions[index].start_offset,
+            "low_watermark": low[index] if is_deleted else _NO_WATERMARK,
             "error_code": errors.get(index, ErrorCode.none),
         }
-        for index in asked
-    ]
+
+
+def _refuse_missing(name: str) -> int:
+    """Return the error of a partition that does not exist."""
+    try:
+        check_changeable(name, "emptied")
+    except RequestError as error:
+        return code_of(error)
+    return ErrorCode.unknown_topic_or_partition
 
 
 def _read_offset(topic: Topic | None, index: int, offset: int) -> int:

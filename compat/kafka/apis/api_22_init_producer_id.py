@@ -20,13 +20,13 @@ from typing import Final
 from appliance.errors import RequestError
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
-from compat.kafka.protocol.needs import with_code
+from compat.kafka.protocol.needs import refuse
 from compat.kafka.protocol.registry import Fields, Needs, handles
 
 # The code after which librdkafka and the Java client ask again.
 _NEEDS: Final = Needs(
     lambda node, request: node.broker.producer_ids_pos,
-    with_code(ErrorCode.coordinator_load_in_progress),
+    refuse(ErrorCode.coordinator_load_in_progress, producer_id=-1, producer_epoch=-1),
 )
 
 

@@ -11,6 +11,7 @@ Behaviour:
   TOPIC_AUTHORIZATION_FAILED.
 - The search reads frames. A thread reads cold frames. A search that needs too many reads gets
   KAFKA_STORAGE_ERROR.
+- A partition that is named more than once gets INVALID_REQUEST.
 
 Deviations:
 - Epochs belong to the log and are the same for all partitions. An epoch in which a partition
@@ -21,49 +22,59 @@ Versions: 2 the client's epoch, throttle time; 3 replica id; 4 flexible.
 Layer 4; does no I/O.
 """
 
+from collections import Counter
+from functools import partial
 from typing import Final
 
-from _core.queue.partition import Topic
 from appliance.offset_search import OffsetSearch
 from compat.kafka.cold_search import ColdSearch
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
-from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 _NO_EPOCH: Final = -1
 
 
 @handles(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4, needs=None)
-def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> DeferredResponse[Fields]:
+def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> InPieces:
     """Return the end of an epoch in each requested partition."""
-    asked = [
-        (topic["topic"], node.broker.topics.find(topic["topic"]), partition)
-        for topic in request["topics"]
-        for partition in topic["partitions"]
-    ]
-
-    def respond(answers: list[Fields]) -> Fields:
-        rest = iter(answers)
-        topics = []
-        for topic in request["topics"]:
-            partitions = [
-                {"error_code": ErrorCode.none, "partition": each["partition"], **next(rest)}
-                for each in topic["partitions"]
-            ]
-            topics.append({"topic": topic["topic"], "partitions": partitions})
-        return {"topics": topics}
-
-    return ColdSearch(
-        node, asked, lambda search, item: _answer(node, search, *item), respond
-    ).deferred
+    return InPieces({"topics": _answer_topics(node, request["topics"])})
 
 
-def _answer(
-    node: Node, search: OffsetSearch, name: str, topic: Topic | None, asked: Fields
-) -> Fields:
+def _answer_topics(node: Node, topics: list[Fields]) -> Items:
+    named: Counter[tuple[str, int]] = Counter()
+    for topic in topics:
+        for partition in topic["partitions"]:
+            named[topic["topic"], partition["partition"]] += 1
+            yield VALUE_WORK
+    search = ColdSearch(node)
+    for topic in topics:
+        name = topic["topic"]
+        partitions = _answer_partitions(node, search, name, topic["partitions"], named)
+        yield {"topic": name, "partitions": partitions}
+
+
+def _answer_partitions(
+    node: Node,
+    search: ColdSearch,
+    name: str,
+    partitions: list[Fields],
+    named: Counter[tuple[str, int]],
+) -> Items:
+    for asked in partitions:
+        index = asked["partition"]
+        if named[name, index] > 1:
+            answer: Fields = {"error_code": ErrorCode.invalid_request}
+        else:
+            answer = yield from search.find(partial(_answer, node, name, asked))
+        yield {"error_code": ErrorCode.none, "partition": index, **answer}
+
+
+def _answer(node: Node, name: str, asked: Fields, search: OffsetSearch) -> Fields:
     """Return the fields that differ from "unknown"."""
+    topic = node.broker.topics.find(name)
     index: int = asked["partition"]
     if topic is None and is_internal_partition(name, index):
         return {"error_code": ErrorCode.topic_authorization_failed}

@@ -30,23 +30,34 @@ from compat.kafka.configs.resources import NAME_FIELDS, check_broker, find_topic
 from compat.kafka.configs.topic_settings import list_topic_settings
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
+from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import answer_each
-from compat.kafka.protocol.needs import RESOURCES
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import RESOURCES, refuse_each
+from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import InPieces
 
 _KEY: Final = 32
+
+_KNOWN_MAX: Final = 100
+"""Different settings of topics that are kept encoded during a request, a few KiB each."""
+
 _NO_CONFIGS: Final = {"configs": ()}
 
 
-@handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4, needs=RESOURCES)
-def describe_configs(node: Node, version: int, request: Fields) -> Fields:
+_NEEDS: Final = Needs(
+    RESOURCES,
+    refuse_each("resources", NAME_FIELDS, "results", ErrorCode.request_timed_out, configs=()),
+)
+
+
+@handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4, needs=_NEEDS)
+def describe_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Describe resources, each independently."""
     describer = _Describer(node, version, request)
-    return {
-        "results": answer_each(
-            request["resources"], NAME_FIELDS, "resource", describer.describe, refused=_NO_CONFIGS
-        )
-    }
+    results = answer_each(
+        request["resources"], NAME_FIELDS, "resource", describer.describe, refused=_NO_CONFIGS
+    )
+    return InPieces({"results": results})
 
 
 class _Describer:
@@ -76,6 +87,9 @@ class _Describer:
         settings = {} if name == INTERNAL_TOPIC else find_topic(self._node, name).settings
         key = frozenset(settings.items()), keys
         if key not in self._topics:
+            if len(self._topics) >= _KNOWN_MAX:
+                self._topics.clear()
+                self._entries.clear()
             entries = list_topic_settings(settings, self._node.broker.config)
             self._topics[key] = self._encode_chosen(entries, keys)
         return self._topics[key]

@@ -15,17 +15,26 @@ Versions: 1 as 0; 2 flexible. Clients should use IncrementalAlterConfigs (key 44
 Layer 4; does no I/O.
 """
 
+from typing import Final
+
 from appliance.errors import InvalidRequestError
 from compat.kafka.configs.changes import change_configs
 from compat.kafka.configs.entries import shown
+from compat.kafka.configs.resources import NAME_FIELDS
 from compat.kafka.configs.topic_settings import check_topic_settings
 from compat.kafka.node import Node
-from compat.kafka.protocol.needs import RESOURCES
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import RESOURCES, refuse_each
+from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import InPieces
+
+_NEEDS: Final = Needs(
+    RESOURCES, refuse_each("resources", NAME_FIELDS, "responses", ErrorCode.request_timed_out)
+)
 
 
-@handles(key=33, name="AlterConfigs", versions=(0, 2), flexible_from=2, needs=RESOURCES)
-def alter_configs(node: Node, version: int, request: Fields) -> Fields:
+@handles(key=33, name="AlterConfigs", versions=(0, 2), flexible_from=2, needs=_NEEDS)
+def alter_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Replace the settings of topics, each independently."""
 
     def compute(_: dict[str, str], configs: list[Fields]) -> dict[str, str]:

@@ -15,30 +15,30 @@ from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 
 @handles(key=34, name="AlterReplicaLogDirs", versions=(1, 2), flexible_from=2, needs=None)
-def alter_replica_log_dirs(node: Node, version: int, request: Fields) -> Fields:
+def alter_replica_log_dirs(node: Node, version: int, request: Fields) -> InPieces:
     """Answer where partitions cannot be moved to."""
-    answers: dict[str, dict[int, int]] = {}
-    for directory in request["dirs"]:
+    return InPieces({"results": _answer_topics(node, request["dirs"])})
+
+
+def _answer_topics(node: Node, directories: list[Fields]) -> Items:
+    paths: dict[str, dict[int, str]] = {}
+    for directory in directories:
         for topic in directory["topics"]:
-            name: str = topic["name"]
-            errors = answers.setdefault(name, {})
+            of_topic = paths.setdefault(topic["name"], {})
             for index in topic["partitions"]:
-                errors[index] = _check(node, directory["path"], name, index)
-    return {
-        "results": [
-            {
-                "topic_name": name,
-                "partitions": [
-                    {"partition_index": index, "error_code": error}
-                    for index, error in errors.items()
-                ],
-            }
-            for name, errors in answers.items()
-        ]
-    }
+                of_topic[index] = directory["path"]
+                yield VALUE_WORK
+    for name, of_topic in paths.items():
+        yield {"topic_name": name, "partitions": _answer_partitions(node, name, of_topic)}
+
+
+def _answer_partitions(node: Node, name: str, paths: dict[int, str]) -> Items:
+    for index, path in paths.items():
+        yield {"partition_index": index, "error_code": _check(node, path, name, index)}
 
 
 def _check(node: Node, path: str, name: str, index: int) -> int:

@@ -15,14 +15,16 @@ Layer 4; does no I/O of its own.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from typing import Final
 
 from _core.queue.partition import Partition, Topic
 from appliance.errors import StorageError
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.named_items import by_partition
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, InPieces, Items
 
 _KEY: Final = 35
 _FLEXIBLE_FROM: Final = 2
@@ -32,39 +34,59 @@ _PARTITION: Final = struct.Struct(">iqqb")
 because there may be a hundred thousand."""
 _NO_TAGS: Final = b"\x00"
 
+_CHUNK_PARTITIONS: Final = 250
+"""Encoded in one step."""
+
 
 @handles(
     key=_KEY, name="DescribeLogDirs", versions=(1, 4), flexible_from=_FLEXIBLE_FROM, needs=None
 )
-def describe_log_dirs(node: Node, version: int, request: Fields) -> Fields:
+def describe_log_dirs(node: Node, version: int, request: Fields) -> InPieces:
     """Return the sizes of the partitions in the data directory."""
+    return InPieces({"error_code": ErrorCode.none, "results": _describe(node, version, request)})
+
+
+def _describe(node: Node, version: int, request: Fields) -> Items:
     result = {"error_code": ErrorCode.none, "log_dir": str(node.broker.config.data_dir)}
     try:
         total, usable = node.broker.space()
     except StorageError:
-        result |= {"error_code": ErrorCode.kafka_storage_error, "topics": ()}
-        return {"error_code": ErrorCode.none, "results": (result,)}
-    end = _NO_TAGS if version >= _FLEXIBLE_FROM else b""
-    topics = [
-        {"name": topic.name, "partitions": [_encode(each) + end for each in partitions]}
-        for topic, partitions in _find(node, request["topics"])
-    ]
-    result |= {"topics": topics, "total_bytes": total, "usable_bytes": usable}
-    return {"error_code": ErrorCode.none, "results": (result,)}
-
-
-def _find(node: Node, asked: list[Fields] | None) -> Iterator[tuple[Topic, Iterable[Partition]]]:
-    if asked is None:
-        yield from ((topic, topic.partitions) for topic in node.broker.topics.all())
+        yield result | {"error_code": ErrorCode.kafka_storage_error, "topics": ()}
         return
-    by_name: dict[str, dict[int, None]] = {}
-    for item in asked:
-        by_name.setdefault(item["topic"], {}).update(dict.fromkeys(item["partitions"]))
+    end = _NO_TAGS if version >= _FLEXIBLE_FROM else b""
+    asked = request["topics"]
+    topics = _describe_all(node, end) if asked is None else _describe_each(node, asked, end)
+    yield result | {"topics": topics, "total_bytes": total, "usable_bytes": usable}
+
+
+def _describe_all(node: Node, end: bytes) -> Items:
+    topics = node.broker.topics
+    for topic in topics.all():
+        if topics.find(topic.name) is topic:
+            yield _describe_topic(topic, topic.partitions, end)
+        else:
+            yield VALUE_WORK  # it was deleted meanwhile
+
+
+def _describe_each(node: Node, asked: list[Fields], end: bytes) -> Items:
+    by_name = yield from by_partition(asked, "topic", "partitions")
     for name, indexes in by_name.items():
         topic = node.broker.topics.find(name)
         if topic is not None:
             present = range(len(topic.partitions))
-            yield topic, [topic.partitions[index] for index in indexes if index in present]
+            partitions = [topic.partitions[index] for index in indexes if index in present]
+            yield _describe_topic(topic, partitions, end)
+
+
+def _describe_topic(topic: Topic, partitions: Sequence[Partition], end: bytes) -> Fields:
+    return {"name": topic.name, "partitions": _encode_chunks(partitions, end)}
+
+
+def _encode_chunks(partitions: Sequence[Partition], end: bytes) -> Items:
+    for start in range(0, len(partitions), _CHUNK_PARTITIONS):
+        chunk = partitions[start : start + _CHUNK_PARTITIONS]
+        encoded = [_encode(each) + end for each in chunk]
+        yield EncodedItems(len(encoded), b"".join(encoded))
 
 
 def _encode(partition: Partition) -> bytes:

@@ -18,20 +18,26 @@ Layer 4; does no I/O.
 """
 
 from functools import partial
+from typing import Final
 
 from compat.kafka.configs.resources import find_topic
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode
 from compat.kafka.protocol.named_items import answer_each
-from compat.kafka.protocol.needs import TOPICS_CHANGED
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.needs import TOPICS, refuse_each
+from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import InPieces
+
+_NEEDS: Final = Needs(
+    TOPICS, refuse_each("topics", ("name",), "results", ErrorCode.request_timed_out)
+)
 
 
-@handles(key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2, needs=TOPICS_CHANGED)
-def create_partitions(node: Node, version: int, request: Fields) -> Fields:
+@handles(key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2, needs=_NEEDS)
+def create_partitions(node: Node, version: int, request: Fields) -> InPieces:
     """Add partitions to topics, each independently."""
     add = partial(_add_partitions, node, is_only_checked=request["validate_only"])
-    return {"results": answer_each(request["topics"], ("name",), "topic", add)}
+    return InPieces({"results": answer_each(request["topics"], ("name",), "topic", add)})
 
 
 def _add_partitions(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields:

@@ -18,27 +18,29 @@ from compat.kafka.configs.entries import shown
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.named_items import by_partition
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import InPieces, Items
 
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 
 
 @handles(key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2, needs=None)
-def elect_leaders(node: Node, version: int, request: Fields) -> Fields:
+def elect_leaders(node: Node, version: int, request: Fields) -> InPieces:
     """Answer that no partition needs another leader."""
+    return InPieces(
+        {"error_code": ErrorCode.none, "replica_election_results": _answer_topics(node, request)}
+    )
+
+
+def _answer_topics(node: Node, request: Fields) -> Items:
     election: int = request.get("election_type", _PREFERRED)
-    by_name: dict[str, dict[int, None]] = {}
-    for asked in request["topic_partitions"] or ():
-        by_name.setdefault(asked["topic"], {}).update(dict.fromkeys(asked["partitions"]))
-    results = [
-        {
-            "topic": name,
-            "partition_result": [_answer(node, election, name, index) for index in indexes],
-        }
-        for name, indexes in by_name.items()
-    ]
-    return {"error_code": ErrorCode.none, "replica_election_results": results}
+    asked = request["topic_partitions"] or ()
+    by_name = yield from by_partition(asked, "topic", "partitions")
+    for name, indexes in by_name.items():
+        answers = (_answer(node, election, name, index) for index in indexes)
+        yield {"topic": name, "partition_result": answers}
 
 
 def _answer(node: Node, election: int, name: str, index: int) -> Fields:

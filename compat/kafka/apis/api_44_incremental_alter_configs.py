@@ -20,15 +20,19 @@ Layer 4; does no I/O.
 """
 
 import enum
+from typing import Final
 
 from appliance.config.config import Config
 from appliance.errors import InvalidRequestError, InvalidSettingError
 from compat.kafka.configs.changes import change_configs
 from compat.kafka.configs.entries import shown
+from compat.kafka.configs.resources import NAME_FIELDS
 from compat.kafka.configs.topic_settings import check_topic_settings, find_topic_setting
 from compat.kafka.node import Node
-from compat.kafka.protocol.needs import RESOURCES
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import RESOURCES, refuse_each
+from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.slices import InPieces
 
 
 class _Operation(enum.IntEnum):
@@ -38,8 +42,13 @@ class _Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-@handles(key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1, needs=RESOURCES)
-def incremental_alter_configs(node: Node, version: int, request: Fields) -> Fields:
+_NEEDS: Final = Needs(
+    RESOURCES, refuse_each("resources", NAME_FIELDS, "responses", ErrorCode.request_timed_out)
+)
+
+
+@handles(key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1, needs=_NEEDS)
+def incremental_alter_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Change settings of topics, each independently."""
 
     def compute(present: dict[str, str], configs: list[Fields]) -> dict[str, str]:
@@ -75,11 +84,13 @@ def _changed_list(settings: dict[str, str], name: str, value: str, operation: _O
     items = _items(settings.get(name, setting.values[0]))
     changed = _items(value)
     if operation == _Operation.APPEND:
-        items += [item for item in changed if item not in items]
+        items |= changed
     else:
-        items = [item for item in items if item not in changed]
+        items = {item: None for item in items if item not in changed}
     return ",".join(items)
 
 
-def _items(value: str) -> list[str]:
-    return [item for item in dict.fromkeys(part.strip() for part in value.split(",")) if item]
+def _items(value: str) -> dict[str, None]:
+    """Return the items of a list in order, as keys: a list may have thousands."""
+    items = (part.strip() for part in value.split(","))
+    return {item: None for item in items if item}

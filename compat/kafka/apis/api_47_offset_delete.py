@@ -8,53 +8,68 @@ Behaviour:
   members are not consumers (a protocol type other than "consumer") keeps its offsets:
   NON_EMPTY_GROUP. An empty group name gets INVALID_GROUP_ID.
 - If the disk is full, nothing is deleted: COORDINATOR_NOT_AVAILABLE.
+- A request that names more than 600 partitions deletes 600 at a time, each time all or none. A
+  partition that is named more than once is answered once.
 
 Deviations: none.
 Layer 4; does no I/O.
 """
 
-from _core.queue.partition import Topic
+from typing import Final
+
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import OFFSET_DELETED, OffsetEntry
-from compat.kafka.groups.offset_rules import check_delete, commit_code_of
+from compat.kafka.groups.offset_rules import (
+    Answers,
+    answer_partitions,
+    check_delete,
+    commit_code_of,
+    in_steps,
+)
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import GROUP_CHANGED
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.named_items import by_partition
+from compat.kafka.protocol.needs import GROUP, refuse
+from compat.kafka.protocol.pieces import ITEM_WORK
+from compat.kafka.protocol.registry import Fields, Needs, Response, handles
+from compat.kafka.protocol.slices import InPieces, Steps
+
+_NEEDS: Final = Needs(GROUP, refuse(ErrorCode.coordinator_not_available, topics=()))
 
 
-@handles(key=47, name="OffsetDelete", versions=(0, 0), flexible_from=1, needs=GROUP_CHANGED)
-def offset_delete(node: Node, version: int, request: Fields) -> Fields:
+@handles(key=47, name="OffsetDelete", versions=(0, 0), flexible_from=1, needs=_NEEDS)
+def offset_delete(node: Node, version: int, request: Fields) -> Steps[Response]:
     """Delete committed offsets of one group."""
+    by_name = yield from by_partition(request["topics"], "name", "partitions", "partition_index")
     group: str = request["group_id"]
-    topics = []
-    found: list[tuple[Topic, Fields]] = []
-    for asked in request["topics"]:
-        topic = node.broker.topics.find(asked["name"])
-        answers: list[Fields] = []
-        for partition in asked["partitions"]:
-            index: int = partition["partition_index"]
-            answers.append({"partition_index": index, "error_code": ErrorCode.none})
-            if topic is None or not 0 <= index < len(topic.partitions):
-                answers[-1]["error_code"] = ErrorCode.unknown_topic_or_partition
-            else:
-                found.append((topic, answers[-1]))
-        topics.append({"name": asked["name"], "partitions": answers})
-    error = _delete(node, group, found) if found else ErrorCode.none
-    return {"error_code": error, "topics": [] if error else topics}
+    error: int = ErrorCode.none
+    answers = Answers()
+    asked = ((name, index) for name, indexes in by_name.items() for index in indexes)
+    for chunk in in_steps(asked, group):
+        error = error or _delete(node, group, chunk, answers)
+        yield len(chunk) * ITEM_WORK
+    if error != ErrorCode.none:
+        return {"error_code": error, "topics": []}
+    return InPieces({"error_code": error, "topics": answer_partitions(by_name, answers)})
 
 
-def _delete(node: Node, group: str, found: list[tuple[Topic, Fields]]) -> int:
-    """Delete the offsets of existing partitions; return the error of the whole request."""
-    error = check_delete(node.groups, group)
+def _delete(node: Node, group: str, asked: list[tuple[str, int]], answers: Answers) -> int:
+    """Delete offsets, all or none; return the error of the whole request."""
+    found = []
+    for name, index in asked:
+        topic = node.broker.topics.find(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            answers[name, index] = ErrorCode.unknown_topic_or_partition
+        else:
+            found.append((topic, index))
+    error = check_delete(node.groups, group) if found else ErrorCode.none
     if error != ErrorCode.none:
         return error
     committed = node.broker.groups.offsets(group)
     entries = []
-    for topic, answer in found:
-        index: int = answer["partition_index"]
+    for topic, index in found:
         if node.groups.is_subscribed(group, topic.name):
-            answer["error_code"] = ErrorCode.group_subscribed_to_topic
+            answers[topic.name, index] = ErrorCode.group_subscribed_to_topic
         elif (topic.topic_id, index) in committed:
             entries.append(
                 OffsetEntry(

@@ -14,33 +14,45 @@ Versions: 0 is flexible from the start.
 Layer 4; does no I/O.
 """
 
+import struct
+from collections.abc import Mapping
 from typing import Final
 
-from _core.queue.partition import Topic
+from _core.queue.producer_state import ProducerState
 from appliance.topics import NO_SUCH_TOPIC
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.named_items import by_partition
 from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.slices import EncodedItems, Hold, InPieces, Items
 
 _NONE: Final = -1
 
+_PRODUCER: Final = struct.Struct(">qiiqiqb")
+"""Id, epoch, last sequence and time of one producer, coordinator epoch, start offset, and no tags.
+Encoded by hand because there may be millions."""
+
+_CHUNK_PRODUCERS: Final = 100
+"""Encoded in one step."""
+
+_ID_BYTES: Final = 8
+
 
 @handles(key=61, name="DescribeProducers", versions=(0, 0), flexible_from=0, needs=None)
-def describe_producers(node: Node, version: int, request: Fields) -> Fields:
+def describe_producers(node: Node, version: int, request: Fields) -> InPieces:
     """Return the known producers of each requested partition."""
-    by_name: dict[str, dict[int, None]] = {}
-    for asked in request["topics"]:
-        by_name.setdefault(asked["name"], {}).update(dict.fromkeys(asked["partition_indexes"]))
-    topics = []
+    return InPieces({"topics": _describe_topics(node, request["topics"])})
+
+
+def _describe_topics(node: Node, asked: list[Fields]) -> Items:
+    by_name = yield from by_partition(asked, "name", "partition_indexes")
     for name, indexes in by_name.items():
-        topic = node.broker.topics.find(name)
-        partitions = [_describe(name, topic, index) for index in indexes]
-        topics.append({"name": name, "partitions": partitions})
-    return {"topics": topics}
+        yield {"name": name, "partitions": (_describe(node, name, index) for index in indexes)}
 
 
-def _describe(name: str, topic: Topic | None, index: int) -> Fields:
+def _describe(node: Node, name: str, index: int) -> Fields:
+    topic = node.broker.topics.find(name)
     if topic is None and is_internal_partition(name, index):
         return {"partition_index": index, "error_code": ErrorCode.none, "active_producers": ()}
     if topic is None or not 0 <= index < len(topic.partitions):
@@ -54,15 +66,22 @@ def _describe(name: str, topic: Topic | None, index: int) -> Fields:
         "partition_index": index,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "active_producers": [
-            {
-                "producer_id": producer_id,
-                "producer_epoch": state.epoch,
-                "last_sequence": state.last_sequence,
-                "last_timestamp": state.last_ms,
-                "coordinator_epoch": _NONE,
-                "current_txn_start_offset": _NONE,
-            }
-            for producer_id, state in topic.partitions[index].producers.items()
-        ],
+        "active_producers": _list_producers(topic.partitions[index].producers),
     }
+
+
+def _list_producers(producers: Mapping[int, ProducerState]) -> Items:
+    """Yield those that are known now, without those that are forgotten meanwhile."""
+    ids = list(producers)
+    yield Hold(len(ids) * _ID_BYTES)
+    for start in range(0, len(ids), _CHUNK_PRODUCERS):
+        found = [(each, producers.get(each)) for each in ids[start : start + _CHUNK_PRODUCERS]]
+        encoded = [_encode(each, state) for each, state in found if state is not None]
+        yield EncodedItems(len(encoded), b"".join(encoded))
+    yield Hold(-len(ids) * _ID_BYTES)
+
+
+def _encode(producer_id: int, state: ProducerState) -> bytes:
+    return _PRODUCER.pack(
+        producer_id, state.epoch, state.last_sequence, state.last_ms, _NONE, _NONE, 0
+    )

@@ -5,7 +5,7 @@ Layer 3; does no I/O.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from appliance.errors import InvalidRequestError
 from compat.kafka.configs.broker_settings import HOW_TO_CHANGE
@@ -14,13 +14,17 @@ from compat.kafka.configs.resources import NAME_FIELDS, check_broker, find_topic
 from compat.kafka.node import Node
 from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.registry import Fields
+from compat.kafka.protocol.slices import InPieces
+
+CONFIGS_MAX: Final = 1_000
+"""Settings of one resource in a request: it is changed in one step."""
 
 Compute: TypeAlias = Callable[[dict[str, str], list[Fields]], dict[str, str]]
 """(current settings of a topic, requested changes) -> its new settings, checked; raises
 RequestError."""
 
 
-def change_configs(node: Node, request: Fields, compute: Compute) -> Fields:
+def change_configs(node: Node, request: Fields, compute: Compute) -> InPieces:
     """Change the settings of topics, or with `validate_only` only check the changes.
 
     Args:
@@ -30,7 +34,9 @@ def change_configs(node: Node, request: Fields, compute: Compute) -> Fields:
         compute: computes the new settings.
     """
     change = partial(_change, node, compute, is_only_checked=request["validate_only"])
-    return {"responses": answer_each(request["resources"], NAME_FIELDS, "resource", change)}
+    return InPieces(
+        {"responses": answer_each(request["resources"], NAME_FIELDS, "resource", change)}
+    )
 
 
 def _change(node: Node, compute: Compute, resource: Fields, *, is_only_checked: bool) -> Fields:
@@ -49,6 +55,10 @@ def _change(node: Node, compute: Compute, resource: Fields, *, is_only_checked: 
 
 
 def _check_names(configs: list[Fields]) -> None:
+    if len(configs) > CONFIGS_MAX:
+        raise InvalidRequestError(
+            f"{len(configs)} settings are more than there are: use at most {CONFIGS_MAX}"
+        )
     seen = set()
     for config in configs:
         if config["name"] in seen:

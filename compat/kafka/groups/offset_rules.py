@@ -1,11 +1,25 @@
 """Rules that the handlers of committed offsets share. Layer 3; does no I/O."""
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, TypeAlias, TypeVar
 
 from appliance.errors import DiskFullError, RequestError, TooLargeError
+from appliance.units import KIB
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.groups.group import CONSUMER_PROTOCOL_TYPE, GroupState
 from compat.kafka.protocol.error_codes import CODES, ErrorCode
+from compat.kafka.protocol.slices import Items
+
+OFFSETS_AT_ONCE: Final = 600
+OFFSETS_AT_ONCE_BYTES: Final = 256 * KIB
+"""Offsets that are committed or deleted in one step, all or none; each has the group's name. Both
+are more than share a frame, which hold after a crash all or none."""
+
+Answers: TypeAlias = dict[tuple[str, int], int]
+"""Error codes by topic and partition; what is missing has none."""
+
+Item = TypeVar("Item")
 
 _COMMIT_CODES: Final = CODES | {
     # Clients retry for ever. KAFKA_STORAGE_ERROR in response to a commit would stop a Java client.
@@ -29,3 +43,21 @@ def check_delete(groups: GroupCoordinator, group_id: str) -> ErrorCode:
     if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return ErrorCode.non_empty_group
     return ErrorCode.none
+
+
+def in_steps(items: Iterable[Item], group_id: str) -> Iterator[list[Item]]:
+    """Yield the partitions of a request in lists, each of which is committed in one step."""
+    rest = iter(items)
+    size = max(1, min(OFFSETS_AT_ONCE, OFFSETS_AT_ONCE_BYTES // max(1, len(group_id))))
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+def answer_partitions(by_name: dict[str, dict[int, Any]], answers: Answers) -> Items:
+    """Yield the topics of an answer, with an error code for each partition."""
+    for name, indexes in by_name.items():
+        partitions: Items = (
+            {"partition_index": index, "error_code": answers.get((name, index), ErrorCode.none)}
+            for index in indexes
+        )
+        yield {"name": name, "partitions": partitions}

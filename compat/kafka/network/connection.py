@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from _core.paths.answer import Reply
 from _core.paths.parked_fetch import ParkedFetch
@@ -30,6 +30,7 @@ from appliance.pump import Pump
 from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
 from appliance.work_thread import Turn, Work
 from compat.kafka import dispatch
+from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.limits import (
     LARGE_BYTES,
@@ -42,7 +43,7 @@ from compat.kafka.network.limits import (
 )
 from compat.kafka.network.request_trace import RequestTrace
 from compat.kafka.node import Client, Node
-from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.slices import SlicedAnswer
 
 WRITE_BUFFER_BYTES: Final = 256 * KIB
 """The broker stops reading from a connection with more unsent bytes than this."""
@@ -76,6 +77,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     node: Node
     budget: "MemoryBudget[KafkaConnection]"
+    answers: "AnswerTurns[KafkaConnection]"
     delays: DelayReports
     copies_output: bool
     """The transport copies bytes that it cannot send at once."""
@@ -122,7 +124,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._parked: set[ParkedFetch] = set()
         self._node: Node
         self._watch: IdleDetector
-        self._deferred: DeferredResponse[Any] | None = None
+        self._deferred: SlicedAnswer | None = None
         self._is_write_paused = False
         self._is_read_paused = False
         self._is_lost = False
@@ -164,6 +166,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             client=Client(host=str(peer[0])),
             read_cold=self._read_cold_for,
             aside=self._aside_for,
+            later=partial(self._server.answers.add, self),
         )
         self.peer = str(Address(str(peer[0]), peer[1]))
         self.session = self._server.broker.open_session(self._answer_control_plane)
@@ -184,7 +187,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             parked.drop()
         self._parked.clear()
         if self._deferred is not None:
-            self._deferred.is_abandoned = True
+            self._deferred.abandon()
+            self._deferred = None
         self.session.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -277,8 +281,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return answer
         parked = ResponseSlot()
         self._deferred = answer
+        answer.when_failed(self._fail_request)
         answer.when_complete(partial(self._complete, parked))
         return parked
+
+    def go_on(self, answer: SlicedAnswer) -> None:
+        """Do a slice of an answer of this connection."""
+        answer.step()
+        if not self._is_lost:
+            self._note_memory()
 
     def _complete(self, parked: ResponseSlot, reply: Reply) -> None:
         self._deferred = None
@@ -315,7 +326,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail_request(error)
 
     def _fail_request(self, error: Exception) -> None:
-        """Close only this connection: a request failed that changes nothing."""
+        """Close only this connection: a request failed after it had waited."""
+        if isinstance(error, RemoteProtocolError):
+            if not self._is_dropped:
+                self._drop("request", error.message)
+            return
         self._log_line(
             logging.ERROR,
             "internal error",
@@ -399,6 +414,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._in_transport_bytes = unsent_bytes
         session = self.session
         held_bytes = session.held_bytes + self._in_transport_bytes
+        if self._deferred is not None:
+            held_bytes += self._deferred.held_bytes
         partial_bytes = session.partial_bytes
         claim = self._find_claim() if partial_bytes else None
         self._server.note_memory(self, held_bytes, partial_bytes > SMALL_BYTES, claim)

@@ -24,10 +24,12 @@ from appliance.system import listening
 from appliance.units import MS_PER_SECOND
 from appliance.work_thread import Turn
 from compat.kafka.groups.coordinator import GroupCoordinator
+from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.limits import Admission, Claim, MemoryBudget
 from compat.kafka.node import Node
+from compat.kafka.protocol.slices import SlicedAnswer
 
 BACKLOG: Final = 1024
 
@@ -60,7 +62,7 @@ class KafkaServer:
     """Listens, and connects the client connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop, node, budget, delays: shared by the connections.
+        broker, pump, groups, loop, node, budget, answers, delays: shared by the connections.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
     """
@@ -81,6 +83,7 @@ class KafkaServer:
         self.bound = broker.config.listen
         self._servers: list[asyncio.Server] = []
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
+        self.answers = AnswerTurns(self.loop, self.budget, self._do_slice)
         self.delays = DelayReports(broker.client_log)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
@@ -134,6 +137,7 @@ class KafkaServer:
             self.groups,
             read_cold=self._read_cold,
             aside=self._aside,
+            later=lambda _: None,  # each connection has its own
         )
         self.groups.restore(self.node.now_ms())
         self._arm_groups()
@@ -229,6 +233,7 @@ class KafkaServer:
         self._admission.forget(connection.address)
         self._awaiting_flush.discard(connection)
         self._let_go_on(self.budget.forget(connection))
+        self.answers.forget(connection)
 
     def _log_end(self, connection: KafkaConnection) -> None:
         _log.debug(
@@ -246,6 +251,7 @@ class KafkaServer:
         """Update the memory use of a connection, and resume others if that frees memory."""
         released = self.budget.update(connection, held_bytes, is_large=is_large, claim=claim)
         self._let_go_on(released)
+        self.answers.note_memory(connection, held_bytes)
         if self.budget.is_scarce != self._is_saving_memory:
             self._is_saving_memory = self.budget.is_scarce
             connection.session.fetch.save_memory(self._is_saving_memory)
@@ -317,6 +323,10 @@ class KafkaServer:
                 lambda error: self._go_on(partial(turn.failed, error)),
             )
         )
+
+    def _do_slice(self, connection: KafkaConnection, answer: SlicedAnswer) -> None:
+        """Do a slice of an answer as a turn of its own."""
+        self.guard(partial(self._go_on, partial(connection.go_on, answer)))
 
     def _go_on(self, then: Callable[[], None]) -> None:
         then()

@@ -31,7 +31,7 @@ class DeferredResponse(Generic[Answer]):
             convert: makes the response from the answer.
         """
         self.is_abandoned = False
-        self._steps: list[Callable[[Any], Any]] = [convert]
+        self._convert: Callable[[Any], Any] = convert
         self._response: Any = None
         self.is_complete = False
         self._answered: Callable[[Any], None] | None = None
@@ -42,21 +42,14 @@ class DeferredResponse(Generic[Answer]):
         self._response = answer
         self.is_complete = True
         if self._answered is not None:
-            self._answered(self._converted())
+            self._answered(self._convert(self._response))
 
-    def encode_with(self, encode: Callable[[Any], Any]) -> None:
-        """Add a function to apply to the response; call it before `when_complete`."""
-        assert self._answered is None
-        self._steps.append(encode)
+    def abandon(self) -> None:
+        """Note that nobody waits for the response any more."""
+        self.is_abandoned = True
 
     def when_complete(self, answered: Callable[[Any], None]) -> None:
         """Register a function to call with the response, at once if it is already complete."""
         self._answered = answered
         if self.is_complete:
-            answered(self._converted())
-
-    def _converted(self) -> Any:
-        response = self._response
-        for step in self._steps:
-            response = step(response)
-        return response
+            answered(self._convert(self._response))

@@ -21,7 +21,9 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from appliance.system.process import without_modules
+from compat.kafka.protocol.pieces import ITEM_WORK, PieceWriter
 from compat.kafka.protocol.registry import Fields
+from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, Hold, Items, Steps
 from compat.kafka.protocol.wire import Reader, Writer
 
 with without_modules("hypothesis"):
@@ -46,6 +48,10 @@ _FIXED_SIZE: Final[dict[str, _Codec]] = {
 """kio's names of the types whose size does not depend on the version, with their codecs."""
 
 
+ITEM_HELD_BYTES: Final = 400
+"""Memory of a decoded item, about: a structure of a few fields."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
     """One field of a structure.
@@ -56,6 +62,7 @@ class Field:
         write: writes the value to a Writer.
         default: the value to write if none is given, or dataclasses.MISSING.
         items: the schema of the items if the field is an array of structures.
+        array: the codec of the array in steps if the field is an array.
     """
 
     name: str
@@ -63,14 +70,22 @@ class Field:
     write: _WriteValue
     default: Any
     items: "Schema | None"
+    array: "_ArraySteps | None"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schema:
-    """The fields of one structure in one version, in the order of the wire."""
+    """The fields of one structure in one version, in the order of the wire.
+
+    Args:
+        fields: its fields.
+        is_flexible: it ends with tagged fields.
+        has_arrays: a field is an array of structures.
+    """
 
     fields: tuple[Field, ...]
     is_flexible: bool
+    has_arrays: bool
 
     def read(self, reader: Reader) -> Fields:
         """Read one structure. Raises RemoteProtocolError."""
@@ -97,6 +112,93 @@ class Schema:
         if self.is_flexible:
             writer.no_tags()
 
+    def read_in_steps(self, reader: Reader) -> Steps[Fields]:
+        """Read one structure like `read`, an item of an array in each step."""
+        values: Fields = {}
+        for field in self.fields:
+            if field.array is None:
+                values[field.name] = field.read(reader)
+            else:
+                values[field.name] = yield from field.array.read(reader)
+        if self.is_flexible:
+            reader.skip_tags()
+        return values
+
+    def write_in_steps(self, writer: PieceWriter, values: Fields) -> Steps[None]:
+        """Write one structure like `write`; arrays may be generators (`InPieces`)."""
+        for field in self.fields:
+            if field.default is dataclasses.MISSING:
+                value = values[field.name]
+            else:
+                value = values.get(field.name, field.default)
+            if isinstance(value, types.GeneratorType):
+                assert field.array is not None, f"{field.name} is not an array"
+                yield from field.array.write(writer, value)
+            else:
+                field.write(writer, value)
+        if self.is_flexible:
+            writer.no_tags()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ArraySteps:
+    """Reads and writes an array, an item in each step.
+
+    Args:
+        item: the codec of an item.
+        items: its schema if it is a structure.
+        is_compact, is_nullable: how the number of items is written.
+    """
+
+    item: _Codec
+    items: Schema | None
+    is_compact: bool
+    is_nullable: bool
+
+    def read(self, reader: Reader) -> Steps[list[Any] | None]:
+        """Read the array."""
+        count = reader.array_count(is_compact=self.is_compact, is_nullable=self.is_nullable)
+        if count is None:
+            return None
+        found: list[Any] = []
+        for _ in range(count):
+            if self.items is None:
+                found.append(self.item[0](reader))
+                yield VALUE_WORK
+            else:
+                found.append((yield from self.items.read_in_steps(reader)))
+                yield ITEM_WORK
+        return found
+
+    def write(self, writer: PieceWriter, values: Items) -> Steps[None]:
+        """Write the array; `values` yields steps between the items."""
+        assert self.items is not None, "an array of values is not produced in steps"
+        count = 0
+        writer.begin_array()
+        for value in values:
+            if isinstance(value, bytes):
+                count += 1
+                writer.raw(value)
+                writer.note_work(ITEM_WORK)
+            elif isinstance(value, dict):
+                count += 1
+                writer.note_work(ITEM_WORK)
+                if self.items.has_arrays:
+                    yield from self.items.write_in_steps(writer, value)
+                else:
+                    self.items.write(writer, value)
+            elif isinstance(value, EncodedItems):
+                count += value.count
+                writer.raw(value.data)
+                writer.note_work(value.count * VALUE_WORK)
+            elif isinstance(value, int):
+                writer.note_work(value)
+            else:
+                yield value
+            if work := writer.take_work():
+                yield work
+        writer.end_array(count, is_compact=self.is_compact)
+
 
 def decode_request(key: int, version: int, body: bytes | bytearray | memoryview) -> Fields:
     """Decode the body of a request.
@@ -116,6 +218,17 @@ def decode_request(key: int, version: int, body: bytes | bytearray | memoryview)
     compat.kafka.protocol.wire.ITEM_COUNT_MAX.
     """
     return request_schema(key, version).read(Reader(body))
+
+
+def decode_in_steps(key: int, version: int, body: bytes | bytearray | memoryview) -> Steps[Fields]:
+    """Decode the body of a request like `decode_request`, an item in each step.
+
+    The step that follows the decoding is a `Hold` with the memory of the fields, about.
+    """
+    reader = Reader(body)
+    fields = yield from request_schema(key, version).read_in_steps(reader)
+    yield Hold(len(body) + reader.item_count * ITEM_HELD_BYTES)
+    return fields
 
 
 def encode_response(key: int, version: int, response: Fields) -> bytes:
@@ -166,13 +279,15 @@ def _compile(structure: type[Any]) -> Schema:
             # Never written, and skipped in requests; control-plane requests define none.
             continue
         fields.append(_compile_field(field, is_flexible))
-    return Schema(fields=tuple(fields), is_flexible=is_flexible)
+    has_arrays = any(field.items is not None for field in fields)
+    return Schema(tuple(fields), is_flexible=is_flexible, has_arrays=has_arrays)
 
 
 def _compile_field(field: "dataclasses.Field[Any]", is_flexible: bool) -> Field:
     inner, is_nullable = _strip_none(field.type)
     is_array = typing.get_origin(inner) is tuple
     items: Schema | None = None
+    array: _ArraySteps | None = None
     if is_array:
         inner = typing.get_args(inner)[0]
         if dataclasses.is_dataclass(inner):
@@ -181,11 +296,19 @@ def _compile_field(field: "dataclasses.Field[Any]", is_flexible: bool) -> Field:
             codec: _Codec = (items.read, items.write)
         else:
             codec = _primitive(field.metadata["kafka_type"], is_flexible, is_nullable=False)
+        array = _ArraySteps(codec, items, is_flexible, is_nullable)
         codec = _array(codec, is_flexible, is_nullable)
     else:
         codec = _primitive(field.metadata["kafka_type"], is_flexible, is_nullable)
     read, write = codec
-    return Field(name=field.name, read=read, write=write, default=_default(field), items=items)
+    return Field(
+        name=field.name,
+        read=read,
+        write=write,
+        default=_default(field),
+        items=items,
+        array=array,
+    )
 
 
 def _strip_none(annotation: Any) -> tuple[Any, bool]:

@@ -1,13 +1,16 @@
 """Requests whose items are answered each by itself, such as topics to create.
 
-Layer 3; does no I/O.
+What a request names more than once is refused, or answered once: so a small request cannot cause an
+answer, or work, of any size. Layer 3; does no I/O.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields
+from compat.kafka.protocol.slices import VALUE_WORK, Items, Steps
 
 
 def answer_each(
@@ -17,8 +20,8 @@ def answer_each(
     answer: Callable[[Fields], Fields],
     *,
     refused: Mapping[str, object] = {},
-) -> list[Fields]:
-    """Answer each item independently; one that is named more than once is refused, once.
+) -> Items:
+    """Yield the answer to each item; one that is named more than once is refused, once.
 
     Args:
         items: of the request.
@@ -30,7 +33,7 @@ def answer_each(
     named: dict[tuple[object, ...], list[Fields]] = {}
     for item in items:
         named.setdefault(tuple(item[field] for field in name_fields), []).append(item)
-    answers = []
+        yield VALUE_WORK
     for name, same in named.items():
         result: Fields = {"error_code": ErrorCode.none, "error_message": None}
         try:
@@ -41,5 +44,35 @@ def answer_each(
             result |= answer(same[0])
         except RequestError as error:
             result = {**refused, "error_code": code_of(error), "error_message": error.message}
-        answers.append(result | dict(zip(name_fields, name, strict=True)))
-    return answers
+        yield result | dict(zip(name_fields, name, strict=True))
+
+
+def each_once(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield each item once, in the order of their first places; VALUE_WORK for one that repeats."""
+    seen = set()
+    for item in items:
+        if item in seen:
+            yield VALUE_WORK
+        else:
+            seen.add(item)
+            yield item
+
+
+def by_partition(
+    topics: Iterable[Fields], name_field: str, partitions_field: str, index_field: str = ""
+) -> Steps[dict[str, dict[int, Any]]]:
+    """Return what a request says of each partition, by topic and index; the last one counts.
+
+    Args:
+        topics: of the request.
+        name_field: the field with the topic's name.
+        partitions_field: the field with the partitions.
+        index_field: the field of a partition with its index; "" if a partition is only an index.
+    """
+    found: dict[str, dict[int, Any]] = {}
+    for topic in topics:
+        partitions = found.setdefault(topic[name_field], {})
+        for partition in topic[partitions_field]:
+            partitions[partition[index_field] if index_field else partition] = partition
+            yield VALUE_WORK
+    return found

@@ -7,29 +7,72 @@ that waits too long is replaced by one with an error after which clients ask aga
 I/O.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from compat.kafka.configs.entries import ResourceType
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.registry import Fields, Find, Late, Needs
+from compat.kafka.protocol.registry import Fields, Find, Late
 
 
-def with_code(code: ErrorCode) -> Late:
-    """Replace every error code 0 of a response; the other fields stay."""
-    return lambda node, version, request, response: _replace_codes(response, code)
+def refuse(code: ErrorCode, **fields: Any) -> Late:
+    """Answer a request as a whole with an error.
+
+    Args:
+        code: the error.
+        fields: the other fields of the response that have no default.
+    """
+    return lambda node, version, request: {"error_code": code, **fields}
 
 
-def _replace_codes(value: Any, code: ErrorCode) -> Any:
-    if isinstance(value, dict):
-        changed = {name: _replace_codes(each, code) for name, each in value.items()}
-        if value.get("error_code") == ErrorCode.none:
-            changed["error_code"] = code
-        return changed
-    if isinstance(value, (list, tuple)):
-        return [_replace_codes(each, code) for each in value]
-    return value
+def refuse_partitions(code: ErrorCode, **fields: Any) -> Late:
+    """Answer every partition of `topics` with an error; the arguments are those of `refuse`."""
+
+    def late(node: Node, version: int, request: Fields) -> Fields:
+        return {
+            "topics": [
+                {
+                    "name": topic["name"],
+                    "partitions": [
+                        {"partition_index": each["partition_index"], "error_code": code, **fields}
+                        for each in topic["partitions"]
+                    ],
+                }
+                for topic in request["topics"]
+            ]
+        }
+
+    return late
+
+
+def refuse_each(
+    asked: str, names: Sequence[str], answered: str, code: ErrorCode, **fields: Any
+) -> Late:
+    """Answer every item of an array with an error.
+
+    Args:
+        asked: the array of the request.
+        names: the fields that name an item, the same in the response.
+        answered: the array of the response.
+        code: the error.
+        fields: the other fields of an item that have no default.
+    """
+
+    def late(node: Node, version: int, request: Fields) -> Fields:
+        return {
+            answered: [
+                {
+                    **{name: each[name] for name in names},
+                    "error_code": code,
+                    "error_message": None,
+                    **fields,
+                }
+                for each in request[asked]
+            ]
+        }
+
+    return late
 
 
 # Positions
@@ -78,14 +121,11 @@ def _group(request: Fields) -> tuple[str]:
     return (request["group_id"],)
 
 
-TOPICS_READ: Final = Needs(of_topics(_named), with_code(ErrorCode.leader_not_available))
-"""A request that reads `topics`, each with a `name`."""
+TOPICS: Final = of_topics(_named)
+"""Of a request with `topics`, each with a `name`."""
 
-TOPICS_CHANGED: Final = Needs(of_topics(_named), with_code(ErrorCode.request_timed_out))
-"""A request that changes `topics`, each with a `name`. As in Kafka, they may be changed later."""
+RESOURCES: Final = of_topics(_resources)
+"""Of a request with `resources`."""
 
-RESOURCES: Final = Needs(of_topics(_resources), with_code(ErrorCode.request_timed_out))
-"""A request that reads or changes `resources`."""
-
-GROUP_CHANGED: Final = Needs(of_groups(_group), with_code(ErrorCode.coordinator_not_available))
-"""A request that changes the group with `group_id`. Kafka answers so if its log does not."""
+GROUP: Final = of_groups(_group)
+"""Of a request with a `group_id`."""

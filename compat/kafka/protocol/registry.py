@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.slices import InPieces, Steps
 
 Fields: TypeAlias = dict[str, Any]
 """A message or a part of it, with the field names of kio's schemas. Times are integers in ms, error
@@ -20,8 +21,8 @@ codes are integers, arrays are lists or tuples, a topic id is a UUID or None."""
 Find: TypeAlias = Callable[[Node, Fields], int]
 """(node, request) -> the log position that its answer needs, once it is handled."""
 
-Late: TypeAlias = Callable[[Node, int, Fields, Fields], Fields]
-"""(node, version, request, response) -> what to send instead of a response that waits too long."""
+Late: TypeAlias = Callable[[Node, int, Fields], "Fields | InPieces"]
+"""(node, version, request) -> the response to send instead of one that waits too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,11 @@ class Needs:
     late: Late
 
 
-Handler: TypeAlias = Callable[[Node, int, Fields], Fields | bytes | DeferredResponse[Any]]
-"""Answers one request: (node, version, request) -> response, its encoded body, or a deferred
-response."""
+Response: TypeAlias = Fields | bytes | InPieces | DeferredResponse[Any]
+"""A response, its encoded body, one that is produced while it is encoded, or a deferred one."""
+
+Handler: TypeAlias = Callable[[Node, int, Fields], Response | Steps[Response]]
+"""Answers one request: (node, version, request) -> response, or steps that lead to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,9 @@ ITEM_COUNT_MAX: Final = 100_000
 wire and some hundred bytes as an object, so the size of the frame alone would not bound memory and
 time. Kafka has no such limit; clients send hundreds."""
 
+TAG_COUNT_MAX: Final = 1_000
+"""Tagged fields of one structure, which are skipped in one step. Clients send a few."""
+
 _UVARINT_SIZE_MAX_BYTES: Final = 5
 _NO_UUID: Final = UUID(int=0)
 
@@ -68,6 +71,11 @@ class Reader:
         self._data = memoryview(data)
         self.pos = pos
         self._items_left = ITEM_COUNT_MAX
+
+    @property
+    def item_count(self) -> int:
+        """Array items and tagged fields so far, as the sum of all counts."""
+        return ITEM_COUNT_MAX - self._items_left
 
     def take(self, size: int) -> memoryview:
         """Return the next `size` bytes without copying them."""
@@ -157,6 +165,10 @@ class Reader:
     def skip_tags(self) -> None:
         """Skip tagged fields: in this protocol, unknown ones are not an error."""
         count = self.uvarint()
+        if count > TAG_COUNT_MAX:
+            raise RemoteProtocolError(
+                f"a structure has {count} tagged fields: the maximum is {TAG_COUNT_MAX}"
+            )
         self._take_items(count)
         for _ in range(count):
             self.uvarint()

@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.config import settings
+from appliance.offset_search import AT_ONCE_MAX_BYTES, FRAMES_LOOKED_THROUGH_MAX
+from appliance.units import KIB
 from compat.kafka import dispatch
+from compat.kafka.apis import api_03_metadata, api_35_describe_log_dirs, api_61_describe_producers
+from compat.kafka.apis.api_11_join_group import PROTOCOLS_MAX
+from compat.kafka.apis.api_13_leave_group import MEMBERS_AT_ONCE
+from compat.kafka.configs.changes import CONFIGS_MAX
 from compat.kafka.configs.topic_setting_table import (
     INT_MAX,
     LONG_MAX,
     TOPIC_SETTINGS,
     TopicSetting,
 )
-from compat.kafka.protocol.registry import Api
+from compat.kafka.groups.offset_rules import OFFSETS_AT_ONCE
+from compat.kafka.protocol.registry import Api, Handler
 from tests.support.docs.doc_tables import markdown_table
 
 PATH: Final = Path(__file__).parents[3] / "docs" / "KAFKA.md"
@@ -35,6 +42,69 @@ def _api_row(api: Api) -> tuple[str, ...]:
     if api.handler is not None:
         module = f"`{api.handler.__module__.replace('.', '/')}.py`"
     return (str(api.key), api.name, f"{first}-{last}", f"{api.served_from}-{last}", module)
+
+
+_ONE_NAME: Final = "one name"
+_ONE_PARTITION: Final = "one partition"
+_WHOLE: Final = "the whole request, which has a fixed number of fields"
+
+STEPS: Final[dict[str, str]] = {
+    "ListOffsets": f"{_ONE_PARTITION}: a search in at most "
+    f"{FRAMES_LOOKED_THROUGH_MAX:,} batches; a thread unpacks those beyond "
+    f"{AT_ONCE_MAX_BYTES // KIB} KiB",
+    "Metadata": f"one topic, or {api_03_metadata._CHUNK_PARTITIONS} of its partitions; creates one",
+    "OffsetCommit": f"commits {OFFSETS_AT_ONCE} partitions, all or none; fewer if the group's name "
+    "is long",
+    "OffsetFetch": _ONE_PARTITION,
+    "FindCoordinator": _ONE_NAME,
+    "JoinGroup": f"joins with at most {PROTOCOLS_MAX} protocols; then one member of the answer",
+    "Heartbeat": _WHOLE,
+    "LeaveGroup": f"removes {MEMBERS_AT_ONCE:,} members",
+    "SyncGroup": "the assignments of one group, at most `groups.size_max_bytes`",
+    "DescribeGroups": "one member; lists those of one group, at most `groups.member_count_max`",
+    "ListGroups": "one group; lists all, at most `groups.count_max`",
+    "SaslHandshake": _WHOLE,
+    "ApiVersions": _WHOLE,
+    "CreateTopics": "creates one topic, with at most `topics.partition_count_max_per_topic`",
+    "DeleteTopics": "deletes one topic, with its partitions and their committed offsets",
+    "DeleteRecords": "of one topic, with at most `topics.partition_count_max_per_topic`",
+    "InitProducerId": _WHOLE,
+    "OffsetForLeaderEpoch": f"{_ONE_PARTITION}: a search",
+    "DescribeConfigs": "one resource",
+    "AlterConfigs": f"changes one topic, with at most {CONFIGS_MAX:,} settings",
+    "AlterReplicaLogDirs": _ONE_PARTITION,
+    "DescribeLogDirs": f"{api_35_describe_log_dirs._CHUNK_PARTITIONS} partitions of one topic",
+    "CreatePartitions": "changes one topic, up to `topics.partition_count_max_per_topic`",
+    "DeleteGroups": "deletes one group, with its committed offsets",
+    "ElectLeaders": _ONE_PARTITION,
+    "IncrementalAlterConfigs": f"changes one topic, with at most {CONFIGS_MAX:,} settings",
+    "ListPartitionReassignments": "the answer, which is empty",
+    "OffsetDelete": f"deletes {OFFSETS_AT_ONCE} partitions, all or none; fewer if the group's name "
+    "is long",
+    "DescribeCluster": _WHOLE,
+    "DescribeProducers": f"{api_61_describe_producers._CHUNK_PRODUCERS} producers; lists the ids "
+    "of one partition",
+}
+"""What is done in one step, by API."""
+
+
+def costs_table() -> str:
+    """Return one row for each API of the control plane.
+
+    Raises:
+        KeyError: STEPS lacks an API.
+    """
+    rows = [("API", "in slices", "in one step")]
+    for api in dispatch.REGISTRY.apis:
+        if api.handler is not None:
+            rows.append((api.name, "yes" if _is_sliced(api.handler) else "no", STEPS[api.name]))
+    return markdown_table(rows)
+
+
+def _is_sliced(handler: Handler) -> bool:
+    """Return whether a handler says that it may return steps or a response with generators."""
+    returned = str(inspect.signature(handler).return_annotation)
+    return any(name in returned for name in ("InPieces", "Generator", "JoinAnswer"))
 
 
 def topic_settings_table() -> str:
@@ -105,6 +175,7 @@ def describe(name: str, module: str) -> str:
 
 TABLES: Final = {
     "apis": api_table,
+    "costs": costs_table,
     "each api": api_sections,
     "topic settings": topic_settings_table,
     "fixed topic settings": fixed_settings_table,

@@ -42,6 +42,7 @@ from compat.kafka.node import Node
 from tests.support.compiled import timer_calls as calls
 from tests.support.harness.configs import small_config
 from tests.support.harness.harness_connection import FETCH_VERSION, Connection, encode_fetch
+from tests.support.harness.turns import Turns
 from tests.support.oracles.kafka_oracle import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -100,6 +101,7 @@ class BrokerHarness:
     Attributes:
         disk, clock, config, broker, groups: what it is made of.
         report: the outcome of its start.
+        turns: the later slices of long answers.
         control_damage: what control-plane requests found damaged on the disk.
     """
 
@@ -124,6 +126,7 @@ class BrokerHarness:
         for _ in self.broker.recover():
             pass
         self.groups = GroupCoordinator(self.broker.groups, self.broker.clock, self.config)
+        self.turns = Turns()
         self._node = Node(
             self.broker,
             "127.0.0.1",
@@ -131,6 +134,7 @@ class BrokerHarness:
             self.groups,
             read_cold=self._read_cold_for_control,
             aside=self._do_aside,
+            later=self.turns,
         )
         self.aside_count = 0
         """Work of requests that the broker does on a thread."""

@@ -22,6 +22,7 @@ from appliance.store.state.group_frames import (
 )
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import ControlBroker, Node
+from tests.support.harness.turns import Turns
 from tests.support.simulator.virtual_clock import VirtualClock
 
 
@@ -153,6 +154,9 @@ class MemoryGroups:
     def offsets(self, group: str) -> dict[tuple[int, int], OffsetEntry]:
         return self._offsets.get(group, {})
 
+    def has_offsets(self, group: str, topic_id: int) -> bool:
+        return any(each == topic_id for each, _ in self.offsets(group))
+
     def note_members(self, group: str) -> None:
         """Offsets do not expire here."""
 
@@ -270,4 +274,5 @@ def memory_node(broker: MemoryBroker) -> Node:
         groups=GroupCoordinator(control.groups, broker.clock, broker.config),
         read_cold=lambda _positions, then: then(),
         aside=_do_at_once,
+        later=Turns(),
     )

@@ -187,7 +187,7 @@ class FuzzConnection:
         self.parked = []
         self._is_lost = True
         if self._deferred is not None:
-            self._deferred.is_abandoned = True
+            self._deferred.abandon()
         self.session.close()
         self._harness.replace(self)
 

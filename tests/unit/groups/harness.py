@@ -88,6 +88,7 @@ class HarnessLog:
             append=self._append,
             append_topic=lambda _payload, _topic_id: 0,
             end_pos=lambda: -1,
+            flushed_pos=lambda: -1,
             check_room=self._check_room,
             begin=lambda: None,
             end=lambda: None,

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from _core.paths.answer import Reply
 from appliance.errors import RemoteProtocolError
 from compat.kafka import dispatch
+from compat.kafka.protocol import messages
 from compat.kafka.protocol.registry import Api
+from compat.kafka.protocol.wire import read_key_and_version
 from tests.support.harness.configs import small_config
 from tests.support.harness.memory_broker import MemoryBroker, memory_node
+from tests.support.oracles.response_oracle import decode_any_response
 from tests.system.fuzz.schema_requests import RequestMaker
 
 CONTROL_APIS = [api for api in dispatch.REGISTRY.apis if api.handler is not None]
@@ -99,3 +102,21 @@ def test_random_bodies_do_no_harm(api: Api, version: int, client_id: bytes, body
 @given(frame=st.binary(max_size=60))
 def test_random_frames_do_no_harm(frame: bytes) -> None:
     try_frame(frame)
+
+
+@pytest.mark.parametrize(
+    "api", [api for api in CONTROL_APIS if api.needs is not None], ids=lambda api: api.name
+)
+def test_every_request_has_an_answer_for_when_the_disk_does_not_respond(api: Api) -> None:
+    """Whatever it says: an error in the response that its version has."""
+    broker = MemoryBroker(small_config())
+    for frame in samples(api, SAMPLE_COUNT):
+        _, version, number = read_key_and_version(frame)
+        header, body_pos = dispatch.read_header(frame)
+        request = dispatch._Request(memory_node(broker), api, header)
+        request.fields = messages.decode_request(api.key, version, frame[body_pos:])
+        broker.groups.changes.note("g", 1)
+        broker.topics.changes.note("t", 1)
+        payload = request._encode_late()
+        assert payload[:4] == number.to_bytes(4, "big")
+        decode_any_response(api.key, version, payload)

@@ -6,13 +6,12 @@ from typing import Final
 import pytest
 
 from appliance.errors import ColdFrameError
-from compat.kafka import cold_search
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import Record
-from tests.support.values.topic_requests import EARLIEST, HIGHEST, list_offset, list_offsets
+from tests.support.values.topic_requests import HIGHEST, list_offset, list_offsets
 
 COUNT: Final = 40
 START_MS: Final = 1_700_000_000_000
@@ -110,15 +109,6 @@ def test_a_large_batch_is_searched_on_a_thread(codec: int, start: int) -> None:
     assert list_offset(client, "t", 0, time_of(400)) == (0, -1, -1)
     assert client.harness.aside_count == 3  # headers say it
     assert list_offset(client, "t", 0, HIGHEST) == (0, 399, time_of(399))
-
-
-def test_others_come_first_after_a_slice(
-    client: WireClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cold_search, "SLICE_NS", 0)
-    client.harness.broker.topics.create("many", 9, {})
-    assert list_offsets(client, "many", range(9), EARLIEST) == [(0, 0, -1)] * 9
-    assert client.harness.aside_count == 8
 
 
 def test_a_partition_that_is_named_twice_is_refused(client: WireClient) -> None:

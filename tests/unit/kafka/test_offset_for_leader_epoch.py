@@ -87,7 +87,8 @@ def epochs(client: WireClient) -> WireClient:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_epoch_ends_where_the_next_one_begins(epochs: WireClient, version: int) -> None:
     parts = [(index, epoch) for index in (0, 1) for epoch in (E0, E1, E2, E3, E4)]
-    assert ask_ends(epochs, "t", parts, version=version) == [
+    found = [ask_ends(epochs, "t", [part], version=version)[0] for part in parts]
+    assert found == [
         (0, E0, 3),
         (0, E1, 7),
         (0, E2, 7),
@@ -99,6 +100,12 @@ def test_an_epoch_ends_where_the_next_one_begins(epochs: WireClient, version: in
         (0, E3, 2),
         NOTHING,
     ]
+
+
+def test_a_partition_that_is_named_twice_is_refused(epochs: WireClient) -> None:
+    found = ask_ends(epochs, "t", [(0, E0), (1, E0), (0, E1)])
+    refused = (ErrorCode.invalid_request, -1, -1)
+    assert found == [refused, (0, E0, 0), refused]
 
 
 def test_a_clean_restart_begins_an_epoch(epochs: WireClient) -> None:

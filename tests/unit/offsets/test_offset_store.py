@@ -178,7 +178,7 @@ def test_a_partition_that_is_named_again_and_again_costs_one_entry() -> None:
     before = offsets.harness.broker.wrote_pos
     answer = offsets.client.ask(request, 7, OffsetCommitResponse)
     assert commit_errors(answer) == {("t", 0): 0}
-    assert len(answer.topics[0].partitions) == 5_000
+    assert len(answer.topics[0].partitions) == 1
     assert offsets.harness.broker.wrote_pos - before < 64 * KIB
     assert offsets.reborn("crash").fetch(group) == {("t", 0): Committed(2)}
 

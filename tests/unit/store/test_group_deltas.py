@@ -55,6 +55,7 @@ def writing(*, payload_size_max: int = MIB) -> Written:
         append=lambda kind, payload: frames.append((kind, payload)),
         append_topic=lambda _payload, _topic_id: 0,
         end_pos=lambda: -1,
+        flushed_pos=lambda: -1,
         check_room=lambda _size, _room: None,
         begin=lambda: None,
         end=lambda: None,

@@ -78,6 +78,7 @@ def test_commits_are_appended_in_as_few_frames_as_they_fit_in_and_before_a_group
         ),
         append_topic=lambda _payload, _topic_id: 0,
         end_pos=lambda: 0,
+        flushed_pos=lambda: 0,
         check_room=lambda _size, _room: None,
         begin=lambda: None,
         end=lambda: None,

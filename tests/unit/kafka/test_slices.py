@@ -1,0 +1,526 @@
+"""Answers that grow with the state are produced in slices: how many, how large, and what may change
+between them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from _core.paths.answer import Reply
+from appliance.errors import RemoteProtocolError
+from appliance.units import KIB
+from compat.kafka import dispatch
+from compat.kafka.groups.member import JoinRequest
+from compat.kafka.node import Node
+from compat.kafka.protocol import messages, slices
+from compat.kafka.protocol.deferred import DeferredResponse
+from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.pieces import PieceWriter
+from compat.kafka.protocol.slices import (
+    FIRST_SLICE_WORK,
+    SLICE_WORK,
+    EncodedItems,
+    Hold,
+    SlicedAnswer,
+    Steps,
+    Wait,
+    answer_in_slices,
+)
+from tests.support.clients.wire_client import WireClient, framed, split_answers
+from tests.support.harness.broker_harness import with_topic
+from tests.support.harness.configs import small_config
+from tests.support.harness.memory_broker import MemoryBroker, MemoryProducer, memory_node
+from tests.support.harness.turns import Turns
+from tests.support.oracles.kafka_oracle import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    ask,
+    decode_response,
+    encode_request,
+    messages_of,
+)
+from tests.support.values import group_requests as gr
+
+DescribeProducersRequest, DescribeProducersResponse = messages_of("admin", "DescribeProducers")
+DescribeLogDirsRequest, DescribeLogDirsResponse = messages_of("admin", "DescribeLogDirs")
+DescribeConfigsRequest, DescribeConfigsResponse = messages_of("admin", "DescribeConfigs")
+
+LIMITS = {
+    "segment_size_bytes": 1 << 26,
+    "topic_count_max": 100_000,
+    "partition_total_max": 1_000_000,
+    "partition_count_max_per_topic": 10_000,
+    "group_count_max": 10_000,
+    "group_member_count_max": 10_000,
+    "group_size_max_bytes": 1 << 24,
+    "group_total_size_max_bytes": 1 << 26,
+}
+
+ITEM_MAX_BYTES = 32 * KIB
+"""More than any item of these tests."""
+
+
+class Asked:
+    """A request whose later slices are done when the test says so."""
+
+    def __init__(
+        self,
+        node: Node,
+        request: Any,
+        version: int,
+        response_class: Any,
+        *,
+        more_held_bytes: int = 0,
+    ) -> None:
+        """Ask; `more_held_bytes` is what the work holds besides the answer."""
+        assert isinstance(node.later, Turns)
+        self.turns = node.later
+        self.turns.is_held = True
+        self._class, self._version = response_class, version
+        self._pieces: list[bytes] | None = None
+        self._more_held_bytes = more_held_bytes
+        answer = dispatch.answer(node, encode_request(request, version))
+        assert isinstance(answer, SlicedAnswer), "it was answered at once"
+        self.answer = answer
+        answer.when_complete(self._note)
+
+    def _note(self, reply: Reply) -> None:
+        self._pieces = reply.pieces
+
+    def finish(self) -> Any:
+        """Do the rest; check that each slice did a slice's work, and return the answer."""
+        held_bytes = self.answer.held_bytes
+        assert held_bytes <= self._more_held_bytes + FIRST_SLICE_WORK + ITEM_MAX_BYTES
+        while self.turns.do_one():
+            if self._pieces is None:
+                assert self.answer.held_bytes - held_bytes <= SLICE_WORK + ITEM_MAX_BYTES
+                held_bytes = self.answer.held_bytes
+        assert self._pieces is not None
+        assert max(map(len, self._pieces)) <= SLICE_WORK + ITEM_MAX_BYTES
+        return decode_response(self._class, self._version, b"".join(self._pieces))
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    return MemoryBroker(small_config(**LIMITS))
+
+
+@pytest.fixture
+def node(broker: MemoryBroker) -> Node:
+    return memory_node(broker)
+
+
+def create(broker: MemoryBroker, count: int, partition_count: int = 1) -> list[str]:
+    names = [f"topic-{number:05}" for number in range(count)]
+    for name in names:
+        broker.topics.create(name, partition_count, {})
+    return names
+
+
+def join_many(node: Node, group: str, count: int, metadata: bytes = b"m") -> list[str]:
+    """Let members join a group, and begin its generation."""
+    answers: list[Any] = []
+    for number in range(count):
+        request = JoinRequest(
+            group_id=group,
+            member_id="",
+            instance_id=f"instance-{number}",
+            client_id="c",
+            client_host="h",
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols={"range": metadata},
+            is_member_id_required=False,
+            can_skip_assignment=False,
+        )
+        deferred: DeferredResponse[Any] = DeferredResponse()
+        deferred.when_complete(answers.append)
+        node.groups.join(request, deferred, node.now_ms())
+    assert isinstance(node.broker, MemoryBroker)
+    while len(answers) < count:
+        node.broker.clock.advance_ms(100)
+        node.groups.expire(node.now_ms())
+    return [answer.member_id for answer in answers]
+
+
+def metadata_all() -> Any:
+    return MetadataRequest(topics=None, allow_auto_topic_creation=False)
+
+
+# How many slices, and how large
+
+
+def test_metadata_of_many_topics(broker: MemoryBroker, node: Node) -> None:
+    names = create(broker, 3_000)
+    asked = Asked(node, metadata_all(), 9, MetadataResponse)
+    answer = asked.finish()
+    assert [topic.name for topic in answer.topics[:-1]] == names
+    # A kibibyte for each topic and its bytes: 240 in a slice.
+    assert 12 <= asked.answer.slice_count <= 15
+
+
+def test_metadata_of_many_partitions(broker: MemoryBroker, node: Node) -> None:
+    broker.topics.create("wide", 9_500, {})
+    asked = Asked(node, metadata_all(), 9, MetadataResponse)
+    topic = asked.finish().topics[0]
+    assert [part.partition_index for part in topic.partitions] == list(range(9_500))
+    assert asked.answer.slice_count >= 2
+
+
+def test_producers(broker: MemoryBroker, node: Node) -> None:
+    partition = broker.topics.create("t", 1, {}).partitions[0]
+    for number in range(30_000):
+        partition.producers[number] = MemoryProducer(1, number, 7)
+    kind = DescribeProducersRequest.TopicRequest
+    request = DescribeProducersRequest(topics=[kind(name="t", partition_indexes=[0, 0, 0])])
+    asked = Asked(node, request, 0, DescribeProducersResponse, more_held_bytes=30_000 * 8)
+    (part,) = asked.finish().topics[0].partitions
+    assert [each.producer_id for each in part.active_producers] == list(range(30_000))
+    assert part.active_producers[-1].last_sequence == 29_999
+    assert asked.answer.slice_count >= 5
+
+
+def test_groups(node: Node) -> None:
+    for number in range(2_000):
+        node.groups.check_commit(f"group-{number:04}", "", None, -1, 0)
+    asked = Asked(node, gr.ListGroupsRequest(states_filter=[]), 4, gr.ListGroupsResponse)
+    found = [group.group_id for group in asked.finish().groups]
+    assert found == [f"group-{number:04}" for number in range(2_000)]
+    assert asked.answer.slice_count >= 8
+    asked.turns.is_held = False
+    none = gr.ListGroupsRequest(states_filter=["Stable"])
+    assert ask(node, none, 4, gr.ListGroupsResponse).groups == []
+
+
+def test_members_and_what_the_leader_learns_of_them(node: Node) -> None:
+    """JoinGroup answers later than it was asked; its answer is produced in slices as well."""
+    metadata = bytes(10 * KIB)
+    member_ids = join_many(node, "g", 300, metadata)
+    request = gr.DescribeGroupsRequest(groups=["g", "g", "g"])
+    asked = Asked(node, request, 5, gr.DescribeGroupsResponse)
+    (group,) = asked.finish().groups
+    assert sorted(member.member_id for member in group.members) == sorted(member_ids)
+    rejoin = gr.join_request(
+        "g", member_ids[0], instance_id="instance-0", protocols={"range": metadata}
+    )
+    joined = Asked(node, rejoin, 5, gr.JoinGroupResponse)
+    assert len(joined.finish().members) == 300
+    assert joined.answer.slice_count >= 10
+
+
+def test_settings(broker: MemoryBroker, node: Node) -> None:
+    names = create(broker, 200)
+    kind = DescribeConfigsRequest.DescribeConfigsResource
+    resources = [
+        kind(resource_type=2, resource_name=name, configuration_keys=None) for name in names
+    ]
+    request = DescribeConfigsRequest(
+        resources=resources, include_synonyms=False, include_documentation=False
+    )
+    asked = Asked(node, request, 4, DescribeConfigsResponse)
+    assert [each.resource_name for each in asked.finish().results] == names
+    assert asked.answer.slice_count >= 8
+
+
+def test_directories(broker: MemoryBroker, node: Node) -> None:
+    create(broker, 40, 500)
+    asked = Asked(node, DescribeLogDirsRequest(topics=None), 2, DescribeLogDirsResponse)
+    (directory,) = asked.finish().results
+    assert sum(len(topic.partitions) for topic in directory.topics) == 20_000
+    assert asked.answer.slice_count >= 2
+
+
+def test_topics_are_created_and_deleted_a_slice_at_a_time(broker: MemoryBroker, node: Node) -> None:
+    kind = CreateTopicsRequest.CreatableTopic
+    names = [f"n-{number}" for number in range(300)]
+    topics = [
+        kind(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        for name in names
+    ]
+    request = CreateTopicsRequest(topics=topics, timeout_ms=1, validate_only=False)
+    asked = Asked(node, request, 5, CreateTopicsResponse)
+    count = len(broker.topics.all())
+    while asked.turns.do_one():
+        assert len(broker.topics.all()) - count <= 10
+        count = len(broker.topics.all())
+    assert sorted(topic.name for topic in broker.topics.all()) == sorted(names)
+    deleted = Asked(
+        node, DeleteTopicsRequest(topic_names=names * 2, timeout_ms=1), 4, DeleteTopicsResponse
+    )
+    responses = deleted.finish().responses
+    assert {each.error_code for each in responses} == {ErrorCode.invalid_request}
+    assert len(responses) == 300  # answered once, and kept
+
+
+def test_small_answers_are_there_at_once(broker: MemoryBroker, node: Node) -> None:
+    create(broker, 40, 10)
+    assert isinstance(dispatch.answer(node, encode_request(metadata_all(), 9)), Reply)
+
+
+def test_a_slice_ends_after_its_time_too(
+    broker: MemoryBroker, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should items take longer than their price says."""
+    create(broker, 200)
+    monkeypatch.setattr(slices, "SLICE_NS", 0)
+    asked = Asked(node, metadata_all(), 9, MetadataResponse)
+    asked.finish()
+    assert asked.answer.slice_count >= 10
+
+
+# What changes between two slices
+
+
+def test_topics_that_are_deleted_meanwhile_are_left_out(broker: MemoryBroker, node: Node) -> None:
+    names = create(broker, 1_000)
+    for make in (
+        lambda: Asked(node, metadata_all(), 9, MetadataResponse),
+        lambda: Asked(node, DescribeLogDirsRequest(topics=None), 2, DescribeLogDirsResponse),
+    ):
+        asked = make()
+        assert asked.turns.do_one()
+        broker.topics.delete(names.pop())
+        answer = asked.finish()
+        found = answer.results[0].topics if hasattr(answer, "results") else answer.topics[:-1]
+        assert [topic.name for topic in found] == names
+
+
+def test_a_group_that_is_deleted_meanwhile(node: Node) -> None:
+    groups = [f"group-{number:04}" for number in range(1_000)]
+    for group in groups:
+        node.groups.check_commit(group, "", None, -1, 0)
+    listed = Asked(node, gr.ListGroupsRequest(), 2, gr.ListGroupsResponse)
+    described = Asked(node, gr.DescribeGroupsRequest(groups=groups), 6, gr.DescribeGroupsResponse)
+    assert node.groups.delete(groups[-1]) == ErrorCode.none
+    assert listed.turns.do_one()
+    answer = described.finish()
+    assert answer.groups[-1].error_code == ErrorCode.group_id_not_found
+    assert answer.groups[-2].error_code == ErrorCode.none
+    listed.turns.do_all()
+    assert len(listed.finish().groups) == 999
+
+
+def test_members_are_those_of_one_generation(node: Node) -> None:
+    """A rebalance between two slices of a group does not mix two generations."""
+    member_ids = join_many(node, "g", 200, bytes(KIB))
+    leader = node.groups.find("g")
+    assert leader is not None
+    asked = Asked(node, gr.DescribeGroupsRequest(groups=["g"]), 5, gr.DescribeGroupsResponse)
+    leaving = [(member_id, None) for member_id in member_ids[:100]]
+    node.groups.leave("g", leaving, node.now_ms())
+    (group,) = asked.finish().groups
+    assert {member.member_id for member in group.members} == set(member_ids)
+
+
+def test_producers_that_are_forgotten_meanwhile_are_left_out(
+    broker: MemoryBroker, node: Node
+) -> None:
+    producers = broker.topics.create("t", 1, {}).partitions[0].producers
+    for number in range(10_000):
+        producers[number] = MemoryProducer(1, number, 7)
+    kind = DescribeProducersRequest.TopicRequest
+    request = DescribeProducersRequest(topics=[kind(name="t", partition_indexes=[0])])
+    asked = Asked(node, request, 0, DescribeProducersResponse, more_held_bytes=10_000 * 8)
+    for number in range(9_990, 10_000):
+        del producers[number]
+    producers[10_000] = MemoryProducer(1, 1, 7)
+    (part,) = asked.finish().topics[0].partitions
+    assert [each.producer_id for each in part.active_producers] == list(range(9_990))
+
+
+# Connections
+
+
+def wide_client() -> WireClient:
+    """A client of a broker with so many partitions that their Metadata takes several slices."""
+    harness = with_topic(64, config=small_config())
+    for number in range(300):
+        harness.broker.topics.create(f"topic-{number}", 1, {})
+    harness.flush()
+    harness.turns.is_held = True
+    return WireClient(harness)
+
+
+def test_answers_keep_their_order() -> None:
+    client = wide_client()
+    small = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+    requests = (small, metadata_all(), small, metadata_all(), small)
+    data = (framed(each, 9, number) for number, each in enumerate(requests))
+    client.send_bytes(b"".join(data))
+    found: list[int] = []
+    while len(found) < 5:
+        found += [int.from_bytes(each[:4], "big") for each in split_answers(client.take())]
+        assert len(found) in {1, 3, 5}, "what follows a long answer is not handled before it"
+        client.harness.turns.do_all()
+        if client.session.paused:
+            client.resume()
+    assert found == [0, 1, 2, 3, 4]
+
+
+def test_a_change_in_a_later_slice_is_waited_for() -> None:
+    """The answer leaves when the last change is durable."""
+    client = wide_client()
+    names = [f"topic-{number}" for number in range(300)]
+    client.send(DeleteTopicsRequest(topic_names=names, timeout_ms=1), 4)
+    while client.harness.turns.do_one():
+        client.harness.broker.commit()
+        assert client.take() == b""
+    assert client.take() == b""
+    client.harness.flush()
+    (answer,) = client.answers(DeleteTopicsResponse, 4)
+    assert {each.error_code for each in answer.responses} == {0}
+    assert len(client.harness.broker.topics.all()) == 1
+
+
+def test_an_abandoned_answer_holds_nothing(broker: MemoryBroker, node: Node) -> None:
+    create(broker, 3_000)
+    asked = Asked(node, metadata_all(), 9, MetadataResponse)
+    assert asked.turns.do_one()
+    assert asked.answer.held_bytes > SLICE_WORK / 16
+    asked.answer.abandon()
+    assert asked.answer.held_bytes == 0
+    slice_count = asked.answer.slice_count
+    asked.turns.do_all()
+    assert asked.answer.slice_count == slice_count
+    assert not asked.answer.is_complete
+
+
+# Requests
+
+
+def test_a_long_request_is_decoded_in_slices(node: Node) -> None:
+    names = [f"topic-{number:06}" for number in range(20_000)]
+    request = DeleteTopicsRequest(topic_names=names, timeout_ms=1)
+    node.later.is_held = True  # type: ignore[attr-defined]
+    answer = dispatch.answer(node, encode_request(request, 4))
+    assert isinstance(answer, SlicedAnswer)
+    assert answer.held_bytes == 0
+    held = []
+    while answer.slice_count < 8:
+        answer.step()
+        held.append(answer.held_bytes)
+    # Once it is decoded, its fields are charged.
+    assert held[-1] > 20_000 * messages.ITEM_HELD_BYTES
+
+
+def test_a_request_that_is_too_large_is_refused(node: Node) -> None:
+    """Millions of names would take many times their size once they are decoded."""
+    frame = encode_request(DeleteTopicsRequest(topic_names=["n"], timeout_ms=1), 4)
+    padded = frame + bytes(dispatch.REQUEST_MAX_BYTES)
+    with pytest.raises(RemoteProtocolError) as caught:
+        dispatch.answer(node, padded)
+    assert "DeleteTopics of 4194" in caught.value.message
+    assert "at most 4194304 are allowed; name fewer items" in caught.value.message
+
+
+def test_a_request_of_a_group_may_have_the_size_of_a_group(broker: MemoryBroker) -> None:
+    node = memory_node(broker)
+    request = gr.join_request("g", protocols={"range": bytes(5 << 20)})
+    answer = ask(node, request, 4, gr.JoinGroupResponse)
+    assert answer.error_code == ErrorCode.member_id_required
+    frame = encode_request(gr.join_request("g", protocols={"range": bytes(1 << 24)}), 3)
+    with pytest.raises(RemoteProtocolError, match=r"raise groups\.size_max_bytes"):
+        dispatch.answer(node, frame)
+
+
+def test_a_request_that_turns_out_malformed_fails_alone(node: Node) -> None:
+    names = [f"topic-{number:06}" for number in range(20_000)]
+    frame = encode_request(DeleteTopicsRequest(topic_names=names, timeout_ms=1), 4)
+    node.later.is_held = True  # type: ignore[attr-defined]
+    answer = dispatch.answer(node, frame[:-20])
+    assert isinstance(answer, SlicedAnswer)
+    errors: list[Exception] = []
+    answer.when_failed(errors.append)
+    for _ in range(20):
+        answer.step()
+    (error,) = errors
+    assert isinstance(error, RemoteProtocolError)
+
+
+# The mechanism
+
+
+def nested(make_array: Callable[[Any], Any]) -> dict[str, Any]:
+    """A DescribeGroups response; `make_array` makes its arrays."""
+
+    def make_member(number: int) -> dict[str, Any]:
+        return {
+            "member_id": f"m{number}",
+            "client_id": "c" * 50,
+            "client_host": "h",
+            "member_metadata": bytes(number),
+            "member_assignment": b"a",
+        }
+
+    def make_group(number: int) -> dict[str, Any]:
+        return {
+            "error_code": 0,
+            "group_id": f"g{number}",
+            "group_state": "Stable",
+            "protocol_type": "p",
+            "protocol_data": "d",
+            "members": make_array(make_member(each) for each in range(number % 3 * 70)),
+        }
+
+    return {"groups": make_array(make_group(number) for number in range(150))}
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("cut_every", [1, 3, 1000])
+def test_pieces_are_what_is_encoded_at_once(version: int, cut_every: int) -> None:
+    """Also where the number of items has two bytes, and wherever pieces end."""
+    writer = PieceWriter()
+    schema = messages.response_schema(15, version)
+    for count, _ in enumerate(schema.write_in_steps(writer, nested(lambda items: items))):
+        if count % cut_every == 0:
+            writer._cut()
+    whole = messages.encode_response(15, version, nested(list))
+    assert writer.size_bytes == len(whole)
+    assert b"".join(writer.finish_pieces()) == whole
+
+
+def test_steps_between_items_are_no_items() -> None:
+    def groups() -> Iterator[Any]:
+        yield 64
+        yield EncodedItems(2, b"\0\x02a\x02b\0" * 2)
+        yield Hold(5)
+        yield Wait(lambda then: then())
+
+    writer = PieceWriter()
+    schema = messages.response_schema(16, 3)
+    steps = schema.write_in_steps(writer, {"error_code": 0, "groups": groups()})
+    assert [type(step) for step in steps] == [Hold, Wait]
+    assert writer.finish_pieces() == [bytes(6) + b"\x03" + b"\0\x02a\x02b\0" * 2 + b"\0"]
+
+
+def test_work_waits_goes_on_and_is_cancelled() -> None:
+    begun: list[Callable[[], None]] = []
+    cancelled: list[bool] = []
+    later: list[SlicedAnswer] = []
+
+    def work(writer: PieceWriter) -> Steps[None]:
+        writer.raw(b"a")
+        yield Wait(lambda then: then())
+        yield Wait(begun.append, lambda: cancelled.append(True))
+        writer.raw(b"b")
+        yield SLICE_WORK
+        yield Wait(begun.append, lambda: cancelled.append(True))
+
+    writer = PieceWriter()
+    answer = answer_in_slices(work(writer), writer, bytes, lambda: 0, later.append)
+    assert isinstance(answer, SlicedAnswer)
+    assert (len(begun), later) == (1, [])
+    begun[0]()
+    assert later == [answer]
+    assert answer.held_bytes == 2
+    answer.step()
+    assert len(begun) == 2
+    answer.abandon()
+    assert cancelled == [True]
+    begun[1]()
+    assert not answer.is_complete
