@@ -47,6 +47,7 @@ def gauges(
     return Gauges(
         connections=connections,
         inflight_bytes=inflight_bytes,
+        producers=projections.producers.count,
         pending_timers=due.pending,
         waiting_timers=deliver.waiting,
         unreadable_timers=deliver.unreadable_count,

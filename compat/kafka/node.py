@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from appliance.allowance import Allowance
 from appliance.config.config import Config
 from appliance.model import ColdPlace
 from appliance.offset_search import OffsetSearch
@@ -15,7 +16,7 @@ from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
-from compat.kafka.auto_creation import AutoCreation
+from compat.kafka.auto_creation import auto_creation
 from compat.kafka.groups.coordinator import GroupCoordinator
 
 
@@ -50,7 +51,8 @@ class ControlBroker(Protocol):
     def space(self) -> tuple[int, int]:
         """Return total and free bytes of the data's file system. Raises StorageError."""
 
-    def allocate_producer_id(self) -> int: ...
+    def allocate_producer_id(self, address: str = "") -> int:
+        """Return a producer id for a client at an IP address. Raises RequestError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Node:
     read_cold: Callable[[list[ColdPlace], Callable[[], None]], None]
     aside: Callable[[Callable[[], None], Callable[[], None]], None]
     client: Client = Client()
-    auto_creation: AutoCreation = field(default_factory=AutoCreation)
+    auto_creation: Allowance = field(default_factory=auto_creation)
 
     def now_ms(self) -> int:
         """Return the monotonic time in ms, the clock of the protocol's time-outs."""
