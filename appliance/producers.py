@@ -17,10 +17,10 @@ from typing import Final
 
 from _core.state.projections import Projections
 from appliance.allowance import Allowance
-from appliance.client_log import ANYBODY, ClientLog
+from appliance.client_log import ClientLog
 from appliance.config.config import Config
 from appliance.system.clock import Clock
-from appliance.units import MS_PER_MINUTE, NS_PER_MS
+from appliance.units import MS_PER_HOUR, MS_PER_MINUTE, NS_PER_MS
 
 FORGETTABLE_MS: Final = 10 * MS_PER_MINUTE
 """Five times as long as clients resend (delivery.timeout.ms), by the age of the store."""
@@ -77,6 +77,7 @@ class Producers:
         """By partition handle and producer id: the first sequence that was refused, and when."""
         self.address = ""
         self.forgotten_count = 0
+        self._said_ms: int | None = None
         self.refused: dict[str, int] = {}
 
     @property
@@ -110,33 +111,43 @@ class Producers:
         return reason
 
     def _admit(self, now_ms: int) -> str | None:
-        is_full = self._table.count >= self._config.producer_count_max
-        if is_full and not self._has_forgettable():
-            return self._refuse(
-                "count",
-                "too many producers, and none is idle for "
-                f"{FORGETTABLE_MS // MS_PER_MINUTE} minutes: producers.count_max = "
-                f"{self._config.producer_count_max} is reached",
-            )
+        count_max = self._config.producer_count_max
+        if not self._has_room():
+            return self._refuse_for_count()
         if not self._allowance.take(self.address, now_ms):
             return self._refuse(
                 "address",
                 f"too many new producers from this address: {PER_S} a second are admitted",
             )
-        if is_full:
-            self.forgotten_count += self._forget(self._forgettable_pos, 1)
-            self._lines.write(
-                _log,
-                logging.INFO,
-                ("producer", ANYBODY),
-                "a producer that was idle longest is forgotten for a new one: "
-                "producers.count_max = %d is reached",
-                self._config.producer_count_max,
-            )
-        return None
+        # More than one only if a start with a lower limit restored them.
+        excess = self._table.count - count_max + 1
+        if excess > 0:
+            self.forgotten_count += self._forget(self._forgettable_pos, excess)
+            self._say_forgotten(now_ms)
+        return None if self._table.count < count_max else self._refuse_for_count()
 
-    def _has_forgettable(self) -> bool:
-        return self._table.oldest_pos <= self._forgettable_pos
+    def _has_room(self) -> bool:
+        """Return whether the limit of all is not reached, or a producer can be forgotten."""
+        is_full = self._table.count >= self._config.producer_count_max
+        return not is_full or self._table.oldest_pos <= self._forgettable_pos
+
+    def _say_forgotten(self, now_ms: int) -> None:
+        """Say that the limit of all is reached, once an hour: it may be so for ever."""
+        if self._said_ms is None or now_ms - self._said_ms >= MS_PER_HOUR:
+            self._said_ms = now_ms
+            _log.warning(
+                "producers.count_max = %d is reached: those that are idle longest are forgotten "
+                "for new ones, so far %d",
+                self._config.producer_count_max,
+                self.forgotten_count,
+            )
+
+    def _refuse_for_count(self) -> str:
+        return self._refuse(
+            "count",
+            f"too many producers, and none is idle for {FORGETTABLE_MS // MS_PER_MINUTE} minutes: "
+            f"producers.count_max = {self._config.producer_count_max} is reached",
+        )
 
     def _refuse(self, limit: str, reason: str) -> str:
         self.refused[limit] = self.refused.get(limit, 0) + 1
@@ -152,9 +163,8 @@ class Producers:
             address: IP address of the client.
         """
         self.address = address
-        is_full = self._table.count >= self._config.producer_count_max
-        if is_full and not self._has_forgettable():
-            self._refuse("count", "no producer id is given away: producers.count_max is reached")
+        if not self._has_room():
+            self._refuse_for_count()
             return False
         if not self._allowance.take(self.address, self._clock.monotonic_ns() // NS_PER_MS):
             self._refuse("address", "no producer id is given away: too many from this address")

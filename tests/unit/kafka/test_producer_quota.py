@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from appliance.producers import BURST, FORGETTABLE_MS, PER_S, WAIT_MS
+from appliance.units import MS_PER_HOUR
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import InitProducerIdRequest, InitProducerIdResponse, ask
 from tests.support.values.raw_batch import Raw, make_batch
@@ -174,6 +176,43 @@ def test_a_start_keeps_those_that_were_active_last(is_clean: bool) -> None:
     assert client.harness.broker.gauges(0).producers <= MAX
     assert {1_000, 2 * MAX - 2} <= set(remembered(client))
     assert 2 * MAX - 1 in remembered(client, 1)
+
+
+def test_a_lower_limit_forgets_none_that_may_send_again() -> None:
+    """Those that a checkpoint restores stay until they are idle."""
+    client = quota_client(producer_count_max=5 * MAX)
+    for number in range(MAX):
+        send(client, number)
+    age(client, 2 * MS_PER_HOUR)  # a store keeps no age before the first hour
+    for number in range(MAX, 2 * MAX + 5):
+        send(client, number)
+    before = client.harness
+    before.flush()
+    take_checkpoint(before)
+    before.broker.close()
+    smaller = small_config(producer_count_max=MAX)
+    client = WireClient(BrokerHarness(before.disk, before.clock, smaller))
+    assert client.harness.broker.gauges(0).producers == 2 * MAX + 5
+    age(client, 0)
+    assert send(client, 1_000)[0] == ErrorCode.kafka_storage_error
+    assert [send(client, number)[0] for number in range(MAX, 2 * MAX + 5)] == [0] * (MAX + 5)
+    assert remembered(client) == list(range(MAX, 2 * MAX + 5))
+
+
+def test_that_producers_are_forgotten_is_said_once_an_hour(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """At the limit it may be so for ever."""
+    client = quota_client()
+    for number in range(3 * MAX):
+        if number >= MAX:
+            age(client, FORGETTABLE_MS // 4)
+        send(client, number)
+    metrics = client.harness.broker.collect_metrics()
+    lines = [each.getMessage() for each in caplog.records if "forgotten" in each.getMessage()]
+    assert metrics.producers_forgotten >= MAX
+    hours = client.harness.now_ms() // MS_PER_HOUR
+    assert 1 <= len(lines) <= hours + 1 < metrics.producers_forgotten
 
 
 def test_the_producers_of_a_deleted_topic_do_not_count() -> None:
