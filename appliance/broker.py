@@ -27,12 +27,13 @@ from appliance import broker_metrics
 from appliance.client_log import ClientLog
 from appliance.config.config import Config
 from appliance.early_expiry import EarlyExpiry
-from appliance.errors import CorruptionError, DiskFullError, StorageError
+from appliance.errors import CorruptionError, DiskFullError, ProducerQuotaError, StorageError
 from appliance.facade import Facade
 from appliance.find import Finder
 from appliance.metrics import Gauges, LabelNames, Metrics
 from appliance.model import ColdPlace, TimerState, TimerStateName
 from appliance.offset_search import OffsetSearch
+from appliance.producers import Producers
 from appliance.retention import Retention
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.cold_reads import ColdRead
@@ -74,6 +75,7 @@ class Broker:
         config, clock: as passed to the constructor.
         log: the CommitLog.
         topics, groups, search: the parts that handlers of the control plane use; set by `recover`.
+        producers: admits idempotent producers, and lets them expire; set by `recover`.
         retention: what expires records; set by `recover`.
         early_expiry: what does so because the disk fills up; set by `recover`.
         key_index: where keys and ids are in the log; set by `recover`.
@@ -124,6 +126,7 @@ class Broker:
         self.topics = Topics(state.topics, state.projections, config, self.client_log)
         self.groups = state.groups
         self.search = OffsetSearch(store.log.view, state.epochs, self._decompress)
+        self.producers = Producers(state.projections, config, self.clock, self.client_log)
         assert state.expiry is not None
         self.retention = Retention(
             self.clock,
@@ -162,6 +165,7 @@ class Broker:
             unpacked_size_max=config.request_decompressed_size_max_bytes,
             closed_topics=closed_topics,
         )
+        self._produce.admit_producer = self.producers.admit
         self._fetch = FetchPath(
             store.state.projections,
             store.log.view,
@@ -389,9 +393,7 @@ class Broker:
         ids = state.projections.ids
         ids.forget_below(position_before(config.completed_id_memory_ms))
         ids.expire_some(HOUSEKEEPING_IDS)
-        self._store.forget_producers(
-            position_before(config.producer_id_expiry_ms), partitions_max=HOUSEKEEPING_PARTITIONS
-        )
+        self.producers.expire(position_before)
         monotonic_ms = self.clock.monotonic_ns() // NS_PER_MS
         state.offset_expiry.expire_some(monotonic_ms, position_before)
 
@@ -450,8 +452,18 @@ class Broker:
         """The leader epoch of every partition."""
         return self._store.log.tail.epoch
 
-    def allocate_producer_id(self) -> int:
-        """Return a producer id that was never allocated before."""
+    def allocate_producer_id(self, address: str = "") -> int:
+        """Return a producer id that was never allocated before.
+
+        Args:
+            address: IP address of the client.
+
+        Raises:
+            ProducerQuotaError: the client, or the broker, has too many: the client tries again.
+            RequestError: the disk is full.
+        """
+        if not self.producers.may_allocate(address):
+            raise ProducerQuotaError("too many producers: try again later")
         return self._store.allocate_producer_id()
 
     def space(self) -> tuple[int, int]:
@@ -479,6 +491,8 @@ class Broker:
 
     def collect_metrics(self) -> Metrics:
         """Return the counters, updated from the compiled paths."""
+        self.metrics.producers_forgotten = self.producers.forgotten_count
+        self.metrics.producers_refused = self.producers.refused
         self.metrics.expired_records = self.retention.expired_records
         self.metrics.early_expired_records = self.early_expiry.expired_records
         self.metrics.freed_bytes = self.head_freer.freed_bytes

@@ -49,6 +49,7 @@ def gauges(
         connections=connections,
         anonymous_bytes=anonymous_bytes(),
         inflight_bytes=inflight_bytes,
+        producers=projections.producers.count,
         pending_timers=due.pending,
         waiting_timers=deliver.waiting,
         unreadable_timers=deliver.unreadable_count,

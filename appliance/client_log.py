@@ -44,6 +44,7 @@ LineKind: TypeAlias = Literal[
     "internal error",
     "admin connection",
     "changed topic",
+    "producer",
 ]
 """A closed set, which bounds the number of summaries."""
 

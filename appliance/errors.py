@@ -84,6 +84,10 @@ class PolicyError(RequestError):
     """The request exceeds a limit of this broker."""
 
 
+class ProducerQuotaError(RequestError):
+    """There are too many idempotent producers for now: the caller tries again later."""
+
+
 class DiskFullError(RequestError):
     """The disk has no room for the change."""
 

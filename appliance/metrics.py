@@ -73,6 +73,9 @@ class Metrics:
     """By the limit that was exceeded."""
     admin_connections_closed: dict[str, int] = field(default_factory=dict)
     """Closed by the broker, by reason."""
+    producers_refused: dict[str, int] = field(default_factory=dict)
+    """By the limit that was exceeded."""
+    producers_forgotten: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     accepted_frames: int = 0
@@ -111,6 +114,7 @@ class Gauges:
     admin_connections: int = 0
     anonymous_bytes: int = 0
     inflight_bytes: int = 0
+    producers: int = 0
     pending_timers: int = 0
     waiting_timers: int = 0
     unreadable_timers: int = 0
@@ -214,6 +218,18 @@ METRICS: Final = (
         "crowded (for a new one), request (its head is too large).",
         "reason",
     ),
+    MetricInfo(
+        "producers_refused",
+        "counter",
+        "New idempotent producers that had to wait because of a limit: on all of them (count), on "
+        "new ones of an address (address). Each time that a client tries again counts.",
+        "reason",
+    ),
+    MetricInfo(
+        "producers_forgotten",
+        "counter",
+        "Idempotent producers forgotten for new ones because of the limit on all of them.",
+    ),
     MetricInfo("received_bytes", "counter", "Bytes received from Kafka clients."),
     MetricInfo("sent_bytes", "counter", "Bytes sent to Kafka clients."),
     MetricInfo("accepted_frames", "counter", "Batches accepted, each as one frame of the log."),
@@ -250,6 +266,11 @@ METRICS: Final = (
         "anonymous_bytes",
         "gauge",
         "Memory of the process by the kernel's account, without mapped files (RssAnon).",
+    ),
+    MetricInfo(
+        "producers",
+        "gauge",
+        "Idempotent producers that are remembered, each counted on each of its partitions.",
     ),
     MetricInfo("pending_timers", "gauge", "Held records that are not delivered yet."),
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),

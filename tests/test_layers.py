@@ -45,6 +45,7 @@ LAYERS: Final[dict[str, int]] = {
     # 3: sans-IO
     "appliance.early_expiry": 3,
     "appliance.offset_search": 3,
+    "appliance.producers": 3,
     "appliance.retention": 3,
     "appliance.schedule": 3,
     "appliance.schedule.*": 3,
@@ -57,6 +58,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.store.*": 2,
     # 1: what all share
     "appliance": 1,
+    "appliance.allowance": 1,
     "appliance.client_log": 1,
     "appliance.config": 1,
     "appliance.config.*": 1,

@@ -11,6 +11,7 @@ class ProducePath:
     batches: int
     refused: dict[int, int]
     delays: DelayNotices
+    admit_producer: Callable[[int, int, int], str | None] | None
     requests: int
     received_bytes: int
     work_bytes: int

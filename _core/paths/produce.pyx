@@ -51,7 +51,7 @@ from _core.bytes.octets cimport (
     Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
 )
 from _core.queue.partition cimport (
-    SEQUENCE_DUPLICATE, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Topic,
+    SEQUENCE_DUPLICATE, SEQUENCE_NEW, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Topic,
 )
 from _core.queue.producer_state cimport Sequenced
 from _core.bytes.tags cimport seal_tags
@@ -75,6 +75,8 @@ cdef class ProducePath:
         work_bytes: total decompressed bytes since the start.
         refused: number of refused batches by Kafka error code.
         delays: what became of delay requests that cannot be met.
+        admit_producer: called with partition handle, producer id and sequence for a batch of a
+            producer that its partition does not know; returns None, or why it must wait.
     """
 
     def __cinit__(
@@ -318,6 +320,13 @@ cdef class ProducePath:
         )
         if verdict == SEQUENCE_NEXT:
             return NONE
+        if verdict == SEQUENCE_NEW:
+            # The error is one after which clients send the batch again, as it is.
+            if self.admit_producer is not None:
+                self.message = self.admit_producer(
+                    partition.handle, b.producer_id, b.base_sequence
+                )
+            return NONE if self.message is None else KAFKA_STORAGE_ERROR
         if verdict == SEQUENCE_DUPLICATE:
             duplicate[0] = True
             o.base_offset = known.answer

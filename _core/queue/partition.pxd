@@ -3,7 +3,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from _core.bytes.buffer cimport Buf
 from _core.queue.carried_parts cimport CarriedParts
 from _core.queue.moved_units cimport MovedUnits
-from _core.queue.producer_state cimport ProducerState, Sequenced
+from _core.queue.producer_state cimport ProducerTable, Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
 from _core.queue.unit_runs cimport UnitRuns
 
@@ -12,6 +12,7 @@ cdef enum SequenceVerdict:
     SEQUENCE_DUPLICATE
     SEQUENCE_OUT_OF_ORDER
     SEQUENCE_OLD_EPOCH
+    SEQUENCE_NEW              # of a producer that the partition does not know
 
 cdef struct Unit:
     int64_t pos
@@ -55,6 +56,7 @@ cdef class Partition:
     cdef readonly int64_t offset_floor      # a topic frame says that lower offsets are assigned
     cdef public list waiters
     cdef readonly dict producers
+    cdef ProducerTable table      # has them, too
     cdef readonly bint units_dirty
     cdef readonly UnitRuns runs   # offsets without a unit of their own
     cdef MovedUnits moved         # units that differ from those in the files

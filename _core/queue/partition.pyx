@@ -24,18 +24,15 @@ from libc.string cimport memmove, memset
 from _core.bytes.buffer cimport Buf, fit, release, reserve
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
-    load_i16,
     load_i32,
     load_i64,
-    load_u32,
     store_u32,
     store_u64,
 )
 from _core.queue.carried_parts cimport CarriedParts
 from _core.queue.moved_units cimport MovedRange, MovedUnits
 from _core.queue.producer_state cimport (
-    PRODUCER_SIZE, REMEMBERED_BATCHES, SEQUENCE_SIZE, SEQUENCES_HEAD_SIZE, ProducerState, Sequenced,
-    encode_producers,
+    ProducerState, ProducerTable, Sequenced, encode_producers,
 )
 from _core.queue.unit_blocks cimport UnitBlocks
 from _core.queue.unit_runs cimport UnitRun, UnitRuns
@@ -116,7 +113,8 @@ cdef class Partition:
     """
 
     def __cinit__(
-        self, Topic topic not None, int index, int handle, int64_t start_offset, int64_t next_offset
+        self, Topic topic not None, int index, int handle, int64_t start_offset,
+        int64_t next_offset, ProducerTable table=None
     ):
         self.topic = topic
         self.index = index
@@ -132,6 +130,7 @@ cdef class Partition:
         self.running_max = -1
         self.waiters = []
         self.producers = {}
+        self.table = ProducerTable() if table is None else table
 
     def __dealloc__(self):
         release(&self.units)
@@ -495,14 +494,14 @@ cdef class Partition:
     ):
         """Classify a batch of an idempotent producer; returns a SequenceVerdict.
 
-        For a duplicate, `found` is the original batch. An unknown producer may start at any
-        sequence number. Source: the behaviour of Apache Kafka's ProducerStateManager.
+        For a duplicate, `found` is the original batch. A new producer may start at any sequence
+        number. Source: the behaviour of Apache Kafka's ProducerStateManager.
         """
         cdef ProducerState state = <ProducerState>self.producers.get(producer_id)
         cdef int i
         cdef Sequenced* newest
         if state is None:
-            return SEQUENCE_NEXT
+            return SEQUENCE_NEW
         if epoch < state.epoch:
             return SEQUENCE_OLD_EPOCH
         if epoch > state.epoch:
@@ -519,23 +518,7 @@ cdef class Partition:
     cdef int note_sequence(
         self, int64_t producer_id, int16_t epoch, const Sequenced* batch
     ) except -1:
-        cdef ProducerState state = <ProducerState>self.producers.get(producer_id)
-        if state is None:
-            state = ProducerState()
-            state.epoch = epoch
-            state.newest = -1
-            self.producers[producer_id] = state
-        elif epoch != state.epoch:
-            state.epoch = epoch
-            state.count = 0
-            state.newest = -1
-        state.newest = (state.newest + 1) % REMEMBERED_BATCHES
-        state.batches[state.newest] = batch[0]
-        if state.count < REMEMBERED_BATCHES:
-            state.count += 1
-        state.last_ms = batch.store_time_ms
-        state.last_pos = batch.end_pos
-        return 0
+        return self.table.note(self.producers, self.handle, producer_id, epoch, batch)
 
     def encode_producers(self):
         """Encode the sequences of its producers in the layout of a carry frame (docs/FORMAT.md)."""
@@ -551,49 +534,4 @@ cdef class Partition:
         Raises:
             ValueError: the payload is shorter or longer than its counts imply.
         """
-        cdef const uint8_t* p = <const uint8_t*><const char*>payload
-        cdef Py_ssize_t left = len(payload)
-        cdef Sequenced batch
-        cdef int64_t producer_id, count
-        cdef int i, batches
-        if left < SEQUENCES_HEAD_SIZE:
-            raise ValueError(
-                f"producer state has {left} bytes, expected at least {SEQUENCES_HEAD_SIZE}"
-            )
-        count = load_u32(p + 4)
-        p += SEQUENCES_HEAD_SIZE
-        left -= SEQUENCES_HEAD_SIZE
-        while count:
-            if left < PRODUCER_SIZE or left < PRODUCER_SIZE + p[10] * SEQUENCE_SIZE:
-                raise ValueError(f"producer state is truncated: {count} producers in {left} bytes")
-            batches = p[10]
-            producer_id = load_i64(p)
-            self.producers.pop(producer_id, None)
-            for i in range(batches):
-                batch.first = load_i32(p + PRODUCER_SIZE + i * SEQUENCE_SIZE)
-                batch.last = load_i32(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 4)
-                batch.answer = load_i64(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 8)
-                batch.store_time_ms = load_i64(p + PRODUCER_SIZE + i * SEQUENCE_SIZE + 16)
-                batch.end_pos = end_pos
-                self.note_sequence(producer_id, load_i16(p + 8), &batch)
-            if batches:
-                (<ProducerState>self.producers[producer_id]).last_pos = load_i64(p + 12)
-            p += PRODUCER_SIZE + batches * SEQUENCE_SIZE
-            left -= PRODUCER_SIZE + batches * SEQUENCE_SIZE
-            count -= 1
-        if left:
-            raise ValueError(f"{left} bytes after the last producer")
-
-    def forget_producers(self, int64_t below_pos):
-        """Remove producers whose last batch has its frame below log position `below_pos`.
-
-        Returns:
-            The number of producers removed.
-        """
-        idle = [
-            producer_id for producer_id, state in self.producers.items()
-            if (<ProducerState>state).last_pos <= below_pos
-        ]
-        for producer_id in idle:
-            del self.producers[producer_id]
-        return len(idle)
+        self.table.restore(self.producers, self.handle, payload, end_pos)

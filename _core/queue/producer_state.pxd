@@ -1,3 +1,4 @@
+from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 cdef enum:
@@ -17,6 +18,32 @@ cdef class ProducerState:
     cdef Sequenced batches[REMEMBERED_BATCHES]
     cdef int count
     cdef int newest
+    # Its place in the table. It belongs to the dict of its partition, which the table names.
+    cdef int64_t producer_id
+    cdef int32_t handle
+    cdef PyObject* older
+    cdef PyObject* newer
+
+cdef class ProducerTable:
+    cdef readonly int64_t count
+    cdef public int64_t count_max
+    cdef dict partitions          # by handle, the producers of each partition that has some
+    cdef PyObject* oldest
+    cdef PyObject* newest
+    cdef bint is_sorted
+    cdef int note(
+        self, dict producers, int32_t handle, int64_t producer_id, int16_t epoch,
+        const Sequenced* batch
+    ) except -1
+    cdef int restore(
+        self, dict producers, int32_t handle, bytes payload, int64_t end_pos
+    ) except -1
+    cdef ProducerState _add(self, dict producers, int32_t handle, int64_t producer_id)
+    cdef int _remove(self, ProducerState state) except -1
+    cdef void _link(self, ProducerState state) noexcept
+    cdef void _unlink(self, ProducerState state) noexcept
+    cdef ProducerState _first(self)
+    cdef int _sort(self) except -1
 
 # Sizes of the producer state in carry frames and state snapshots: docs/FORMAT.md, sequences.
 cdef enum:

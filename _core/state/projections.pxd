@@ -4,6 +4,7 @@ from _core.timers.due_queue cimport DueQueue, Timer
 from _core.log.frames cimport FrameHeader
 from _core.timers.id_index cimport IdIndex
 from _core.queue.partition cimport Partition, Topic
+from _core.queue.producer_state cimport ProducerTable
 from _core.timers.cancelled_timers cimport CancelledTimers
 from _core.timers.memtable cimport TimerMemtable
 from _core.timers.moved_frames cimport MovedFrames
@@ -34,6 +35,7 @@ cdef class Projections:
     cdef public int64_t applied_pos
     cdef public int64_t first_known_pos
     cdef readonly int64_t completed_twice
+    cdef readonly ProducerTable producers
     cdef readonly int64_t producer_id_seen
     cdef readonly bytes id_key
     cdef int64_t level_next[LEVELS_MAX + 1]    # next offset of each delay level; [0] is not used

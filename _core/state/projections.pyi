@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from typing import Literal, Self
 
 from _core.queue.partition import Partition, Topic
+from _core.queue.producer_state import ProducerTable
 from _core.queue.unit_blocks import UnitBlocks
 from _core.timers.due_queue import DueQueue
 from _core.timers.id_index import IdIndex
@@ -27,6 +28,7 @@ class Projections:
     applied_pos: int
     first_known_pos: int
     completed_twice: int
+    producers: ProducerTable
     producer_id_seen: int
     memtable: TimerMemtable | None
     id_key: bytes

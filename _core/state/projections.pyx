@@ -22,7 +22,7 @@ from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, load_u32
 from _core.queue.partition cimport Partition, Topic
-from _core.queue.producer_state cimport Sequenced
+from _core.queue.producer_state cimport ProducerTable, Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
 from _core.state.visible_marks cimport VisibleMark, VisibleMarks
 
@@ -50,6 +50,7 @@ cdef class Projections:
         applied_pos: log position of the control frame that is being replayed.
         first_known_pos: timers accepted below this log position are unknown unless they were
             carried: their frames were freed before the replay began.
+        producers: the idempotent producers of all partitions, by their last batches.
         producer_id_seen: highest producer id of any batch, -1 for none.
         memtable: records each change of timers and ids for the next checkpoint; None if changes are
             not recorded.
@@ -65,6 +66,7 @@ cdef class Projections:
         self.ids = IdIndex(id_key)
         self.moved = MovedFrames()
         self.marks = VisibleMarks()
+        self.producers = ProducerTable()
         self.id_key = id_key
         self.topics_by_name, self.topics_by_id, self.topics_by_uuid = {}, {}, {}
         self.partitions = []
@@ -92,7 +94,9 @@ cdef class Projections:
                 partition.raise_start(start)
                 partition.confirm(self.applied_pos, following, running_max)
                 continue
-            partition = Partition(topic, index, len(self.partitions), start, start)
+            partition = Partition(
+                topic, index, len(self.partitions), start, start, self.producers
+            )
             if start < following:
                 # Their frames are freed or lost. What was carried comes later in the log.
                 partition.add_lost(following)
@@ -110,6 +114,7 @@ cdef class Projections:
         self.found = None
         for partition in topic.partitions:
             self.due.forget_partition(partition.handle)
+            self.producers.forget_partition(partition.handle)
             self.partitions[partition.handle] = None
         self.ids.forget_topic(topic.topic_id)
         del self.topics_by_name[topic.name_bytes]

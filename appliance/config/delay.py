@@ -50,3 +50,12 @@ class DelaySettings:
         (1_000, 365 * MS_PER_DAY),
         "How long the sequence numbers of an idle idempotent producer are kept; Kafka's one day.",
     )
+    producer_count_max: int = number(
+        200_000,
+        "producers.count_max",
+        (1, 100_000_000),
+        "Idempotent producers that are remembered, each counted on each partition it writes to; "
+        "one takes 310 bytes. At the limit the one that is idle longest is forgotten for a new "
+        "one. If none is idle for 10 minutes, new ones have to wait.",
+        unit="producers",
+    )

@@ -127,7 +127,6 @@ class MessageStore:
         self._lock: Lock | None = None
         self._freed: list[FreedSegment] = []
         self._unsaved: Iterator[Partition] = iter(())
-        self._with_producers: Iterator[Partition] = iter(())
         self.damage: list[Damage] = []
         self.producer_ids_pos = 0
         self.stop_error: StorageError | CorruptionError | None = None
@@ -144,9 +143,11 @@ class MessageStore:
             begin=self.log.begin_change,
             end=self.log.end_change,
         )
-        return State(
+        state = State(
             self._config, log, configure=self._configure_topic, removed=self._remove_queues
         )
+        state.projections.producers.count_max = self._config.producer_count_max
+        return state
 
     # Start and stop
 
@@ -571,21 +572,3 @@ class MessageStore:
             count = partition.unsaved_count + partition.moved_count
             if count >= UNITS_SAVED_AT and not partition.topic.deleted:
                 self._queues.save(partition)
-
-    def forget_producers(self, below_pos: int, *, partitions_max: int) -> None:
-        """Forget producers whose last batch is below `below_pos`, in the next partitions.
-
-        Args:
-            below_pos: log position.
-            partitions_max: visit at most this many, so that the loop is not blocked.
-        """
-        for _ in range(partitions_max):
-            partition = next(self._with_producers, None)
-            if partition is None:
-                self._with_producers = iter(
-                    [p for p in self.state.projections.partitions if p is not None and p.producers]
-                )
-                return
-            # A checkpoint in progress must still include them.
-            self.state.projections.capture(partition)
-            partition.forget_producers(below_pos)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from appliance.allowance import Allowance
 from appliance.config.config import Config
 from appliance.model import ColdPlace
 from appliance.offset_search import OffsetSearch
@@ -15,7 +16,7 @@ from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
-from compat.kafka.auto_creation import AutoCreation
+from compat.kafka.auto_creation import auto_creation
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.protocol.slices import SlicedAnswer
 
@@ -55,7 +56,8 @@ class ControlBroker(Protocol):
     def producer_ids_pos(self) -> int:
         """The end of the frame in the log that reserves the producer ids given out last."""
 
-    def allocate_producer_id(self) -> int: ...
+    def allocate_producer_id(self, address: str = "") -> int:
+        """Return a producer id for a client at an IP address. Raises RequestError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Node:
     aside: Callable[[Callable[[], Callable[[], None] | None], Callable[[], None]], None]
     later: Callable[[SlicedAnswer], None]
     client: Client = Client()
-    auto_creation: AutoCreation = field(default_factory=AutoCreation)
+    auto_creation: Allowance = field(default_factory=auto_creation)
 
     def for_client_id(self, client_id: str) -> "Node":
         """Return the node as a request with this client id meets it."""

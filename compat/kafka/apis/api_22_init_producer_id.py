@@ -7,6 +7,8 @@ Behaviour:
 - With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends the producer at once in
   every client; see compat.kafka.apis.api_10_find_coordinator.
 - If the broker cannot store the next id, the error code gives the reason.
+- At the limits of producers (docs/CONFIGURATION.md, Producers): COORDINATOR_LOAD_IN_PROGRESS, after
+  which every client waits and asks again.
 
 Deviations: transactions are refused.
 
@@ -36,7 +38,7 @@ def init_producer_id(node: Node, version: int, request: Fields) -> Fields:
     if request["transactional_id"] is not None:
         return _refuse(ErrorCode.transactional_id_authorization_failed)
     try:
-        producer_id = node.broker.allocate_producer_id()
+        producer_id = node.broker.allocate_producer_id(node.client.host)
     except RequestError as error:
         return _refuse(code_of(error))
     return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}

@@ -138,13 +138,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._handed_bytes = 0
         self._in_transport_bytes = 0
         self._trace: RequestTrace | None = None
+        self._address = ""
         self.peer = ""
         self.end_reason = "closed by the client"
 
     @property
     def address(self) -> str:
         """The client's IP address."""
-        return self._node.client.host
+        return self._address
 
     @property
     def unanswered_count(self) -> int:
@@ -168,7 +169,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             aside=self._aside_for,
             later=partial(self._server.answers.add, self),
         )
-        self.peer = str(Address(str(peer[0]), peer[1]))
+        self._address = str(peer[0])
+        self.peer = str(Address(self._address, peer[1]))
         self.session = self._server.broker.open_session(self._answer_control_plane)
         self._watch = IdleDetector(self._server.broker.config, self._node.now_ms())
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
@@ -211,6 +213,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _received(self, count: int) -> None:
         clock = self._server.broker.clock
+        self._server.broker.producers.address = self._address
         self._server.broker.metrics.received_bytes += count
         self._rest_after(count)
         self._turn_began_ns = clock.monotonic_ns()
@@ -237,6 +240,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_resuming = False
         if not self._is_lost:
             clock = self._server.broker.clock
+            self._server.broker.producers.address = self._address
             self._turn_began_ns = clock.monotonic_ns()
             self.session.resume(now_ns=clock.wall_ns())
             self._end_round()

@@ -14,6 +14,7 @@ from appliance.errors import (
     InvalidTopicError,
     OffsetsTooLargeError,
     PolicyError,
+    ProducerQuotaError,
     RequestError,
     TooLargeError,
     TopicExistsError,
@@ -34,6 +35,8 @@ CODES: Final[dict[type[RequestError], ErrorCode]] = {
     InvalidTopicError: ErrorCode.invalid_topic_exception,
     OffsetsTooLargeError: ErrorCode.invalid_commit_offset_size,
     PolicyError: ErrorCode.policy_violation,
+    # All clients ask again after it, without looking for another coordinator.
+    ProducerQuotaError: ErrorCode.coordinator_load_in_progress,
     TooLargeError: ErrorCode.message_too_large,
     TopicExistsError: ErrorCode.topic_already_exists,
     UnknownTopicError: ErrorCode.unknown_topic_or_partition,

@@ -251,7 +251,7 @@ class MemoryBroker:
             raise StorageError(self.config.data_dir, "statvfs", 5, "Input/output error")
         return 1_000_000, 300_000
 
-    def allocate_producer_id(self) -> int:
+    def allocate_producer_id(self, address: str = "") -> int:
         self.change()
         self._next_producer_id += 1
         return self._next_producer_id

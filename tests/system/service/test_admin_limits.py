@@ -262,6 +262,7 @@ async def test_bytes_beyond_a_request_are_not_read(is_request: bool) -> None:
             await loop.sock_sendall(each, more * (4 * ARRIVED_MAX_BYTES // len(more)))
         answer = await attacker.read(each)
         assert answer == b"" or answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1 200 ") <= 1 + ARRIVED_MAX_BYTES // len(head)
         await until(lambda: len(connections) == 0)
 
 

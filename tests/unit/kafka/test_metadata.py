@@ -8,7 +8,7 @@ import pytest
 
 from appliance.errors import PolicyError, RemoteProtocolError
 from compat.kafka import dispatch
-from compat.kafka.auto_creation import ADDRESSES_MAX, BURST, PER_S, AutoCreation
+from compat.kafka.auto_creation import BURST, PER_S
 from compat.kafka.node import Client, Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.broker_harness import BrokerHarness
@@ -195,16 +195,6 @@ def test_an_address_creates_only_so_many_topics_at_once() -> None:
     assert found == [0] * (BURST + 2 * PER_S) + [wait] * (20 - 2 * PER_S)
     broker.clock.advance_ms(60_000)
     assert errors_of(node, names) == [0] * len(names)
-
-
-def test_more_addresses_than_are_remembered_share_an_allowance() -> None:
-    creation = AutoCreation()
-    assert all(creation.take(str(number), 0) for number in range(ADDRESSES_MAX))
-    taken = [creation.take(f"more {number}", 0) for number in range(BURST + 5)]
-    assert taken == [True] * BURST + [False] * 5
-    assert len(creation._used) <= ADDRESSES_MAX + 1
-    assert creation.take("later", 1_000)
-    assert set(creation._used) == {"", "later"}
 
 
 def test_some_topics_are_left_for_those_who_create_them_on_purpose() -> None:
