@@ -16,8 +16,9 @@ Behaviour:
 
 Deviations:
 - The size of metadata counts bytes of UTF-8; Kafka counts UTF-16 units.
-- Offsets beyond `groups.offset_total_size_max_bytes` get INVALID_COMMIT_OFFSET_SIZE; Kafka has no
-  such limit.
+- Offsets beyond `groups.offset_total_size_max_bytes` get INVALID_COMMIT_OFFSET_SIZE, and so do all
+  of a commit whose group name takes more than 1 MiB, once for each partition. Kafka has no limit of
+  the first kind, and one of 1 MiB for the whole commit.
 - A member of a missing group gets ILLEGAL_GENERATION also in version 9, after which it rejoins.
   Kafka sends GROUP_ID_NOT_FOUND, after which some clients stop.
 
@@ -32,7 +33,7 @@ from _core.queue.partition import Topic
 from appliance.errors import RequestError
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
 from compat.kafka.configs.internal_topic import is_internal_partition
-from compat.kafka.groups.offset_rules import commit_code_of
+from compat.kafka.groups.offset_rules import check_names, commit_code_of
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
@@ -67,22 +68,26 @@ def offset_commit(node: Node, version: int, request: Fields) -> Fields:
 
 def _commit(node: Node, request: Fields, found: list[tuple[Topic, Fields, Fields]]) -> None:
     """Commit the offsets of existing partitions, and complete their answers."""
-    error: int = node.groups.check_commit(
-        request["group_id"],
-        request["member_id"],
-        request.get("group_instance_id"),
-        request["generation_id_or_member_epoch"],
-        node.now_ms(),
-    )
+    places = {(topic.topic_id, partition["partition_index"]) for topic, partition, _ in found}
+    error: int = check_names(request["group_id"], len(places))
+    if error == ErrorCode.none:
+        error = node.groups.check_commit(
+            request["group_id"],
+            request["member_id"],
+            request.get("group_instance_id"),
+            request["generation_id_or_member_epoch"],
+            node.now_ms(),
+            address=node.client.host,
+        )
     entries = []
     for topic, partition, answer in found:
-        entry = _entry(node, request, topic, partition)
         answer["error_code"] = error
+        entry = None if error != ErrorCode.none else _entry(node, request, topic, partition)
         if error == ErrorCode.none and entry is None:
             answer["error_code"] = ErrorCode.offset_metadata_too_large
         if entry is not None:
             entries.append(entry)
-    if error != ErrorCode.none or not entries:
+    if not entries:
         return
     try:
         node.broker.groups.commit_offsets(entries)

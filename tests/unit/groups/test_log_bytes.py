@@ -25,7 +25,9 @@ def static(number: int) -> dict[str, str]:
 
 @pytest.fixture
 def harness() -> GroupHarness:
-    return GroupHarness(group_size_max_bytes=MIB, segment_size_bytes=4 * MIB)
+    return GroupHarness(
+        group_size_max_bytes=MIB, group_total_size_max_bytes=4 * MIB, segment_size_bytes=4 * MIB
+    )
 
 
 @pytest.fixture
