@@ -40,8 +40,7 @@ from appliance.store.state.group_frames import (
     STATE_EMPTY,
     GroupFrame,
     OffsetEntry,
-    encode_group_head,
-    encode_member,
+    encode_group,
     encode_offset,
     join_offsets,
     offset_size,
@@ -247,9 +246,7 @@ class GroupStore:
                 delta_bytes = chain.delta_bytes + FRAME_HEADER_SIZE + len(payload)
                 if delta_bytes < FRAME_HEADER_SIZE + sums.whole_size(frame):
                     return KIND_GROUP_DELTA, payload, _Chain(sums, delta_bytes)
-        members = [encode_member(member) for member in frame.members]
-        payload = b"".join((encode_group_head(frame), *members))
-        return KIND_GROUP, payload, _Chain(MemberSums.of(members), 0)
+        return KIND_GROUP, encode_group(frame), _Chain(MemberSums.of(frame), 0)
 
     def _state_pos(self, frame: GroupFrame) -> int:
         """Where the log ended when the group entered the state that is saved now."""
@@ -353,7 +350,7 @@ class GroupStore:
         known, chain = self._groups.get(delta.group), self._chains.get(delta.group)
         if known is not None:
             if chain is None:
-                chain = _Chain(MemberSums.of([encode_member(each) for each in known.members]))
+                chain = _Chain(MemberSums.of(known))
             if chain.sums.base_crc(known) == delta.base_crc:
                 with suppress(IndexError):
                     frame = apply_delta(known, delta)

@@ -28,7 +28,6 @@ from appliance.store.state.group_frames import (
     GroupMember,
     decode_group,
     encode_group,
-    encode_member,
 )
 from appliance.store.state.group_store import GroupStore
 from appliance.store.state.log_calls import LogCalls
@@ -73,10 +72,6 @@ def apply(store: GroupStore, frame: tuple[int, bytes]) -> None:
         store.apply_delta(decode_delta(payload))
 
 
-def sums_of(frame: GroupFrame) -> MemberSums:
-    return MemberSums.of([encode_member(member) for member in frame.members])
-
-
 def a_group(*names: str, metadata_size: int = 100) -> GroupFrame:
     """A stable group of static members."""
     return GroupFrame(
@@ -109,7 +104,7 @@ def test_a_change_that_was_found_leads_from_one_state_to_the_next() -> None:
         if delta is not None:
             found += 1
             assert apply_delta(base, decode_delta(encode_delta(delta))) == frame, f"seed {SEED}"
-            sums, fresh = sums_of(base).after(delta, frame), sums_of(frame)
+            sums, fresh = MemberSums.of(base).after(delta, frame), MemberSums.of(frame)
             assert sums.base_crc(frame) == fresh.base_crc(frame)
             assert sums.whole_size(frame) == len(encode_group(frame))
         base = frame
@@ -136,7 +131,7 @@ def test_the_checksum_of_the_base_depends_on_all_of_it() -> None:
             for change in ({"metadata": b"x"}, {"assignment": b"x"}, {"epoch": 1})
         ),
     ]
-    crcs = {sums_of(each).base_crc(each) for each in (base, *others)}
+    crcs = {MemberSums.of(each).base_crc(each) for each in (base, *others)}
     assert len(crcs) == 1 + len(others)
 
 
