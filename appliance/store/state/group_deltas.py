@@ -272,18 +272,17 @@ class MemberSums:
         return MemberSums((*sums, *map(_sums_of, delta.joined)))
 
 
-def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta | None:
-    """Return what changed of a group; None if only a group frame can say it. O(members).
+def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta:
+    """Return what changed of a group. O(members).
 
-    A static member that has a new member id is the same member.
+    A static member that has a new member id is the same member. One that has another place among
+    the others has left and joined.
 
     Args:
         base: the group as the log has it.
         base_crc: its checksum.
         frame: the group as it is now.
     """
-    if base.group_type != frame.group_type:
-        return None
     places = {member.member_id: place for place, member in enumerate(frame.members)}
     static = {
         member.instance_id: place
@@ -296,12 +295,10 @@ def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta
         place = places.get(member.member_id)
         if place is None and member.instance_id is not None:
             place = static.get(member.instance_id)
-        if place is None:
-            left.append(index)
-        elif place == len(stays):
+        if place == len(stays):
             stays.append(index)
         else:
-            return None  # the members have another order
+            left.append(index)
     pairs = [(base.members[index], frame.members[place]) for place, index in enumerate(stays)]
     is_cleared = _are_cleared(pairs)
     changes = (

@@ -240,12 +240,11 @@ class GroupStore:
         chain, known = self._chains.get(frame.group), self._groups.get(frame.group)
         if chain is not None and chain.delta_bytes is not None and known is not None:
             delta = find_delta(known, chain.sums.base_crc(known), frame)
-            if delta is not None:
-                sums = chain.sums.after(delta, frame)
-                payload = encode_delta(delta)
-                delta_bytes = chain.delta_bytes + FRAME_HEADER_SIZE + len(payload)
-                if delta_bytes < FRAME_HEADER_SIZE + sums.whole_size(frame):
-                    return KIND_GROUP_DELTA, payload, _Chain(sums, delta_bytes)
+            sums = chain.sums.after(delta, frame)
+            payload = encode_delta(delta)
+            delta_bytes = chain.delta_bytes + FRAME_HEADER_SIZE + len(payload)
+            if delta_bytes < FRAME_HEADER_SIZE + sums.whole_size(frame):
+                return KIND_GROUP_DELTA, payload, _Chain(sums, delta_bytes)
         return KIND_GROUP, encode_group(frame), _Chain(MemberSums.of(frame), 0)
 
     def _state_pos(self, frame: GroupFrame) -> int:

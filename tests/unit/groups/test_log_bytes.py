@@ -99,6 +99,17 @@ def test_a_member_that_joins_or_leaves_writes_about_itself(large: GroupHarness) 
     assert large.log.groups["g"] == large.group().to_frame()
 
 
+def test_a_static_member_that_leaves_and_joins_writes_about_itself(large: GroupHarness) -> None:
+    """It has the last place then."""
+    written(large)
+    large.leave(("", "i-1"))
+    waiting = large.join("g", protocols={"range": bytes(500)}, **static(1))
+    large.advance(REBALANCE_MS)
+    assert waiting.answer.generation == 2
+    assert 500 < written(large) < 500 + FRAME_MAX_BYTES
+    assert large.log.groups["g"] == large.group().to_frame()
+
+
 def test_a_large_group_that_becomes_empty_writes_little(harness: GroupHarness) -> None:
     (member,) = harness.stable({}, protocols={"range": METADATA})
     written(harness)
