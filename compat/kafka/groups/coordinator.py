@@ -5,9 +5,9 @@ complete a deferred response, and the caller calls `expire` at `next_deadline_ms
 monotonic ms unless they are described as wall-clock time.
 
 Settings bound the memory: groups, members of a group, and bytes of one and of all groups. The
-groups that one address created may be half of all, and take half of the bytes. Requests beyond the
-bounds get GROUP_MAX_SIZE_REACHED, which stops a consumer with an error that names the cause.
-Layer 3; does no I/O.
+groups that one address created may be half of all, and take half of these bytes and of what
+committed offsets may take. Requests beyond the bounds get GROUP_MAX_SIZE_REACHED, which stops a
+consumer with an error that names the cause. Layer 3; does no I/O.
 """
 
 import logging
@@ -424,6 +424,8 @@ class GroupCoordinator:
         group.sync_deadline.expired = partial(self._rebalancer.expire_sync, group)
         group.upkeep.expired = partial(self._keep_up, group)
         self._groups[group_id] = group
+        if address:
+            self._store.note_address(group_id, address)
         return group
 
     def _drop(self, group: Group, reason: str) -> None:
@@ -435,6 +437,7 @@ class GroupCoordinator:
         self._rebalancer.log_transition(group, group.state, GroupState.DEAD, reason)
         group.state = GroupState.DEAD
         group.give_back()
+        self._store.note_address(group.group_id, "")
         del self._groups[group.group_id]
 
     def _forget_unused(self, group: Group) -> None:
