@@ -261,7 +261,8 @@ class GroupStore:
 
     def _encode(self, frame: GroupFrame) -> tuple[int, bytes, _Chain]:
         """Return the kind and the payload of the frame for a group, and what to keep beside it."""
-        chain, known = self._chains.get(frame.group), self._groups.get(frame.group)
+        chain = self._chains.get(frame.group)
+        known = None if frame.op == GROUP_DELETED else self._groups.get(frame.group)
         if chain is not None and chain.delta_bytes is not None and known is not None:
             delta = find_delta(known, chain.sums.base_crc(known), frame)
             sums = chain.sums.after(delta, frame)
