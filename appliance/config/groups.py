@@ -33,7 +33,8 @@ class GroupSettings:
         10_000,
         "groups.count_max",
         (1, 1_000_000),
-        "Bounds the consumer groups that a client can create by naming them.",
+        "Bounds the consumer groups that clients can create by naming them; one address can create "
+        "half.",
         unit="groups",
     )
     group_member_count_max: int = number(

@@ -7,7 +7,7 @@ says by a checksum which state it changes. Layer 2; pure functions of bytes and 
 
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -28,6 +28,7 @@ from appliance.store.state.group_frames import (
     decode_member,
     encode_group_head,
     encode_member,
+    member_parts,
 )
 from appliance.store.state.payload import (
     COUNT,
@@ -210,20 +211,32 @@ def _check_ascending(reader: PayloadReader, indexes: Sequence[int]) -> None:
 # Values
 
 
+def _sums_of(member: GroupMember) -> tuple[int, int]:
+    """Size and CRC of a member as a group frame holds it."""
+    size = crc = 0
+    for part in member_parts(member):
+        size += len(part)
+        crc = crc32c(part, crc)
+    return size, crc
+
+
 class MemberSums:
     """Size and checksum of each member of a group, as a group frame holds it.
 
     They are kept beside a group, so that a small change need not read all its members again.
     """
 
-    def __init__(self, sizes: Sequence[int], crcs: Sequence[int]) -> None:
-        self._sizes = array("I", sizes)
-        self._crcs = array("I", crcs)
+    def __init__(self, sums: Iterable[tuple[int, int]] = ()) -> None:
+        self._sizes = array("I")
+        self._crcs = array("I")
+        for size, crc in sums:
+            self._sizes.append(size)
+            self._crcs.append(crc)
 
     @classmethod
-    def of(cls, encoded: Sequence[bytes]) -> "MemberSums":
-        """Return the sums of members from `encode_member`. O(bytes)."""
-        return cls([len(data) for data in encoded], [crc32c(data) for data in encoded])
+    def of(cls, frame: GroupFrame) -> "MemberSums":
+        """Return the sums of the members of a group. O(bytes)."""
+        return cls(map(_sums_of, frame.members))
 
     def base_crc(self, frame: GroupFrame) -> int:
         """Return the checksum by which a delta names the state that it changes. O(members).
@@ -246,36 +259,30 @@ class MemberSums:
             delta: the change.
             frame: the group after it.
         """
-        count = len(frame.members)
         if delta.is_cleared:
-            return MemberSums.of([encode_member(member) for member in frame.members])
-        gone = set(delta.left)
+            return MemberSums.of(frame)
+        gone, differ = set(delta.left), {change.index for change in delta.changed}
         stays = [index for index in range(len(self._sizes)) if index not in gone]
-        sizes = [self._sizes[index] for index in stays]
-        crcs = [self._crcs[index] for index in stays]
-        places = {index: place for place, index in enumerate(stays)}
-        differ = [places[change.index] for change in delta.changed if change.index in places]
-        for place in differ:
-            data = encode_member(frame.members[place])
-            sizes[place], crcs[place] = len(data), crc32c(data)
-        joined = [encode_member(member) for member in frame.members[len(stays) : count]]
-        sizes += [len(data) for data in joined]
-        crcs += [crc32c(data) for data in joined]
-        return MemberSums(sizes, crcs)
+        sums = [
+            _sums_of(frame.members[place])
+            if index in differ
+            else (self._sizes[index], self._crcs[index])
+            for place, index in enumerate(stays)
+        ]
+        return MemberSums((*sums, *map(_sums_of, delta.joined)))
 
 
-def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta | None:
-    """Return what changed of a group; None if only a group frame can say it. O(members).
+def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta:
+    """Return what changed of a group. O(members).
 
-    A static member that has a new member id is the same member.
+    A static member that has a new member id is the same member. One that has another place among
+    the others has left and joined.
 
     Args:
         base: the group as the log has it.
         base_crc: its checksum.
         frame: the group as it is now.
     """
-    if base.group_type != frame.group_type:
-        return None
     places = {member.member_id: place for place, member in enumerate(frame.members)}
     static = {
         member.instance_id: place
@@ -288,12 +295,10 @@ def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta
         place = places.get(member.member_id)
         if place is None and member.instance_id is not None:
             place = static.get(member.instance_id)
-        if place is None:
-            left.append(index)
-        elif place == len(stays):
+        if place == len(stays):
             stays.append(index)
         else:
-            return None  # the members have another order
+            left.append(index)
     pairs = [(base.members[index], frame.members[place]) for place, index in enumerate(stays)]
     is_cleared = _are_cleared(pairs)
     changes = (

@@ -15,7 +15,6 @@ from appliance.store.state.payload import (
     LONG_SIZE,
     SIZE,
     PayloadReader,
-    pack_octets,
     pack_text,
 )
 
@@ -179,9 +178,15 @@ def encode_group_head(frame: GroupFrame) -> bytes:
 
 def encode_member(member: GroupMember) -> bytes:
     """Encode one member of a group frame."""
-    head = MEMBER_HEAD.pack(*_member_fields(member))
-    texts = b"".join(map(pack_text, _member_texts(member)))
-    return head + texts + b"".join(map(pack_octets, _member_octets(member)))
+    return b"".join(member_parts(member))
+
+
+def member_parts(member: GroupMember) -> list[bytes]:
+    """Return one member of a group frame in parts, without a copy of its octets."""
+    parts = [MEMBER_HEAD.pack(*_member_fields(member)), *map(pack_text, _member_texts(member))]
+    for octets in _member_octets(member):
+        parts += (LONG_SIZE.pack(len(octets)), octets)
+    return parts
 
 
 def decode_group(payload: bytes) -> GroupFrame:

@@ -10,6 +10,7 @@ whole group is appended: so a damaged frame costs the members of a group at most
 log never takes more than twice the changes. Layer 2.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,8 +42,7 @@ from appliance.store.state.group_frames import (
     STATE_EMPTY,
     GroupFrame,
     OffsetEntry,
-    encode_group_head,
-    encode_member,
+    encode_group,
     encode_offset,
     join_offsets,
     offset_size,
@@ -118,6 +118,10 @@ class GroupStore:
         self._offsets: dict[str, dict[tuple[int, int], OffsetEntry]] = {}
         self._counts: dict[int, dict[str, int]] = {}
         """By topic id and group: the number of partitions with offsets."""
+        self._addresses: dict[str, str] = {}
+        """Of groups whose creator is known, the address."""
+        self._sizes: dict[str, int] = {}
+        """By address: size of the offsets of its groups, if there are any."""
         self._occupied: set[str] = set()
         """Groups that got members since the log says that they are empty."""
         self._shared: set[str] = set()
@@ -168,8 +172,7 @@ class GroupStore:
         # Each entry holds the group's name: without this, a small request that repeats one
         # partition would take any number of bytes, in memory and in the log.
         entries = list({(e.group, e.topic_id, e.partition): e for e in entries}.values())
-        if self.offsets_size + sum(map(offset_size, entries)) > self._offsets_size_max:
-            self._check_growth(entries)
+        self._check_growth(entries)
         end_pos = self._log.end_pos()
         entries = [
             replace(entry, commit_pos=end_pos)
@@ -227,6 +230,26 @@ class GroupStore:
         """
         self._occupied.add(group)
 
+    def note_address(self, group: str, address: str) -> None:
+        """Count the offsets of a group for the address that created it.
+
+        The groups of one address take at most half of what all offsets may take. O(its offsets).
+
+        Args:
+            group: a new group, or one that is deleted.
+            address: an IP address; "" to count it for none from now on.
+        """
+        size = sum(map(offset_size, self.offsets(group).values()))
+        self._count_for(self._addresses.pop(group, ""), -size)
+        if address:
+            self._addresses[group] = address
+            self._count_for(address, size)
+
+    def _count_for(self, address: str, size: int) -> None:
+        left = self._sizes.pop(address, 0) + size
+        if address and left:
+            self._sizes[address] = left
+
     def is_empty(self, group: str) -> bool:
         """Return whether a group has no members, as far as the log and `note_members` say."""
         frame = self._groups.get(group)
@@ -256,18 +279,16 @@ class GroupStore:
 
     def _encode(self, frame: GroupFrame) -> tuple[int, bytes, _Chain]:
         """Return the kind and the payload of the frame for a group, and what to keep beside it."""
-        chain, known = self._chains.get(frame.group), self._groups.get(frame.group)
+        chain = self._chains.get(frame.group)
+        known = None if frame.op == GROUP_DELETED else self._groups.get(frame.group)
         if chain is not None and chain.delta_bytes is not None and known is not None:
             delta = find_delta(known, chain.sums.base_crc(known), frame)
-            if delta is not None:
-                sums = chain.sums.after(delta, frame)
-                payload = encode_delta(delta)
-                delta_bytes = chain.delta_bytes + FRAME_HEADER_SIZE + len(payload)
-                if delta_bytes < FRAME_HEADER_SIZE + sums.whole_size(frame):
-                    return KIND_GROUP_DELTA, payload, _Chain(sums, delta_bytes)
-        members = [encode_member(member) for member in frame.members]
-        payload = b"".join((encode_group_head(frame), *members))
-        return KIND_GROUP, payload, _Chain(MemberSums.of(members), 0)
+            sums = chain.sums.after(delta, frame)
+            payload = encode_delta(delta)
+            delta_bytes = chain.delta_bytes + FRAME_HEADER_SIZE + len(payload)
+            if delta_bytes < FRAME_HEADER_SIZE + sums.whole_size(frame):
+                return KIND_GROUP_DELTA, payload, _Chain(sums, delta_bytes)
+        return KIND_GROUP, encode_group(frame), _Chain(MemberSums.of(frame), 0)
 
     def _state_pos(self, frame: GroupFrame) -> int:
         """Where the log ended when the group entered the state that is saved now."""
@@ -288,16 +309,30 @@ class GroupStore:
             )
 
     def _check_growth(self, entries: Sequence[OffsetEntry]) -> None:
-        growth = 0
+        size, limit = sum(map(offset_size, entries)), self._offsets_size_max
+        addresses = {self._addresses.get(entry.group, "") for entry in entries} - {""}
+        largest = max((self._sizes.get(address, 0) for address in addresses), default=0)
+        if self.offsets_size + size <= limit and largest + size <= limit // 2:
+            return
+        growth: Counter[str] = Counter()
         for entry in entries:
             if entry.op != OFFSET_DELETED:
                 known = self.offsets(entry.group).get((entry.topic_id, entry.partition))
-                growth += offset_size(entry) - (0 if known is None else offset_size(known))
-        if growth > 0 and self.offsets_size + growth > self._offsets_size_max:
+                grown = offset_size(entry) - (0 if known is None else offset_size(known))
+                growth[self._addresses.get(entry.group, "")] += grown
+        total = growth.total()
+        if total > 0 and self.offsets_size + total > limit:
             raise OffsetsTooLargeError(
-                f"committed offsets take {self.offsets_size} bytes; {growth} more would exceed "
-                f"groups.offset_total_size_max_bytes = {self._offsets_size_max}",
+                f"committed offsets take {self.offsets_size} bytes; {total} more would exceed "
+                f"groups.offset_total_size_max_bytes = {limit}",
             )
+        for address in addresses:
+            has, grown = self._sizes.get(address, 0), growth[address]
+            if grown > 0 and has + grown > limit // 2:
+                raise OffsetsTooLargeError(
+                    f"committed offsets of the groups of one address take {has} bytes; {grown} "
+                    f"more would exceed half of groups.offset_total_size_max_bytes = {limit}",
+                )
 
     def _check_room(self, size: int) -> None:
         # Gathered commits may use all of the reserve; but no more are accepted once only the part
@@ -320,8 +355,13 @@ class GroupStore:
             if known is None:
                 counts = self._counts.setdefault(entry.topic_id, {})
                 counts[entry.group] = counts.get(entry.group, 0) + 1
-            self.offsets_size += offset_size(entry) - (0 if known is None else offset_size(known))
+            grown = offset_size(entry) - (0 if known is None else offset_size(known))
+            self._count(entry.group, grown)
             offsets[key] = entry
+
+    def _count(self, group: str, size: int) -> None:
+        self.offsets_size += size
+        self._count_for(self._addresses.get(group, ""), size)
 
     def _own_offsets(self, group: str) -> dict[tuple[int, int], OffsetEntry]:
         """The offsets of a group for a change: a copy if a capture shares them."""
@@ -337,7 +377,7 @@ class GroupStore:
         offsets = self._own_offsets(group)
         known = offsets.pop(key, None)
         if known is not None:
-            self.offsets_size -= offset_size(known)
+            self._count(group, -offset_size(known))
             self._discount(group, key[0])
         if not offsets:
             self._offsets.pop(group, None)
@@ -371,7 +411,7 @@ class GroupStore:
         known, chain = self._groups.get(delta.group), self._chains.get(delta.group)
         if known is not None:
             if chain is None:
-                chain = _Chain(MemberSums.of([encode_member(each) for each in known.members]))
+                chain = _Chain(MemberSums.of(known))
             if chain.sums.base_crc(known) == delta.base_crc:
                 with suppress(IndexError):
                     frame = apply_delta(known, delta)

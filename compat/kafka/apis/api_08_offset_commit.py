@@ -18,8 +18,9 @@ Behaviour:
 
 Deviations:
 - The size of metadata counts bytes of UTF-8; Kafka counts UTF-16 units.
-- Offsets beyond `groups.offset_total_size_max_bytes` get INVALID_COMMIT_OFFSET_SIZE; Kafka has no
-  such limit.
+- Offsets beyond `groups.offset_total_size_max_bytes` get INVALID_COMMIT_OFFSET_SIZE, and so do all
+  of a commit whose group name takes more than 1 MiB, once for each partition. Kafka has no limit of
+  the first kind, and one of 1 MiB for the whole commit.
 - A member of a missing group gets ILLEGAL_GENERATION also in version 9, after which it rejoins.
   Kafka sends GROUP_ID_NOT_FOUND, after which some clients stop.
 
@@ -37,6 +38,7 @@ from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.groups.offset_rules import (
     Answers,
     answer_partitions,
+    check_names,
     commit_code_of,
     in_steps,
 )
@@ -61,14 +63,21 @@ def offset_commit(node: Node, version: int, request: Fields) -> Steps[Response]:
     """Commit offsets of one group."""
     by_name = yield from by_partition(request["topics"], "name", "partitions", "partition_index")
     answers = Answers()
+    names_error = check_names(request["group_id"], sum(map(len, by_name.values())))
     asked = ((name, each) for name, partitions in by_name.items() for each in partitions.values())
     for chunk in in_steps(asked, request["group_id"]):
-        _commit(node, request, chunk, answers)
+        _commit(node, request, chunk, answers, names_error)
         yield len(chunk) * ITEM_WORK
     return InPieces({"topics": answer_partitions(by_name, answers)})
 
 
-def _commit(node: Node, request: Fields, asked: list[tuple[str, Fields]], answers: Answers) -> None:
+def _commit(
+    node: Node,
+    request: Fields,
+    asked: list[tuple[str, Fields]],
+    answers: Answers,
+    error: int,
+) -> None:
     """Commit the offsets of the partitions that exist, all or none, and note the errors."""
     found: list[tuple[Topic, Fields]] = []
     for name, partition in asked:
@@ -82,13 +91,15 @@ def _commit(node: Node, request: Fields, asked: list[tuple[str, Fields]], answer
             answers[name, index] = ErrorCode.unknown_topic_or_partition
     if not found:
         return
-    error: int = node.groups.check_commit(
-        request["group_id"],
-        request["member_id"],
-        request.get("group_instance_id"),
-        request["generation_id_or_member_epoch"],
-        node.now_ms(),
-    )
+    if error == ErrorCode.none:
+        error = node.groups.check_commit(
+            request["group_id"],
+            request["member_id"],
+            request.get("group_instance_id"),
+            request["generation_id_or_member_epoch"],
+            node.now_ms(),
+            address=node.client.host,
+        )
     entries = {}
     for topic, partition in found:
         key = topic.name, partition["partition_index"]

@@ -4,9 +4,10 @@ The caller drives the coordinator: requests are calls with the current time, ans
 complete a deferred response, and the caller calls `expire` at `next_deadline_ms`. All times are
 monotonic ms unless they are described as wall-clock time.
 
-Settings bound the memory: groups, members of a group, and bytes of one and of all groups. Requests
-beyond the bounds get GROUP_MAX_SIZE_REACHED, which stops a consumer with an error that names the
-cause. Layer 3; does no I/O.
+Settings bound the memory: groups, members of a group, and bytes of one and of all groups. The
+groups that one address created may be half of all, and take half of these bytes and of what
+committed offsets may take. Requests beyond the bounds get GROUP_MAX_SIZE_REACHED, which stops a
+consumer with an error that names the cause. Layer 3; does no I/O.
 """
 
 import logging
@@ -91,7 +92,7 @@ class GroupCoordinator:
         error = self._check_join(request)
         group = self._groups.get(request.group_id)
         if error is ErrorCode.none and group is None:
-            group = self._make_group(request.group_id)
+            group = self._make_group(request.group_id, request.client_host)
             # There is nothing to record yet. If a commit arrives but no member ever joins, the
             # group stays and is checked like a simple group.
             group.is_saved = True
@@ -124,7 +125,7 @@ class GroupCoordinator:
         if request.group_id not in self._groups:
             if request.member_id:
                 return ErrorCode.unknown_member_id
-            if not self._has_room_for_group():
+            if not self._has_room_for_group(request.client_host):
                 return ErrorCode.group_max_size_reached
         return ErrorCode.none
 
@@ -159,9 +160,11 @@ class GroupCoordinator:
 
     def _has_room(self, group: Group, size_bytes: int) -> bool:
         config = self._config
+        share = self._usage.share_of(group.address)
         return (
             group.size_bytes + size_bytes <= config.group_size_max_bytes
             and self._usage.size_bytes + size_bytes <= config.group_total_size_max_bytes
+            and share.size_bytes + size_bytes <= _share(config.group_total_size_max_bytes)
         )
 
     def _join_without_id(
@@ -320,17 +323,19 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         now_ms: int,
+        *,
+        address: str = "",
     ) -> ErrorCode:
         """Return whether offsets may be committed; a commit restarts the member's session.
 
         Without a member id and a generation (-1) the group must have no members; a
-        missing group is created.
+        missing group is created, and counts for the address of the client, if it is known.
         """
         group = self._groups.get(group_id)
         is_simple = generation < 0 and not member_id and instance_id is None
         if group is None:
             # A member of a deleted group learns of the deletion at its next heartbeat.
-            return self._begin_simple(group_id, now_ms) if generation < 0 else _ILLEGAL
+            return self._begin_simple(group_id, now_ms, address) if generation < 0 else _ILLEGAL
         if is_simple:
             is_empty = group.state is GroupState.EMPTY
             return ErrorCode.none if is_empty else ErrorCode.unknown_member_id
@@ -347,15 +352,15 @@ class GroupCoordinator:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
-    def _begin_simple(self, group_id: str, now_ms: int) -> ErrorCode:
+    def _begin_simple(self, group_id: str, now_ms: int, address: str) -> ErrorCode:
         """Create a group with offsets and without members."""
-        if not self._has_room_for_group():
+        if not self._has_room_for_group(address):
             return ErrorCode.group_max_size_reached
-        self._rebalancer.save_again(self._make_simple_group(group_id), now_ms)
+        self._rebalancer.save_again(self._make_simple_group(group_id, address), now_ms)
         return ErrorCode.none
 
-    def _make_simple_group(self, group_id: str) -> Group:
-        group = self._make_group(group_id)
+    def _make_simple_group(self, group_id: str, address: str = "") -> Group:
+        group = self._make_group(group_id, address)
         # The group has only offsets, which have their own times.
         group.state_ms = 0
         group.is_saved = True
@@ -393,14 +398,18 @@ class GroupCoordinator:
         self._drop(group, "it is deleted")
         return ErrorCode.none
 
-    def _has_room_for_group(self) -> bool:
+    def _has_room_for_group(self, address: str) -> bool:
+        """Return whether an address may create a group; "" for one that is not known."""
         config = self._config
+        share = self._usage.share_of(address)
         return (
             len(self._groups) < config.group_count_max
             and self._usage.size_bytes < config.group_total_size_max_bytes
+            and share.count < _share(config.group_count_max)
+            and share.size_bytes < _share(config.group_total_size_max_bytes)
         )
 
-    def _make_group(self, group_id: str) -> Group:
+    def _make_group(self, group_id: str, address: str = "") -> Group:
         group = Group(
             group_id,
             join_deadline=Deadline(self._deadlines),
@@ -408,12 +417,15 @@ class GroupCoordinator:
             upkeep=Deadline(self._deadlines),
             usage=self._usage,
             state_ms=self._clock.wall_ms(),
+            address=address,
         )
         group.generation = self._store.generation_floor
         group.join_deadline.expired = partial(self._rebalancer.expire_join, group)
         group.sync_deadline.expired = partial(self._rebalancer.expire_sync, group)
         group.upkeep.expired = partial(self._keep_up, group)
         self._groups[group_id] = group
+        if address:
+            self._store.note_address(group_id, address)
         return group
 
     def _drop(self, group: Group, reason: str) -> None:
@@ -425,6 +437,7 @@ class GroupCoordinator:
         self._rebalancer.log_transition(group, group.state, GroupState.DEAD, reason)
         group.state = GroupState.DEAD
         group.give_back()
+        self._store.note_address(group.group_id, "")
         del self._groups[group.group_id]
 
     def _forget_unused(self, group: Group) -> None:
@@ -506,6 +519,11 @@ class GroupCoordinator:
             self._rebalancer.await_assignment(group, now_ms)
         elif group.state is GroupState.EMPTY:
             self._rebalancer.save_again(group, now_ms)
+
+
+def _share(limit: int) -> int:
+    """The part of a limit that one address may take: half, and the only one of a limit of 1."""
+    return (limit + 1) // 2
 
 
 _ILLEGAL: Final = ErrorCode.illegal_generation

@@ -7,6 +7,7 @@ import enum
 import secrets
 import uuid
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
 from appliance.errors import RemoteProtocolError
@@ -67,15 +68,45 @@ _STATES_IN_FRAMES: Final = {
 STATES_OF_FRAMES: Final = {number: state for state, number in _STATES_IN_FRAMES.items()}
 
 
+@dataclass(slots=True)
+class Share:
+    """What the groups take that one address has created.
+
+    Attributes:
+        count: how many they are.
+        size_bytes: their memory.
+    """
+
+    count: int = 0
+    size_bytes: int = 0
+
+
 class Usage:
     """The memory of all groups together.
 
     Attributes:
         size_bytes: names, subscriptions, assignments and overhead.
+        shares: by IP address, of those that have created groups; a group that a start has restored
+            is nobody's.
     """
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        self.shares: dict[str, Share] = {}
+
+    def grow(self, address: str, size_bytes: int, count: int = 0) -> None:
+        """Count memory, and perhaps a group, of an address; "" is nobody's."""
+        self.size_bytes += size_bytes
+        if address:
+            share = self.shares.setdefault(address, Share())
+            share.count += count
+            share.size_bytes += size_bytes
+            if not share.count:
+                del self.shares[address]
+
+    def share_of(self, address: str) -> Share:
+        """Return what an address has; the caller must not change it."""
+        return self.shares.get(address, Share())
 
 
 class Group:
@@ -83,6 +114,7 @@ class Group:
 
     Attributes:
         group_id: its name.
+        address: IP address of the client that created it, "" if that is not known.
         state: its state.
         state_ms: when it entered the state, wall-clock time.
         generation: counts the completed joins, from 1 on.
@@ -113,8 +145,10 @@ class Group:
         upkeep: Deadline,
         usage: Usage,
         state_ms: int,
+        address: str = "",
     ) -> None:
         self.group_id = group_id
+        self.address = address
         self.state = GroupState.EMPTY
         self.state_ms = state_ms
         self.generation = 0
@@ -138,15 +172,15 @@ class Group:
         self._support: Counter[str] = Counter()
         self._subscribed: tuple[int, frozenset[str] | None] | None = None
         self._usage = usage
-        self._grow(GROUP_OVERHEAD_BYTES + len(group_id.encode()))
+        self._grow(GROUP_OVERHEAD_BYTES + len(group_id.encode()), count=1)
 
-    def _grow(self, size_bytes: int) -> None:
+    def _grow(self, size_bytes: int, count: int = 0) -> None:
         self.size_bytes += size_bytes
-        self._usage.size_bytes += size_bytes
+        self._usage.grow(self.address, size_bytes, count)
 
     def give_back(self) -> None:
-        """Stop counting its memory, because it is deleted."""
-        self._grow(-self.size_bytes)
+        """Stop counting it, because it is deleted."""
+        self._grow(-self.size_bytes, count=-1)
 
     # Questions
 

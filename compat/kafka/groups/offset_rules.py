@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 from appliance.errors import DiskFullError, RequestError, TooLargeError
-from appliance.units import KIB
+from appliance.units import KIB, MIB
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.groups.group import CONSUMER_PROTOCOL_TYPE, GroupState
 from compat.kafka.protocol.error_codes import CODES, ErrorCode
@@ -26,6 +26,18 @@ _COMMIT_CODES: Final = CODES | {
     DiskFullError: ErrorCode.coordinator_not_available,
     TooLargeError: ErrorCode.invalid_commit_offset_size,
 }
+
+NAMES_MAX_BYTES: Final = MIB
+"""Each offset is stored with the name of its group. More bytes than this are not taken for the
+names of one commit: a request of a few KiB could otherwise cause hundreds of MiB. Kafka limits the
+whole of a commit to as much."""
+
+
+def check_names(group_id: str, count: int) -> ErrorCode:
+    """Return whether so many offsets of a group may be committed at once."""
+    if len(group_id.encode()) * count > NAMES_MAX_BYTES:
+        return ErrorCode.invalid_commit_offset_size
+    return ErrorCode.none
 
 
 def commit_code_of(refusal: RequestError) -> ErrorCode:

@@ -322,9 +322,7 @@ GROUP_DELTA: Final = deltas.GroupDelta(
     generation=5,
     state_ms=START_MS,
     state_pos=SECOND_FRAME_POS,
-    base_crc=deltas.MemberSums.of(
-        [group.encode_member(member) for member in GROUP_FRAME.members]
-    ).base_crc(GROUP_FRAME),
+    base_crc=deltas.MemberSums.of(GROUP_FRAME).base_crc(GROUP_FRAME),
     is_cleared=True,
     texts={"leader": "w-3"},
     left=(1,),

@@ -440,7 +440,7 @@ class CrashRun:
             name = rng.choice("gh")
             if rng.random() < 0.2:
                 groups.save_group(GroupFrame(op=GROUP_DELETED, group=name))
-            for _ in range(rng.randrange(1, 3)):
+            else:
                 groups.save_group(changed_group(rng, groups.groups.get(name), name))
             groups.commit_offsets(entries)
 

@@ -160,6 +160,9 @@ class MemoryGroups:
     def note_members(self, group: str) -> None:
         """Offsets do not expire here."""
 
+    def note_address(self, group: str, address: str) -> None:
+        """Nothing is bounded here."""
+
     def save_group(self, frame: GroupFrame) -> None:
         self._broker.change()
         if frame.op == GROUP_DELETED:

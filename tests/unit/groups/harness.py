@@ -134,6 +134,9 @@ class HarnessLog:
     def note_members(self, group: str) -> None:
         self._store.note_members(group)
 
+    def note_address(self, group: str, address: str) -> None:
+        self._store.note_address(group, address)
+
     def save_group(self, frame: GroupFrame) -> None:
         self._store.save_group(frame)
 

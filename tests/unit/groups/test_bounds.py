@@ -41,14 +41,51 @@ def test_after_the_limit_was_lowered_the_last_ones_to_join_go(harness: GroupHarn
     assert {each.answer.generation for each in waiting[:2]} == {2}
 
 
+def commit(harness: GroupHarness, group: str, address: str) -> ErrorCode:
+    """What a commit without a member is answered; it creates a group."""
+    return harness.groups.check_commit(group, "", None, -1, harness.now_ms, address=address)
+
+
 def test_there_are_so_many_groups_and_no_more() -> None:
     harness = GroupHarness(group_count_max=2)
     harness.stable({}, group="a")
-    assert harness.groups.check_commit("b", "", None, -1, 0) is ErrorCode.none
-    assert harness.join_error("c") is ErrorCode.group_max_size_reached
-    refused = harness.groups.check_commit("c", "", None, -1, 0)
-    assert refused is ErrorCode.group_max_size_reached
+    assert commit(harness, "b", "::1") is ErrorCode.none
+    assert harness.join_error("c", client_host="::2") is ErrorCode.group_max_size_reached
+    assert commit(harness, "c", "::2") is ErrorCode.group_max_size_reached
     assert not harness.join("b").is_answered
+
+
+def test_one_address_creates_half_of_the_groups() -> None:
+    harness = GroupHarness(group_count_max=6)
+    assert commit(harness, "a", "::1") is ErrorCode.none
+    for name in "bc":
+        assert not harness.join(name, client_host="::1").is_answered
+    assert harness.join_error("d", client_host="::1") is ErrorCode.group_max_size_reached
+    assert commit(harness, "d", "::1") is ErrorCode.group_max_size_reached
+    assert commit(harness, "d", "::2") is ErrorCode.none
+    # A member of another group, and a group less, are no matter.
+    assert not harness.join("d", client_host="::1").is_answered
+    assert harness.groups.delete("a") is ErrorCode.none
+    assert commit(harness, "e", "::1") is ErrorCode.none
+    # Nobody knows who has created the groups that a start finds.
+    harness.advance(2 * DELAY_MS)
+    harness.restart()
+    assert harness.groups.find("c") is not None
+    assert harness.groups._usage.shares == {}
+
+
+def test_one_address_takes_half_of_the_bytes() -> None:
+    harness = GroupHarness(group_total_size_max_bytes=40 << 10)
+    protocols = {"range": bytes(6 << 10)}
+    for name in "ab":
+        assert not harness.join(name, client_host="::1", protocols=protocols).is_answered
+    for name in "bc":
+        error = harness.join_error(name, client_host="::1", protocols=protocols)
+        assert error is ErrorCode.group_max_size_reached
+    assert not harness.join("c", client_host="::2", protocols=protocols).is_answered
+    harness.advance(DELAY_MS)
+    harness.leave(*harness.group("a").members, group="a")
+    assert not harness.join("b", client_host="::1", protocols=protocols).is_answered
 
 
 @pytest.mark.parametrize(
@@ -84,11 +121,13 @@ def test_all_groups_together_are_bounded() -> None:
     harness = GroupHarness(group_total_size_max_bytes=40 << 10)
     protocols = {"range": bytes(10 << 10)}
     for name in "abc":
-        assert not harness.join(name, protocols=protocols).is_answered
-    assert harness.join_error("d", protocols=protocols) is ErrorCode.group_max_size_reached
+        host = {"client_host": name}
+        assert not harness.join(name, protocols=protocols, **host).is_answered
+    full = harness.join_error("d", protocols=protocols, client_host="d")
+    assert full is ErrorCode.group_max_size_reached
     harness.advance(DELAY_MS)
     harness.leave(*harness.group("a").members, group="a")
-    assert not harness.join("d", protocols=protocols).is_answered
+    assert not harness.join("d", protocols=protocols, client_host="d").is_answered
 
 
 def test_what_is_given_back_can_be_used_again(harness: GroupHarness) -> None:

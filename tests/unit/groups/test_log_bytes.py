@@ -25,7 +25,9 @@ def static(number: int) -> dict[str, str]:
 
 @pytest.fixture
 def harness() -> GroupHarness:
-    return GroupHarness(group_size_max_bytes=MIB, segment_size_bytes=4 * MIB)
+    return GroupHarness(
+        group_size_max_bytes=MIB, group_total_size_max_bytes=4 * MIB, segment_size_bytes=4 * MIB
+    )
 
 
 @pytest.fixture
@@ -94,6 +96,17 @@ def test_a_member_that_joins_or_leaves_writes_about_itself(large: GroupHarness) 
     large.advance(REBALANCE_MS)
     assert large.group().generation == 3
     assert written(large) < FRAME_MAX_BYTES
+    assert large.log.groups["g"] == large.group().to_frame()
+
+
+def test_a_static_member_that_leaves_and_joins_writes_about_itself(large: GroupHarness) -> None:
+    """It has the last place then."""
+    written(large)
+    large.leave(("", "i-1"))
+    waiting = large.join("g", protocols={"range": bytes(500)}, **static(1))
+    large.advance(REBALANCE_MS)
+    assert waiting.answer.generation == 2
+    assert 500 < written(large) < 500 + FRAME_MAX_BYTES
     assert large.log.groups["g"] == large.group().to_frame()
 
 

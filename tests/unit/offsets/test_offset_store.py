@@ -183,6 +183,17 @@ def test_a_partition_that_is_named_again_and_again_costs_one_entry() -> None:
     assert offsets.reborn("crash").fetch(group) == {("t", 0): Committed(2)}
 
 
+def test_a_long_name_is_not_stored_for_a_thousand_partitions() -> None:
+    """Without this, a request of some KiB would cause as many MiB of the log."""
+    offsets = wide_client()
+    before = offsets.harness.broker.wrote_pos
+    refused = offsets.commit("g" * 2_000, wide_commits(1))
+    assert set(refused.values()) == {ErrorCode.invalid_commit_offset_size}
+    assert offsets.harness.broker.wrote_pos == before
+    assert offsets.harness.groups.find("g" * 2_000) is None
+    assert set(offsets.commit("g" * 1_000, wide_commits(1)).values()) == {0}
+
+
 def exact_size(harness: BrokerHarness) -> int:
     names = harness.broker.groups.names
     return sum(offset_size(e) for g in names for e in harness.broker.groups.offsets(g).values())

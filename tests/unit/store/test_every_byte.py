@@ -93,9 +93,10 @@ def check_lost(
         return harness
     assert (path, offset) in [(fault.path, fault.offset) for fault in faults], (reported, faults)
     # Below the checkpoint nothing is read again unless somebody asks for it.
+    read = [frame.pos for frame in hit if frame.pos >= harness.report.applied or frame.offsets]
     if lost.stop > harness.report.applied or expected != scenario.served:
         found = [(each.path, each.offset) for each in scenario.damage_found_by(harness)]
-        assert (path, offset) in found, (reported, found)
+        assert scenario.place(min(read, default=lost.start)) in found, (reported, found)
     return harness
 
 

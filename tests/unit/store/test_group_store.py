@@ -18,7 +18,10 @@ from appliance.store.state.group_frames import (
 )
 from appliance.store.state.group_store import GATHERED_MAX_BYTES, GroupStore
 from appliance.store.state.log_calls import LogCalls
+from appliance.units import KIB
+from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.configs import small_config
 
 
 def test_a_deleted_topic_or_group_takes_its_offsets_and_no_others() -> None:
@@ -113,3 +116,37 @@ def test_commits_are_appended_in_as_few_frames_as_they_fit_in_and_before_a_group
     assert commit(1, 1) == []
     store.save_group(GroupFrame(op=GROUP_SAVED, group="g", generation=1))
     assert frames == [(KIND_OFFSET, 1), (KIND_GROUP, 0)]
+
+
+def test_the_groups_of_one_address_take_half_of_what_offsets_may_take() -> None:
+    harness = with_topic(config=small_config(offset_total_size_max_bytes=8 * KIB))
+    store, coordinator = harness.broker._store.state.groups, harness.groups
+    topic_id = harness.topic().topic_id
+
+    def commit(group: str, address: str, size: int = 100, *, partition: int = 0) -> None:
+        coordinator.check_commit(group, "", None, -1, harness.now_ms(), address=address)
+        entry = OffsetEntry(
+            op=OFFSET_COMMITTED,
+            group=group,
+            topic_id=topic_id,
+            partition=partition,
+            metadata="x" * size,
+        )
+        store.commit_offsets([entry])
+
+    number = 0
+    while store.offsets_size <= 4 * KIB - 200:
+        commit(f"a{number}", "::1")
+        number += 1
+    with pytest.raises(RequestError, match="of one address take"):
+        commit("too many", "::1", 200)
+    commit("a0", "::1")
+    with pytest.raises(RequestError, match="of one address take"):
+        commit("a0", "::2", 200, partition=1)  # its creator counts
+    commit("b", "::2", 2_000)
+    # What is deleted can be used again.
+    assert coordinator.delete("a0") == ErrorCode.none
+    commit("c", "::1")
+    harness.delete_topic("t")
+    assert store.offsets_size == 0
+    assert store._sizes == {}

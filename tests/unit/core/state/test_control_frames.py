@@ -252,6 +252,9 @@ def test_counts_beyond_the_payload_are_refused_before_anything_is_read() -> None
     for decode, head in (
         (group.decode_offsets, b"\xff\xff\xff\xff"),
         (sequences.decode_sequences, bytes(4) + b"\xff\xff\xff\xff"),
+        (deltas.decode_delta, bytes(32) + b"\xff\xff\xff\xff" + bytes(8)),
+        (deltas.decode_delta, bytes(36) + b"\xff\xff\xff\xff" + bytes(4)),
+        (deltas.decode_delta, bytes(40) + b"\xff\xff\xff\xff"),
         (control.decode_topic, b"\x01\x00" + bytes(18) + b"\xff\xff\xff\xff" + bytes(4)),
     ):
         with pytest.raises(CorruptionError, match="items of at least"):
