@@ -415,7 +415,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         Args:
             now_ms: monotonic ms.
             is_scarce: memory is scarce.
-            is_awaited: a large request waits for memory.
+            is_awaited: a large request or a long answer waits for memory.
         """
         if self._is_lost:
             return

@@ -179,10 +179,10 @@ class _ArraySteps:
             if isinstance(value, bytes):
                 count += 1
                 writer.raw(value)
-                writer.note_work(ITEM_WORK)
+                writer.work += ITEM_WORK
             elif isinstance(value, dict):
                 count += 1
-                writer.note_work(ITEM_WORK)
+                writer.work += ITEM_WORK
                 if self.items.has_arrays:
                     yield from self.items.write_in_steps(writer, value)
                 else:
@@ -190,9 +190,9 @@ class _ArraySteps:
             elif isinstance(value, EncodedItems):
                 count += value.count
                 writer.raw(value.data)
-                writer.note_work(value.count * VALUE_WORK)
+                writer.work += value.count * VALUE_WORK
             elif isinstance(value, int):
-                writer.note_work(value)
+                writer.work += value
             else:
                 yield value
             if work := writer.take_work():
