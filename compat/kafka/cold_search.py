@@ -46,9 +46,22 @@ class ColdSearch:
                     found = {"error_code": ErrorCode.kafka_storage_error}
                     break
                 self._cold_read_count += 1
-                wait = Wait(partial(self._node.read_cold, [error.place]))
+                yield Wait(partial(self._node.read_cold, [error.place]))
             except WorkError as error:
-                wait = Wait(partial(self._node.aside, error.run))
-            yield wait
+                yield from self._do_aside(error.run)
         self._search.forget_results()
         return found
+
+    def _do_aside(self, run: Callable[[], None]) -> Steps[None]:
+        """Work on a thread; an error there is one of this request."""
+        failures: list[Exception] = []
+
+        def work() -> None:
+            try:
+                run()
+            except Exception as error:  # noqa: BLE001 (it is raised again on the loop)
+                failures.append(error)
+
+        yield Wait(partial(self._node.aside, work))
+        if failures:
+            raise failures[0]

@@ -248,14 +248,19 @@ def encode_response_item(key: int, version: int, path: str, item: Fields) -> byt
             `topics.partitions`.
         item: the fields of the item.
     """
+    writer = Writer()
+    _item_schema(key, version, path).write(writer, item)
+    return writer.finish()
+
+
+@functools.cache
+def _item_schema(key: int, version: int, path: str) -> Schema:
     schema = response_schema(key, version)
     for array in path.split("."):
         (items,) = (field.items for field in schema.fields if field.name == array)
         assert items is not None, f"{array} is not an array of structures"
         schema = items
-    writer = Writer()
-    schema.write(writer, item)
-    return writer.finish()
+    return schema
 
 
 @functools.cache

@@ -9,7 +9,8 @@ import pytest
 from appliance.errors import RemoteProtocolError
 from appliance.units import KIB
 from compat.kafka import dispatch
-from compat.kafka.groups.member import JoinRequest
+from compat.kafka.groups.member import JoinRequest, SyncRequest
+from compat.kafka.groups.offset_rules import OFFSETS_AT_ONCE
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages, slices
 from compat.kafka.protocol.deferred import DeferredResponse
@@ -35,8 +36,16 @@ from tests.support.oracles.kafka_oracle import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
     ask,
     decode_response,
     encode_request,
@@ -254,6 +263,87 @@ def test_topics_are_created_and_deleted_a_slice_at_a_time(broker: MemoryBroker, 
     responses = deleted.finish().responses
     assert {each.error_code for each in responses} == {ErrorCode.invalid_request}
     assert len(responses) == 300  # answered once, and kept
+
+
+def commit_many(names: list[str], partition_count: int, **member: Any) -> Any:
+    """An OffsetCommit of group `g` for every partition of the topics, each of them named twice."""
+    kind = OffsetCommitRequest.OffsetCommitRequestTopic
+    partitions = [
+        kind.OffsetCommitRequestPartition(
+            partition_index=index,
+            committed_offset=index,
+            committed_leader_epoch=-1,
+            committed_metadata="",
+        )
+        for index in [*range(partition_count)] * 2
+    ]
+    given = {"generation_id_or_member_epoch": -1, "member_id": ""} | member
+    topics = [kind(name=name, partitions=partitions) for name in names]
+    return OffsetCommitRequest(group_id="g", group_instance_id=None, topics=topics, **given)
+
+
+def test_offsets_are_committed_and_listed_in_slices(broker: MemoryBroker, node: Node) -> None:
+    names = create(broker, 4, 500)
+    commit = Asked(node, commit_many(names, 500), 8, OffsetCommitResponse)
+    counts = [0]
+    while commit.turns.do_one():
+        counts.append(len(broker.groups.offsets("g")))
+        assert counts[-1] - counts[-2] <= OFFSETS_AT_ONCE
+    assert counts[-1] == 2_000
+    broker.topics.create("another", 3, {})
+    fetch = Asked(node, OffsetFetchRequest(group_id="g", topics=None), 6, OffsetFetchResponse)
+    answer = fetch.finish()
+    assert [topic.name for topic in answer.topics] == names
+    assert [part.committed_offset for part in answer.topics[-1].partitions] == list(range(500))
+    assert fetch.answer.slice_count >= 8
+
+
+def test_a_rebalance_ends_what_a_member_commits(broker: MemoryBroker, node: Node) -> None:
+    """Each step of a long commit is one of a generation."""
+    names = create(broker, 4, 500)
+    leader, other = join_many(node, "g", 2)
+    group = node.groups.find("g")
+    assert group is not None
+    assignments = {leader: b"a", other: b"b"}
+    deferred: DeferredResponse[Any] = DeferredResponse()
+    request = SyncRequest(
+        group_id="g", member_id=leader, generation=group.generation, assignments=assignments
+    )
+    node.groups.sync(request, deferred, node.now_ms())
+    member = {"generation_id_or_member_epoch": group.generation, "member_id": leader}
+    commit = Asked(node, commit_many(names, 500, **member), 8, OffsetCommitResponse)
+    while not broker.groups.offsets("g"):
+        assert commit.turns.do_one()
+    committed = len(broker.groups.offsets("g"))
+    node.groups.leave("g", [(leader, None)], node.now_ms())
+    commit.turns.do_all()
+    codes = [part.error_code for topic in commit.finish().topics for part in topic.partitions]
+    refused = [int(ErrorCode.unknown_member_id)] * (2_000 - committed)
+    assert codes == [0] * committed + refused
+    assert len(broker.groups.offsets("g")) == committed == OFFSETS_AT_ONCE
+
+
+def test_offsets_are_deleted_in_slices(broker: MemoryBroker, node: Node) -> None:
+    names = create(broker, 4, 500)
+    ask(node, commit_many(names, 500), 8, OffsetCommitResponse)
+    kind = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    indexes = [*range(500)] * 2
+    partitions = [kind.OffsetDeleteRequestPartition(partition_index=each) for each in indexes]
+    topics = [kind(name=name, partitions=partitions) for name in names]
+    request = OffsetDeleteRequest(group_id="g", topics=topics)
+    deleted = Asked(node, request, 0, OffsetDeleteResponse)
+    counts = [2_000]
+    while deleted.turns.do_one():
+        counts.append(len(broker.groups.offsets("g")))
+        assert counts[-2] - counts[-1] <= OFFSETS_AT_ONCE
+    assert counts[-1] == 0
+    assert [len(topic.partitions) for topic in deleted.finish().topics] == [500] * 4
+
+
+def test_a_coordinator_that_is_asked_for_twice_is_answered_once(node: Node) -> None:
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=["a", "b", "a"])
+    answer = ask(node, request, 4, FindCoordinatorResponse)
+    assert [each.key for each in answer.coordinators] == ["a", "b"]
 
 
 def test_small_answers_are_there_at_once(broker: MemoryBroker, node: Node) -> None:
