@@ -11,7 +11,7 @@ from compat.kafka import dispatch
 from compat.kafka.groups.member import JoinRequest, SyncRequest
 from compat.kafka.groups.offset_rules import OFFSETS_AT_ONCE
 from compat.kafka.node import Node
-from compat.kafka.protocol import slices
+from compat.kafka.protocol import messages, slices
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.slices import (
