@@ -482,7 +482,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         Args:
             now_ms: monotonic ms.
             is_scarce: memory is scarce.
-            is_awaited: others wait for memory that is granted to this connection.
+            is_awaited: others wait for memory that is granted to the connection, or for answers.
         """
         if self._is_lost:
             return

@@ -27,8 +27,9 @@ SMALL_SHARE: Final = 0.2
 client nothing. With the default limit two of 100 MiB fit beside it."""
 
 RATE_MIN_BYTES_PER_S: Final = MIB
-"""A granted request must arrive at this rate while others wait for their grant, after
-SCARCE_TIMEOUT_MS; and it has a second more than a small one for each so many bytes."""
+"""A granted request must arrive, and answers of more than SMALL_BYTES must be read, at this rate
+while others wait for memory, after SCARCE_TIMEOUT_MS. A large request has a second more than a
+small one for each so many bytes."""
 
 LOW_WATER: Final = 0.75
 """Fraction of what large requests leave at which all connections resume; at a higher one few would
@@ -113,7 +114,7 @@ class ConnectionStats:
 class IdleDetector:
     """Detects connections without progress by regular checks."""
 
-    __slots__ = ("_config", "_moved_ms", "_partial_since_ms", "_seen")
+    __slots__ = ("_config", "_moved_ms", "_partial_since_ms", "_seen", "_unread")
 
     def __init__(self, config: Config, now_ms: int) -> None:
         """Start for a connection opened at `now_ms` (monotonic ms)."""
@@ -121,6 +122,8 @@ class IdleDetector:
         self._moved_ms = now_ms
         self._partial_since_ms: int | None = None
         self._seen = (0, 0, 0)
+        self._unread: tuple[int, int] | None = None
+        """Since when others wait for what the client reads, and how much it had read then."""
 
     def still_ms(self, now_ms: int) -> int:
         """Return the time without progress as of the last check, ms."""
@@ -135,7 +138,7 @@ class IdleDetector:
             now_ms: monotonic ms, not below that of the last call.
             sight: the current state of the connection.
             is_scarce: memory is scarce.
-            is_awaited: others wait for memory that is granted to the connection.
+            is_awaited: others wait for memory that is granted to the connection, or for answers.
         """
         config = self._config
         seen = (sight.requests, sight.partial_bytes, sight.taken_bytes)
@@ -153,6 +156,9 @@ class IdleDetector:
             refusal = self._judge_arrival(now_ms - since_ms, sight, is_awaited=is_awaited)
             if refusal is not None:
                 return refusal
+        refusal = self._judge_reading(now_ms, sight, is_awaited=is_awaited)
+        if refusal is not None:
+            return refusal
         if still_ms > config.idle_timeout_ms:
             after = f"network.idle_timeout_ms = {config.idle_timeout_ms}"
             if sight.unsent_bytes:
@@ -183,6 +189,24 @@ class IdleDetector:
             return "memory", (
                 f"a request of {sight.claimed_bytes} bytes arrives at less than "
                 f"{RATE_MIN_BYTES_PER_S} bytes a second while others wait for memory"
+            )
+        return None
+
+    def _judge_reading(
+        self, now_ms: int, sight: ConnectionStats, *, is_awaited: bool
+    ) -> tuple[CloseReason, str] | None:
+        """Return why a client that reads so slowly must be closed, or None."""
+        if not (is_awaited and sight.is_large and sight.unsent_bytes):
+            self._unread = None
+            return None
+        if self._unread is None:
+            self._unread = now_ms, sight.taken_bytes
+        since_ms, before_bytes = self._unread
+        wanted_bytes = (now_ms - since_ms - SCARCE_TIMEOUT_MS) * RATE_MIN_BYTES_PER_S
+        if sight.taken_bytes - before_bytes < wanted_bytes // MS_PER_SECOND:
+            return "memory", (
+                f"the client reads its answers at less than {RATE_MIN_BYTES_PER_S} bytes a second "
+                "while others wait for memory"
             )
         return None
 

@@ -339,12 +339,13 @@ class KafkaServer:
             self._to_sweep.extend(self._connections.values())
         count = max(SWEEP_CONNECTIONS, len(self._connections) // SWEEP_PART)
         now_ms = self.node.now_ms()
+        has_waiting_answers = self.answers.waiting_count > 0
         for _ in range(min(count, len(self._to_sweep))):
             connection = self._to_sweep.popleft()
             connection.look(
                 now_ms,
                 is_scarce=self.budget.is_scarce,
-                is_awaited=self.budget.is_awaited(connection),
+                is_awaited=has_waiting_answers or self.budget.is_awaited(connection),
             )
         if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
             self._time_out(now_ms)

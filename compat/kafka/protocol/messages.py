@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from appliance.system.process import without_modules
+from appliance.units import KIB
 from compat.kafka.protocol.pieces import ITEM_WORK, PieceWriter
 from compat.kafka.protocol.registry import Fields
 from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, Hold, Items, Steps
@@ -49,7 +50,11 @@ _FIXED_SIZE: Final[dict[str, _Codec]] = {
 
 
 ITEM_HELD_BYTES: Final = 400
-"""Memory of a decoded item, about: a structure of a few fields."""
+VALUE_HELD_BYTES: Final = 100
+"""Memory of a decoded item, about: of a structure of a few fields, and of a number or a name."""
+
+HELD_STEP_BYTES: Final = 4 * KIB
+"""Memory of decoded items that is told at once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,10 +184,10 @@ class _ArraySteps:
             if isinstance(value, bytes):
                 count += 1
                 writer.raw(value)
-                writer.note_work(ITEM_WORK)
+                writer.work += ITEM_WORK
             elif isinstance(value, dict):
                 count += 1
-                writer.note_work(ITEM_WORK)
+                writer.work += ITEM_WORK
                 if self.items.has_arrays:
                     yield from self.items.write_in_steps(writer, value)
                 else:
@@ -190,9 +195,9 @@ class _ArraySteps:
             elif isinstance(value, EncodedItems):
                 count += value.count
                 writer.raw(value.data)
-                writer.note_work(value.count * VALUE_WORK)
+                writer.work += value.count * VALUE_WORK
             elif isinstance(value, int):
-                writer.note_work(value)
+                writer.work += value
             else:
                 yield value
             if work := writer.take_work():
@@ -223,12 +228,22 @@ def decode_request(key: int, version: int, body: bytes | bytearray | memoryview)
 def decode_in_steps(key: int, version: int, body: bytes | bytearray | memoryview) -> Steps[Fields]:
     """Decode the body of a request like `decode_request`, an item in each step.
 
-    The step that follows the decoding is a `Hold` with the memory of the fields, about.
+    Its memory and, while it grows, about that of the fields are told by `Hold`.
     """
-    reader = Reader(body)
-    fields = yield from request_schema(key, version).read_in_steps(reader)
-    yield Hold(len(body) + reader.item_count * ITEM_HELD_BYTES)
-    return fields
+    yield Hold(len(body))
+    steps = request_schema(key, version).read_in_steps(Reader(body))
+    held_bytes = 0
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            fields: Fields = end.value
+            return fields
+        held_bytes += ITEM_HELD_BYTES if step == ITEM_WORK else VALUE_HELD_BYTES
+        if held_bytes >= HELD_STEP_BYTES:
+            yield Hold(held_bytes)
+            held_bytes = 0
+        yield step
 
 
 def encode_response(key: int, version: int, response: Fields) -> bytes:
@@ -248,14 +263,19 @@ def encode_response_item(key: int, version: int, path: str, item: Fields) -> byt
             `topics.partitions`.
         item: the fields of the item.
     """
+    writer = Writer()
+    _item_schema(key, version, path).write(writer, item)
+    return writer.finish()
+
+
+@functools.cache
+def _item_schema(key: int, version: int, path: str) -> Schema:
     schema = response_schema(key, version)
     for array in path.split("."):
         (items,) = (field.items for field in schema.fields if field.name == array)
         assert items is not None, f"{array} is not an array of structures"
         schema = items
-    writer = Writer()
-    schema.write(writer, item)
-    return writer.finish()
+    return schema
 
 
 @functools.cache

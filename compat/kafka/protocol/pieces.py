@@ -24,9 +24,12 @@ class PieceWriter(Writer):
     """A Writer whose message is a list of pieces.
 
     A piece is never changed again, so that no message is ever copied as a whole.
+
+    Attributes:
+        work: the price of the work since `take_work` returned it, without the bytes written.
     """
 
-    __slots__ = ("_open", "_pieces", "_pieces_bytes", "_work", "_work_bytes")
+    __slots__ = ("_open", "_pieces", "_pieces_bytes", "_work_bytes", "work")
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +38,7 @@ class PieceWriter(Writer):
         self._open: list[int] = []
         """Of each array that is being written, where its number of items belongs: the position in
         the data that is not cut yet, or ~index of the piece that is left empty for it."""
-        self._work = 0
+        self.work = 0
         self._work_bytes = 0
 
     @property
@@ -43,27 +46,23 @@ class PieceWriter(Writer):
         """Bytes written so far."""
         return self._pieces_bytes + len(self._data)
 
-    def note_work(self, work: int) -> None:
-        """Count work that is not seen in what is written."""
-        self._work += work
-
     def take_work(self) -> int:
         """Return the work since it was last returned, 0 if that was little.
 
         Each item counts ITEM_WORK, each byte 1.
         """
         size_bytes = self._pieces_bytes + len(self._data)
-        work = self._work + size_bytes - self._work_bytes
+        work = self.work + size_bytes - self._work_bytes
         if work < STEP_WORK:
             return 0
-        self._work, self._work_bytes = 0, size_bytes
+        self.work, self._work_bytes = 0, size_bytes
         return work
 
     def finish(self) -> bytes:
         return b"".join(self.finish_pieces()) if self._pieces else super().finish()
 
     def array_count(self, count: int | None, *, is_compact: bool, is_nullable: bool) -> None:
-        self._work += ITEM_WORK * (count or 0)
+        self.work += ITEM_WORK * (count or 0)
         super().array_count(count, is_compact=is_compact, is_nullable=is_nullable)
 
     def begin_array(self) -> None:

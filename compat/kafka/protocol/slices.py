@@ -243,6 +243,7 @@ class SlicedAnswer(DeferredResponse[Any]):
                 step = next(steps, None) if step is None else step
                 if step is None:
                     self._steps = None
+                    self._more_held_bytes = 0
                     break
                 if isinstance(step, int):
                     work -= step

@@ -72,11 +72,6 @@ class Reader:
         self.pos = pos
         self._items_left = ITEM_COUNT_MAX
 
-    @property
-    def item_count(self) -> int:
-        """Array items and tagged fields so far, as the sum of all counts."""
-        return ITEM_COUNT_MAX - self._items_left
-
     def take(self, size: int) -> memoryview:
         """Return the next `size` bytes without copying them."""
         end = self.pos + size

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.kafka.protocol import messages
+from compat.kafka.protocol.pieces import PieceWriter
 from tests.support.values.kafka_records import Record
 from tests.system.fuzz import sanitized
 from tests.system.fuzz.cases import Case, Step, Verb, load_corpus, parse_case
@@ -114,8 +114,8 @@ def test_an_answer_that_is_not_whole_is_a_finding(monkeypatch: pytest.MonkeyPatc
     """The checks of the harness can fail."""
     harness = Harness(is_sync=True)
     harness.play(metadata_case(1))
-    whole = messages.encode_response
-    monkeypatch.setattr(messages, "encode_response", lambda *message: whole(*message)[:-1])
+    whole = PieceWriter.finish
+    monkeypatch.setattr(PieceWriter, "finish", lambda writer: whole(writer)[:-1])
     with pytest.raises(Finding, match="the answer"):
         harness.play(metadata_case(1))
 

@@ -224,6 +224,33 @@ def test_slow_large_request_is_closed_only_while_others_wait(is_awaited: bool) -
         assert labels[-1] == (expected if is_awaited else None)
 
 
+@pytest.mark.parametrize("is_awaited", [True, False])
+@pytest.mark.parametrize(
+    ("bytes_per_s", "expected"),
+    [(RATE_MIN_BYTES_PER_S + 1_000, None), (RATE_MIN_BYTES_PER_S // 2, "memory")],
+)
+def test_slow_reader_is_closed_only_while_others_wait(
+    bytes_per_s: int, expected: str | None, is_awaited: bool
+) -> None:
+    """A byte now and then is progress, but others wait for the memory."""
+    watch = make_watch()
+    labels = [
+        verdict and verdict[0]
+        for now_ms in range(0, 50_000, 500)
+        for verdict in [
+            watch.judge(
+                now_ms,
+                sight(taken_bytes=now_ms * bytes_per_s // 1_000, unsent_bytes=9, is_large=True),
+                is_scarce=True,
+                is_awaited=is_awaited,
+            )
+        ]
+    ]
+    before = SCARCE_TIMEOUT_MS // 500
+    assert labels[:before] == [None] * before
+    assert labels[-1] == (expected if is_awaited else None)
+
+
 # Memory
 
 LIMIT = 1_000_000

@@ -111,6 +111,18 @@ def test_a_large_batch_is_searched_on_a_thread(codec: int, start: int) -> None:
     assert list_offset(client, "t", 0, HIGHEST) == (0, 399, time_of(399))
 
 
+def test_an_error_on_the_thread_is_one_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = large(4)
+
+    def fail(_codec: int, _data: memoryview) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(client.harness.broker.search, "_decompress", fail)
+    with pytest.raises(ZeroDivisionError):
+        list_offset(client, "t", 0, time_of(200))
+    assert client.harness.aside_count == 1
+
+
 def test_a_partition_that_is_named_twice_is_refused(client: WireClient) -> None:
     refused = (ErrorCode.invalid_request, -1, -1)
     asked = [0, 5, 0, 0]

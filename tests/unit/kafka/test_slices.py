@@ -1,7 +1,6 @@
 """Answers that grow with the state are produced in slices: how many, how large, and what may change
 between them."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,21 +9,16 @@ from _core.paths.answer import Reply
 from appliance.errors import RemoteProtocolError
 from appliance.units import KIB
 from compat.kafka import dispatch
-from compat.kafka.groups.member import JoinRequest
+from compat.kafka.groups.member import JoinRequest, SyncRequest
+from compat.kafka.groups.offset_rules import OFFSETS_AT_ONCE
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages, slices
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.pieces import PieceWriter
 from compat.kafka.protocol.slices import (
     FIRST_SLICE_WORK,
     SLICE_WORK,
-    EncodedItems,
-    Hold,
     SlicedAnswer,
-    Steps,
-    Wait,
-    answer_in_slices,
 )
 from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import with_topic
@@ -36,8 +30,16 @@ from tests.support.oracles.kafka_oracle import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
     ask,
     decode_response,
     encode_request,
@@ -257,6 +259,87 @@ def test_topics_are_created_and_deleted_a_slice_at_a_time(broker: MemoryBroker, 
     assert len(responses) == 300  # answered once, and kept
 
 
+def commit_many(names: list[str], partition_count: int, **member: Any) -> Any:
+    """An OffsetCommit of group `g` for every partition of the topics, each of them named twice."""
+    kind = OffsetCommitRequest.OffsetCommitRequestTopic
+    partitions = [
+        kind.OffsetCommitRequestPartition(
+            partition_index=index,
+            committed_offset=index,
+            committed_leader_epoch=-1,
+            committed_metadata="",
+        )
+        for index in [*range(partition_count)] * 2
+    ]
+    given = {"generation_id_or_member_epoch": -1, "member_id": ""} | member
+    topics = [kind(name=name, partitions=partitions) for name in names]
+    return OffsetCommitRequest(group_id="g", group_instance_id=None, topics=topics, **given)
+
+
+def test_offsets_are_committed_and_listed_in_slices(broker: MemoryBroker, node: Node) -> None:
+    names = create(broker, 4, 500)
+    commit = Asked(node, commit_many(names, 500), 8, OffsetCommitResponse)
+    counts = [0]
+    while commit.turns.do_one():
+        counts.append(len(broker.groups.offsets("g")))
+        assert counts[-1] - counts[-2] <= OFFSETS_AT_ONCE
+    assert counts[-1] == 2_000
+    broker.topics.create("another", 3, {})
+    fetch = Asked(node, OffsetFetchRequest(group_id="g", topics=None), 6, OffsetFetchResponse)
+    answer = fetch.finish()
+    assert [topic.name for topic in answer.topics] == names
+    assert [part.committed_offset for part in answer.topics[-1].partitions] == list(range(500))
+    assert fetch.answer.slice_count >= 8
+
+
+def test_a_rebalance_ends_what_a_member_commits(broker: MemoryBroker, node: Node) -> None:
+    """Each step of a long commit is one of a generation."""
+    names = create(broker, 4, 500)
+    leader, other = join_many(node, "g", 2)
+    group = node.groups.find("g")
+    assert group is not None
+    assignments = {leader: b"a", other: b"b"}
+    deferred: DeferredResponse[Any] = DeferredResponse()
+    request = SyncRequest(
+        group_id="g", member_id=leader, generation=group.generation, assignments=assignments
+    )
+    node.groups.sync(request, deferred, node.now_ms())
+    member = {"generation_id_or_member_epoch": group.generation, "member_id": leader}
+    commit = Asked(node, commit_many(names, 500, **member), 8, OffsetCommitResponse)
+    while not broker.groups.offsets("g"):
+        assert commit.turns.do_one()
+    committed = len(broker.groups.offsets("g"))
+    node.groups.leave("g", [(leader, None)], node.now_ms())
+    commit.turns.do_all()
+    codes = [part.error_code for topic in commit.finish().topics for part in topic.partitions]
+    refused = [int(ErrorCode.unknown_member_id)] * (2_000 - committed)
+    assert codes == [0] * committed + refused
+    assert len(broker.groups.offsets("g")) == committed == OFFSETS_AT_ONCE
+
+
+def test_offsets_are_deleted_in_slices(broker: MemoryBroker, node: Node) -> None:
+    names = create(broker, 4, 500)
+    ask(node, commit_many(names, 500), 8, OffsetCommitResponse)
+    kind = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    indexes = [*range(500)] * 2
+    partitions = [kind.OffsetDeleteRequestPartition(partition_index=each) for each in indexes]
+    topics = [kind(name=name, partitions=partitions) for name in names]
+    request = OffsetDeleteRequest(group_id="g", topics=topics)
+    deleted = Asked(node, request, 0, OffsetDeleteResponse)
+    counts = [2_000]
+    while deleted.turns.do_one():
+        counts.append(len(broker.groups.offsets("g")))
+        assert counts[-2] - counts[-1] <= OFFSETS_AT_ONCE
+    assert counts[-1] == 0
+    assert [len(topic.partitions) for topic in deleted.finish().topics] == [500] * 4
+
+
+def test_a_coordinator_that_is_asked_for_twice_is_answered_once(node: Node) -> None:
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=["a", "b", "a"])
+    answer = ask(node, request, 4, FindCoordinatorResponse)
+    assert [each.key for each in answer.coordinators] == ["a", "b"]
+
+
 def test_small_answers_are_there_at_once(broker: MemoryBroker, node: Node) -> None:
     create(broker, 40, 10)
     assert isinstance(dispatch.answer(node, encode_request(metadata_all(), 9)), Reply)
@@ -399,13 +482,14 @@ def test_a_long_request_is_decoded_in_slices(node: Node) -> None:
     node.later.is_held = True  # type: ignore[attr-defined]
     answer = dispatch.answer(node, encode_request(request, 4))
     assert isinstance(answer, SlicedAnswer)
-    assert answer.held_bytes == 0
-    held = []
-    while answer.slice_count < 8:
+    # Its fields are charged while they are decoded.
+    held = [answer.held_bytes]
+    while answer.slice_count < 6:
         answer.step()
         held.append(answer.held_bytes)
-    # Once it is decoded, its fields are charged.
-    assert held[-1] > 20_000 * messages.ITEM_HELD_BYTES
+    counts = (1_000, 5_000, 9_000, 13_000, 17_000, 20_000)
+    wanted = [20_000 * 13 + count * messages.VALUE_HELD_BYTES for count in counts]
+    assert held == [pytest.approx(each, rel=0.05) for each in wanted]
 
 
 def test_a_request_that_is_too_large_is_refused(node: Node) -> None:
@@ -440,87 +524,3 @@ def test_a_request_that_turns_out_malformed_fails_alone(node: Node) -> None:
         answer.step()
     (error,) = errors
     assert isinstance(error, RemoteProtocolError)
-
-
-# The mechanism
-
-
-def nested(make_array: Callable[[Any], Any]) -> dict[str, Any]:
-    """A DescribeGroups response; `make_array` makes its arrays."""
-
-    def make_member(number: int) -> dict[str, Any]:
-        return {
-            "member_id": f"m{number}",
-            "client_id": "c" * 50,
-            "client_host": "h",
-            "member_metadata": bytes(number),
-            "member_assignment": b"a",
-        }
-
-    def make_group(number: int) -> dict[str, Any]:
-        return {
-            "error_code": 0,
-            "group_id": f"g{number}",
-            "group_state": "Stable",
-            "protocol_type": "p",
-            "protocol_data": "d",
-            "members": make_array(make_member(each) for each in range(number % 3 * 70)),
-        }
-
-    return {"groups": make_array(make_group(number) for number in range(150))}
-
-
-@pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("cut_every", [1, 3, 1000])
-def test_pieces_are_what_is_encoded_at_once(version: int, cut_every: int) -> None:
-    """Also where the number of items has two bytes, and wherever pieces end."""
-    writer = PieceWriter()
-    schema = messages.response_schema(15, version)
-    for count, _ in enumerate(schema.write_in_steps(writer, nested(lambda items: items))):
-        if count % cut_every == 0:
-            writer._cut()
-    whole = messages.encode_response(15, version, nested(list))
-    assert writer.size_bytes == len(whole)
-    assert b"".join(writer.finish_pieces()) == whole
-
-
-def test_steps_between_items_are_no_items() -> None:
-    def groups() -> Iterator[Any]:
-        yield 64
-        yield EncodedItems(2, b"\0\x02a\x02b\0" * 2)
-        yield Hold(5)
-        yield Wait(lambda then: then())
-
-    writer = PieceWriter()
-    schema = messages.response_schema(16, 3)
-    steps = schema.write_in_steps(writer, {"error_code": 0, "groups": groups()})
-    assert [type(step) for step in steps] == [Hold, Wait]
-    assert writer.finish_pieces() == [bytes(6) + b"\x03" + b"\0\x02a\x02b\0" * 2 + b"\0"]
-
-
-def test_work_waits_goes_on_and_is_cancelled() -> None:
-    begun: list[Callable[[], None]] = []
-    cancelled: list[bool] = []
-    later: list[SlicedAnswer] = []
-
-    def work(writer: PieceWriter) -> Steps[None]:
-        writer.raw(b"a")
-        yield Wait(lambda then: then())
-        yield Wait(begun.append, lambda: cancelled.append(True))
-        writer.raw(b"b")
-        yield SLICE_WORK
-        yield Wait(begun.append, lambda: cancelled.append(True))
-
-    writer = PieceWriter()
-    answer = answer_in_slices(work(writer), writer, bytes, lambda: 0, later.append)
-    assert isinstance(answer, SlicedAnswer)
-    assert (len(begun), later) == (1, [])
-    begun[0]()
-    assert later == [answer]
-    assert answer.held_bytes == 2
-    answer.step()
-    assert len(begun) == 2
-    answer.abandon()
-    assert cancelled == [True]
-    begun[1]()
-    assert not answer.is_complete
