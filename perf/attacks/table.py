@@ -73,6 +73,13 @@ ATTACKS: Final = (
         prepare=writes.prepare_topic,
         holds=_UNPACKED,
     ),
+    Attack(
+        "tiny-frames",
+        writes.tiny_frames,
+        is_flood=False,
+        prepare=writes.prepare_topic,
+        holds=_UNPACKED,
+    ),
     Attack("unpack-gzip", writes.unpack_gzip, prepare=writes.prepare_topic, holds=_UNPACKED),
     Attack("unpack-frames", writes.unpack_frames, prepare=writes.prepare_topic, holds=_UNPACKED),
     Attack("fetch-unread", reads.fetch_unread, prepare=reads.fill_topic, holds=_CACHE),

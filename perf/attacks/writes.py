@@ -55,9 +55,15 @@ def unpack_gzip(arena: Arena) -> None:
     _flood(arena, 16, lambda index: requests.produce({TOPIC: {index % 4: batch}}))
 
 
+def tiny_frames(arena: Arena) -> None:
+    """A batch of 55,000 Zstandard frames of 64 bytes each: 1 MB."""
+    batch = batches.frames_of(55_000 * 64, 64)
+    arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+
+
 def unpack_frames(arena: Arena) -> None:
-    """4 connections with batches of 2,000 Zstandard frames that unpack to 8 MiB: 40 KB each."""
-    batch = batches.frames_of(8 * MIB, 4_096)
+    """4 connections with batches of 512 Zstandard frames that unpack to 8 MiB: 10 KB each."""
+    batch = batches.frames_of(8 * MIB, 16_384)
     _flood(arena, 4, lambda index: requests.produce({TOPIC: {index: batch}}))
 
 

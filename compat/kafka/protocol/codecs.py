@@ -50,6 +50,11 @@ XERIAL_HEADER_SIZE: Final = 16
 BLOCK_MEAN_MIN_BYTES: Final = 256
 BLOCK_COUNT_FREE: Final = 16
 
+# Each frame of Zstandard has a decompressor of its own, some 20 us: as much as 16 KiB of zeros.
+# Writers with threads put 512 KiB and more into one.
+FRAME_MEAN_MIN_BYTES: Final = 16 << 10
+FRAME_COUNT_FREE: Final = 16
+
 # 258 bytes of output for two bits of input.
 DEFLATE_EXPANSION_MAX: Final = 1032
 
@@ -302,7 +307,7 @@ def _measure_zstd_frames(data: memoryview) -> list[_ZstdFrame]:
     ignores bytes after a frame, so this function compares the ends.
     """
     frames: list[_ZstdFrame] = []
-    start = typical_size = block_count = 0
+    start = typical_size = declared_size = block_count = 0
     while start < len(data) or not frames:
         rest = data[start:]
         if bytes(rest[: len(ZSTD_MAGIC)]) != ZSTD_MAGIC:
@@ -330,6 +335,11 @@ def _measure_zstd_frames(data: memoryview) -> list[_ZstdFrame]:
         content_size = zstandard.frame_content_size(rest)
         frames.append(_ZstdFrame(data[start:pos], content_size, content_size_max))
         start = pos
+        # A size that is declared and wrong ends the work at its frame.
+        declared_size += max(0, content_size)
+        likely_size = pos + max(typical_size, declared_size)
+        if len(frames) > FRAME_COUNT_FREE + likely_size // FRAME_MEAN_MIN_BYTES:
+            raise CodecError("zstd", f"it has {len(frames)} frames, which is too many")
     return frames
 
 

@@ -406,6 +406,16 @@ def test_many_frames_of_nothing_are_refused() -> None:
         decompress(ZSTD, empty * 100_000, MIB)
 
 
+def test_many_small_frames_are_refused() -> None:
+    """Each costs a decompressor: 60,000 of them in a batch of 1 MiB take more than a second."""
+    small = zstd_frame(bytes(64))
+    assert decompress(ZSTD, small * 16, MIB) == bytes(16 * 64)
+    with pytest.raises(CodecError, match="17 frames, which is too many"):
+        decompress(ZSTD, small * 60_000, 8 * MIB)
+    text = b"all work and no play " * 25_000
+    assert decompress(ZSTD, zstd_frame(text) * 40, 21 * MIB) == text * 40
+
+
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 6, 2**31 - 1])
 def test_a_xerial_block_of_impossible_size_is_refused(size: int) -> None:
     """A block's size is compared with what is left before anything is made of it."""

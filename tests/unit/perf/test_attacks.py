@@ -76,7 +76,7 @@ def test_the_good_client_finds_its_records(client: WireClient) -> None:
         batches.many_records(20_000),
         batches.unpacks_to(3 * MIB),
         batches.unpacks_to(3 * MIB, codec=batches.GZIP),
-        batches.frames_of(100_000, 4_096),
+        batches.frames_of(100_000, 16_384),
         batches.many_headers(1_000),
         batches.batch(batches.record(0, b""), 1, producer_id=7, sequence=0),
     ],
