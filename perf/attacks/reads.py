@@ -87,6 +87,14 @@ def park_wide_fetches(arena: Arena) -> None:
     arena.linger()
 
 
+def park_many_fetches(arena: Arena) -> None:
+    """2,000 connections with a fetch each of the good client's records, which waits: 200 KB."""
+    request = requests.fetch({GOOD_TOPIC: [0]}, 0, wait_ms=60_000, min_bytes=1 << 30, size=1 << 30)
+    for _ in range(2_000):
+        arena.connect().send(request)
+    arena.linger()
+
+
 def fill_topic(arena: Arena) -> None:
     """128 MB of records."""
     arena.create_topics(["large"], 4)

@@ -102,13 +102,15 @@ def offset_commit(group: str, offsets: Mapping[str, Sequence[int]], note: str) -
     return framed(8, 2, head + array(topics))
 
 
-def offset_fetch(group: str, partitions: Partitions) -> bytes:
-    """OffsetFetch, version 1."""
+def offset_fetch(group: str, partitions: Partitions | None) -> bytes:
+    """OffsetFetch, version 2; None asks for all there are."""
+    if partitions is None:
+        return framed(9, 2, string(group) + struct.pack(">i", -1))
     topics = [
         string(topic) + array([struct.pack(">i", index) for index in indexes])
         for topic, indexes in partitions.items()
     ]
-    return framed(9, 1, string(group) + array(topics))
+    return framed(9, 2, string(group) + array(topics))
 
 
 def join_group(group: str, instance: str, metadata_of: bytes, *, wait_ms: int) -> bytes:

@@ -92,5 +92,20 @@ ATTACKS: Final = (
         prepare=writes.prepare_producers,
         holds=frozenset({"offsets", "request"}),
     ),
+    Attack(
+        "offsets-unread",
+        writes.offsets_unread,
+        prepare=writes.prepare_offsets,
+        holds=frozenset({"offsets"}),
+    ),
+    Attack(
+        "delayed-zeros",
+        writes.delayed_zeros,
+        prepare=writes.prepare_topic,
+        holds=_UNPACKED | _CACHE,
+    ),
+    Attack("create-partitions", writes.create_partitions, is_flood=False, config=_ROOM),
+    Attack("park-many-fetches", reads.park_many_fetches),
+    Attack("find", connections.find, prepare=reads.fill_topic, holds=_CACHE),
     Attack("churn", reads.churn),
 )

@@ -85,6 +85,15 @@ def hundred_thousand_timers(arena: Arena) -> None:
     arena.time("answer", requests.produce({TOPIC: {0: batch}}))
 
 
+def delayed_zeros(arena: Arena) -> None:
+    """4 connections with batches of 60 MB of held records, which are kept unpacked: 7 KB each."""
+    batch = batches.delayed_zeros(60)
+    begin = arena.broker.metric("latermq_log_wrote_pos")
+    _flood(arena, 4, lambda index: requests.produce({TOPIC: {index: batch}}))
+    wrote = arena.broker.metric("latermq_log_wrote_pos") - begin
+    arena.notes.append(f"{wrote / 1e6:,.0f} MB of log for {arena.sent_bytes / 1e3:,.0f} KB")
+
+
 def prepare_producers(arena: Arena) -> None:
     """A topic of 1,000 partitions."""
     arena.create_topics([TOPIC], PARTITIONS)
@@ -110,6 +119,27 @@ def producer_ids(arena: Arena) -> None:
     each = grown / PRODUCER_IDS
     arena.notes.append(f"{each:.0f} B for each id: 3 million {3e6 * each / 1e6:,.0f} MB")
     arena.time("DescribeProducers", requests.describe_producers(TOPIC, range(PARTITIONS)))
+
+
+def prepare_offsets(arena: Arena) -> None:
+    """A group that committed offsets of 20,000 partitions with 4,000 bytes of metadata each."""
+    topics = [f"committed-{number}" for number in range(20)]
+    arena.create_topics(topics, PARTITIONS)
+    for topic in topics:
+        arena.ask(requests.offset_commit("committer", {topic: range(PARTITIONS)}, "n" * 4_000))
+
+
+def offsets_unread(arena: Arena) -> None:
+    """20 connections that ask for all offsets of a group, 80 MB, and read nothing: 500 B."""
+    for _ in range(20):
+        arena.connect(receive_bytes=4_096).send(requests.offset_fetch("committer", None))
+    arena.linger()
+
+
+def create_partitions(arena: Arena) -> None:
+    """One request for 99 topics of 1,000 partitions: 2 KB."""
+    counts = {f"wide-{number}": PARTITIONS for number in range(99)}
+    arena.time("answer", requests.create_topics(counts))
 
 
 def commits(arena: Arena) -> None:

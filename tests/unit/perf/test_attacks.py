@@ -104,6 +104,7 @@ def test_one_record_is_later_than_the_others(client: WireClient) -> None:
         requests.metadata(None),
         requests.offset_commit("g", {"t": [0, 1]}, "note"),
         requests.offset_fetch("g", {"t": [0, 1]}),
+        requests.offset_fetch("g", None),
         requests.describe_groups(["g"]),
         requests.describe_configs([(2, "t")]),
         requests.describe_producers("t", [0, 1]),
