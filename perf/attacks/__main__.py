@@ -91,7 +91,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="perf.attacks", description=__doc__)
     parser.add_argument("--only", nargs="+", help="attacks whose names contain one of these")
-    parser.add_argument("--seconds", type=float, default=3, help="of a flood, and alone (3)")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of a flood, and alone (2.5)")
     parser.add_argument("--list", action="store_true", help="show the attacks")
     options = parser.parse_args()
     if options.list:
