@@ -91,14 +91,15 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="perf.attacks", description=__doc__)
     parser.add_argument("--only", nargs="+", help="attacks whose names contain one of these")
-    parser.add_argument("--seconds", type=float, default=4, help="of a flood, and alone (4)")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of a flood, and alone (2.5)")
     parser.add_argument("--list", action="store_true", help="show the attacks")
     options = parser.parse_args()
     if options.list:
-        for attack in ATTACKS:
-            print(f"{attack.name}: {(attack.run.__doc__ or '').strip()}")
-        for start in START_ATTACKS:
-            print(f"{start.__name__.replace('_', '-')}: {(start.__doc__ or '').strip()}")
+        what = {attack.name: attack.run.__doc__ for attack in ATTACKS}
+        what |= {each.__name__.replace("_", "-"): each.__doc__ for each in START_ATTACKS}
+        print("| attack | what it does |\n|---|---|")
+        for name, text in what.items():
+            print(f"| {name} | {(text or '').strip()} |")
         return 0
     try:
         return 0 if run(options) else 1

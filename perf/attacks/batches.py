@@ -120,5 +120,15 @@ def delayed_records(count: int, prefix: str, delay_ms: int) -> bytes:
     return batch(_zstd(records), count, codec=ZSTD)
 
 
+@cache
+def delayed_zeros(count: int) -> bytes:
+    """A batch of records of 1 MB of zeros that are held back for an hour."""
+    value = bytes(1_000_000)
+    headers = ((b"x-delay", b"3600000"),)
+    return batch(
+        _zstd(b"".join(record(i, value, headers) for i in range(count))), count, codec=ZSTD
+    )
+
+
 def _zstd(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=1).compress(data)

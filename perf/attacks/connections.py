@@ -1,5 +1,6 @@
 """Attacks with connections: the admin address, open files, and lines of the log."""
 
+import itertools
 import os
 import socket
 from contextlib import suppress
@@ -57,6 +58,21 @@ def admin_unread(arena: Arena) -> None:
         with suppress(OSError):
             wire.send(requests_ * 100)
     arena.linger()
+
+
+def find(arena: Arena) -> None:
+    """50 admin connections that look for keys that do not exist, one after the other."""
+
+    def look(index: int) -> None:
+        wire = arena.connect(arena.broker.admin, limit_s=arena.seconds + 5)
+        for number in itertools.count():
+            if arena.is_over:
+                break
+            path = f"/api/v1/find?key=none-{index}-{number}&limit=1000"
+            wire.send(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            wire.socket.recv(65_536)
+
+    arena.side_by_side(50, look)
 
 
 def prepare_rolls(arena: Arena) -> None:

@@ -67,6 +67,18 @@ def park_and_hang_up(arena: Arena) -> None:
     arena.notes.append(f"{count} connections")
 
 
+def _endless_fetch(arena: Arena, more: requests.Partitions) -> bytes:
+    """A fetch of the good client's next records and of other partitions, which never has enough."""
+    end = int.from_bytes(arena.ask(requests.list_offsets({GOOD_TOPIC: [0]}, -1))[-8:], "big")
+    return requests.fetch(
+        {**more, GOOD_TOPIC: [0]},
+        wait_ms=60_000,
+        min_bytes=1 << 30,
+        size=1 << 30,
+        offsets={GOOD_TOPIC: end},
+    )
+
+
 def prepare_wide(arena: Arena) -> None:
     """100 topics of 1,000 partitions, less the ones of the good client."""
     names = [f"wide-{number}" for number in range(WIDE_TOPICS - 1)]
@@ -76,14 +88,20 @@ def prepare_wide(arena: Arena) -> None:
 def park_wide_fetches(arena: Arena) -> None:
     """20 fetches of 99,001 partitions each, which wait for ever: 1.6 MB each."""
     names = {f"wide-{number}": range(WIDE_PARTITIONS) for number in range(WIDE_TOPICS - 1)}
-    request = requests.fetch(
-        {**names, GOOD_TOPIC: [0]}, 0, wait_ms=60_000, min_bytes=1 << 30, size=1 << 30
-    )
+    request = _endless_fetch(arena, names)
 
     def send(_: int) -> None:
         arena.connect(limit_s=arena.seconds).send(request)
 
     arena.side_by_side(20, send)
+    arena.linger()
+
+
+def park_many_fetches(arena: Arena) -> None:
+    """2,000 connections with a fetch each of the good client's records, which waits: 200 KB."""
+    request = _endless_fetch(arena, {})
+    for _ in range(2_000):
+        arena.connect().send(request)
     arena.linger()
 
 

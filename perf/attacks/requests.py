@@ -54,12 +54,20 @@ def produce(batches: Mapping[str, Mapping[int, bytes]], *, acks: int = -1) -> by
 
 
 def fetch(
-    partitions: Partitions, offset: int = 0, *, wait_ms: int = 0, min_bytes: int = 1, size: int
+    partitions: Partitions,
+    offset: int = 0,
+    *,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    size: int,
+    offsets: Mapping[str, int] | None = None,
 ) -> bytes:
-    """Fetch, version 4, of `size` bytes at most from `offset` on of each partition."""
+    """Fetch, version 4, of `size` bytes at most from `offset` on, or where `offsets` says."""
     head = struct.pack(">iiiib", -1, wait_ms, min_bytes, size, 0)
+    begins = {topic: (offsets or {}).get(topic, offset) for topic in partitions}
     topics = [
-        string(topic) + array([struct.pack(">iqi", index, offset, size) for index in indexes])
+        string(topic)
+        + array([struct.pack(">iqi", index, begins[topic], size) for index in indexes])
         for topic, indexes in partitions.items()
     ]
     return framed(1, 4, head + array(topics))
@@ -102,13 +110,15 @@ def offset_commit(group: str, offsets: Mapping[str, Sequence[int]], note: str) -
     return framed(8, 2, head + array(topics))
 
 
-def offset_fetch(group: str, partitions: Partitions) -> bytes:
-    """OffsetFetch, version 1."""
+def offset_fetch(group: str, partitions: Partitions | None) -> bytes:
+    """OffsetFetch, version 2; None asks for all there are."""
+    if partitions is None:
+        return framed(9, 2, string(group) + struct.pack(">i", -1))
     topics = [
         string(topic) + array([struct.pack(">i", index) for index in indexes])
         for topic, indexes in partitions.items()
     ]
-    return framed(9, 1, string(group) + array(topics))
+    return framed(9, 2, string(group) + array(topics))
 
 
 def join_group(group: str, instance: str, metadata_of: bytes, *, wait_ms: int) -> bytes:

@@ -25,9 +25,12 @@ P99_RATIO_MAX: Final = 2.0
 SINGLE_MAX_MS: Final = 100.0
 GAP_MAX_S: Final = 2.0
 GAUGE_TOLERANCE: Final = 0.1
-WARM_S: Final = 1.0
+WARM_S: Final = 0.5
 SETTLE_S: Final = 10.0
 AFTER_SINGLE_S: Final = 0.5
+GROWTH_BYTES: Final = 24 << 20
+"""What it grew by less than this is not waited for."""
+
 NICE: Final = 10
 """Attackers run on other machines: here they yield to the broker and the good client."""
 
@@ -220,7 +223,9 @@ class Trial:
             sent_bytes = arena.sent_bytes
             end_s = time.monotonic()
             arena.close_all()
-            time.sleep(SETTLE_S if self._attack.is_flood else AFTER_SINGLE_S)
+            observed = arena.broker.observed
+            grown = observed.peak(begin_s, end_s)[1] - observed.last(begin_s)
+            time.sleep(SETTLE_S if grown >= GROWTH_BYTES else AFTER_SINGLE_S)
             try:
                 output, _ = client.communicate(timeout=good_client.STEP_LIMIT_S + 10)
             except subprocess.TimeoutExpired:

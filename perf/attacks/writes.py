@@ -55,9 +55,15 @@ def unpack_gzip(arena: Arena) -> None:
     _flood(arena, 16, lambda index: requests.produce({TOPIC: {index % 4: batch}}))
 
 
+def tiny_frames(arena: Arena) -> None:
+    """A batch of 55,000 Zstandard frames of 64 bytes each: 1 MB."""
+    batch = batches.frames_of(55_000 * 64, 64)
+    arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+
+
 def unpack_frames(arena: Arena) -> None:
-    """4 connections with batches of 2,000 Zstandard frames that unpack to 8 MiB: 40 KB each."""
-    batch = batches.frames_of(8 * MIB, 4_096)
+    """4 connections with batches of 512 Zstandard frames that unpack to 8 MiB: 10 KB each."""
+    batch = batches.frames_of(8 * MIB, 16_384)
     _flood(arena, 4, lambda index: requests.produce({TOPIC: {index: batch}}))
 
 
@@ -77,6 +83,15 @@ def hundred_thousand_timers(arena: Arena) -> None:
     """One batch of 100,000 records that are held back, each with an id of its own: 240 KB."""
     batch = batches.delayed_records(TIMERS, "timer", 3_600_000)
     arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+
+
+def delayed_zeros(arena: Arena) -> None:
+    """4 connections with batches of 60 MB of held records, which are kept unpacked: 7 KB each."""
+    batch = batches.delayed_zeros(60)
+    begin = arena.broker.metric("latermq_log_wrote_pos")
+    _flood(arena, 4, lambda index: requests.produce({TOPIC: {index: batch}}))
+    wrote = arena.broker.metric("latermq_log_wrote_pos") - begin
+    arena.notes.append(f"{wrote / 1e6:,.0f} MB of log for {arena.sent_bytes / 1e3:,.0f} KB")
 
 
 def prepare_producers(arena: Arena) -> None:
@@ -104,6 +119,27 @@ def producer_ids(arena: Arena) -> None:
     each = grown / PRODUCER_IDS
     arena.notes.append(f"{each:.0f} B for each id: 3 million {3e6 * each / 1e6:,.0f} MB")
     arena.time("DescribeProducers", requests.describe_producers(TOPIC, range(PARTITIONS)))
+
+
+def prepare_offsets(arena: Arena) -> None:
+    """A group that committed offsets of 20,000 partitions with 4,000 bytes of metadata each."""
+    topics = [f"committed-{number}" for number in range(20)]
+    arena.create_topics(topics, PARTITIONS)
+    for topic in topics:
+        arena.ask(requests.offset_commit("committer", {topic: range(PARTITIONS)}, "n" * 4_000))
+
+
+def offsets_unread(arena: Arena) -> None:
+    """20 connections that ask for all offsets of a group, 80 MB, and read nothing: 500 B."""
+    for _ in range(20):
+        arena.connect(receive_bytes=4_096).send(requests.offset_fetch("committer", None))
+    arena.linger()
+
+
+def create_partitions(arena: Arena) -> None:
+    """One request for 99 topics of 1,000 partitions: 2 KB."""
+    counts = {f"wide-{number}": PARTITIONS for number in range(99)}
+    arena.time("answer", requests.create_topics(counts))
 
 
 def commits(arena: Arena) -> None:

@@ -61,7 +61,11 @@ class Admission:
         if file_limit is not None:
             left = max(file_limit - FILES_RESERVED, file_limit // 2)
             self.count_max = min(self.count_max, left)
-        self._count_max_per_address = config.connection_count_max_per_address
+        # The same part of them as without that limit, or one address could take all.
+        share = config.connection_count_max_per_address / config.connection_count_max
+        self._count_max_per_address = min(
+            config.connection_count_max_per_address, max(1, round(share * self.count_max))
+        )
         self._count = 0
         self._by_address: dict[str, int] = {}
 

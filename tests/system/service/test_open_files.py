@@ -38,5 +38,5 @@ def test_connections_leave_files_for_the_store(tmp_path: Path) -> None:
         assert acknowledged == [None] * 21
         said = appliance.stderr_path.read_text()
         assert f"{FILE_LIMIT // 2} connections are served" in said
-        assert "network.connection_count_max is reached" in said
+        assert "network.connection_count_max_per_address is reached" in said
         appliance.stop()

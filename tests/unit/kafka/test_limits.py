@@ -59,6 +59,13 @@ def test_open_files_are_left_for_the_store(file_limit: int | None, expected: int
     assert admitted == [None] * expected + ["count"] * 2
 
 
+def test_one_address_has_its_part_of_the_connections_that_open_files_leave() -> None:
+    config = small_config(connection_count_max=10_000, connection_count_max_per_address=5_000)
+    admission = Admission(config, 1_000)
+    assert [admission.admit("a") for _ in range(252)] == [None] * 250 + ["address"] * 2
+    assert [admission.admit("b") for _ in range(252)] == [None] * 250 + ["count"] * 2
+
+
 # Connections that get nowhere
 
 
