@@ -275,13 +275,11 @@ class Broker:
         return self._wake()
 
     def _wake(self) -> list[ParkedFetch]:
-        woken: dict[int, ParkedFetch] = {}
-        for partition in self._store.state.projections.advance_visible(
-            self._store.log.pointers.visible
-        ):
-            for parked in partition.waiters:
-                woken[id(parked)] = parked
-        return list(woken.values())
+        visible_pos = self._store.log.pointers.visible
+        woken: dict[ParkedFetch, None] = {}
+        for partition in self._store.state.projections.advance_visible(visible_pos):
+            woken.update(dict.fromkeys(partition.waiters))
+        return [parked for parked in woken if parked.may_have_enough(visible_pos)]
 
     # Timers
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from _core.paths.answer cimport Answer
 
@@ -14,3 +14,4 @@ cdef class ParkedFetch:
     cdef int version
     cdef int32_t correlation
     cdef list partitions
+    cdef int64_t enough_pos   # of the log, before which there cannot be enough data

@@ -1,5 +1,7 @@
 """A fetch that waits. Layer 0: no I/O, no clock."""
 
+from libc.stdint cimport int64_t
+
 from _core.queue.partition cimport Partition
 
 
@@ -20,9 +22,16 @@ cdef class ParkedFetch:
         """Stop watching its partitions."""
         cdef Partition partition
         for partition in self.partitions:
-            if self in partition.waiters:
-                partition.waiters.remove(self)
+            partition.waiters.pop(self, None)
         self.partitions = []
+
+    def may_have_enough(self, int64_t visible_pos):
+        """Return whether there may be enough data now that the log is visible up to a position.
+
+        What became visible since the fetch was tried is no more than the log is longer. So a fetch
+        that waits for much is not tried again for each record.
+        """
+        return visible_pos >= self.enough_pos
 
     def drop(self):
         """Let go of everything: the connection is closed, and nobody waits for the answer."""

@@ -55,7 +55,7 @@ cdef class Session:
     cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1
     cdef int _control_plane(self, const uint8_t* p, Py_ssize_t size) except -1
     cdef int _respond(self, Answer answer, Reply reply) except -1
-    cdef int _park(self, ParkedFetch parked, int result) except -1
+    cdef int _park(self, ParkedFetch parked, int result, int64_t min_bytes) except -1
     cdef int _end_round(self) except -1
     cdef int _check(self) except -1
     cdef int _fill(self, Answer answer, list pieces) except -1

@@ -77,6 +77,8 @@ cdef enum:
     # decompresses or copies.
     TURN_WORK_BYTES = 2 << 20
     REQUEST_WORK_BYTES = 1024
+    # Of a partition that a parked fetch watches: a place in two tables.
+    WATCH_BYTES = 128
 
 
 cdef class ResponseSlot:
@@ -402,18 +404,21 @@ cdef class Session:
         parked.wait_ms = ask.max_wait_ms
         answer.parked = True
         self.parked_count += 1
-        self._park(parked, result)
+        self._park(parked, result, ask.min_bytes)
         self.new_parked.append(parked)
         return 0
 
-    cdef int _park(self, ParkedFetch parked, int result) except -1:
+    cdef int _park(self, ParkedFetch parked, int result, int64_t min_bytes) except -1:
         cdef Partition partition
         parked.cold = self.fetch.cold if result == FETCH_COLD else []
         parked.partitions = []
         if result == FETCH_TOO_LITTLE:
             parked.partitions = self.fetch.watched
+            parked.enough_pos = self.fetch.projections.visible_pos + min_bytes
+            parked.enough_pos -= self.fetch.answered_bytes
             for partition in parked.partitions:
-                partition.waiters.append(parked)
+                partition.waiters[parked] = True
+            self.parked_bytes += WATCH_BYTES * len(parked.partitions)
         return 0
 
     def retry(self, ParkedFetch parked not None):
@@ -431,13 +436,14 @@ cdef class Session:
         cdef int result
         if parked.answered:
             return True
+        self.parked_bytes -= WATCH_BYTES * len(parked.partitions)
         parked.unpark()
         c = cursor_of(<const uint8_t*><const char*>parked.request, len(parked.request))
         shrink(&self.out, KEEP_BYTES)
         self._begin_answer(&self.out, parked.correlation, parked.version >= FETCH_FLEXIBLE)
         result = self.fetch.handle(&c, parked.version, not parked.is_expired, True, &self.out, &ask)
         if result != FETCH_ANSWERED:
-            self._park(parked, result)
+            self._park(parked, result, ask.min_bytes)
             return False
         self._fill(parked.answer, self.fetch.pieces(&self.out, 0))
         shrink(&self.out, KEEP_BYTES)

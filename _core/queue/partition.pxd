@@ -54,7 +54,7 @@ cdef class Partition:
     cdef readonly int64_t log_bytes   # size of its frames in the log
     cdef readonly int64_t confirmed_pos     # position of the last frame with its next offset
     cdef readonly int64_t offset_floor      # a topic frame says that lower offsets are assigned
-    cdef public list waiters
+    cdef public dict waiters
     cdef readonly dict producers
     cdef ProducerTable table      # has them, too
     cdef readonly bint units_dirty

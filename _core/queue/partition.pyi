@@ -40,7 +40,7 @@ class Partition:
     log_bytes: int
     confirmed_pos: int
     offset_floor: int
-    waiters: list[ParkedFetch]
+    waiters: dict[ParkedFetch, bool]
     producers: dict[int, ProducerState]
     units_dirty: bool
     units_saved: int

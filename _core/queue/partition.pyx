@@ -109,7 +109,7 @@ cdef class Partition:
         carried: which of its offsets are of carried records.
         carried_pos: log position after the last frame of carried records; 0 if none was applied.
         moves_saved: number of times that units of carried records were saved.
-        waiters: parked fetches to resume when `visible_offset` grows.
+        waiters: the parked fetches to resume when `visible_offset` grows, as keys in order.
     """
 
     def __cinit__(
@@ -128,7 +128,7 @@ cdef class Partition:
         self.units_base = next_offset
         self.units_saved = next_offset
         self.running_max = -1
-        self.waiters = []
+        self.waiters = {}
         self.producers = {}
         self.table = ProducerTable() if table is None else table
 

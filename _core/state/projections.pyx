@@ -289,6 +289,7 @@ cdef class Projections:
         cdef Partition partition
         cdef const VisibleMark* mark
         woken = {}  # a dict, for its order: many partitions may wake at once
+        self.visible_pos = pos
         while True:
             mark = self.marks.first_until(pos)
             if mark == NULL:

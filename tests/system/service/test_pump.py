@@ -229,7 +229,7 @@ async def test_a_long_poll_ends_when_its_time_is_over(tmp_path: Path) -> None:
     async with LiveBroker(tmp_path) as live:
         client = await live.connect()
         assert await client.fetch("t", 0, 0, wait_ms=30) == []
-        assert live.broker.topics.all()[0].partitions[0].waiters == []
+        assert live.broker.topics.all()[0].partitions[0].waiters == {}
 
 
 async def refused(client: Client, data: bytes) -> None:

@@ -291,7 +291,7 @@ def wake(client: WireClient) -> int:
 
 
 def test_fetch_waits_until_there_are_enough_bytes(client: WireClient) -> None:
-    """Each flush of the partition wakes it; it is answered with all there is."""
+    """It is tried when there may be enough, and answered with all there is."""
     producer = WireClient(client.harness)
     wait_for(client, 2 * len(BATCH) + 1)
     for count in range(3):
@@ -303,6 +303,35 @@ def test_fetch_waits_until_there_are_enough_bytes(client: WireClient) -> None:
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0, 3, 6]
     producer.send(produce_request([("t", [(0, BATCH)])]), 9)
     assert wake(client) == 0
+
+
+def test_a_fetch_that_waits_for_much_is_not_tried_for_each_record(client: WireClient) -> None:
+    """It is tried again when the log is longer by what it lacks: others' records count, too."""
+    producer = WireClient(client.harness)
+    count = 200
+    wait_for(client, count * len(BATCH))
+    (parked,) = client.parked
+    tried = 0
+    for _ in range(count):
+        assert not parked.answered
+        both = produce_request([("t", [(0, BATCH), (1, BATCH)])])
+        producer.send(both, 9)
+        tried += wake(client)
+        producer.take()
+    assert parked.answered
+    assert 2 <= tried <= 30
+    (answer,) = client.answers(FetchResponse, LAST)
+    assert len(answer.responses[0].partitions[0].records) == count * len(BATCH)
+
+
+def test_a_fetch_counts_the_partitions_that_it_watches_as_memory(client: WireClient) -> None:
+    parts = [fetch_part(index, 0) for index in range(3)]
+    wait_for(client, 1000, *parts)
+    held = client.session.held_bytes
+    assert held > 3 * 128
+    client.end_waits()
+    client.take()
+    assert client.session.held_bytes <= held - 3 * 128
 
 
 def test_fetch_that_has_enough_does_not_wait(client: WireClient) -> None:
@@ -337,7 +366,7 @@ def test_end_of_the_wait_answers_with_what_there_is(client: WireClient) -> None:
     client.end_waits()
     (answer,) = client.answers(FetchResponse, LAST)
     assert bases(bytes(answer.responses[0].partitions[0].records)) == [0]
-    assert client.harness.partition().waiters == []
+    assert client.harness.partition().waiters == {}
 
 
 @pytest.mark.parametrize(

@@ -132,10 +132,10 @@ def test_a_closed_connection_lets_its_fetch_go(client: WireClient) -> None:
     client.send(request, LAST)
     (parked,) = client.parked
     partition = client.harness.partition(2)
-    assert partition.waiters == [parked]
+    assert list(partition.waiters) == [parked]
     client.session.close()
     parked.drop()
-    assert partition.waiters == []
+    assert partition.waiters == {}
     assert parked.session is None
     assert client.session.held_bytes == 0
 

@@ -56,5 +56,5 @@ def test_a_fetch_that_names_a_partition_twice_does_not_wait() -> None:
     client = WireClient(harness)
     request = fetch_request([("t", [fetch_part(0, 0)] * 3)], wait_ms=60_000)
     client.send_bytes(framed(request, 11, 1))
-    assert harness.partition().waiters == []
+    assert harness.partition().waiters == {}
     assert client.take() != b""
