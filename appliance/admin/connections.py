@@ -83,6 +83,7 @@ class AdminConnection(asyncio.Protocol):
     Attributes:
         address: the client's IP address, once connected.
         peer: the same with its port.
+        slices: held by whoever makes a slice of a list, of all connections.
     """
 
     def __init__(self, owner: "AdminConnections", handler: web.RequestHandler) -> None:
@@ -108,6 +109,7 @@ class AdminConnection(asyncio.Protocol):
         """What it had read at the last check that found more, and when that was."""
         self.address = ""
         self.peer = ""
+        self.slices = owner.slices
 
     # Called by the event loop
 
@@ -272,12 +274,16 @@ class AdminConnections:
     Args:
         lines: writes lines about them.
         metrics: counts those that are refused and closed.
+
+    Attributes:
+        slices: held by whoever makes a slice of a list.
     """
 
     def __init__(self, lines: ClientLog, metrics: Metrics) -> None:
         self._lines = lines
         self._metrics = metrics
         self._all: dict[web.RequestHandler, AdminConnection] = {}
+        self.slices = asyncio.Lock()
         self.now_s: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         """Monotonic seconds."""
 
@@ -416,14 +422,33 @@ async def send_list(
     Raises:
         ConnectionError: the client is gone.
     """
-    parts, size, work, separator = [begin], len(begin), 0, ""
+    parts, size, separator = [begin], len(begin), ""
     response: web.StreamResponse | None = None
-    for text, cost in items:
-        parts += (separator, text)
-        separator = ", "
-        size += len(text) + 2
-        work += cost
-        if size >= PIECE_BYTES:
+
+    def take_slice() -> bool:
+        """Take items until a piece is full or the work of a turn is done; return if any is left."""
+        nonlocal size, separator
+        work = 0
+        for text, cost in items:
+            parts.extend((separator, text))
+            separator = ", "
+            size += len(text) + 2
+            work += cost
+            if size >= PIECE_BYTES or work >= slice_work:
+                return True
+        parts.append(end)
+        return False
+
+    has_more = True
+    while has_more:
+        # A turn of the loop has one slice, however many connections ask for lists.
+        async with connection.slices:
+            has_more = take_slice()
+            if has_more:
+                await asyncio.sleep(0)
+        if not has_more and response is None:
+            return web.json_response(text="".join(parts))
+        if not has_more or size >= PIECE_BYTES:
             if response is None:
                 response = web.StreamResponse()
                 response.content_type = "application/json"
@@ -433,14 +458,6 @@ async def send_list(
             parts, size = [], 0
             connection.note_piece(len(piece))
             await response.write(piece)
-        if work >= slice_work:
-            work = 0
-            await asyncio.sleep(0)
-    parts.append(end)
-    if response is None:
-        return web.json_response(text="".join(parts))
-    piece = "".join(parts).encode()
-    connection.note_piece(len(piece))
-    await response.write(piece)
+    assert response is not None
     await response.write_eof()
     return response

@@ -43,11 +43,11 @@ class LimitSettings:
         unit="headers",
     )
     delayed_count_max: int = number(
-        100_000,
+        50_000,
         "limits.delayed_count_max",
         (1, 100_000_000),
         "Records of one batch that are delayed, cancel or have an id. All are accepted in one turn "
-        "of the loop: 100,000 take up to 50 ms.",
+        "of the loop: 50,000 take up to 50 ms.",
         unit="records",
     )
     header_size_max_bytes: int = number(

@@ -215,6 +215,28 @@ async def test_an_unread_list_holds_a_piece_and_not_for_long() -> None:
         await until(lambda: len(connections) <= 1)
 
 
+async def test_a_turn_of_the_loop_makes_one_slice_of_all_lists() -> None:
+    """However many connections ask at once, others come between two slices."""
+    status = ManyTopics()
+    async with attacked(status) as (_client, attacker, _connections):
+        most = before = 0
+
+        async def watch() -> None:
+            nonlocal most, before
+            while True:
+                made = sum(status.made)
+                most, before = max(most, made - before), made
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        asked = b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(12):
+            await attacker.open(asked)
+        await until(lambda: len(status.made) == 12 and min(status.made) > 100)
+        watching.cancel()
+        assert 0 < most <= 2 * (PIECE_BYTES // len(TOPIC.name))
+
+
 async def test_a_list_that_is_read_slowly_is_sent_to_its_end() -> None:
     """Each time that is looked at, the client has read some more."""
     async with attacked(ManyTopics()) as (client, attacker, connections):
