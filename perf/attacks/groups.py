@@ -6,7 +6,7 @@ from typing import Final
 from perf.attacks import requests
 from perf.attacks.arena import Arena
 
-GROUPS: Final = 30
+GROUPS: Final = 15
 METADATA_BYTES: Final = 7_900_000
 MEMBERS: Final = 1_000
 MEMBER_BYTES: Final = 7_900
@@ -28,7 +28,7 @@ def _joined(answer: bytes) -> tuple[int, str, int]:
 
 
 def prepare_large_groups(arena: Arena) -> None:
-    """30 groups whose one member has metadata of 7.9 MB."""
+    """15 groups whose one member has metadata of 7.9 MB: about what one address may have."""
     wires = [arena.connect() for _ in range(GROUPS)]
 
     def join(index: int) -> None:
@@ -43,7 +43,7 @@ def prepare_large_groups(arena: Arena) -> None:
 
 
 def describe(arena: Arena) -> None:
-    """Ten DescribeGroups of 30 large groups each, unread: 340 bytes each."""
+    """Ten DescribeGroups of 15 large groups each, unread: 340 bytes each."""
     request = requests.describe_groups([f"large-{index}" for index in range(GROUPS)])
     for _ in range(10):
         arena.connect(receive_bytes=4_096).send(request)
