@@ -42,7 +42,11 @@ _ANY_TIME: Final = -(1 << 63)
 
 
 class OffsetSearch:
-    """Finds offsets by the timestamps of records, or by their log positions."""
+    """Finds offsets by the timestamps of records, or by their log positions.
+
+    Attributes:
+        looked_count: frames looked at so far, two microseconds each.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class OffsetSearch:
             can_wait: raise WorkError instead of work that may take long; whoever has done it on a
                 thread repeats the call.
         """
+        self.looked_count = 0
         self._view = view
         self._epochs = epochs
         self._finder = FrameFinder(view)
@@ -170,7 +175,7 @@ class OffsetSearch:
             ColdFrameError: as `find`.
         """
         while offset < queue.visible_offset:
-            if self._finder.look(queue, offset):
+            if self._look(queue, offset):
                 return self._finder.header["position"], self._finder.header["origin"]
             following = self._next_offset()
             pos = _damaged_position(queue, offset)
@@ -188,7 +193,7 @@ class OffsetSearch:
         Raises:
             ColdFrameError: as `find`.
         """
-        while offset < queue.visible_offset and not self._finder.look(queue, offset):
+        while offset < queue.visible_offset and not self._look(queue, offset):
             following = self._next_offset()
             damaged = _damaged_position(queue, offset)
             if damaged is not None and damaged >= pos:
@@ -230,7 +235,7 @@ class OffsetSearch:
     def _header_from(self, queue: Partition, offset: int, stop: int) -> dict[str, int] | None:
         """The header of the first intact frame with a record in [`offset`, `stop`), or None."""
         while offset < stop:
-            if self._finder.look(queue, offset):
+            if self._look(queue, offset):
                 return self._finder.header
             offset = self._next_offset()
         return None
@@ -239,11 +244,15 @@ class OffsetSearch:
         """The header of the last intact frame with a record before `offset`, None if none."""
         offset -= 1
         while offset >= queue.start_offset:
-            if self._finder.look(queue, offset):
+            if self._look(queue, offset):
                 return self._finder.header
             self._next_offset()
             offset = self._finder.first_offset - 1
         return None
+
+    def _look(self, queue: Partition, offset: int) -> bool:
+        self.looked_count += 1
+        return self._finder.look(queue, offset)
 
     def _next_offset(self) -> int:
         """The offset after a lost record. Raises ColdFrameError if it is only not in memory."""

@@ -38,8 +38,11 @@ EXPIRED_MAX: Final = 256
 WAIT_MS: Final = 2 * MS_PER_MINUTE
 """How long a batch that was refused is expected again: delivery.timeout.ms."""
 
-WAITING_MAX: Final = 1_000
-"""Producers of which that is remembered."""
+WAITING_MAX: Final = 100
+"""Producers of an address of which that is remembered."""
+
+WAITING_ADDRESSES_MAX: Final = 1_000
+"""Addresses of which that is remembered."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +76,9 @@ class Producers:
         self._lines = lines
         self._allowance = Allowance(BURST, PER_S)
         self._forgettable_pos = 0
-        self._waiting: dict[tuple[int, int], tuple[int, int]] = {}
-        """By partition handle and producer id: the first sequence that was refused, and when."""
+        self._waiting: dict[str, dict[tuple[int, int], tuple[int, int]]] = {}
+        """By address, partition handle and producer id: the first sequence that was refused, and
+        when. One address pushes out only its own."""
         self.address = ""
         self.forgotten_count = 0
         self._said_ms: int | None = None
@@ -85,36 +89,45 @@ class Producers:
         """Producers that are remembered, each counted on each of its partitions."""
         return self._table.count
 
-    def admit(self, handle: int, producer_id: int, sequence: int) -> str | None:
+    def admit(
+        self, handle: int, producer_id: int, sequence: int, is_again: bool = False
+    ) -> str | None:
         """Make room for a producer of `address` on a partition.
 
         Args:
             handle: of the partition.
             producer_id: of the producer.
             sequence: of the first record of its batch.
+            is_again: it was admitted for this batch already, which had to wait for something else.
 
         Returns:
             None, or why the producer must wait.
         """
         now_ms = self._clock.monotonic_ns() // NS_PER_MS
         key = handle, producer_id
-        first, since_ms = self._waiting.get(key, (sequence, now_ms))
+        waiting = self._waiting.get(self.address, {})
+        first, since_ms = waiting.get(key, (sequence, now_ms))
         # With five requests in flight, the second batch must not be taken for its first one.
         if sequence > first and now_ms - since_ms < WAIT_MS:
             return f"sequence {first} of producer {producer_id} was refused: send it first"
-        reason = self._admit(now_ms)
-        self._waiting.pop(key, None)
+        reason = self._admit(now_ms, is_again=is_again)
+        waiting.pop(key, None)
         if reason is not None:
-            self._waiting[key] = sequence, now_ms
-            if len(self._waiting) > WAITING_MAX:
+            waiting[key] = sequence, now_ms
+            if len(waiting) > WAITING_MAX:
+                del waiting[next(iter(waiting))]
+            self._waiting[self.address] = waiting
+            if len(self._waiting) > WAITING_ADDRESSES_MAX:
                 del self._waiting[next(iter(self._waiting))]
+        elif not waiting:
+            self._waiting.pop(self.address, None)
         return reason
 
-    def _admit(self, now_ms: int) -> str | None:
+    def _admit(self, now_ms: int, *, is_again: bool) -> str | None:
         count_max = self._config.producer_count_max
         if not self._has_room():
             return self._refuse_for_count()
-        if not self._allowance.take(self.address, now_ms):
+        if not is_again and not self._allowance.take(self.address, now_ms):
             return self._refuse(
                 "address",
                 f"too many new producers from this address: {PER_S} a second are admitted",
@@ -122,6 +135,7 @@ class Producers:
         # More than one only if a start with a lower limit restored them.
         excess = self._table.count - count_max + 1
         if excess > 0:
+            excess = min(excess, EXPIRED_MAX)
             self.forgotten_count += self._forget(self._forgettable_pos, excess)
             self._say_forgotten(now_ms)
         return None if self._table.count < count_max else self._refuse_for_count()

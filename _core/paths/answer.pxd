@@ -13,11 +13,13 @@ cdef class Reply:
     cdef readonly int64_t end_pos
     cdef readonly int64_t wait_ms
     cdef readonly object late
+    cdef readonly int64_t kept_bytes
 
 cdef class Answer:
     cdef int64_t end_pos
     cdef bint parked
     cdef object late          # returns the response to send instead once it waited too long
+    cdef int64_t kept_bytes   # that `late` holds
     cdef list pieces          # buffers that are not sent yet
     cdef bytes marks          # a Mark for each accepted batch; None if it is not a Produce response
     cdef int64_t wait_ms

@@ -6,6 +6,7 @@ class Reply:
     end_pos: int
     wait_ms: int
     late: Callable[[], bytes] | None
+    kept_bytes: int
     def __new__(
         cls,
         payload: bytes | list[bytes],
@@ -13,6 +14,7 @@ class Reply:
         *,
         wait_ms: int = ...,
         late: Callable[[], bytes] | None = None,
+        kept_bytes: int = 0,
     ) -> Self: ...
     @property
     def payload(self) -> bytes: ...

@@ -21,14 +21,16 @@ cdef class Reply:
         end_pos: log position that must be durable before it is sent.
         wait_ms: how long it may wait for that, besides the broker's own limit.
         late: None, or a function that returns the payload to send if it waits longer.
+        kept_bytes: memory that `late` holds.
     """
 
     def __cinit__(self, payload not None, int64_t end_pos=0, *, int64_t wait_ms=INT64_MAX,
-                  late=None):
+                  late=None, int64_t kept_bytes=0):
         self.pieces = payload if isinstance(payload, list) else [payload]
         self.end_pos = end_pos
         self.wait_ms = wait_ms
         self.late = late
+        self.kept_bytes = kept_bytes
 
     @property
     def payload(self):
@@ -53,6 +55,7 @@ cdef class Answer:
         self.end_pos = reply.end_pos
         self.wait_ms = reply.wait_ms
         self.late = reply.late
+        self.kept_bytes = reply.kept_bytes
         return 0
 
     cdef bint is_late(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
@@ -130,7 +133,8 @@ cdef TimedOut time_out(
         result.end_pos = max(result.end_pos, own_end)
         if is_late:
             result.late += 1
-            result.grown_bytes += <int64_t>len(answer.pieces[0]) - size
+            result.grown_bytes += <int64_t>len(answer.pieces[0]) - size - answer.kept_bytes
+            answer.kept_bytes = 0
         else:
             result.batches += count
     return result

@@ -75,8 +75,9 @@ cdef class ProducePath:
         work_bytes: total decompressed bytes since the start.
         refused: number of refused batches by Kafka error code.
         delays: what became of delay requests that cannot be met.
-        admit_producer: called with partition handle, producer id and sequence for a batch of a
-            producer that its partition does not know; returns None, or why it must wait.
+        admit_producer: called with partition handle, producer id, sequence, and whether it was
+            called for this batch before, for a batch of a producer that its partition does not
+            know; returns None, or why it must wait.
     """
 
     def __cinit__(
@@ -324,7 +325,7 @@ cdef class ProducePath:
             # The error is one after which clients send the batch again, as it is.
             if self.admit_producer is not None:
                 self.message = self.admit_producer(
-                    partition.handle, b.producer_id, b.base_sequence
+                    partition.handle, b.producer_id, b.base_sequence, self.work is not None
                 )
             return NONE if self.message is None else KAFKA_STORAGE_ERROR
         if verdict == SEQUENCE_DUPLICATE:
@@ -546,6 +547,9 @@ cdef class ProducePath:
         cdef int room = ROOM_RECORDS if s.visible_count or s.timer_count else ROOM_CONTROL
         if not self._prepare(topic, size, room, now_ms, o):
             return 0
+        if topic.log_append_time and s.visible_count:
+            # A thread may have split it in an earlier turn.
+            s.min_timestamp = s.max_timestamp = now_ms
         s.assemble(
             b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch,
             topic.log_append_time, self.writer.projections.level_next

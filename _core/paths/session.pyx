@@ -475,6 +475,7 @@ cdef class Session:
 
     cdef int _respond(self, Answer answer, Reply reply) except -1:
         answer.set_reply(reply)
+        self.queued_bytes += answer.kept_bytes
         return self._fill(answer, answer.pieces)
 
     # Output
@@ -521,6 +522,7 @@ cdef class Session:
                 break
             room -= answer.take(room, result)
             if not answer.pieces:
+                self.queued_bytes -= answer.kept_bytes
                 self.answers.popleft()
                 if self.trace is not None:
                     self.trace.leave(max(1, answer.traced))
@@ -538,6 +540,7 @@ cdef class Session:
         for answer in self.answers:
             waiting += answer.parked
             assert not (answer.parked and answer.pieces)
+            queued += answer.kept_bytes
             for piece in answer.pieces or ():
                 queued += len(piece)
         assert queued == self.queued_bytes

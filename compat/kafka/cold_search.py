@@ -14,6 +14,9 @@ from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields
 from compat.kafka.protocol.slices import Steps, Wait
 
+FRAME_WORK: Final = 256
+"""The price of a look at a frame."""
+
 COLD_READS_MAX: Final = 1_000
 """Reads per request; a binary search in a partition takes about forty."""
 
@@ -38,8 +41,11 @@ class ColdSearch:
             batch cannot be unpacked.
         """
         while True:
+            before = self._search.looked_count
             try:
                 found = answer(self._search)
+                if looked_count := self._search.looked_count - before:
+                    yield FRAME_WORK * looked_count
                 break
             except ColdFrameError as error:
                 if self._cold_read_count >= COLD_READS_MAX:

@@ -7,6 +7,7 @@ including the two that compiled code answers. Layer 4; does no I/O.
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, TypeAlias
 
 from _core.paths.answer import Reply
@@ -157,16 +158,20 @@ class _Request:
     Attributes:
         node, api, header: what it is about.
         fields: its body, once that is decoded.
+        body: the same encoded, if it is short: only such a request is answered when it is late.
+        held_bytes: memory of `fields`, if they were decoded at once.
         writer: takes a response that is produced in steps.
     """
 
-    __slots__ = ("api", "fields", "header", "node", "writer")
+    __slots__ = ("api", "body", "fields", "header", "held_bytes", "node", "writer")
 
     def __init__(self, node: Node, api: Api, header: RequestHeader) -> None:
         self.node = node
         self.api = api
         self.header = header
         self.fields: Fields = {}
+        self.body: bytes | None = None
+        self.held_bytes = 0
         self.writer = PieceWriter()
 
     def decode(self, body: Buffer) -> Steps[None]:
@@ -210,20 +215,28 @@ class _Request:
         end_pos = 0 if needs is None else needs.find(self.node, self.fields)
         if not end_pos:
             return Reply(payload)
-        return Reply(payload, end_pos, wait_ms=self._wait_ms(), late=self._encode_late)
+        if self.body is None:
+            return Reply(payload, end_pos)
+        # Encoded, it takes a small part of the memory that its fields take.
+        late = partial(_encode_late, self.node, self.api, self.header, self.body)
+        return Reply(
+            payload, end_pos, wait_ms=self._wait_ms(), late=late, kept_bytes=len(self.body)
+        )
 
     def _wait_ms(self) -> int:
         """Return how long the client waits for what it asks; without a time-out as long as we."""
         timeout_ms: int = self.fields.get("timeout", 0)
         return timeout_ms if timeout_ms > 0 else _LONG_MS
 
-    def _encode_late(self) -> bytes:
-        assert self.api.needs is not None
-        self.writer = PieceWriter()
-        response = self.api.needs.late(self.node, self.header.api_version, self.fields)
-        for step in self.write(response):
-            assert isinstance(step, int), "a late answer waits for nothing"
-        return self.writer.finish()
+
+def _encode_late(node: Node, api: Api, header: RequestHeader, body: bytes) -> bytes:
+    """Return the answer to a request that waited too long for the disk."""
+    assert api.needs is not None
+    request = _Request(node, api, header)
+    fields = messages.decode_request(api.key, header.api_version, body)
+    for step in request.write(api.needs.late(node, header.api_version, fields)):
+        assert isinstance(step, int), "a late answer waits for nothing"
+    return request.writer.finish()
 
 
 def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> Reply | SlicedAnswer:
@@ -234,7 +247,10 @@ def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> R
         _check_size(node, api, len(body))
         steps = _answer_in_steps(request, body)
     else:
-        request.fields = messages.decode_request(api.key, header.api_version, body)
+        request.body = bytes(body)
+        request.fields, request.held_bytes = messages.decode_counted(
+            api.key, header.api_version, request.body
+        )
         response = request.handle()
         if isinstance(response, (dict, bytes)):
             return request.reply(request.encode(response))
@@ -243,7 +259,12 @@ def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> R
         else:
             steps = request.write(response)
     return answer_in_slices(
-        steps, request.writer, request.reply, node.broker.clock.monotonic_ns, node.later
+        steps,
+        request.writer,
+        request.reply,
+        node.broker.clock.monotonic_ns,
+        node.later,
+        held_bytes=request.held_bytes,
     )
 
 

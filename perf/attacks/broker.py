@@ -6,6 +6,7 @@ a gap is one of the loop and not of who reads them.
 
 import fcntl
 import itertools
+import math
 import os
 import re
 import signal
@@ -86,14 +87,17 @@ class Observed:
         return min(self.gauges, key=lambda each: abs(each[0] - at_s))[1]
 
     def gauge_ratio(self, begin_s: float, end_s: float) -> float:
-        """The broker's gauge over RssAnon while it was asked for, where that differs most."""
-        ratios = [1.0]
+        """The broker's gauge over RssAnon while it was asked for, where that differs most.
+
+        NaN if it was never read.
+        """
+        ratios = []
         for (at_s, figures), asked_s in zip(self.gauges, self.asked, strict=True):
             span = [size for when, size in self.anonymous if asked_s - 0.1 <= when <= at_s + 0.1]
             if begin_s <= at_s <= end_s and GAUGE in figures and span:
                 nearest = min(max(figures[GAUGE], min(span)), max(span))
                 ratios.append(figures[GAUGE] / max(1, nearest))
-        return max(ratios, key=lambda ratio: abs(ratio - 1))
+        return max(ratios, key=lambda ratio: abs(ratio - 1), default=math.nan)
 
     def gap_s(self, begin_s: float, end_s: float) -> float:
         """The longest time between two reports of the loop that overlaps that span."""

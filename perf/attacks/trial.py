@@ -1,6 +1,7 @@
 """One attack against one new broker: what happened, and whether that is allowed."""
 
 import json
+import math
 import os
 import signal
 import struct
@@ -89,7 +90,9 @@ class Result:
         found = list(self.faults)
         if self.peak_bytes > MEMORY_RATIO_MAX * self.limit_bytes:
             found.append(f"memory {self.peak_bytes / self.limit_bytes:.1f}x")
-        if abs(self.gauge_ratio - 1) > GAUGE_TOLERANCE:
+        if math.isnan(self.gauge_ratio):
+            found.append("the gauge was not read")
+        elif abs(self.gauge_ratio - 1) > GAUGE_TOLERANCE:
             found.append(f"gauge {self.gauge_ratio:.2f}x")
         if self.is_flood and not self.beside.p99_ms <= P99_RATIO_MAX * self.alone.p99_ms:
             found.append(f"p99 {self.beside.p99_ms / self.alone.p99_ms:.1f}x")

@@ -45,11 +45,17 @@ class ChangePositions:
 
     def of(self, name: str) -> int:
         """Return the position of the last change of `name`; 0 if that is on the disk."""
-        return self._positions.get(name, 0)
+        pos = self._positions.get(name, 0)
+        return pos if pos > self._flushed_pos() else 0
 
     def is_flushed(self, name: str) -> bool:
         """Return whether the last change of `name` is on the disk."""
-        return self.of(name) <= self._flushed_pos()
+        return self.of(name) == 0
+
+    @property
+    def are_flushed(self) -> bool:
+        """Whether all changes are on the disk."""
+        return self.last <= self._flushed_pos()
 
     def __len__(self) -> int:
         return len(self._positions)

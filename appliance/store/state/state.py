@@ -66,6 +66,8 @@ from appliance.store.state.topic_store import TopicStore
 VALUES_PER_SLICE: Final = 256
 """Values of a state snapshot restored between two turns of the loop: about two milliseconds."""
 
+_NO_LIMIT: Final = (1 << 63) - 1
+
 ENTRIES_PER_SLICE: Final = 512
 """Topics, groups or committed offsets encoded in one slice: about a millisecond."""
 
@@ -299,6 +301,9 @@ class State:
                 self.apply_control(value.kind, value.topic_id, value.payload, control.epoch)
             if number % VALUES_PER_SLICE == 0:
                 yield
+        # The log behind a saved state is short, and whoever is new there was admitted: a lower
+        # limit forgets nobody who may still send again.
+        self.projections.producers.count_max = _NO_LIMIT
         for payload in control.epochs:
             self.apply_control(KIND_EPOCH, 0, payload, control.epoch)
         self.cluster, self.salt = control.cluster, control.salt

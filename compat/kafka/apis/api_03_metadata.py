@@ -55,7 +55,7 @@ _CHUNK_PARTITIONS: Final = 250
 
 def _find_pos(node: Node, request: Fields) -> int:
     topics = node.broker.topics
-    if not len(topics.changes):
+    if topics.changes.are_flushed:
         return 0
     pos = 0
     for item in request["topics"] or ():

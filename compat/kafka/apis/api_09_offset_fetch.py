@@ -35,7 +35,7 @@ _FIRST_VERSION_WITH_MANY_GROUPS: Final = 8
 
 def _named(request: Fields) -> list[str]:
     groups = request.get("groups")
-    return [group["group_id"] for group in groups] if groups else [request["group_id"]]
+    return [request["group_id"]] if groups is None else [group["group_id"] for group in groups]
 
 
 def _answer_late(node: Node, version: int, request: Fields) -> Fields:

@@ -396,10 +396,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _begin_work(self) -> Work | None:
         self._resume()
         work = None if self._is_lost else self.session.work
-        if work is None:  # the topic was deleted, or the like
-            self._is_working = False
-            return None
-        return work.run
+        if work is not None and work.is_made:
+            return work.run
+        # The topic was deleted, or the like; then the next batch may need a turn of its own.
+        self._is_working = False
+        if work is not None:
+            self._ask_for_work()
+        return None
 
     def _end_work(self) -> None:
         self._is_working = False

@@ -225,6 +225,13 @@ def decode_request(key: int, version: int, body: bytes | bytearray | memoryview)
     return request_schema(key, version).read(Reader(body))
 
 
+def decode_counted(key: int, version: int, body: bytes) -> tuple[Fields, int]:
+    """Decode the body of a request like `decode_request`; return its memory in bytes as well."""
+    reader = Reader(body)
+    fields = request_schema(key, version).read(reader)
+    return fields, len(body) + ITEM_HELD_BYTES * reader.item_count
+
+
 def decode_in_steps(key: int, version: int, body: bytes | bytearray | memoryview) -> Steps[Fields]:
     """Decode the body of a request like `decode_request`, an item in each step.
 

@@ -83,7 +83,7 @@ def of_topics(names: Callable[[Fields], Iterable[str | None]]) -> Find:
 
     def find(node: Node, request: Fields) -> int:
         changes = node.broker.topics.changes
-        if not len(changes):
+        if changes.are_flushed:
             return 0
         return max(
             (changes.last if name is None else changes.of(name) for name in names(request)),
@@ -98,7 +98,7 @@ def of_groups(names: Callable[[Fields], Iterable[str]]) -> Find:
 
     def find(node: Node, request: Fields) -> int:
         changes = node.broker.groups.changes
-        if not len(changes):
+        if changes.are_flushed:
             return 0
         return max(map(changes.of, names(request)), default=0)
 

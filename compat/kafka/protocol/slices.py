@@ -117,6 +117,8 @@ def answer_in_slices(
     convert: Callable[[bytes | list[bytes]], Result],
     now_ns: Callable[[], int],
     later: Callable[["SlicedAnswer"], None],
+    *,
+    held_bytes: int = 0,
 ) -> "Result | SlicedAnswer":
     """Do the first slice of an answer; return the answer if that was all.
 
@@ -124,6 +126,7 @@ def answer_in_slices(
         steps: writes the answer.
         writer: where to.
         convert, now_ns, later: see SlicedAnswer.
+        held_bytes: what the work holds from its begin, besides the answer.
 
     Raises:
         whatever the work raises.
@@ -131,7 +134,7 @@ def answer_in_slices(
     work = FIRST_SLICE_WORK
     for step in steps:
         if not isinstance(step, int) or step >= work:
-            answer = SlicedAnswer(steps, writer, convert, now_ns, later)
+            answer = SlicedAnswer(steps, writer, convert, now_ns, later, held_bytes=held_bytes)
             return convert(writer.finish()) if answer.begin(step) else answer
         work -= step
     return convert(writer.finish())
@@ -151,6 +154,8 @@ class SlicedAnswer(DeferredResponse[Any]):
         convert: Callable[[list[bytes]], Any],
         now_ns: Callable[[], int],
         later: Callable[["SlicedAnswer"], None],
+        *,
+        held_bytes: int = 0,
     ) -> None:
         """Prepare the work.
 
@@ -161,13 +166,14 @@ class SlicedAnswer(DeferredResponse[Any]):
             now_ns: the monotonic clock.
             later: called with this answer after each slice that leaves work; it calls `step` in a
                 later turn.
+            held_bytes: what the work holds from its begin, besides the answer.
         """
         super().__init__(convert)
         self._steps: Steps[None] | None = steps
         self._writer = writer
         self._now_ns = now_ns
         self._later = later
-        self._more_held_bytes = 0
+        self._more_held_bytes = held_bytes
         self._is_running = False
         self._wait: Wait | None = None
         self._failed: Callable[[Exception], None] | None = None
@@ -220,6 +226,7 @@ class SlicedAnswer(DeferredResponse[Any]):
     def abandon(self) -> None:
         """End the work where it stands and free what it holds: nobody waits for the answer."""
         super().abandon()
+        self._convert = bytes  # it holds the request
         if self._steps is not None and not self._is_running:
             self._steps.close()
         self._steps = None

@@ -72,6 +72,11 @@ class Reader:
         self.pos = pos
         self._items_left = ITEM_COUNT_MAX
 
+    @property
+    def item_count(self) -> int:
+        """The items of all arrays so far."""
+        return ITEM_COUNT_MAX - self._items_left
+
     def take(self, size: int) -> memoryview:
         """Return the next `size` bytes without copying them."""
         end = self.pos + size

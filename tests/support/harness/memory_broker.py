@@ -186,6 +186,8 @@ class MemoryGroups:
 class MemorySearch:
     """Looks at the timestamps of `MemoryPartition`."""
 
+    looked_count = 0
+
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
 

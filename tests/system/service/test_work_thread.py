@@ -1,6 +1,7 @@
 """Work of requests that a thread does: who waits for it, and what becomes of errors in it."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.work_thread import Turn, WorkThread
+from compat.kafka import dispatch
 from compat.kafka.protocol import codecs
 from tests.support.clients.wire_client import framed
 from tests.support.harness.live_broker import LiveBroker, until
@@ -21,6 +23,7 @@ from tests.support.values.topic_requests import list_offset_request
 KIB = 1024
 MIB = 1024 * KIB
 STORAGE_ERROR = 56
+OUT_OF_SEQUENCE = 45
 
 
 def settings(unpacked_max_bytes: int = 6 * MIB) -> dict[str, Any]:
@@ -71,6 +74,12 @@ class HeldCodec:
     def let_go(self) -> None:
         self._may_go_on.set()
 
+    def hold(self) -> None:
+        """Hold threads again, and count anew."""
+        self._may_go_on.clear()
+        self.entered.clear()
+        self.count = 0
+
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldCodec]:
@@ -97,9 +106,7 @@ async def test_whoever_hangs_up_has_no_turn(tmp_path: Path, held: HeldCodec) -> 
         held.let_go()
         stored.send_bytes(produce(large_batch()))
         assert (await stored.read_produced()).error == 0
-        held._may_go_on.clear()
-        held.entered.clear()
-        held.count = 0
+        held.hold()
         first.send_bytes(produce(large_batch()))
         await until(held.entered.is_set)
         waiting = [await live.connect() for _ in range(20)]
@@ -117,6 +124,60 @@ async def test_whoever_hangs_up_has_no_turn(tmp_path: Path, held: HeldCodec) -> 
         assert answer.topics[0].partitions[0].error_code == 0
         assert held.count == 2
         assert work.waiting_count == 0
+
+
+async def test_a_large_batch_behind_one_that_needs_no_thread_any_more(
+    tmp_path: Path, held: HeldCodec
+) -> None:
+    """While the first waits, its producer goes on elsewhere: it is out of sequence then."""
+    large = make_batch(
+        compress(ZSTD, records_of([Raw(b"a"), Raw(bytes(2 * MIB))])),
+        count=2,
+        attributes=ZSTD,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=5,
+    )
+    small = make_batch([Raw(b"x")], producer_id=7, producer_epoch=0, base_sequence=0)
+    async with LiveBroker(tmp_path, **settings()) as live:
+        first, both, other = await live.connect(), await live.connect(), await live.connect()
+        first.send_bytes(produce(large_batch()))
+        await until(held.entered.is_set)
+        both.send_bytes(produce(large) + produce(large_batch()))
+        await until(lambda: live.server.pump.work.waiting_count == 1)
+        other.send_bytes(produce(small))
+        assert (await other.read_produced()).error == 0
+        held.let_go()
+        assert (await first.read_produced()).error == 0
+        assert (await both.read_produced()).error == OUT_OF_SEQUENCE
+        assert (await both.read_produced()).base_offset == 3
+
+
+async def test_a_search_that_waits_keeps_nothing_of_a_client_that_is_gone(
+    tmp_path: Path, held: HeldCodec
+) -> None:
+    async with LiveBroker(tmp_path, **settings()) as live:
+        held.let_go()
+        client, first = await live.connect(), await live.connect()
+        client.send_bytes(produce(large_batch()))
+        assert (await client.read_produced()).error == 0
+        held.hold()
+        first.send_bytes(produce(large_batch()))
+        await until(held.entered.is_set)
+        gone = await live.connect()
+        gone.send_bytes(framed(list_offset_request("t", [0], 5), 5, 1))
+        await until(lambda: live.server.pump.work.waiting_count == 1)
+        gc.collect()
+        assert find_requests()
+        await gone.close()
+        await until(lambda: live.server.connection_count == 2)
+        gc.collect()
+        assert not find_requests()
+
+
+def find_requests() -> list[object]:
+    """The decoded requests of the control plane that something refers to."""
+    return [each for each in gc.get_objects() if isinstance(each, dispatch._Request)]
 
 
 async def test_a_stored_batch_beyond_a_lower_limit_fails_its_search_only(tmp_path: Path) -> None:

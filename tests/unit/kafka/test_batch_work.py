@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from _core.bytes.batch import batch_header
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import next_offset
 from tests.support.clients.wire_client import WireClient, framed, run_work, split_answers
@@ -229,3 +230,23 @@ def test_a_closed_connection_drops_its_work(harness: BrokerHarness) -> None:
     assert client.session.work is None
     work.run()  # the thread has it still
     assert next_offset(WireClient(harness)) == 0
+
+
+def test_a_new_producer_is_admitted_once(harness: BrokerHarness) -> None:
+    client = WireClient(harness)
+    producers = harness.broker.producers
+    send(client, packed(large(), producer_id=7, producer_epoch=0, base_sequence=0))
+    assert finish(client) == [(0, 0)]
+    assert producers._allowance._used[""][0] == 1
+    assert producers.count == 1
+
+
+def test_the_append_time_is_that_of_the_append() -> None:
+    harness = with_topic(1, {"message.timestamp.type": "LogAppendTime"}, config=large_config())
+    client = WireClient(harness)
+    send(client, packed(large((b"x-delay", b"0"))))
+    resume(client)
+    harness.clock.advance_ms(5_000)
+    assert finish(client) == [(0, 0)]
+    header = batch_header(client.fetch_records("t", 0))
+    assert header["max_timestamp"] == harness.clock.wall_ms()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from _core.paths.answer import Reply
 from appliance.errors import RemoteProtocolError
 from compat.kafka import dispatch
-from compat.kafka.protocol import messages
 from compat.kafka.protocol.registry import Api
 from compat.kafka.protocol.wire import read_key_and_version
 from tests.support.harness.configs import small_config
@@ -113,10 +112,8 @@ def test_every_request_has_an_answer_for_when_the_disk_does_not_respond(api: Api
     for frame in samples(api, SAMPLE_COUNT):
         _, version, number = read_key_and_version(frame)
         header, body_pos = dispatch.read_header(frame)
-        request = dispatch._Request(memory_node(broker), api, header)
-        request.fields = messages.decode_request(api.key, version, frame[body_pos:])
         broker.groups.changes.note("g", 1)
         broker.topics.changes.note("t", 1)
-        payload = request._encode_late()
+        payload = dispatch._encode_late(memory_node(broker), api, header, frame[body_pos:])
         assert payload[:4] == number.to_bytes(4, "big")
         decode_any_response(api.key, version, payload)

@@ -114,7 +114,7 @@ def test_a_large_batch_is_searched_on_a_thread(codec: int, start: int) -> None:
 def test_an_error_on_the_thread_is_one_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     client = large(4)
 
-    def fail(_codec: int, _data: memoryview) -> bytes:
+    def fail(_codec: int, _data: memoryview, _size_max: int | None) -> bytes:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(client.harness.broker.search, "_decompress", fail)

@@ -137,6 +137,11 @@ def test_an_answer_waits_for_the_changes_that_it_shows(
     assert leaves_at_once(harness, fetched("theirs"), 5)
 
 
+def test_a_request_about_nothing_is_answered(harness: BrokerHarness) -> None:
+    assert leaves_at_once(harness, fetch_request(8, {}), 8)
+    assert leaves_at_once(harness, gr.describe_request(), 4)
+
+
 def test_every_id_of_a_reserved_block_waits_for_the_block() -> None:
     harness = with_topic()
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
@@ -216,6 +221,33 @@ def test_late_producer_id_is_not_given_out() -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
     answer = Impatient().ask(request, 1, InitProducerIdResponse)
     assert answer.error_code == ErrorCode.coordinator_load_in_progress
+
+
+def test_what_is_kept_for_a_late_answer_counts_as_memory() -> None:
+    client = Impatient()
+    idle = client.client.session.held_bytes
+    request = commit_request("g" * 200, {("t", 0): Commit(7, "x" * 50)})
+    for _ in range(20):
+        client.client.send(request, 8)
+    held = client.client.session.held_bytes
+    assert held - idle >= 20 * 300
+    for passed_ms in (0, BOUND_MS):
+        client.client.session.time_out(
+            client.harness.now_ms() + passed_ms, BOUND_MS, client.harness.durable_pos
+        )
+    assert client.client.session.held_bytes < held - 20 * 200
+    client.client.take()
+    client.client.session.trim()
+    assert client.client.session.held_bytes == idle == 0
+
+
+def test_long_requests_wait_on_for_the_disk(harness: BrokerHarness) -> None:
+    parts = {("t", 0): Commit(7, "x" * 100)}
+    short = ask(harness, commit_request("g", parts), 8)
+    assert short.late is not None
+    names = [f"topic-{number:05}" for number in range(2_000)]
+    long = ask(harness, metadata(*names), 8)
+    assert (long.late, long.kept_bytes) == (None, 0)
 
 
 def test_answers_keep_their_order_when_the_first_is_late() -> None:

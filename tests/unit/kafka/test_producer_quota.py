@@ -199,6 +199,42 @@ def test_a_lower_limit_forgets_none_that_may_send_again() -> None:
     assert remembered(client) == list(range(MAX, 2 * MAX + 5))
 
 
+def test_a_lower_limit_forgets_none_for_those_behind_a_checkpoint() -> None:
+    client = quota_client(producer_count_max=5 * MAX)
+    for number in range(2 * MAX):
+        send(client, number)
+    before = client.harness
+    before.flush()
+    take_checkpoint(before)
+    send(client, 1_000)
+    before.flush()
+    disk = before.disk.crashed("killed", random.Random(1))
+    smaller = small_config(producer_count_max=MAX)
+    client = WireClient(BrokerHarness(disk, before.clock, smaller))
+    assert remembered(client) == [*range(2 * MAX), 1_000]
+    offset = client.harness.partition().next_offset
+    assert send(client, 0)[0] == 0
+    assert client.harness.partition().next_offset == offset, "a resend is stored once"
+
+
+def test_one_address_does_not_make_the_broker_forget_who_waits_elsewhere() -> None:
+    client = quota_client()
+    client.harness.create_topic("u", 1)
+    for number in range(MAX):
+        batch = make_batch([Raw(b"")], producer_id=number, producer_epoch=0, base_sequence=0)
+        assert client.produce("u", 0, batch).error_code == 0
+    producers = client.harness.broker.producers
+    producers.address = "10.0.0.1"
+    assert send(client, FIRST_ID, 0)[0] == ErrorCode.kafka_storage_error
+    producers.address = "10.0.0.2"
+    for number in range(1_500):
+        send(client, 10_000 + number)
+    client.harness.delete_topic("u")  # makes room
+    producers.address = "10.0.0.1"
+    assert send(client, FIRST_ID, 1)[0] == ErrorCode.kafka_storage_error
+    assert [send(client, FIRST_ID, number)[0] for number in range(2)] == [0, 0]
+
+
 def test_that_producers_are_forgotten_is_said_once_an_hour(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -84,8 +84,11 @@ class Asked:
         self.turns.is_held = True
         self._class, self._version = response_class, version
         self._pieces: list[bytes] | None = None
-        self._more_held_bytes = more_held_bytes
-        answer = dispatch.answer(node, encode_request(request, version))
+        frame = encode_request(request, version)
+        # A short request is decoded at once.
+        is_short = len(frame) <= dispatch.DECODED_AT_ONCE_MAX_BYTES
+        self._more_held_bytes = more_held_bytes + (100 * len(frame) if is_short else 0)
+        answer = dispatch.answer(node, frame)
         assert isinstance(answer, SlicedAnswer), "it was answered at once"
         self.answer = answer
         answer.when_complete(self._note)
