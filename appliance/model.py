@@ -112,12 +112,12 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """A topic with its partitions and its own settings."""
+    """A topic with its partitions, which can be walked once, and its own settings."""
 
     name: str
     id: str
     settings: Mapping[str, str]
-    partitions: tuple[PartitionStatus, ...]
+    partitions: Iterable[PartitionStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +166,19 @@ class AssignedPartition:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member of a group; `assignment` is None if the broker does not know its format."""
+    """A member of a group.
+
+    Attributes:
+        member_id, instance_id, client_id, host: of the client.
+        assignment: what it reads, to be walked once and before the next member; None if the broker
+            does not know its format. A None in it is a step that finds nothing.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
-    assignment: tuple[AssignedPartition, ...] | None
+    assignment: Iterable[AssignedPartition | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +205,16 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """A consumer group with its members and offsets."""
+    """A consumer group.
+
+    Its members and offsets may be a hundred thousand, and are read as they are walked, once. A None
+    among them is a step that finds nothing: whoever walks them can pause there as after an item.
+    """
 
     name: str
     state: str
     protocol_type: str
     protocol: str
     generation: int
-    members: tuple[MemberStatus, ...]
-    offsets: Iterable[CommittedOffset]
+    members: Iterable[MemberStatus | None]
+    offsets: Iterable[CommittedOffset | None]

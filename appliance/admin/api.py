@@ -8,25 +8,25 @@ Layer 5.
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
-from appliance.admin.connections import AdminConnection, send_list
+from appliance.admin.connections import AdminConnection, send_json
 from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
 from appliance.errors import FindError, RequestError, SnapshotError
-from appliance.model import GroupStatus, TimerState, TopicStatus
+from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, TopicSummary
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
 """The limit of the delay headers."""
 
 SLICE_WORK: Final = 256
-"""List items plus the partitions summed up for them, per turn of the loop: a millisecond."""
+"""Steps through lists plus the partitions summed up, per turn of the loop: a millisecond."""
 
 _SNAPSHOT_STATUS: Final = {
     "name": 400,
@@ -43,6 +43,13 @@ _FIND_STATUS: Final = {"request": 400, "position": 400, "unknown": 404, "gone": 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+_LISTS: Final[Mapping[type, tuple[str, ...]]] = {
+    TopicStatus: ("partitions",),
+    GroupStatus: ("members", "offsets"),
+    MemberStatus: ("assignment",),
+}
+"""The last fields of a type if they are lists that may be long."""
 
 _Body = TypeVar("_Body")
 
@@ -102,44 +109,30 @@ class Api:
         return _answer(self._status.status())
 
     async def _get_topics(self, request: web.Request) -> web.StreamResponse:
-        topics = ((_encode(topic), 1 + topic.partition_count) for topic in self._status.topics())
-        return await self._list(request, topics, begin='{"topics": [')
+        return await self._send(request, _object({}, {"topics": self._status.topics()}))
 
-    async def _list(
-        self, request: web.Request, items: Iterator[tuple[str, int]], *, begin: str
+    async def _send(
+        self, request: web.Request, parts: Iterator[tuple[str, int]]
     ) -> web.StreamResponse:
-        """Answer with an object whose last field is a list; `items` have JSON and work."""
         connection = self._connection_of(request)
-        return await send_list(
-            connection, request, items, begin=begin, end="]}", slice_work=SLICE_WORK
-        )
+        return await send_json(connection, request, parts, slice_work=SLICE_WORK)
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         name = _text(_raw_parts(request)[4])
         topic = self._status.topic(name)
         if topic is None:
             return error_answer(404, f"there is no topic {name!r}")
-        return await self._with_list(request, topic, "partitions")
+        return await self._send(request, _parts(topic))
 
     async def _get_groups(self, request: web.Request) -> web.StreamResponse:
-        groups = ((_encode(group), 1) for group in self._status.groups())
-        return await self._list(request, groups, begin='{"groups": [')
+        return await self._send(request, _object({}, {"groups": self._status.groups()}))
 
     async def _get_group(self, request: web.Request) -> web.StreamResponse:
         name = _text(_raw_parts(request)[4])
         group = self._status.group(name)
         if group is None:
             return error_answer(404, f"there is no group {name!r}")
-        return await self._with_list(request, group, "offsets")
-
-    async def _with_list(
-        self, request: web.Request, value: TopicStatus | GroupStatus, name: str
-    ) -> web.StreamResponse:
-        """Answer with an object that has a list, which may be long, in its last field."""
-        fields = _fields(value)
-        items = ((_encode(item), 1) for item in fields.pop(name))
-        begin = f'{_encode(fields)[:-1]}, "{name}": ['
-        return await self._list(request, items, begin=begin)
+        return await self._send(request, _parts(group))
 
     # Timers
 
@@ -305,6 +298,47 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _encode(value: object) -> str:
     return json.dumps(value, default=_fields)
+
+
+def _parts(value: object) -> Iterator[tuple[str, int]]:
+    """Yield the JSON of a value in parts, those of its long lists one by one, and their work."""
+    names = _LISTS.get(type(value))
+    if names is None:
+        partitions = value.partition_count if isinstance(value, TopicSummary) else 0
+        yield _encode(value), 1 + partitions
+        return
+    fields = _fields(value)
+    lists = {name: fields.pop(name) for name in names}
+    yield from _object(fields, lists)
+
+
+def _object(
+    fields: Mapping[str, Any], lists: Mapping[str, Iterable[object] | None]
+) -> Iterator[tuple[str, int]]:
+    """Yield the parts of an object: its short fields, then its lists."""
+    begin = _encode(fields)[:-1]
+    for name, items in lists.items():
+        comma = "" if begin == "{" else ", "
+        yield f'{begin}{comma}"{name}": ', 1
+        begin = ""
+        if items is None:
+            yield "null", 0
+        else:
+            yield from _list(items)
+    yield "}", 0
+
+
+def _list(items: Iterable[object]) -> Iterator[tuple[str, int]]:
+    """Yield the parts of a list; an item that is None is work without a part."""
+    separator = "["
+    for item in items:
+        if item is None:
+            yield "", 1
+            continue
+        yield separator, 0
+        yield from _parts(item)
+        separator = ", "
+    yield "[]" if separator == "[" else "]", 0
 
 
 def _answer(value: object, *, status: int = 200) -> web.Response:

@@ -401,42 +401,39 @@ def _raw_answer(status: int, sentence: str) -> bytes:
     return ("\r\n".join(head) + f"\r\n\r\n{body}").encode()
 
 
-async def send_list(
+async def send_json(
     connection: AdminConnection,
     request: web.Request,
-    items: Iterator[tuple[str, int]],
+    parts: Iterator[tuple[str, int]],
     *,
-    begin: str,
-    end: str,
     slice_work: int,
 ) -> web.StreamResponse:
-    """Answer with a list, in pieces if it is long: the next one is made when there is room for it.
+    """Answer with JSON, in pieces if it is long: the next one is made when there is room for it.
 
     Args:
         connection: of the request.
         request: what is answered.
-        items: JSON of each item, and the work that it took.
-        begin, end: what stands before and after the items.
+        parts: of the JSON, each with the work that it took; "" for work that led to none.
         slice_work: work per turn of the loop.
 
     Raises:
         ConnectionError: the client is gone.
     """
-    parts, size, separator = [begin], len(begin), ""
+    piece: list[str] = []
+    size = 0
     response: web.StreamResponse | None = None
 
     def take_slice() -> bool:
-        """Take items until a piece is full or the work of a turn is done; return if any is left."""
-        nonlocal size, separator
+        """Take parts until a piece is full or the work of a turn is done; return if any is left."""
+        nonlocal size
         work = 0
-        for text, cost in items:
-            parts.extend((separator, text))
-            separator = ", "
-            size += len(text) + 2
+        for text, cost in parts:
+            if text:
+                piece.append(text)
+            size += len(text)
             work += cost
             if size >= PIECE_BYTES or work >= slice_work:
                 return True
-        parts.append(end)
         return False
 
     has_more = True
@@ -447,17 +444,19 @@ async def send_list(
             if has_more:
                 await asyncio.sleep(0)
         if not has_more and response is None:
-            return web.json_response(text="".join(parts))
+            return web.json_response(text="".join(piece))
         if not has_more or size >= PIECE_BYTES:
             if response is None:
                 response = web.StreamResponse()
                 response.content_type = "application/json"
                 response.charset = "utf-8"
                 await response.prepare(request)
-            piece = "".join(parts).encode()
-            parts, size = [], 0
-            connection.note_piece(len(piece))
-            await response.write(piece)
+            data = "".join(piece).encode()
+            piece.clear()
+            size = 0
+            connection.note_piece(len(data))
+            if data:
+                await response.write(data)
     assert response is not None
     await response.write_eof()
     return response

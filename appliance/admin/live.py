@@ -210,7 +210,7 @@ class LiveStatus:
         topic = self._broker.topics.find(name)
         if topic is None:
             return None
-        partitions = tuple(
+        partitions = (
             PartitionStatus(
                 partition=part.index,
                 start_offset=part.start_offset,
@@ -231,14 +231,18 @@ class LiveStatus:
         found = self._groups.find(name)
         return None if found is None else replace(found, offsets=self._committed(name))
 
-    def _committed(self, group: str) -> Iterator[CommittedOffset]:
+    def _committed(self, group: str) -> Iterator[CommittedOffset | None]:
         # Neither sorted nor copied: they may be a hundred thousand, and the client reads slowly.
         # Offsets of partitions whose topic frame was damaged are left out.
-        offsets = self._broker.groups.offsets(group)
-        for topic in sorted(self._broker.topics.all(), key=lambda each: each.topic_id):
+        for topic in self._broker.topics.all():
+            yield None
+            if not self._broker.groups.has_offsets(group, topic.topic_id):
+                continue
+            offsets = self._broker.groups.offsets(group)
             for partition in topic.partitions:
                 entry = offsets.get((topic.topic_id, partition.index))
                 if entry is None:
+                    yield None
                     continue
                 end_offset = partition.visible_offset
                 yield CommittedOffset(

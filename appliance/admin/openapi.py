@@ -209,7 +209,8 @@ _SCHEMAS: Final[dict[str, Any]] = {
                 assignment={
                     "type": ["array", "null"],
                     "items": _object(topic=_TEXT, partition=_COUNT),
-                    "description": "null if the broker does not know its format",
+                    "description": "null if the broker does not know its format, or a topic in "
+                    "it has a name of more than 249 bytes",
                 },
             )
         ),

@@ -18,6 +18,7 @@ from appliance.admin.status import (
     FreeingStatus,
     KeyIndexStatus,
     LogPositions,
+    StatusSource,
 )
 from appliance.config.config import Address
 from appliance.errors import FindError, SnapshotError
@@ -224,7 +225,7 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    status: Status, host: str = "127.0.0.1", host_names: tuple[str, ...] = ()
+    status: StatusSource, host: str = "127.0.0.1", host_names: tuple[str, ...] = ()
 ) -> AsyncIterator[Client]:
     """Serve a status on a free port."""
     server = AdminServer(status, Address(host, 0), host_names)

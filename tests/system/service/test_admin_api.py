@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Final
@@ -414,7 +415,9 @@ async def test_a_long_list_gives_way_to_others() -> None:
         answer = await client.ask("/api/v1/topics")
         task.cancel()
     assert len(answer.json()["topics"]) == len(turns)
-    assert len(set(turns)) == 10, "all of it was gathered in one turn"
+    # The work of a topic is 2 with its partition. A slice also ends where a piece is full, so that
+    # two may be counted for one turn.
+    assert max(Counter(turns).values()) <= 2 * SLICE_WORK // 2, "too much was made in one turn"
 
 
 # Foreign web pages

@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar, cast
 
 import pytest
 
+from _core.queue.partition import Partition
+from appliance.admin import LiveStatus
+from appliance.admin.api import SLICE_WORK
 from appliance.admin.connections import (
     ADDRESS_COUNT_MAX,
     ANSWERS_MAX_BYTES,
@@ -24,9 +28,16 @@ from appliance.admin.connections import (
     REQUEST_S,
     AdminConnections,
 )
-from appliance.model import TopicSummary
+from appliance.config.config import Address
+from appliance.model import GroupStatus, MemberStatus, TopicSummary
+from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
+from appliance.units import MIB
+from compat.kafka.groups.status import GroupsStatus
 from tests.support.clients.admin_client import Client, Status, serving
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.configs import small_config
 from tests.support.harness.live_broker import until
+from tests.unit.groups.harness import DELAY_MS, GroupHarness
 
 HEAD: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 TOPIC: Final = TopicSummary("t" * 249, "0" * 36, 1, 2, 3)
@@ -51,6 +62,69 @@ class ManyTopics(Status):
         for _ in range(LONG_LIST):
             self.made[-1] += 1
             yield TOPIC
+
+
+Step = TypeVar("Step")
+
+PARTITION_COUNT: Final = 40_000
+"""Partitions of a member: 11 MB of JSON."""
+
+EMPTY_COUNT: Final = 10_000
+"""Topics without partitions that another one has."""
+
+
+def assigned(names: int, name: bytes, partitions: int) -> bytes:
+    """An assignment with topics of one name, each with so many partitions."""
+    indexes = struct.pack(f">i{partitions}i", partitions, *range(partitions))
+    topic = struct.pack(">h", len(name)) + name + indexes
+    return struct.pack(">hi", 0, names) + names * topic + struct.pack(">i", -1)
+
+
+@dataclass
+class LargeGroup(Status):
+    """A status with one group, whose members have long assignments or names.
+
+    Attributes:
+        made: how many steps through its members and assignments were made for each request.
+    """
+
+    made: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        harness = GroupHarness(segment_size_bytes=MIB, group_size_max_bytes=MIB // 4)
+        joins = [harness.join() for _ in range(3)]
+        harness.advance(2 * DELAY_MS)
+        ids = [each.answer.member_id for each in joins]
+        assignments = (
+            assigned(1, TOPIC.name.encode(), PARTITION_COUNT),
+            assigned(EMPTY_COUNT, b"e", 0),
+            assigned(1, b"t" * 250, 5),
+        )
+        leader = joins[0].answer.leader_id
+        harness.sync(leader, 1, dict(zip(ids, assignments, strict=True)))
+        self._groups = GroupsStatus(harness.groups)
+        self.assigned: dict[str, object] = {
+            ids[0]: [{"topic": TOPIC.name, "partition": i} for i in range(PARTITION_COUNT)],
+            ids[1]: [],
+            ids[2]: None,
+        }
+
+    def group(self, name: str) -> GroupStatus | None:
+        found = self._groups.find(name)
+        assert found is not None
+        self.made.append(0)
+        return replace(found, members=map(self._counted_member, self._counted(found.members)))
+
+    def _counted_member(self, member: MemberStatus | None) -> MemberStatus | None:
+        if member is None or member.assignment is None:
+            return member
+        return replace(member, assignment=self._counted(member.assignment))
+
+    def _counted(self, steps: Iterable[Step]) -> Iterator[Step]:
+        request = len(self.made) - 1
+        for each in steps:
+            self.made[request] += 1
+            yield each
 
 
 class Attacker:
@@ -95,6 +169,26 @@ async def attacked(status: Status) -> AsyncIterator[tuple[Client, Attacker, Admi
             yield client, attacker, client.server.connections
         finally:
             attacker.close()
+
+
+@asynccontextmanager
+async def watched(count: Callable[[], int]) -> AsyncIterator[list[int]]:
+    """Note by how much a number grows in each turn of the loop."""
+    turns: list[int] = []
+
+    async def watch() -> None:
+        before = count()
+        while True:
+            await asyncio.sleep(0)
+            now = count()
+            turns.append(now - before)
+            before = now
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield turns
+    finally:
+        watching.cancel()
 
 
 def sweep(connections: AdminConnections, after_s: float) -> None:
@@ -219,22 +313,122 @@ async def test_a_turn_of_the_loop_makes_one_slice_of_all_lists() -> None:
     """However many connections ask at once, others come between two slices."""
     status = ManyTopics()
     async with attacked(status) as (_client, attacker, _connections):
-        most = before = 0
-
-        async def watch() -> None:
-            nonlocal most, before
-            while True:
-                made = sum(status.made)
-                most, before = max(most, made - before), made
-                await asyncio.sleep(0)
-
-        watching = asyncio.create_task(watch())
         asked = b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        for _ in range(12):
+        async with watched(lambda: sum(status.made)) as turns:
+            for _ in range(12):
+                await attacker.open(asked)
+            await until(lambda: len(status.made) == 12 and min(status.made) > 100)
+        assert 0 < max(turns) <= 2 * (PIECE_BYTES // len(TOPIC.name))
+
+
+async def test_a_group_with_a_large_assignment_is_made_in_slices() -> None:
+    """Its members and their assignments are in the same lists in pieces as its offsets."""
+    status = LargeGroup()
+    async with attacked(status) as (client, attacker, connections):
+        asked = b"GET /api/v1/groups/g HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        async with watched(lambda: sum(status.made)) as turns:
             await attacker.open(asked)
-        await until(lambda: len(status.made) == 12 and min(status.made) > 100)
-        watching.cancel()
-        assert 0 < most <= 2 * (PIECE_BYTES // len(TOPIC.name))
+            await until(lambda: connections.held_bytes > CONNECTION_BYTES + 1_000)
+            answer = await client.ask("/api/v1/groups/g")
+        members = answer.json()["members"]
+        assert {each["member_id"]: each["assignment"] for each in members} == status.assigned
+        # Topics without partitions are steps when they are checked and when they are walked.
+        assert status.made[1] == 3 + PARTITION_COUNT + 1 + 2 * EMPTY_COUNT + 1
+        assert 0 < max(turns) <= 2 * SLICE_WORK
+        assert status.made[0] < PARTITION_COUNT
+        assert connections.held_bytes <= 2 * (2 * PIECE_BYTES + CONNECTION_BYTES + 4_096)
+
+
+@pytest.fixture
+def many_partitions() -> BrokerHarness:
+    """A broker with 10,000 partitions in topics without offsets, before and after one that has two
+    offsets in 2,000 partitions."""
+    config = small_config(partition_count_max_per_topic=2_000, segment_size_bytes=MIB)
+    harness = BrokerHarness(config=config)
+    for name in ("a", "b", "some", "c", "d", "e"):
+        harness.create_topic(name, 2_000)
+    for number in range(600):
+        harness.create_topic(f"t{number}")
+    entry = OffsetEntry(op=OFFSET_COMMITTED, group="g", topic_id=0, partition=5, offset=7)
+    found = harness.broker.topics.find("some")
+    assert found is not None
+    entry = replace(entry, topic_id=found.topic_id)
+    harness.broker.groups.commit_offsets([entry, replace(entry, partition=1_999)])
+    assert harness.groups.check_commit("g", "", None, -1, 0) == 0
+    return harness
+
+
+class Counting(dict[tuple[int, int], OffsetEntry]):
+    """The offsets of a group.
+
+    Attributes:
+        calls: how often one was looked for, in all of them.
+    """
+
+    calls = 0
+
+    def get(self, *key: Any) -> Any:
+        Counting.calls += 1
+        return super().get(*key)
+
+
+def live_status(harness: BrokerHarness) -> LiveStatus:
+    """The status of a broker that serves nobody."""
+    status = LiveStatus(harness.broker)
+    nobody = cast(Any, object())
+    status.serves(nobody, GroupsStatus(harness.groups), Address("127.0.0.1", 0))
+    return status
+
+
+async def test_the_offsets_of_a_group_are_looked_for_in_slices(
+    many_partitions: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions without an offset are work too, and topics without one are one step each."""
+    groups = many_partitions.broker.groups
+    real_offsets, real_has = groups.offsets, groups.has_offsets
+    asked = 0
+
+    def has_offsets(group: str, topic_id: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return real_has(group, topic_id)
+
+    monkeypatch.setattr(Counting, "calls", 0)
+    monkeypatch.setattr(groups, "offsets", lambda group: Counting(real_offsets(group)))
+    monkeypatch.setattr(groups, "has_offsets", has_offsets)
+    async with (
+        serving(live_status(many_partitions)) as client,
+        watched(lambda: asked + Counting.calls) as turns,
+    ):
+        offsets = (await client.ask("/api/v1/groups/g")).json()["offsets"]
+    assert [(each["topic"], each["partition"], each["offset"]) for each in offsets] == [
+        ("some", 5, 7),
+        ("some", 1_999, 7),
+    ]
+    assert sum(turns) == len(many_partitions.broker.topics.all()) + 2_000
+    assert max(turns) <= 2 * SLICE_WORK
+
+
+async def test_the_partitions_of_a_topic_are_made_in_slices(
+    many_partitions: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = many_partitions.broker
+    real, made = broker.pending_timers_of, 0
+
+    def pending_timers_of(partition: Partition) -> int:
+        nonlocal made
+        made += 1
+        return real(partition)
+
+    monkeypatch.setattr(broker, "pending_timers_of", pending_timers_of)
+    async with (
+        serving(live_status(many_partitions)) as client,
+        watched(lambda: made) as turns,
+    ):
+        partitions = (await client.ask("/api/v1/topics/some")).json()["partitions"]
+    assert [each["partition"] for each in partitions] == list(range(2_000))
+    assert sum(turns) == 2_000
+    assert max(turns) <= 2 * SLICE_WORK
 
 
 async def test_a_list_that_is_read_slowly_is_sent_to_its_end() -> None:
