@@ -56,7 +56,15 @@ def create_topics(node: Node, version: int, request: Fields) -> InPieces:
     create = partial(_create_topic, node, is_only_checked=request["validate_only"])
     refused = {"topic_id": None, "configs": ()}
     asked = request["topics"]
-    return InPieces({"topics": answer_each(asked, ("name",), "topic", create, refused=refused)})
+    topics = answer_each(
+        asked,
+        ("name",),
+        "topic",
+        create,
+        refused=refused,
+        partitions=lambda _, answer: answer["num_partitions"],
+    )
+    return InPieces({"topics": topics})
 
 
 def _create_topic(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields:

@@ -37,7 +37,10 @@ _NEEDS: Final = Needs(
 def create_partitions(node: Node, version: int, request: Fields) -> InPieces:
     """Add partitions to topics, each independently."""
     add = partial(_add_partitions, node, is_only_checked=request["validate_only"])
-    return InPieces({"results": answer_each(request["topics"], ("name",), "topic", add)})
+    results = answer_each(
+        request["topics"], ("name",), "topic", add, partitions=lambda asked, _: asked["count"]
+    )
+    return InPieces({"results": results})
 
 
 def _add_partitions(node: Node, asked: Fields, *, is_only_checked: bool) -> Fields:

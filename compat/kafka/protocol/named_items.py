@@ -5,12 +5,15 @@ answer, or work, of any size. Layer 3; does no I/O.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields
 from compat.kafka.protocol.slices import VALUE_WORK, Items, Steps
+
+PARTITION_WORK: Final = 256
+"""The price of a partition that is made."""
 
 
 def answer_each(
@@ -20,6 +23,7 @@ def answer_each(
     answer: Callable[[Fields], Fields],
     *,
     refused: Mapping[str, object] = {},
+    partitions: Callable[[Fields, Fields], int] = lambda _item, _answer: 0,
 ) -> Items:
     """Yield the answer to each item; one that is named more than once is refused, once.
 
@@ -29,6 +33,7 @@ def answer_each(
         what: what an item is.
         answer: does what an item asks for and returns the rest of its answer; raises RequestError.
         refused: the rest of the answer to a refused item.
+        partitions: returns from an item and its answer how many partitions were made for it.
     """
     named: dict[tuple[object, ...], list[Fields]] = {}
     for item in items:
@@ -42,6 +47,7 @@ def answer_each(
                     f"the request names this {what} more than once: name it once"
                 )
             result |= answer(same[0])
+            yield PARTITION_WORK * partitions(same[0], result)
         except RequestError as error:
             result = {**refused, "error_code": code_of(error), "error_message": error.message}
         yield result | dict(zip(name_fields, name, strict=True))

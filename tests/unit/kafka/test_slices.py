@@ -262,6 +262,29 @@ def test_topics_are_created_and_deleted_a_slice_at_a_time(broker: MemoryBroker, 
     assert len(responses) == 300  # answered once, and kept
 
 
+def test_partitions_that_are_made_cost_work(node: Node) -> None:
+    """60 times 49 more, 256 each, are two slices more."""
+
+    def count_slices(prefix: str, partition_count: int) -> int:
+        names = [f"{prefix}-{number}" for number in range(60)]
+        topics = [
+            CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=partition_count,
+                replication_factor=1,
+                assignments=[],
+                configs=[],
+            )
+            for name in names
+        ]
+        request = CreateTopicsRequest(topics=topics, timeout_ms=1, validate_only=False)
+        asked = Asked(node, request, 5, CreateTopicsResponse)
+        assert len(asked.finish().topics) == 60
+        return asked.answer.slice_count
+
+    assert count_slices("wide", 50) >= count_slices("narrow", 1) + 2
+
+
 def commit_many(names: list[str], partition_count: int, **member: Any) -> Any:
     """An OffsetCommit of group `g` for every partition of the topics, each of them named twice."""
     kind = OffsetCommitRequest.OffsetCommitRequestTopic
