@@ -52,12 +52,13 @@ def record_batch(values: Sequence[bytes]) -> bytes:
 
 
 def _record(index: int, value: bytes) -> bytes:
-    body = b"\x00" + _varint(0) + _varint(index) + _varint(-1) + _varint(len(value)) + value
-    body += _varint(0)
-    return _varint(len(body)) + body
+    body = b"\x00" + varint(0) + varint(index) + varint(-1) + varint(len(value)) + value
+    body += varint(0)
+    return varint(len(body)) + body
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Encode a zigzag varint of a record."""
     rest = value << 1 ^ value >> 63
     found = bytearray()
     while rest >= 0x80:

@@ -3,6 +3,7 @@
 Layer 4; no I/O.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -12,7 +13,7 @@ from appliance.offset_search import OffsetSearch
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields
-from compat.kafka.protocol.slices import Steps, Wait
+from compat.kafka.protocol.slices import VALUE_WORK, Items, Steps, Wait
 
 FRAME_WORK: Final = 256
 """The price of a look at a frame."""
@@ -85,6 +86,49 @@ class ColdSearch:
             is_wanted = False
 
         return Wait(partial(self._node.aside, begin), cancel)
+
+
+def search_partitions(
+    node: Node,
+    topics: list[Fields],
+    name_field: str,
+    index_field: str,
+    answer: Callable[[str, Fields, OffsetSearch], Fields],
+    *,
+    nothing: Fields,
+) -> Items:
+    """Yield the topics of a response that has an answer to a search in each partition.
+
+    A partition that is named more than once is refused each time: INVALID_REQUEST.
+
+    Args:
+        node: the broker.
+        topics: of the request, each with its `partitions`.
+        name_field: the field with the name of a topic, the same in the response.
+        index_field: the field with the index of a partition, the same in the response.
+        answer: (topic's name, what is asked of the partition, search) -> the fields that differ
+            from `nothing`; see `ColdSearch.find`.
+        nothing: the answer of a partition in which nothing is found.
+    """
+    named: Counter[tuple[str, int]] = Counter()
+    for topic in topics:
+        for partition in topic["partitions"]:
+            named[topic[name_field], partition[index_field]] += 1
+            yield VALUE_WORK
+    search = ColdSearch(node)
+
+    def answer_partitions(name: str, partitions: list[Fields]) -> Items:
+        for asked in partitions:
+            index = asked[index_field]
+            if named[name, index] > 1:
+                found: Fields = {"error_code": ErrorCode.invalid_request}
+            else:
+                found = yield from search.find(partial(answer, name, asked))
+            yield {index_field: index, **nothing, **found}
+
+    for topic in topics:
+        name = topic[name_field]
+        yield {name_field: name, "partitions": answer_partitions(name, topic["partitions"])}
 
 
 def _do_nothing() -> None:

@@ -9,6 +9,7 @@ import numpy
 import zstandard
 
 from _core.bytes.crc32c import crc32c
+from perf.wire import varint
 
 GZIP: Final = 1
 ZSTD: Final = 4
@@ -29,16 +30,6 @@ def batch(
     epoch = 0 if producer_id >= 0 else -1
     tail = _TAIL.pack(codec, count - 1, 0, max_ms, producer_id, epoch, sequence, count) + records
     return _HEAD.pack(0, 9 + len(tail), -1, 2, crc32c(tail)) + tail
-
-
-def varint(value: int) -> bytes:
-    rest = value << 1 ^ value >> 63
-    found = bytearray()
-    while rest >= 0x80:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    found.append(rest)
-    return bytes(found)
 
 
 def record(

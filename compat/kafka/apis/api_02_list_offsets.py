@@ -26,20 +26,19 @@ Versions: 1 one offset with its timestamp; 2 isolation level, throttle time; 4 l
 Layer 4; does no I/O.
 """
 
-from collections import Counter
 from functools import partial
 from typing import Final
 
 from _core.queue.partition import Partition
 from appliance.model import STORED_TIMES_FROM
 from appliance.offset_search import OffsetSearch
-from compat.kafka.cold_search import ColdSearch
+from compat.kafka.cold_search import search_partitions
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.needs import TOPICS, refuse_partitions
 from compat.kafka.protocol.registry import Fields, Needs, handles
-from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
+from compat.kafka.protocol.slices import InPieces
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -77,36 +76,15 @@ _NEEDS: Final = Needs(
 @handles(key=2, name="ListOffsets", versions=(1, 9), flexible_from=6, needs=_NEEDS)
 def list_offsets(node: Node, version: int, request: Fields) -> InPieces:
     """Return one offset for each requested partition."""
-    return InPieces({"topics": _answer_topics(node, version, request["topics"])})
-
-
-def _answer_topics(node: Node, version: int, topics: list[Fields]) -> Items:
-    named: Counter[tuple[str, int]] = Counter()
-    for topic in topics:
-        for partition in topic["partitions"]:
-            named[topic["name"], partition["partition_index"]] += 1
-            yield VALUE_WORK
-    search = ColdSearch(node)
-    for topic in topics:
-        partitions = _answer_partitions(node, version, search, topic, named)
-        yield {"name": topic["name"], "partitions": partitions}
-
-
-def _answer_partitions(
-    node: Node,
-    version: int,
-    search: ColdSearch,
-    topic: Fields,
-    named: Counter[tuple[str, int]],
-) -> Items:
-    name = topic["name"]
-    for asked in topic["partitions"]:
-        index = asked["partition_index"]
-        if named[name, index] > 1:
-            answer: Fields = {"error_code": ErrorCode.invalid_request}
-        else:
-            answer = yield from search.find(partial(_answer, node, version, name, asked))
-        yield {"partition_index": index, **_NOTHING, **answer}
+    topics = search_partitions(
+        node,
+        request["topics"],
+        "name",
+        "partition_index",
+        partial(_answer, node, version),
+        nothing=_NOTHING,
+    )
+    return InPieces({"topics": topics})
 
 
 def _answer(node: Node, version: int, name: str, asked: Fields, search: OffsetSearch) -> Fields:

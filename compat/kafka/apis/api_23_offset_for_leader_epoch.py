@@ -22,17 +22,16 @@ Versions: 2 the client's epoch, throttle time; 3 replica id; 4 flexible.
 Layer 4; does no I/O.
 """
 
-from collections import Counter
 from functools import partial
 from typing import Final
 
 from appliance.offset_search import OffsetSearch
-from compat.kafka.cold_search import ColdSearch
+from compat.kafka.cold_search import search_partitions
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields, handles
-from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
+from compat.kafka.protocol.slices import InPieces
 
 _NO_EPOCH: Final = -1
 
@@ -40,36 +39,15 @@ _NO_EPOCH: Final = -1
 @handles(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4, needs=None)
 def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> InPieces:
     """Return the end of an epoch in each requested partition."""
-    return InPieces({"topics": _answer_topics(node, request["topics"])})
-
-
-def _answer_topics(node: Node, topics: list[Fields]) -> Items:
-    named: Counter[tuple[str, int]] = Counter()
-    for topic in topics:
-        for partition in topic["partitions"]:
-            named[topic["topic"], partition["partition"]] += 1
-            yield VALUE_WORK
-    search = ColdSearch(node)
-    for topic in topics:
-        name = topic["topic"]
-        partitions = _answer_partitions(node, search, name, topic["partitions"], named)
-        yield {"topic": name, "partitions": partitions}
-
-
-def _answer_partitions(
-    node: Node,
-    search: ColdSearch,
-    name: str,
-    partitions: list[Fields],
-    named: Counter[tuple[str, int]],
-) -> Items:
-    for asked in partitions:
-        index = asked["partition"]
-        if named[name, index] > 1:
-            answer: Fields = {"error_code": ErrorCode.invalid_request}
-        else:
-            answer = yield from search.find(partial(_answer, node, name, asked))
-        yield {"error_code": ErrorCode.none, "partition": index, **answer}
+    topics = search_partitions(
+        node,
+        request["topics"],
+        "topic",
+        "partition",
+        partial(_answer, node),
+        nothing={"error_code": ErrorCode.none},
+    )
+    return InPieces({"topics": topics})
 
 
 def _answer(node: Node, name: str, asked: Fields, search: OffsetSearch) -> Fields:
