@@ -39,6 +39,7 @@ from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.cold_reads import ColdRead
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
+from appliance.store.follower import Follower
 from appliance.store.head.head_freer import HeadFreer
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.keys.log_part import LogPart
@@ -203,6 +204,11 @@ class Broker:
     def _close_key_index(self) -> None:
         if hasattr(self, "key_index"):  # a start may end before there is one
             self.key_index.close()
+
+    @property
+    def follower(self) -> Follower | None:
+        """A slave's end of the log, once its start has come so far; None for a master."""
+        return self._store.follower
 
     def progress(self) -> Progress:
         """The progress of recovery."""

@@ -334,6 +334,10 @@ class ColdFrameError(LatermqError):
         self.place = place
 
 
+class ReplicaError(LatermqError):
+    """A slave cannot follow its master: what it got is not the continuation of its log."""
+
+
 class NotReadyError(LatermqError):
     """The broker is starting or stopping; the same call works later."""
 

@@ -29,6 +29,7 @@ cdef class LogScan:
     cdef list segments                  # (base, size), ascending
     cdef Py_ssize_t segment
     cdef int64_t watermark              # allocation watermark: only zeros after it, -1 = unknown
+    cdef int64_t own_from              # marks of frames below it are another node's
     cdef int64_t known_flushed          # highest known flushed position, -1 = none
     cdef bint has_looked_ahead
     cdef LogWindow window

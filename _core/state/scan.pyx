@@ -108,7 +108,8 @@ cdef class LogScan:
     def __cinit__(
         self, Projections projections not None, list segments not None, read not None,
         control not None, *, int64_t start=-1, int32_t epoch=0, lost=(), int64_t known_flushed=-1,
-        int64_t watermark=-1, written=None, verdicts=(), topics=None, uint32_t salt=0
+        int64_t watermark=-1, written=None, verdicts=(), topics=None, uint32_t salt=0,
+        int64_t own_from=0
     ):
         """Start at the first segment, or inside it.
 
@@ -133,6 +134,8 @@ cdef class LogScan:
                 frames are ignored.
             salt: salt of every frame of the log, 0 if unknown; the first frame then sets it. Bytes
                 of a client that look like a frame have another salt.
+            own_from: the flushed marks of frames below this log position refer to the disk of
+                another node, and count for nothing here.
         """
         self.projections = projections
         self.segments = segments
@@ -144,6 +147,7 @@ cdef class LogScan:
         self.ranges = {}
         self.damage = []
         self.salt = salt
+        self.own_from = own_from
         self.verdicts = [each for each in verdicts if each[1] > max(start, 0)]
         self.topics = {} if topics is None else topics
         self.unknown = {}
@@ -453,7 +457,8 @@ cdef class LogScan:
                 pos = self._find_valid(i, pos, &h)
                 if pos < 0:
                     break
-                if h.epoch >= self.epoch and self._is_own(&h) and h.flushed > mark:
+                is_later = h.epoch >= self.epoch and pos >= self.own_from
+                if is_later and self._is_own(&h) and h.flushed > mark:
                     mark = h.flushed
                 if h.kind != KIND_BLANK:
                     self.garbage_end = max(self.garbage_end, pos + h.size)

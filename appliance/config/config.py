@@ -17,6 +17,7 @@ from appliance.config.index import IndexSettings
 from appliance.config.limits import LimitSettings
 from appliance.config.network import NetworkSettings
 from appliance.config.process import ProcessSettings
+from appliance.config.replication import ReplicationSettings
 from appliance.config.retention import RetentionSettings
 from appliance.config.setting import (
     Address,
@@ -62,6 +63,7 @@ class Config(
     GroupSettings,
     DelaySettings,
     LimitSettings,
+    ReplicationSettings,
     RetentionSettings,
     TopicSettings,
     FlushSettings,
@@ -90,6 +92,7 @@ class Config(
         _check_sizes(self)
         _check_counts(self)
         _check_disk(self)
+        _check_replication(self)
 
     @property
     def request_size_limit_bytes(self) -> int:
@@ -236,6 +239,29 @@ def _check_disk(config: Config) -> None:
         f"{config.disk_warn_percent} and disk.refuse_percent = {config.disk_refuse_percent}: "
         "change one of them",
     )
+
+
+def _check_replication(config: Config) -> None:
+    _check(
+        config.role == "master" or config.master is not None,
+        "replication.role = slave (--role) needs the address of its master: set "
+        "replication.master (--master HOST:PORT)",
+    )
+    _check(
+        config.role == "slave" or config.master is None,
+        f"replication.master = {config.master} (--master) is for a slave: add --role slave, or "
+        "remove it",
+    )
+    peers = {"listen": config.replication_listen if config.replication != "none" else None}
+    peers["master"] = config.master
+    for name, address in peers.items():
+        _check(
+            address is None
+            or config.replication_secret_file is not None
+            or is_loopback(address.host),
+            f"replication.{name} = {address} lets another machine have the log: set "
+            "replication.secret_file, the same on both nodes",
+        )
 
 
 def _at_most(config: Config, lower: str, upper: str) -> None:

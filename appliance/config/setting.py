@@ -176,6 +176,10 @@ def read_path(value: object) -> Path:
     return path
 
 
+def read_optional_path(value: object) -> Path | None:
+    return None if value is None else read_path(value)
+
+
 def read_names(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("it is not a string")

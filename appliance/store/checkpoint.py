@@ -35,6 +35,9 @@ COPY: Final = struct.Struct(f"{BODY.format}{STATE.format[1:] * STATES_KEPT}I")
 
 NO_CLUSTER: Final = UUID(int=0)
 
+NOT_OWN: Final = (1 << 63) - 1
+"""`own_from` of a slave: the marks of all frames refer to the master's disk."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:

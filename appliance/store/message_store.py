@@ -10,9 +10,7 @@ the visible position. Layer 2.
 """
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Set
-from typing import Final
 
 from _core.bytes.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
 from _core.log.tail import ROOM_CONTROL
@@ -21,10 +19,11 @@ from _core.state.writer import LogWriter
 from appliance.config.config import Config
 from appliance.config.setting import parse_hours
 from appliance.errors import CorruptionError, DiskFullError, LogRefusedError, StorageError
-from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile, LogIdentity
+from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
+from appliance.store.follower import Follower
 from appliance.store.head.carriers import Carriers, make_carriers
 from appliance.store.head.head_freer import HeadFreer, remove_segments
 from appliance.store.head.quiet_hours import QuietHours
@@ -33,10 +32,12 @@ from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import FreedSegment
 from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, shared_end
+from appliance.store.node_number import choose_node
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.queue.consume_queue import UNITS_SAVED_AT, ConsumeQueues
 from appliance.store.recovery import admission
 from appliance.store.recovery.decisions import TAILS, End, Stop
+from appliance.store.recovery.identity import identify
 from appliance.store.recovery.log_presence import LogPresence, cluster_of, read_heads
 from appliance.store.recovery.lost import set_aside
 from appliance.store.recovery.report import Progress, RecoveryReport
@@ -48,7 +49,6 @@ from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.control_frames import PRODUCER_ID_BLOCK, HeadFrame
-from appliance.store.state.epoch_starts import next_epoch
 from appliance.store.state.expiry import Expiry
 from appliance.store.state.flushed_mark import FlushedMark
 from appliance.store.state.log_calls import LogCalls
@@ -57,8 +57,6 @@ from appliance.store.state.state import State
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem, Lock
 from appliance.units import NS_PER_MS
-
-SALT_SIZE: Final = 4
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +70,7 @@ class MessageStore:
         writer, cold, checkpoints, carriers, head_freer, mark, disk_space, snapshots, report: set
             by `recover`.
         damage: all known damage, found by recovery or later.
+        follower: a slave's end of the log, until it is promoted; else None.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
 
@@ -129,6 +128,7 @@ class MessageStore:
         self._unsaved: Iterator[Partition] = iter(())
         self.damage: list[Damage] = []
         self.producer_ids_pos = 0
+        self.follower: Follower | None = None
         self.stop_error: StorageError | CorruptionError | None = None
         self.state = self._new_state()
         self._queues = ConsumeQueues(fs, self._paths, self.state.projections.blocks)
@@ -175,11 +175,14 @@ class MessageStore:
             self._fs.make_dirs(directory)
         if not self.log.has_segments:
             self._sync_parents()
-        start = Start(self._files, presence=presence, new_state=self._new_state)
+        is_slave = self._config.role == "slave"
+        start = Start(self._files, presence=presence, new_state=self._new_state, is_slave=is_slave)
         for progress in start.run(stop):
             self.state, self._queues = start.state, start.queues
             yield progress
         self.state, self._queues = start.state, start.queues
+        if is_slave:
+            yield from self._follow(start)
         verdict = Verdict(start.scan, start.state, flushed=start.flushed)
         if not self._accepts_loss:
             limit_bytes = self._config.loss_max_bytes
@@ -187,10 +190,21 @@ class MessageStore:
         admission.check_count(
             self._paths, start.state.verdicts, verdict, segment_size=self._config.segment_size_bytes
         )
-        self._enter_directory()
-        start.finish()
+        if self.follower is None:
+            self._enter_directory()
+            start.finish()
         yield Progress("finishing", start.scan.pos, start.scan.pos)
         self._finish_recovery(start, stop, verdict, started_ns=started_ns)
+
+    def _follow(self, start: Start) -> Iterator[Progress]:
+        """Apply what a master sends, until the promotion."""
+        self._enter_directory()
+        start.finish()
+        size = self._config.segment_size_bytes
+        node = choose_node(self._fs, self._paths, self._config)
+        self.follower = Follower(self._files, start, segment_size_bytes=size, node=node)
+        yield from self.follower.wait()
+        start.flushed = start.applied = start.scan.pos
 
     def _check_log(self) -> tuple[LogPresence, Stop]:
         """Take the lock, and check whether this log may be served; changes nothing else.
@@ -256,14 +270,7 @@ class MessageStore:
         tail = TAILS[stop, end]
         state.projections.moved.start = self.log.start_pos
         self._note_damage(start, verdict)
-        is_fresh = start.last_frame[0] < 0 and not self.log.has_segments
-        epoch = next_epoch(max(scan.epoch, start.knowledge.epoch), self._clock.wall_ms())
-        state.salt = state.salt or scan.salt
-        if is_fresh:
-            state.begin_log(int.from_bytes(secrets.token_bytes(SALT_SIZE)) or 1)
-        self._checkpoint.log = LogIdentity(
-            cluster=state.cluster, start=self.log.start_pos, salt=state.salt, epoch=epoch
-        )
+        epoch = identify(self._files, start, self._config)
         was_restored = is_restored(self._fs, self._paths)
         if was_restored:
             verdict.restored_in = epoch
@@ -427,7 +434,7 @@ class MessageStore:
         self._append_control(
             KIND_EPOCH,
             control_frames.encode_epoch(
-                control_frames.EpochFrame(epoch, start, self.state.cluster)
+                control_frames.EpochFrame(epoch, start, self.state.cluster, self.state.node)
             ),
         )
         self.log.end_change()

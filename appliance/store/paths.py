@@ -9,6 +9,8 @@
     control/                                all other state as of a checkpoint
     checkpoint                              which of these belong together; the end of the log
     lost/POSITION-EPOCH                     bytes that a start cut off the log at that position
+    diverged/POSITION-EPOCH                 bytes that a slave had and its master lacked
+    node                                    which node of a pair this is
     snapshots/NAME/                         a snapshot: `snapshot`, commitlog/ and checkpoint
     snapshot                                says that no broker may start on the directory, and why
     manifest                                what a backup has
@@ -79,10 +81,12 @@ class DataPaths:
         self.abort = root / "abort"
         self.checkpoint = root / "checkpoint"
         self.lost = root / "lost"
+        self.diverged = root / "diverged"
         self.snapshots = root / "snapshots"
         self.snapshot_mark = root / "snapshot"
         self.manifest = root / "manifest"
         self.restored_mark = root / "restored"
+        self.node = root / "node"
 
     def directories(self) -> tuple[Path, ...]:
         """All directories of a store, parents first."""
@@ -102,6 +106,10 @@ class DataPaths:
     def lost_file(self, pos: int, epoch: int) -> Path:
         """The file of the bytes that the start of an epoch cut off the log at a position."""
         return self.lost / f"{segment_name(pos)}-{epoch}"
+
+    def diverged_file(self, pos: int, epoch: int) -> Path:
+        """The file of the bytes from a log position on that a slave had and its master lacked."""
+        return self.diverged / f"{segment_name(pos)}-{epoch}"
 
     def log_snapshot(self, name: str) -> Path:
         """The directory of the snapshot of the log with that name."""

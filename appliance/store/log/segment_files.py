@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from appliance.store.log.reads import read_around
-from appliance.store.log.segment import Segment
+from appliance.store.log.segment import Segment, SpareJob
 from appliance.store.paths import segment_name
 from appliance.system.files import FileSystem
 
@@ -112,3 +112,43 @@ class SegmentFiles:
                 return False
             end = segment.end
         return pos <= end
+
+    def segment_for(self, pos: int) -> Segment:
+        """Return the segment that holds a log position; make it if the last one ends there.
+
+        Raises:
+            StorageError: it could not be made; the disk may be full.
+        """
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.base <= pos < last.end:
+            return last
+        assert last is None or pos == last.end
+        job = SpareJob(
+            self._fs, self._directory, pos, self._segment_size_bytes, is_prewritten=False
+        )
+        job.run()
+        self._segments.append(job.segment())
+        return self._segments[-1]
+
+    def cut(self, end: int) -> None:
+        """Remove everything after a log position, and make everything before it durable.
+
+        Args:
+            end: where the log ends from now on.
+
+        Raises:
+            StorageError: a file could not be changed or synced.
+        """
+        while self._segments and self._segments[-1].base >= end:
+            segment = self._segments.pop()
+            segment.file.close()
+            self._fs.unlink(segment.file.path)
+        if self._segments:
+            last = self._segments[-1]
+            if end < last.end and last.file.next_data(end - last.base) is not None:
+                last.file.truncate(end - last.base)
+            last.file.allocate(self._segment_size_bytes)
+            last.size = max(last.size, self._segment_size_bytes)
+        for segment in self._segments:
+            segment.file.fdatasync()
+        self._fs.sync_dir(self._directory)

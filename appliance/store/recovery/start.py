@@ -17,7 +17,7 @@ from _core.bytes.layout import AT_CRC, FRAME_HEADER_SIZE, KIND_TOPIC
 from _core.log.frames import read_header
 from _core.state.scan import LogScan
 from appliance.errors import CorruptionError, StorageError
-from appliance.store.checkpoint import SavedState
+from appliance.store.checkpoint import NOT_OWN, SavedState
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.frame_kinds import newer_frame_error
 from appliance.store.queue.consume_queue import UNITS_IN_MEMORY_MAX, ConsumeQueues
@@ -64,7 +64,12 @@ class Start:
     knowledge: LogKnowledge
 
     def __init__(
-        self, files: DataFiles, *, presence: LogPresence, new_state: Callable[[], State]
+        self,
+        files: DataFiles,
+        *,
+        presence: LogPresence,
+        new_state: Callable[[], State],
+        is_slave: bool = False,
     ) -> None:
         """Touch nothing yet.
 
@@ -72,10 +77,12 @@ class Start:
             files: the segments and the checkpoint are open.
             presence: says whether the checkpoint describes this log.
             new_state: makes an empty state.
+            is_slave: no frame was written by this node.
         """
         self._fs, self._paths = files.fs, files.paths
         self._log, self._checkpoint = files.log, files.checkpoint
         self._new_state = new_state
+        self._is_slave = is_slave
         self.is_own = presence.is_own
         self._salt = presence.salt
         self.loaded: SavedState | None = None
@@ -90,6 +97,12 @@ class Start:
         """After a full disk, runs are written again once more than this many bytes are unsaved."""
         self._has_reset_units = False
         self._has_orphans = True
+        self._followed = 0
+        """Where an empty log begins that `follow` goes on with."""
+        self._last_frame: tuple[int, int] | None = None
+        """As of the begin of the last `follow`."""
+        self._unbounded = 0
+        """Bytes followed since memory was bounded."""
 
     def run(self, stop: Stop) -> Iterator[Progress]:
         """Find a state, load it, and replay the log; yield between slices.
@@ -304,9 +317,21 @@ class Start:
     @property
     def last_frame(self) -> tuple[int, int]:
         """Log position and CRC of the last frame; -1 and 0 if there is none."""
-        if self.scan.frames == 0 and self._control is not None:
+        if self.scan.frames:
+            return self.scan.last_pos, self.scan.last_crc
+        if self._last_frame is not None:
+            return self._last_frame
+        if self._control is not None:
             return self._control.last_pos, self._control.last_crc
-        return self.scan.last_pos, self.scan.last_crc
+        return -1, 0
+
+    @property
+    def own_from(self) -> int:
+        """Flushed marks of frames from this log position on refer to this disk."""
+        last = self._checkpoint.last
+        if self._is_slave:
+            return NOT_OWN
+        return last.log.own_from if last is not None and self.is_own else 0
 
     # Replay
 
@@ -332,6 +357,7 @@ class Start:
             verdicts=knowledge.verdicts,
             topics=knowledge.topics(),
             salt=self._salt,
+            own_from=self.own_from,
         )
         total = sum(size for _, size in segments)
         log.read_ahead(scan.pos, READ_AHEAD_BYTES)
@@ -342,6 +368,48 @@ class Start:
         if scan.newer_version:
             raise newer_frame_error(*log.path_of(scan.pos), log.read_header(scan.pos))
         yield Progress("finishing", scan.pos - start, total)
+
+    def begin_at(self, pos: int) -> None:
+        """Let an empty log begin at a log position; `follow` then goes on from there."""
+        self.runs.begin(pos)
+        self.state.projections.first_known_pos = pos
+        self._followed = pos
+
+    def follow(self, end: int) -> None:
+        """Go on with a replay that has ended, over frames that were appended since.
+
+        Args:
+            end: log position after the last of them; all are whole.
+
+        Raises:
+            CorruptionError: a frame is damaged, or does not fit the log. All before it are applied.
+        """
+        before, knowledge = self.scan, self.knowledge
+        start = max(before.pos, self._followed)
+        self._last_frame = self.last_frame
+        self.scan = scan = LogScan(
+            self.state.projections,
+            self._log.segments_from(start, drop_cache=False),
+            self._log.read_into,
+            knowledge.listen(self.state.apply_control),
+            start=start,
+            epoch=before.epoch,
+            lost=before.lost_ranges,
+            watermark=end,
+            topics=knowledge.topics(),
+            salt=before.salt or self._salt,
+            own_from=end,
+        )
+        while scan.pos < end and not scan.step(end - scan.pos):
+            pass
+        if scan.pos != end or scan.damage or scan.unknown:
+            path, offset = self._log.path_of(scan.pos)
+            fault = scan.tail_fault or "it does not fit the frames before it"
+            raise CorruptionError(path, offset, "a frame of the master's log", fault)
+        self._unbounded += end - start
+        if self._unbounded >= SCAN_SLICE_BYTES:
+            self._unbounded = 0
+            self._bound_memory()
 
     def _bound_memory(self) -> None:
         """Write units and timers of a long replay to files, as while the broker serves."""

@@ -10,18 +10,21 @@ YEAR_2020_MS: Final = 1_577_836_800_000
 EPOCH_MAX: Final = (1 << 31) - 1
 
 
-def next_epoch(last: int, wall_ms: int) -> int:
+def next_epoch(last: int, wall_ms: int, node: int = 0) -> int:
     """Return the epoch of a start; two starts of copies of one log get different epochs.
 
     Args:
         last: the newest known epoch, -1 for none.
         wall_ms: now, epoch ms.
+        node: 1 or 2 in a pair, whose epochs are odd and even, so that they never coincide; else 0.
 
     Returns:
-        The greater of the one after `last` and the seconds since 2020.
+        The greater of the one after `last` and the seconds since 2020, or the one after that.
     """
     seconds = (wall_ms - YEAR_2020_MS) // MS_PER_SECOND
-    return min(max(last + 1, seconds, 0), EPOCH_MAX)
+    epoch = max(last + 1, seconds, 0)
+    is_of_other = node > 0 and epoch % 2 != node % 2
+    return min(epoch + is_of_other, EPOCH_MAX)
 
 
 class EpochStarts:

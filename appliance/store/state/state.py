@@ -84,6 +84,7 @@ class State:
 
     Attributes:
         log: the functions by which the parts append.
+        node: which node of a pair writes the log: 1 or 2, 0 if there is no pair.
         cluster: the id of the cluster that the log belongs to.
         salt: a random number in the header of every frame, which clients never see.
         verdicts: ranges that the log declares lost for good, as (from, to), ascending.
@@ -112,6 +113,7 @@ class State:
             new_projections: makes the projections that frames are applied to.
         """
         self.log = log
+        self.node = 0
         self.cluster = UUID(bytes=secrets.token_bytes(16), version=4)
         self.salt = 0
         self.verdicts: control_frames.Ranges = ()
@@ -250,7 +252,11 @@ class State:
     def head(self) -> HeadFrame:
         """Return the content of the head frame of the next segment."""
         return HeadFrame(
-            cluster=self.cluster, salt=self.salt, floors=self.floors, lost=self.verdicts
+            cluster=self.cluster,
+            salt=self.salt,
+            node=self.node,
+            floors=self.floors,
+            lost=self.verdicts,
         )
 
     # Restore from a state snapshot

@@ -1,0 +1,76 @@
+"""The pair of master and slave: fields of `Config`. Layer 1; does no I/O."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from appliance.config.setting import (
+    Address,
+    choice,
+    number,
+    read_address,
+    read_optional_address,
+    read_optional_path,
+    value,
+)
+from appliance.units import MS_PER_MINUTE
+
+_ADDRESS: Final = "HOST:PORT, an IPv6 host in brackets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicationSettings:
+    """The pair of master and slave."""
+
+    role: Literal["master", "slave"] = choice(
+        "master",
+        "replication.role",
+        ("master", "slave"),
+        "A slave follows the log of its master and serves no client until it is promoted.",
+        flag="--role",
+    )
+    replication: Literal["none", "async"] = choice(
+        "none",
+        "replication.mode",
+        ("none", "async"),
+        "async: the master sends its log to a slave; what is acknowledged may not be there yet.",
+        flag="--replication",
+    )
+    replication_listen: Address = value(
+        Address("127.0.0.1", 9292),
+        "replication.listen",
+        read_address,
+        _ADDRESS,
+        "Where a master waits for its slave, if `mode` is not none.",
+        flag="--replication-listen",
+    )
+    master: Address | None = value(
+        None,
+        "replication.master",
+        read_optional_address,
+        _ADDRESS,
+        "The `listen` address of the master; a slave needs it.",
+        flag="--master",
+    )
+    node: int = number(
+        0,
+        "replication.node",
+        (0, 2),
+        "Which of the two nodes this is; the other one has the other number. 0: as at the first "
+        "start in this directory, 1 for a master and 2 for a slave.",
+        unit="",
+    )
+    replication_secret_file: Path | None = value(
+        None,
+        "replication.secret_file",
+        read_optional_path,
+        "a file with at least 16 bytes, the same on both nodes",
+        "Proves to each node that the other one may have the log. Required unless both are on one "
+        "machine.",
+    )
+    replication_timeout_ms: int = number(
+        2_000,
+        "replication.timeout_ms",
+        (100, MS_PER_MINUTE),
+        "A peer that says nothing for so long is lost.",
+    )

@@ -1,0 +1,283 @@
+"""A slave's store: a start that does not end before a promotion.
+
+The slave recovers its own log and writes nothing of its own into it: no epoch, no verdict. Then it
+writes the bytes that the master sends, at the same log positions, and replays them as a start does.
+A promotion is the end of that start. Layer 2.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from _core.bytes.layout import AT_SIZE, FORMAT_VERSION, FRAME_HEADER_SIZE
+from _core.log.frames import whole_size
+from appliance.errors import CorruptionError, LogRefusedError, ReplicaError
+from appliance.store.checkpoint import NO_CLUSTER, NOT_OWN, LogIdentity
+from appliance.store.diverged import cut_log, keep_tail, remove_log
+from appliance.store.log.data_files import DataFiles
+from appliance.store.log.followed_files import FollowedFiles
+from appliance.store.recovery.report import Progress
+from appliance.store.recovery.start import Start
+
+SIZE_END: Final = AT_SIZE + 4
+"""So many bytes of a frame say how large it is."""
+
+MARK_STEP_NS: Final = 1_000_000_000
+"""Between two writes of the flushed position, after which a start may judge its own tail."""
+
+
+class Follower:
+    """Appends what the master sends.
+
+    Attributes:
+        is_promoted: set by `promote`; the start then goes on.
+    """
+
+    def __init__(
+        self, files: DataFiles, start: Start, *, segment_size_bytes: int, node: int
+    ) -> None:
+        """Take over a start whose replay has ended.
+
+        Args:
+            files: the directory; the abort file exists.
+            start: holds the replayed state.
+            segment_size_bytes: of the log, the same on both nodes.
+            node: which node of the pair this is.
+
+        Raises:
+            LogRefusedError: the log is damaged; a slave does not judge that.
+        """
+        self._clock, self._checkpoint = files.clock, files.checkpoint
+        self._data, self._log, self._start = files, files.log, start
+        self._wants_start = False
+        self._segment_size_bytes, self._node = segment_size_bytes, node
+        if start.scan.damage:
+            begin, end, why = start.scan.damage[0]
+            raise LogRefusedError(
+                files.paths.commit_log,
+                "the slave's log is damaged",
+                "a whole log, or none",
+                f"log positions {begin} to {end}: {why}",
+                advice="Move the data directory away; the slave then copies the log of its master",
+            )
+        self._files = FollowedFiles(files.log, files.checkpoint, pos=start.scan.pos)
+        self._next_size = 0
+        """Of the frame at `end_pos`, 0 if it is not known yet."""
+        self._end_pos = start.scan.pos
+        self._marked_ns = 0
+        self._checkpoint.lower_flushed(start.scan.pos)
+        self._files.cut()
+        self._note_identity()
+        self._checkpoint.rewrite(start.scan.pos)
+        self.is_promoted = False
+
+    def wait(self) -> Iterator[Progress]:
+        """Yield until the slave is promoted."""
+        while not self.is_promoted:
+            yield Progress("following", self._end_pos, 0)
+
+    @property
+    def wants_start(self) -> bool:
+        """The files were changed below what is applied: only a new start can go on."""
+        return self._wants_start
+
+    # What the master asks for
+
+    @property
+    def has_log(self) -> bool:
+        """Something was received, now or before an earlier stop, or `restart` was called."""
+        return self._log.has_segments or self._end_pos > 0
+
+    @property
+    def cluster(self) -> bytes:
+        """Id of the cluster that the log belongs to; zeros if it is empty."""
+        return self._start.state.cluster.bytes if self._log.has_segments else bytes(16)
+
+    @property
+    def node(self) -> int:
+        """Which node of the pair this is: 1 or 2."""
+        return self._node
+
+    @property
+    def format_version(self) -> int:
+        """The highest version of frames that this node reads."""
+        return FORMAT_VERSION
+
+    @property
+    def segment_size_bytes(self) -> int:
+        return self._segment_size_bytes
+
+    @property
+    def start_pos(self) -> int:
+        return self._log.start_pos
+
+    @property
+    def end_pos(self) -> int:
+        """Log position after the last whole frame, up to which all frames are applied."""
+        return self._end_pos
+
+    @property
+    def received_pos(self) -> int:
+        """Log position of the next byte: a part of a frame may be there already."""
+        return self._files.pos
+
+    @property
+    def durable_pos(self) -> int:
+        """Log position up to which all whole frames are on the disk."""
+        return min(self._files.flushed, self._end_pos)
+
+    @property
+    def last_pos(self) -> int:
+        """Log position of the last frame; -1 if there is none."""
+        return self._start.last_frame[0]
+
+    @property
+    def last_crc(self) -> int:
+        """CRC of the last frame; 0 if there is none."""
+        return self._start.last_frame[1]
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """Each epoch with its start position, ascending."""
+        return self._start.state.epochs.all()
+
+    # What the master sends
+
+    def restart(self, start_pos: int) -> None:
+        """Let the log begin where the master's begins.
+
+        Args:
+            start_pos: the base position of a segment.
+
+        Raises:
+            ReplicaError: the log was not empty. It is now, and a new start must read it.
+        """
+        if self.has_log:
+            self._wants_start = True
+            remove_log(self._data)
+            raise ReplicaError("the log shared nothing with the master's and was removed")
+        self._files.begin_at(start_pos)
+        self._start.begin_at(start_pos)
+        self._end_pos = start_pos
+
+    def truncate(self, pos: int) -> None:
+        """Let the log end where that of the master agrees with it.
+
+        Args:
+            pos: the end of a whole frame.
+
+        Raises:
+            ReplicaError: it ended later. The rest is kept aside, and a new start must read the log.
+            StorageError: a file could not be changed.
+        """
+        if pos < self._end_pos:
+            self._wants_start = True
+            keep_tail(self._data, pos, self._end_pos, epoch=self._start.scan.epoch)
+            cut_log(self._data, pos)
+            raise ReplicaError(f"the log had {self._end_pos - pos} bytes that the master's lacks")
+        self._files.pos = self._end_pos
+        self._next_size = 0
+
+    def append(self, pos: int, data: bytes | memoryview) -> None:
+        """Write bytes of the master's log, and apply the frames that are whole now.
+
+        Args:
+            pos: log position of the first byte; must be `received_pos`.
+            data: they may end within a frame, and do not cross the end of a segment.
+
+        Raises:
+            ReplicaError: they do not follow, or are not frames of this log. What was applied before
+                stays; the bytes after `end_pos` are worth nothing.
+            StorageError: they could not be written; the same holds.
+        """
+        if pos != self.received_pos:
+            raise ReplicaError(
+                f"bytes at {pos} do not follow the log, which ends at {self.received_pos}"
+            )
+        try:
+            self._files.append(data)
+        except ValueError as error:
+            raise ReplicaError(str(error)) from None
+        end = self._find_whole(pos, data)
+        if end > self._end_pos:
+            self._apply(end)
+
+    def _find_whole(self, pos: int, data: bytes | memoryview) -> int:
+        """Return where the last whole frame ends, and note how large the next one is."""
+        at = self._end_pos
+        if at < pos:  # its begin came before
+            if not self._next_size:
+                self._next_size = self._read_size(at)
+            if not self._next_size or at + self._next_size > self.received_pos:
+                return at
+            at += self._next_size
+        whole, size = whole_size(data, at - pos)
+        self._next_size = self._check_size(pos + whole, size)
+        return pos + whole
+
+    def _read_size(self, pos: int) -> int:
+        """Return the size of the frame at a log position; 0 if its first bytes are not all here."""
+        if self.received_pos - pos < SIZE_END:
+            return 0
+        head = self._log.files.read_raw(pos, SIZE_END)
+        return self._check_size(pos, int.from_bytes(head[AT_SIZE:], "big"))
+
+    def _check_size(self, pos: int, size: int) -> int:
+        base, segment_size = self._log.files.places[-1]
+        if size and not FRAME_HEADER_SIZE <= size <= base + segment_size - pos:
+            raise ReplicaError(f"the frame at {pos} has {size} bytes: there is no such frame")
+        return size
+
+    def _apply(self, end: int) -> None:
+        try:
+            self._start.follow(end)
+        except CorruptionError as error:
+            raise ReplicaError(str(error)) from error
+        finally:
+            self._end_pos = self._start.scan.pos
+
+    # The disk
+
+    def flush(self) -> int:
+        """Make durable what was received; may run on a thread while more is received.
+
+        Returns:
+            `durable_pos` after it.
+
+        Raises:
+            StorageError: a sync failed, which ends the process.
+        """
+        job = self._files.begin_flush()
+        if job is not None:
+            job.run()
+            self._files.end_flush(job)
+            self._mark()
+        return self.durable_pos
+
+    def _mark(self) -> None:
+        """Write now and then how far the log is durable: a start judges its tail by that."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._marked_ns >= MARK_STEP_NS:
+            self._marked_ns = now_ns
+            self._note_identity()
+            self._checkpoint.note_flushed(self.durable_pos)
+
+    def _note_identity(self) -> None:
+        state, scan = self._start.state, self._start.scan
+        self._checkpoint.log = LogIdentity(
+            cluster=state.cluster if scan.salt else NO_CLUSTER,
+            start=self._log.start_pos,
+            own_from=NOT_OWN,
+            salt=scan.salt,
+            epoch=scan.epoch,
+        )
+
+    def promote(self) -> None:
+        """End the following: everything received as whole frames is durable, the rest is cut.
+
+        Raises:
+            StorageError: it could not be made so.
+        """
+        self._files.pos = self._end_pos
+        self._files.cut()
+        self._note_identity()
+        self._checkpoint.note_flushed(self._end_pos)
+        self.is_promoted = True

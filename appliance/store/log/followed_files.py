@@ -1,0 +1,83 @@
+"""The files of a slave's log: its master's bytes, at the master's log positions. Layer 2.
+
+The bytes are written as they come, also parts of a frame. Nothing here checks them: a start would
+take what is not whole for a torn tail.
+"""
+
+from typing import Final
+
+from appliance.store.checkpoint import CheckpointFile
+from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.flush_job import FlushJob
+from appliance.system.files import File
+from appliance.units import MIB
+
+WATERMARK_STEP_BYTES: Final = 256 * MIB
+
+
+class FollowedFiles:
+    """Appends raw bytes to the segments of a log that no broker appends to.
+
+    Attributes:
+        pos: log position of the next byte.
+        flushed: log position up to which all bytes are on the disk.
+    """
+
+    def __init__(self, log: CommitLog, checkpoint: CheckpointFile, *, pos: int) -> None:
+        """Begin after the last whole frame; the bytes after it are removed by `cut`.
+
+        Args:
+            log: its segments are open.
+            checkpoint: gets the watermark before bytes are written above it.
+            pos: the end of the log.
+        """
+        self._log = log
+        self._checkpoint = checkpoint
+        self._unsynced: dict[File, None] = {}
+        self._watermark = 0
+        self.pos = pos
+        self.flushed = 0
+
+    def cut(self) -> None:
+        """Remove everything after the end of the log, and make everything before it durable.
+
+        Raises:
+            StorageError: a file could not be changed or synced.
+        """
+        self._log.files.cut(self.pos)
+        self.flushed = self.pos
+
+    def begin_at(self, pos: int) -> None:
+        """Let an empty log begin at a log position, where a segment of the master begins."""
+        assert not self._log.has_segments
+        self.pos = self.flushed = pos
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Write bytes at the end; they do not cross the end of a segment.
+
+        Raises:
+            StorageError: the disk is full or failed; nothing before these bytes is lost.
+            ValueError: they cross the end of a segment.
+        """
+        segment = self._log.files.segment_for(self.pos)
+        if self.pos + len(data) > segment.end:
+            raise ValueError(f"{len(data)} bytes at {self.pos} cross the end of the segment")
+        if self.pos + len(data) > self._watermark:
+            watermark = self.pos + len(data) + WATERMARK_STEP_BYTES
+            self._checkpoint.write(self.flushed, watermark)
+            self._watermark = watermark
+        segment.file.pwritev([data], self.pos - segment.base)
+        self._unsynced[segment.file] = None
+        self.pos += len(data)
+
+    def begin_flush(self) -> FlushJob | None:
+        """Return the sync that makes all bytes durable; None if they are."""
+        if self.flushed == self.pos:
+            return None
+        return FlushJob(self.pos, tuple(self._unsynced), self._checkpoint, self.flushed)
+
+    def end_flush(self, job: FlushJob) -> None:
+        """Note that a job has run."""
+        for file in job.files[:-1]:
+            del self._unsynced[file]
+        self.flushed = max(self.flushed, job.target)

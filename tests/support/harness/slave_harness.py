@@ -1,0 +1,69 @@
+"""A slave in process on a simulated disk: the test sends it the master's bytes, and promotes it."""
+
+import random
+from collections.abc import Iterator
+
+from appliance.broker import Broker
+from appliance.main import KAFKA_FACADE
+from appliance.store.follower import Follower
+from appliance.store.recovery.report import Progress
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.configs import small_config
+from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
+from tests.support.simulator.virtual_clock import VirtualClock
+
+
+class SlaveHarness:
+    """A slave that follows, until it is promoted.
+
+    Attributes:
+        disk, clock, broker, follower: what it is made of.
+    """
+
+    def __init__(
+        self, disk: SimFileSystem | None = None, clock: VirtualClock | None = None
+    ) -> None:
+        self.disk = disk or SimFileSystem()
+        self.clock = clock or VirtualClock()
+        self.config = small_config(role="slave", master="127.0.0.1:1")
+        self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
+        self._start: Iterator[Progress] = iter(self.broker.recover())
+        while self.broker.follower is None:
+            next(self._start)
+        self.follower: Follower = self.broker.follower
+
+    def receive(
+        self, master: BrokerHarness, rng: random.Random | None = None, *, end: int | None = None
+    ) -> None:
+        """Append what the master has beyond this log, in pieces of any size.
+
+        Args:
+            master: nothing of it is pending.
+            rng: chooses the sizes of the pieces; None: as large as possible.
+            end: log position at which the connection ends; None: the end of the master's log.
+        """
+        log = master.broker.log
+        end = log.pointers.committed if end is None else end
+        if not self.follower.has_log:
+            self.follower.restart(log.start_pos)
+        while self.follower.received_pos < end:
+            pos = self.follower.received_pos
+            size = end - pos if rng is None else min(end - pos, rng.choice([1, 7, 60, 300, 5000]))
+            self.follower.append(pos, log.read(pos, size))
+
+    def flush(self) -> None:
+        """Make durable what was received."""
+        self.follower.flush()
+
+    def crash(self, mode: CrashMode, rng: random.Random) -> "SlaveHarness":
+        """Start a slave on what a crash at this moment leaves."""
+        return SlaveHarness(self.disk.crashed(mode, rng), self.clock)
+
+    def promote(self) -> BrokerHarness:
+        """End the following, and return the broker on the same disk as a master."""
+        self.follower.promote()
+        for _ in self._start:
+            pass
+        self.broker.close()
+        config = small_config(node=2)
+        return BrokerHarness(self.disk, self.clock, config)
