@@ -34,6 +34,7 @@ from appliance.store.log.segment import FreedSegment
 from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, shared_end
 from appliance.store.node_number import choose_node
 from appliance.store.paths import DataPaths, parse_segment_name
+from appliance.store.promotion import is_slave, note_promotion
 from appliance.store.queue.consume_queue import UNITS_SAVED_AT, ConsumeQueues
 from appliance.store.recovery import admission
 from appliance.store.recovery.decisions import TAILS, End, Stop
@@ -175,13 +176,13 @@ class MessageStore:
             self._fs.make_dirs(directory)
         if not self.log.has_segments:
             self._sync_parents()
-        is_slave = self._config.role == "slave"
-        start = Start(self._files, presence=presence, new_state=self._new_state, is_slave=is_slave)
+        follows = is_slave(self._fs, self._paths, self._config)
+        start = Start(self._files, presence=presence, new_state=self._new_state, is_slave=follows)
         for progress in start.run(stop):
             self.state, self._queues = start.state, start.queues
             yield progress
         self.state, self._queues = start.state, start.queues
-        if is_slave:
+        if follows:
             yield from self._follow(start)
         verdict = Verdict(start.scan, start.state, flushed=start.flushed)
         if not self._accepts_loss:
@@ -204,6 +205,7 @@ class MessageStore:
         node = choose_node(self._fs, self._paths, self._config)
         self.follower = Follower(self._files, start, segment_size_bytes=size, node=node)
         yield from self.follower.wait()
+        note_promotion(self._fs, self._paths, self._config)
         start.flushed = start.applied = start.scan.pos
 
     def _check_log(self) -> tuple[LogPresence, Stop]:

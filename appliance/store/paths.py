@@ -10,6 +10,7 @@
     checkpoint                              which of these belong together; the end of the log
     lost/POSITION-EPOCH                     bytes that a start cut off the log at that position
     diverged/POSITION-EPOCH                 bytes that a slave had and its master lacked
+    promoted                                says that this node was a slave, and of which master
     node                                    which node of a pair this is
     snapshots/NAME/                         a snapshot: `snapshot`, commitlog/ and checkpoint
     snapshot                                says that no broker may start on the directory, and why
@@ -87,6 +88,7 @@ class DataPaths:
         self.manifest = root / "manifest"
         self.restored_mark = root / "restored"
         self.node = root / "node"
+        self.promoted = root / "promoted"
 
     def directories(self) -> tuple[Path, ...]:
         """All directories of a store, parents first."""

@@ -65,5 +65,4 @@ class SlaveHarness:
         for _ in self._start:
             pass
         self.broker.close()
-        config = small_config(node=2)
-        return BrokerHarness(self.disk, self.clock, config)
+        return BrokerHarness(self.disk, self.clock, self.config)
