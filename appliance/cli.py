@@ -46,10 +46,14 @@ _app = usage.Group(
 def _flag(name: str, metavar: str, more: str = "") -> usage.Option:
     """Return the option for a field of `Config`; its help is the text of the settings table."""
     setting = settings()[name]
+    value = getattr(_DEFAULTS, name)
+    default = " Default: as --listen" if name == "advertise" else f" Default: {value}"
+    if value is None and name != "advertise":
+        default = ""
     return usage.Option(
         setting.flag,
         metavar=metavar,
-        help=f"{setting.reason}{more} Default: {getattr(_DEFAULTS, name) or 'as --listen'}",
+        help=f"{setting.reason}{more}{default}",
     )
 
 
@@ -73,6 +77,10 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
         usage.Option(metavar="FILE", help="Settings in TOML; docs/CONFIGURATION.md has them all."),
     ] = None,
     flush: Annotated[str | None, _flag("flush", "sync|async")] = None,
+    role: Annotated[str | None, _flag("role", "master|slave")] = None,
+    master: Annotated[str | None, _flag("master", "HOST:PORT")] = None,
+    replication: Annotated[str | None, _flag("replication", "none|async")] = None,
+    replication_listen: Annotated[str | None, _flag("replication_listen", "HOST:PORT")] = None,
     allow_insecure: Annotated[
         bool,
         usage.Option("--allow-insecure", help=settings()["allow_insecure"].reason),
@@ -86,6 +94,10 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
         "admin": admin,
         "advertise": advertise,
         "flush": flush,
+        "role": role,
+        "master": master,
+        "replication": replication,
+        "replication_listen": replication_listen,
         # An absent flag is not the same as false: the file may have set it.
         "allow_insecure": allow_insecure or None,
     }
@@ -113,6 +125,8 @@ _app.later("timers", "appliance.commands.status", "timers_app")
 _app.later("find", "appliance.commands.find", "COMMAND")
 _app.later("cleanup", "appliance.commands.cleanup", "COMMAND")
 _app.later("snapshot", "appliance.commands.snapshots", "app")
+_app.later("replication", "appliance.commands.replication", "REPLICATION")
+_app.later("promote", "appliance.commands.replication", "PROMOTE")
 _app.later("backup", "appliance.commands.backup", "COMMAND")
 _app.later("restore", "appliance.commands.restore", "COMMAND")
 _app.later("check", "appliance.commands.check", "COMMAND")

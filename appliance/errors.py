@@ -334,6 +334,10 @@ class ColdFrameError(LatermqError):
         self.place = place
 
 
+class RoleError(LatermqError):
+    """A node of a pair is asked for something that the other role does."""
+
+
 class ReplicaError(LatermqError):
     """A slave cannot follow its master: what it got is not the continuation of its log."""
 

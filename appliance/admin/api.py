@@ -19,7 +19,7 @@ from appliance.admin.connections import AdminConnection, send_json
 from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
-from appliance.errors import FindError, RequestError, SnapshotError
+from appliance.errors import FindError, RequestError, RoleError, SnapshotError
 from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, TopicSummary
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
@@ -76,6 +76,8 @@ class Api:
         snapshot = "/api/v1/snapshots/{name:[^/]*}"
         return [
             web.get("/api/v1/openapi.json", self._get_description),
+            web.get("/api/v1/replication", self._get_replication),
+            web.post("/api/v1/promote", self._promote),
             web.get("/api/v1/status", self._when_ready(self._get_status)),
             web.get("/api/v1/topics", self._when_ready(self._get_topics)),
             web.get("/api/v1/topics/{topic:[^/]*}", self._when_ready(self._get_topic)),
@@ -104,6 +106,15 @@ class Api:
 
     async def _get_description(self, _request: web.Request) -> web.Response:
         return web.json_response(DESCRIPTION)
+
+    async def _get_replication(self, _request: web.Request) -> web.Response:
+        return _answer(self._status.replication())
+
+    async def _promote(self, _request: web.Request) -> web.Response:
+        try:
+            return _answer(await self._status.promote())
+        except RoleError as error:
+            return error_answer(409, error.message)
 
     async def _get_status(self, _request: web.Request) -> web.Response:
         return _answer(self._status.status())

@@ -18,6 +18,7 @@ from appliance.admin.status import (
     FreeingStatus,
     KeyIndexStatus,
     LogPositions,
+    ReplicationStatus,
 )
 from appliance.broker import Broker
 from appliance.config.config import Address
@@ -78,6 +79,21 @@ class Groups(Protocol):
         """Return a group without its offsets; None if there is no such group."""
 
 
+class Pair(Protocol):
+    """This node's part in a pair, master or slave."""
+
+    def status(self) -> ReplicationStatus:
+        """Return the state of the pair."""
+
+    async def promote(self) -> None:
+        """Make this slave the master; return once it serves clients.
+
+        Raises:
+            RoleError: it is no slave.
+            NotReadyError: the broker stops.
+        """
+
+
 class LiveStatus:
     """The status of one broker; ready from `serves` until `stops`."""
 
@@ -85,6 +101,7 @@ class LiveStatus:
         self._broker = broker
         self._frontend: Frontend | None = None
         self._groups: Groups
+        self._pair: Pair | None = None
         self._admin = broker.config.admin
         self._started_at = 0
         self._started_ns = 0
@@ -102,6 +119,10 @@ class LiveStatus:
         self._admin = admin
         self._started_at = self._broker.clock.wall_ms()
         self._started_ns = self._broker.clock.monotonic_ns()
+
+    def joins(self, pair: Pair) -> None:
+        """Note what this node does in a pair from now on."""
+        self._pair = pair
 
     def stops(self) -> None:
         """Note that clients are no longer served."""
@@ -135,6 +156,21 @@ class LiveStatus:
         if self._frontend is None:
             raise NotReadyError("the broker is starting or stopping")
         return self._frontend
+
+    # The pair
+
+    def replication(self) -> ReplicationStatus:
+        return self._joined.status()
+
+    async def promote(self) -> ReplicationStatus:
+        await self._joined.promote()
+        return self._joined.status()
+
+    @property
+    def _joined(self) -> Pair:
+        if self._pair is None:
+            raise NotReadyError("the broker is starting")
+        return self._pair
 
     # The broker as a whole
 

@@ -6,6 +6,7 @@ _COUNT: Final = {"type": "integer", "minimum": 0}
 _POSITION: Final = {"type": "integer", "minimum": 0, "description": "byte position in the log"}
 _INSTANT: Final = {"type": "integer", "description": "epoch ms"}
 _MAYBE_INSTANT: Final = {"type": ["integer", "null"], "description": "epoch ms"}
+_MAYBE_COUNT: Final = {"type": ["integer", "null"], "minimum": 0}
 _TEXT: Final = {"type": "string"}
 _MAYBE_TEXT: Final = {"type": ["string", "null"]}
 _ADDRESS: Final = {"type": "string", "description": "HOST:PORT, with an IPv6 host in brackets"}
@@ -83,6 +84,19 @@ _SCHEMAS: Final[dict[str, Any]] = {
     ),
     "Refusing": _object(
         ready={"const": False}, error={"type": "string", "description": "why, and what to do"}
+    ),
+    "Replication": _object(
+        role={"enum": ["master", "slave"]},
+        mode={"enum": ["none", "async"]},
+        node={"type": "integer", "minimum": 0, "maximum": 2, "description": "0: of no pair"},
+        state={"enum": ["off", "waiting", "handshake", "catch-up", "streaming"]},
+        peer=_MAYBE_TEXT,
+        end={**_POSITION, "description": "end of this node's log"},
+        received={**_MAYBE_COUNT, "description": "up to here the slave has the log"},
+        durable={**_MAYBE_COUNT, "description": "up to here it is on the slave's disk"},
+        lag_bytes={**_MAYBE_COUNT, "description": "what the slave lacks"},
+        heard_ms_ago={**_MAYBE_COUNT, "description": "time since the peer's last message, ms"},
+        promise={"type": "string", "description": "what an acknowledgement means now"},
     ),
     "Status": _object(
         version=_TEXT,
@@ -453,6 +467,23 @@ _PATHS: Final[dict[str, Any]] = {
     "/api/v1/openapi.json": _get(
         "getDescription", "this description", {"200": _json("OpenAPI 3.1", {"type": "object"})}
     ),
+    "/api/v1/replication": _get(
+        "getReplication",
+        "the pair of master and slave, also of a slave that serves no clients",
+        {"200": _json("its state", _ref("Replication")), "503": _NOT_READY},
+    ),
+    "/api/v1/promote": {
+        "post": {
+            "operationId": "promote",
+            "summary": "make this slave the master; answers once it serves clients",
+            "responses": {
+                "200": _json("the pair after it", _ref("Replication")),
+                "403": _error("the request comes from a web page of another origin"),
+                "409": _error("this node is no slave"),
+                "503": _NOT_READY,
+            },
+        },
+    },
     "/api/v1/status": _get(
         "getStatus",
         "the broker as a whole",

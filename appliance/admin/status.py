@@ -80,6 +80,37 @@ class DamagedPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicationStatus:
+    """The pair, as this node sees it.
+
+    Attributes:
+        role: "master" or "slave".
+        mode: "none", "async".
+        node: 1 or 2; 0 if this node is none of a pair.
+        state: "off", "waiting" for the peer, "handshake", "catch-up", "streaming".
+        peer: address of the other node; None if it is not connected.
+        end: log position of the end of this node's log.
+        received, durable: what the slave has, and what of that is on its disk; None if no slave was
+            heard of.
+        lag_bytes: what the slave lacks; None if that is not known.
+        heard_ms_ago: the time since the last message of the peer; None if there was none.
+        promise: what an acknowledgement means at this moment.
+    """
+
+    role: str
+    mode: str
+    node: int
+    state: str
+    peer: str | None
+    end: int
+    received: int | None
+    durable: int | None
+    lag_bytes: int | None
+    heard_ms_ago: int | None
+    promise: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """A snapshot of the broker.
 
@@ -151,7 +182,7 @@ class CleanupRequest:
 class StatusSource(Protocol):
     """The data that the admin server shows. Each call is fast: it blocks the event loop.
 
-    Only the first four may be called before the broker is ready. All others may raise
+    Only the first six may be called before the broker is ready. All others may raise
     NotReadyError if the broker is about to stop.
     """
 
@@ -172,6 +203,21 @@ class StatusSource(Protocol):
         Args:
             admin_connections: open connections of the admin address.
             admin_held_bytes: memory of their requests and answers.
+        """
+
+    def replication(self) -> ReplicationStatus:
+        """Return the state of the pair.
+
+        Raises:
+            NotReadyError: the start has not come so far.
+        """
+
+    async def promote(self) -> ReplicationStatus:
+        """Make this slave the master; return once it serves clients.
+
+        Raises:
+            RoleError: it is no slave.
+            NotReadyError: the start has not come so far, or the broker stops.
         """
 
     def status(self) -> BrokerStatus:

@@ -1,0 +1,68 @@
+"""`latermq promote` and `latermq replication`: the pair of master and slave. Layer 6."""
+
+from typing import Any, Final
+
+from appliance.commands import admin_client, usage
+from appliance.commands.admin_client import SNAPSHOT_TIMEOUT_S
+from appliance.commands.arguments import DEFAULT_ADMIN, Admin, Json
+from appliance.commands.output import print_fields, print_json, print_line
+
+PROMOTE_EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq promote --admin 127.0.0.1:9192
+
+Stop the old master first, or make sure that it is off: nothing here does that. It may come back as
+a slave; what it had and this node lacks is then kept in its directory diverged/.
+"""
+
+REPLICATION_EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq replication
+  latermq replication --json | jq .lag_bytes
+"""
+
+
+def promote(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Make a slave the master: it serves clients and delivers what is due."""
+    found = admin_client.post(admin, "promote", body={}, timeout_s=SNAPSHOT_TIMEOUT_S)
+    if json:
+        print_json(found)
+    else:
+        print_line(f"node {found['node']} is the master now; its log ends at {found['end']}")
+
+
+def replication(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Show the pair of master and slave, as one of them sees it."""
+    found = admin_client.get(admin, "replication")
+    if json:
+        print_json(found)
+    else:
+        print_fields(_fields(found))
+
+
+def _fields(found: Any) -> list[tuple[str, object]]:
+    node = f", node {found['node']}" if found["node"] else ""
+    peer = "" if found["peer"] is None else f" with {found['peer']}"
+    fields: list[tuple[str, object]] = [
+        ("role", f"{found['role']}{node}"),
+        ("state", f"{found['state']}{peer}"),
+        ("log", f"ends at {found['end']}"),
+        ("promise", found["promise"]),
+    ]
+    if found["received"] is not None:
+        fields.append(
+            ("slave", f"has the log to {found['received']}, on its disk to {found['durable']}")
+        )
+    if found["lag_bytes"] is not None:
+        fields.append(("lag", f"{found['lag_bytes']} bytes"))
+    if found["heard_ms_ago"] is not None:
+        fields.append(("heard", f"{found['heard_ms_ago']} ms ago"))
+    return fields
+
+
+PROMOTE: Final = usage.Command(promote, PROMOTE_EXAMPLES)
+REPLICATION: Final = usage.Command(replication, REPLICATION_EXAMPLES)
