@@ -44,6 +44,7 @@ from appliance.store.head.head_freer import HeadFreer
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.keys.log_part import LogPart
 from appliance.store.log.flush_job import FlushJob
+from appliance.store.log.source_log import SourceLog
 from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery.report import Progress, RecoveryReport
@@ -209,6 +210,12 @@ class Broker:
     def follower(self) -> Follower | None:
         """A slave's end of the log, once its start has come so far; None for a master."""
         return self._store.follower
+
+    def source_log(self) -> SourceLog:
+        """The log, as a slave reads it."""
+        store = self._store
+        size = self.config.segment_size_bytes
+        return SourceLog(store.log, store.state, segment_size_bytes=size)
 
     def progress(self) -> Progress:
         """The progress of recovery."""

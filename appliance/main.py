@@ -20,6 +20,7 @@ from appliance.config.config import Address, Config, settings
 from appliance.errors import AddressError, ConfigError
 from appliance.facade import Facade
 from appliance.log_text import quoted
+from appliance.pair import MasterRole, Outcome, SlaveRole, read_secret
 from appliance.system import listening
 from appliance.system.allocator import (
     FreeMemoryPolicy,
@@ -101,13 +102,20 @@ class Service:
         self._config = config
         self._file_limit = file_limit
         self._clock = SystemClock()
+        self._fs = OsFileSystem()
         self._broker = Broker(
-            self._clock, OsFileSystem(), config, KAFKA_FACADE, accepts_loss=accepts_loss
+            self._clock, self._fs, config, KAFKA_FACADE, accepts_loss=accepts_loss
         )
         self._status = LiveStatus(self._broker)
         self._notifier = Notifier()
         self._stop = asyncio.Event()
         self._moved_bytes = 0
+        self._slave: SlaveRole | None = None
+        self._master: MasterRole | None = None
+        self._replication = ""
+        """What the ready line says of the address for a slave."""
+        self.must_start_again = False
+        """The slave cut its log; a new service goes on."""
 
     async def run(self) -> None:
         """Serve until a signal ends it; see `_handle_signals`.
@@ -139,7 +147,7 @@ class Service:
             lines=self._broker.client_log,
             metrics=self._broker.metrics,
         )
-        admin_address = await admin.start()
+        admin_address = self._admin_address = await admin.start()
         _log.info("listening for admin requests on http://%s", admin_address)
         try:
             if not await self._recover():
@@ -147,11 +155,14 @@ class Service:
             kafka = KafkaServer(self._broker, self._file_limit)
             try:
                 await kafka.start(sockets)
+                await self._join(kafka)
             except (AddressError, ConfigError):
                 await kafka.stop()
                 self._close()
                 raise
             self._status.serves(kafka, GroupsStatus(kafka.groups), admin_address)
+            if self._slave is not None:
+                self._slave.serves()
             # Objects alive now stay alive: exempt them from garbage collection.
             gc.collect()
             gc.freeze()
@@ -160,7 +171,7 @@ class Service:
                 _log.info(
                     "process.priority = %d is not permitted here", self._config.process_priority
                 )
-            addresses = f"kafka={kafka.bound} admin={admin_address}"
+            addresses = f"kafka={kafka.bound} admin={admin_address}{self._replication}"
             sys.stdout.write(f"latermq ready {addresses}\n")
             sys.stdout.flush()
             self._notifier.ready(addresses)
@@ -172,7 +183,29 @@ class Service:
             )
             await self._serve(kafka)
         finally:
+            if self._slave is not None:
+                self._slave.ends()
+            if self._master is not None:
+                await self._master.stop()
             await admin.stop()
+
+    async def _join(self, kafka: KafkaServer) -> None:
+        """Take the part of a master in the pair.
+
+        Raises:
+            AddressError: the address for the slave cannot be used.
+            ConfigError: there is no usable secret.
+        """
+        config = self._config
+        secret = read_secret(self._fs, config.replication_secret_file)
+        self._master = MasterRole(self._broker, secret)
+        if config.replication != "none":
+            sockets = await listening.bind(config.replication_listen, "--replication-listen")
+            await self._master.start(sockets)
+            host, port = sockets[0].getsockname()[:2]
+            self._replication = f" replication={Address(host, port)}"
+        kafka.pump.committed = self._master.notify
+        self._status.joins(self._master)
 
     def _handle_signals(self) -> None:
         """Stop at SIGTERM and SIGINT. At SIGHUP stop if it says that the terminal is gone."""
@@ -195,7 +228,7 @@ class Service:
             self._notifier.extend_start(10_000)
             self._notifier.status(f"{progress.phase} {progress.recovered_bytes} bytes")
             await asyncio.sleep(0)
-            if self._stop.is_set():
+            if self._stop.is_set() or not await self._follow():
                 self._broker.abandon()
                 return False
         for rejected in self._broker.report.rejected:
@@ -211,6 +244,27 @@ class Service:
                 self._config.flush_bound_ms,
             )
         return True
+
+    async def _follow(self) -> bool:
+        """Follow a master if this is a slave, until the promotion; return whether to go on."""
+        follower = self._broker.follower
+        if follower is None or follower.is_promoted:
+            return True
+        secret = read_secret(self._fs, self._config.replication_secret_file)
+        self._slave = SlaveRole(self._broker, follower, secret, self._note_caught_up)
+        self._status.joins(self._slave)
+        outcome = await self._slave.follow(self._stop)
+        self.must_start_again = outcome is Outcome.STARTS_AGAIN
+        if outcome is Outcome.PROMOTED:
+            _log.warning("promoted: this node is the master from %d on", follower.end_pos)
+        return outcome is Outcome.PROMOTED
+
+    def _note_caught_up(self) -> None:
+        text = f"role=slave master={self._config.master} admin={self._admin_address}"
+        sys.stdout.write(f"latermq ready {text}\n")
+        sys.stdout.flush()
+        self._notifier.ready(text)
+        _log.info("caught up with the master %s", self._config.master)
 
     async def _serve(self, kafka: KafkaServer) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
@@ -351,7 +405,11 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
     share_interpreter()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
-            runner.run(Service(config, file_limit, accepts_loss=accepts_loss).run())
+            must_start = True
+            while must_start:
+                service = Service(config, file_limit, accepts_loss=accepts_loss)
+                runner.run(service.run())
+                must_start = service.must_start_again
     finally:
         output.flush()  # what follows explains the last lines
     return 0

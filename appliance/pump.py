@@ -63,6 +63,7 @@ class Pump:
         failure: completes with the error that ended the broker's work.
         is_stopped: it has failed or was stopped: no request handled from now on is written.
         work: does work of requests that would keep the loop too long.
+        committed: called after each turn in which the log may have grown.
     """
 
     def __init__(self, broker: Broker, progressed: Progressed) -> None:
@@ -111,6 +112,7 @@ class Pump:
         self._cleaning = asyncio.Lock()
         self._cleanup: asyncio.Future[None] | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
+        self.committed: Callable[[], None] = lambda: None
         self.is_stopped = False
         self._is_closed = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()
@@ -207,6 +209,7 @@ class Pump:
     def end_turn(self) -> None:
         """Write, flush, arm and notify. Raises StorageError; the caller passes it to `fail`."""
         woken = self._broker.commit()
+        self.committed()
         self._want_flush()
         self._arm()
         self._notify(woken)

@@ -15,6 +15,7 @@ LAYERS: Final[dict[str, int]] = {
     # 6: the composition root, the only place that knows every part
     "appliance.main": 6,
     "appliance.cli": 6,
+    "appliance.pair": 6,
     "appliance.commands": 6,
     "appliance.commands.*": 6,
     # 5: asyncio lives here and only here

@@ -1,0 +1,257 @@
+"""This node's part in a pair: replication as the service and the admin API see it. Layer 6."""
+
+import asyncio
+import contextlib
+import enum
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from socket import socket
+from typing import Final
+
+from appliance.admin.status import ReplicationStatus
+from appliance.broker import Broker
+from appliance.config.config import Config
+from appliance.errors import ConfigError, NotReadyError, RoleError, StorageError
+from appliance.replication.link_limits import LinkLimits
+from appliance.replication.master import Replicated, ReplicationServer
+from appliance.replication.slave import Following, ReplicationClient
+from appliance.replication.states import State
+from appliance.replication.wire import SECRET_SIZE_MIN_BYTES
+from appliance.store.follower import Follower
+from appliance.store.log.source_log import SourceLog
+from appliance.system.clock import Clock
+from appliance.system.files import FileSystem
+from appliance.units import NS_PER_MS
+
+ONE_MACHINE: Final = b"latermq: both nodes are on one machine"
+"""The secret of two nodes that have none, which is allowed on one machine only."""
+
+SECRET_SIZE_MAX_BYTES: Final = 4_096
+
+BEATS_IN_SILENCE: Final = 4
+"""A peer is lost after so many beats that do not come."""
+
+_KEPT: Final = {
+    "sync": "acknowledged records survive a power cut of this machine",
+    "async": "acknowledged records survive a crash; a power cut may lose the newest",
+}
+
+
+class Outcome(enum.Enum):
+    """How the following of a slave ended."""
+
+    PROMOTED = enum.auto()
+    STOPPED = enum.auto()
+    STARTS_AGAIN = enum.auto()
+    """The log was cut below what was applied."""
+
+
+def read_secret(fs: FileSystem, path: Path | None) -> bytes:
+    """Return what both nodes know.
+
+    Raises:
+        ConfigError: the file cannot be read, or is too short.
+    """
+    if path is None:
+        return ONE_MACHINE
+    try:
+        with contextlib.closing(fs.open(path, writable=False)) as file:
+            secret = file.pread(SECRET_SIZE_MAX_BYTES, 0).strip()
+    except StorageError as error:
+        raise ConfigError(f"replication.secret_file: {error.message}") from error
+    if len(secret) < SECRET_SIZE_MIN_BYTES:
+        raise ConfigError(
+            f"replication.secret_file = {path} has {len(secret)} bytes: write at least "
+            f"{SECRET_SIZE_MIN_BYTES}, such as those of `openssl rand -hex 32`, to it"
+        )
+    return secret
+
+
+def _limits(config: Config) -> LinkLimits:
+    silence_ms = config.replication_timeout_ms
+    return LinkLimits(silence_ms=silence_ms, beat_ms=silence_ms // BEATS_IN_SILENCE)
+
+
+def _since_ms(clock: Clock, at_ms: int | None) -> int | None:
+    return None if at_ms is None else max(0, clock.monotonic_ns() // NS_PER_MS - at_ms)
+
+
+class SlaveRole:
+    """A slave, until it is promoted or stops."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        follower: Follower,
+        secret: bytes,
+        caught_up: Callable[[], None],
+    ) -> None:
+        """Prepare to follow.
+
+        Args:
+            broker: its start has come to the follower.
+            follower: what follows.
+            secret: what both nodes know.
+            caught_up: called once, when the slave has caught up for the first time.
+        """
+        config = broker.config
+        assert config.master is not None
+        self._config, self._clock, self._follower = config, broker.clock, follower
+        self._master = config.master
+        self._ended = asyncio.Event()
+        self._is_wanted = False
+        self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._client = ReplicationClient(
+            follower,
+            config.master,
+            secret,
+            clock=broker.clock,
+            lines=broker.client_log,
+            changed=self._changed,
+            caught_up=caught_up,
+            limits=_limits(config),
+        )
+
+    async def follow(self, stop: asyncio.Event) -> Outcome:
+        """Follow until the promotion, or until `stop` is set.
+
+        Raises:
+            StorageError: the disk failed; the process must end.
+        """
+        self._client.start()
+        waits = [
+            asyncio.ensure_future(each)
+            for each in (stop.wait(), self._ended.wait(), asyncio.shield(self._client.failure))
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        await self._client.stop()
+        if self._client.failure.done():
+            raise self._client.failure.result()
+        if self._follower.wants_start:
+            return Outcome.STARTS_AGAIN
+        if not self._is_wanted:
+            return Outcome.STOPPED
+        self._follower.promote()
+        return Outcome.PROMOTED
+
+    def _changed(self, _following: Following) -> None:
+        if self._follower.wants_start:
+            self._ended.set()
+
+    async def promote(self) -> None:
+        """See `Pair`."""
+        self._is_wanted = True
+        self._ended.set()
+        await asyncio.shield(self._served)
+
+    def serves(self) -> None:
+        """Note that this node serves clients as a master now."""
+        if not self._served.done():
+            self._served.set_result(None)
+
+    def ends(self) -> None:
+        """Note that it never will."""
+        if not self._served.done():
+            self._served.set_exception(NotReadyError("the broker is stopping"))
+            self._served.exception()  # nobody may wait for it
+
+    def status(self) -> ReplicationStatus:
+        """See `Pair`."""
+        known = self._client.following
+        is_lost = known.state is State.LOST
+        return ReplicationStatus(
+            role="slave",
+            mode=self._config.replication,
+            node=self._follower.node,
+            state="waiting" if is_lost else known.state.value,
+            peer=None if is_lost else str(self._master),
+            end=self._follower.end_pos,
+            received=self._follower.received_pos,
+            durable=self._follower.durable_pos,
+            lag_bytes=None if known.heard_ms is None else known.lag_bytes,
+            heard_ms_ago=_since_ms(self._clock, known.heard_ms),
+            promise="this node serves no client",
+        )
+
+
+class MasterRole:
+    """A master that serves clients; it has a slave if `replication.mode` says so."""
+
+    def __init__(self, broker: Broker, secret: bytes) -> None:
+        """Prepare to serve a slave.
+
+        Args:
+            broker: serves clients.
+            secret: what both nodes know.
+        """
+        self._config, self._clock, self._broker = broker.config, broker.clock, broker
+        self._source: SourceLog = broker.source_log()
+        self._server: ReplicationServer | None = None
+        if broker.config.replication != "none":
+            self._server = ReplicationServer(
+                self._source,
+                secret,
+                clock=broker.clock,
+                lines=broker.client_log,
+                changed=self._changed,
+                limits=_limits(broker.config),
+            )
+
+    async def start(self, sockets: Sequence[socket]) -> None:
+        """Listen for the slave."""
+        if self._server is not None:
+            await self._server.start(sockets)
+
+    def notify(self) -> None:
+        """Note that the log may be longer."""
+        if self._server is not None:
+            self._server.notify()
+
+    async def stop(self) -> None:
+        """Close the connection to the slave."""
+        if self._server is not None:
+            await self._server.stop()
+
+    def _changed(self, _replicated: Replicated) -> None:
+        """Nothing waits for the slave in async replication."""
+
+    async def promote(self) -> None:
+        """See `Pair`."""
+        raise RoleError("this node is the master already")
+
+    def status(self) -> ReplicationStatus:
+        """See `Pair`."""
+        kept = _KEPT[self._config.flush]
+        if self._server is None:
+            return self._status("off", kept)
+        known = self._server.replicated
+        is_lost = known.state is State.LOST
+        return self._status(
+            "waiting" if is_lost else known.state.value,
+            f"{kept}; the slave may lack the newest",
+            known,
+        )
+
+    def _status(
+        self, state: str, promise: str, known: Replicated | None = None
+    ) -> ReplicationStatus:
+        has_acked = known is not None and known.acked_ms is not None
+        return ReplicationStatus(
+            role="master",
+            mode=self._config.replication,
+            node=self._source.node,
+            state=state,
+            peer=known.address if known is not None and state != "waiting" else None,
+            end=self._source.committed_pos,
+            received=known.received_pos if known is not None and has_acked else None,
+            durable=known.durable_pos if known is not None and has_acked else None,
+            lag_bytes=(
+                max(0, self._source.committed_pos - known.durable_pos)
+                if known is not None and has_acked
+                else None
+            ),
+            heard_ms_ago=_since_ms(self._clock, known.acked_ms) if known is not None else None,
+            promise=promise,
+        )
