@@ -45,6 +45,7 @@ LineKind: TypeAlias = Literal[
     "admin connection",
     "changed topic",
     "producer",
+    "replication",
 ]
 """A closed set, which bounds the number of summaries."""
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from appliance.config.config import Config, settings
 from appliance.metrics import METRICS
+from appliance.replication.states import MASTER_STATES, SLAVE_STATES
 from appliance.store.recovery.decisions import DECISIONS, LOG_FAULTS, REASONS, TAILS, Unclean
 from appliance.units import format_duration_ms
 from tests.support.docs.table_columns import column_tables
@@ -89,6 +90,17 @@ def recovery_tables() -> str:
     return "\n".join(markdown_table(rows) for rows in (refusals, stops, faults, begins, ends))
 
 
+def replication_tables() -> str:
+    """Return docs/REPLICATION.md's tables: the states of a master's connection, and a slave's."""
+    tables = []
+    for role, states in (("master", MASTER_STATES), ("slave", SLAVE_STATES)):
+        rows = [(f"state, on the {role}", "what happens", "next state")]
+        for (state, event), then in states.items():
+            rows.append((state.value, event.value, then.value))
+        tables.append(markdown_table(rows))
+    return "\n".join(tables)
+
+
 def markdown_table(rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table whose first row is its head."""
     head, *body = rows
@@ -103,6 +115,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "CONFIGURATION.md": settings_table,
     "METRICS.md": metrics_table,
     "RECOVERY.md": recovery_tables,
+    "REPLICATION.md": replication_tables,
     "SPARK.md": column_tables,
 }
 

@@ -1,0 +1,1 @@
+"""Replication of the log from a master to a slave; docs/REPLICATION.md."""

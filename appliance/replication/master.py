@@ -1,0 +1,272 @@
+"""The master's side of replication on sockets: listens, and streams the log to one slave.
+
+A thread of its own reads the log, a piece at a time. In memory are at most that piece and what the
+socket has not taken yet. Whoever connects and does not complete the handshake is closed soon, and
+there are never many of them. Layer 5; on the event loop.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from secrets import token_bytes
+from typing import Final, TypeAlias
+
+from appliance.client_log import ClientLog, LineKind
+from appliance.errors import StorageError
+from appliance.log_text import quoted
+from appliance.replication import transport, wire
+from appliance.replication.link import Link
+from appliance.replication.link_limits import LinkLimits
+from appliance.replication.logs import SourceLog
+from appliance.replication.master_session import MasterSession
+from appliance.replication.states import State
+from appliance.replication.wire import Hello, RefusalCode, Refused
+from appliance.system.clock import Clock
+from appliance.units import NS_PER_MS
+
+HANDSHAKE_COUNT_MAX: Final = 8
+"""Connections without a slave on them. One more closes the one that has waited longest."""
+
+_log = logging.getLogger(__name__)
+
+SlaveLink: TypeAlias = Link[MasterSession]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """What the master knows of its slave.
+
+    Attributes:
+        state: of its connection; LOST if there is none.
+        reason: why it is LOST; "" if it is not.
+        address: of the slave, host:port; "" before there was one.
+        node: its number; 0 before there was one.
+        sent_pos: the end of what was sent.
+        received_pos, durable_pos: what the slave acknowledged last on its last connection; 0 before
+            its first ACK.
+        acked_ms: monotonic time at which the last ACK arrived; None before it.
+        proved_ms: monotonic time after which the slave certainly was connected to this master; None
+            before its first ACK of a BEAT. A lease counts from here.
+    """
+
+    state: State
+    reason: str = ""
+    address: str = ""
+    node: int = 0
+    sent_pos: int = 0
+    received_pos: int = 0
+    durable_pos: int = 0
+    acked_ms: int | None = None
+    proved_ms: int | None = None
+
+
+class ReplicationServer:
+    """Serves one slave from `start` until `stop`; start it once.
+
+    Attributes:
+        replicated: what is known of the slave.
+        failure: completes with an error that is a bug; the owner ends the process.
+        newer_epoch: the highest epoch that a slave with the secret had above the master's own: this
+            master was fenced. None if there was none.
+    """
+
+    def __init__(
+        self,
+        log: SourceLog,
+        secret: bytes,
+        *,
+        clock: Clock,
+        lines: ClientLog,
+        changed: Callable[[Replicated], None],
+        limits: LinkLimits | None = None,
+        make_nonce: Callable[[int], bytes] = token_bytes,
+    ) -> None:
+        """Make a server that does not listen yet.
+
+        Args:
+            log: what is streamed.
+            secret: what both nodes know, at least SECRET_SIZE_MIN_BYTES.
+            clock: its monotonic time counts.
+            lines: writes the lines of the log, some of which anybody can cause.
+            changed: called on the loop with `replicated` after each change of it.
+            limits: as the slave has them; None: the default ones.
+            make_nonce: returns that many random bytes.
+        """
+        self._source = log
+        self._secret = secret
+        self._clock = clock
+        self._lines = lines
+        self._changed = changed
+        self._limits = limits or LinkLimits()
+        self._make_nonce = make_nonce
+        self._loop = asyncio.get_running_loop()
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-read")
+        self._reading: set[SlaveLink] = set()
+        self._servers: list[asyncio.Server] = []
+        self._handshakes: list[SlaveLink] = []
+        self._slave: SlaveLink | None = None
+        self._is_stopped = False
+        self.newer_epoch: int | None = None
+        self.replicated = Replicated(State.LOST, "no slave has connected yet")
+        self.failure: asyncio.Future[Exception] = self._loop.create_future()
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Listen on what `listening.bind` returned.
+
+        Raises:
+            OSError: another process listens there.
+        """
+        self._servers = await transport.listen(sockets, self._accept)
+
+    def notify(self) -> None:
+        """Send what the log has now; called at the end of each turn in which it moved."""
+        slave = self._slave
+        if slave is not None and not slave.is_paused:
+            slave.session.moved(slave.now_ms())
+            slave.step()
+
+    async def stop(self) -> None:
+        """Close everything, and wait for a read in flight. May be called twice."""
+        self._is_stopped = True
+        for server in self._servers:
+            server.close()
+        for link in [*self._handshakes, *([self._slave] if self._slave else [])]:
+            link.drop("this node stops")
+        self._handshakes.clear()
+        self._slave = None
+        self._reader.shutdown()
+
+    def handle(self, link: SlaveLink, data: bytes) -> None:
+        """Pass what arrived to the session."""
+        link.session.received(data, link.now_ms())
+
+    def stepped(self, link: SlaveLink) -> None:
+        """Read what is to be sent next, and report what changed."""
+        if self._is_stopped:
+            return
+        session = link.session
+        if link is not self._slave and session.has_stream:
+            self._handshakes.remove(link)
+            self._slave = link
+        self._read_on(link)
+        self._show(link)
+        if link is self._slave:
+            self._report(link)
+        if session.state is State.LOST:
+            self._forget(link)
+
+    def fail(self, error: Exception) -> None:
+        """End all work because of a bug."""
+        if not self.failure.done():
+            self.failure.set_result(error)
+        self._is_stopped = True
+
+    def _accept(self) -> SlaveLink:
+        session = MasterSession(
+            self._source,
+            self._secret,
+            nonce=self._make_nonce(wire.NONCE_SIZE),
+            now_ms=self._clock.monotonic_ns() // NS_PER_MS,
+            admit=self._admit,
+            limits=self._limits,
+        )
+        link = Link(session, self, self._clock)
+        if len(self._handshakes) >= HANDSHAKE_COUNT_MAX:
+            self._handshakes.pop(0).drop("too many connections in their handshake")
+        self._handshakes.append(link)
+        return link
+
+    def _admit(self, hello: Hello) -> Refused | None:
+        """Refuse a second slave. One that reconnects finds its old connection silent, or closed."""
+        slave = self._slave
+        if slave is None:
+            return None
+        known = slave.session.hello
+        assert known is not None
+        silent_ms = slave.now_ms() - slave.session.heard_ms
+        if known.node == hello.node and silent_ms >= self._limits.silence_ms // 2:
+            slave.session.fail("the slave connected again")
+            slave.step()
+            return None
+        return Refused(RefusalCode.OTHER_SLAVE, f"has a slave at {slave.address}")
+
+    def _read_on(self, link: SlaveLink) -> None:
+        if link.is_paused or link in self._reading:
+            return
+        wanted = link.session.next_read()
+        if wanted is not None:
+            self._reading.add(link)
+            future = self._loop.run_in_executor(self._reader, self._source.read, *wanted)
+            future.add_done_callback(partial(self._loaded, link, wanted[0]))
+
+    def _loaded(self, link: SlaveLink, pos: int, future: asyncio.Future[bytes]) -> None:
+        self._reading.discard(link)
+        error = future.exception()
+        if self._is_stopped:
+            return
+        if error is None:
+            link.session.loaded(pos, future.result(), link.now_ms())
+        elif isinstance(error, StorageError):
+            link.session.fail(error.message)
+        else:
+            assert isinstance(error, Exception)
+            self.fail(error)
+            return
+        link.step()
+
+    def _forget(self, link: SlaveLink) -> None:
+        if link is self._slave:
+            self._slave = None
+        elif link in self._handshakes:
+            self._handshakes.remove(link)
+
+    def _report(self, link: SlaveLink) -> None:
+        session = link.session
+        assert session.hello is not None
+        replicated = Replicated(
+            state=session.state,
+            reason=session.reason,
+            address=link.address,
+            node=session.hello.node,
+            sent_pos=session.sent_pos,
+            received_pos=session.received_pos,
+            durable_pos=session.durable_pos,
+            acked_ms=session.acked_ms,
+            proved_ms=session.proved_ms,
+        )
+        if replicated != self.replicated:
+            self.replicated = replicated
+            self._changed(replicated)
+
+    def _show(self, link: SlaveLink) -> None:
+        """Write a line for a new state."""
+        session = link.session
+        if session.state is link.shown:
+            return
+        link.shown = session.state
+        refused, hello = session.refused, session.hello
+        if refused is not None and refused.code == RefusalCode.NEWER_EPOCH and hello is not None:
+            self.newer_epoch = max(self.newer_epoch or 0, hello.epochs[-1][0])
+        source: tuple[LineKind, str] = "replication", link.address.rpartition(":")[0]
+        node = 0 if hello is None else hello.node
+        if session.state is State.LOST:
+            message = "replication lost address=%s node=%d reason=%s"
+            facts: tuple[object, ...] = (quoted(session.reason, char_count_max=300),)
+            self._lines.write(_log, logging.WARNING, source, message, link.address, node, *facts)
+            return
+        message = "replication %s address=%s node=%d from=%d sent=%d"
+        self._lines.write(
+            _log,
+            logging.INFO,
+            source,
+            message,
+            session.state.value,
+            link.address,
+            node,
+            session.common_pos,
+            session.sent_pos,
+        )

@@ -1,0 +1,306 @@
+"""The master's end of a connection to a slave, without the connection.
+
+Bytes and the time come in by calls, and bytes to send go out through `take_output`. The owner reads
+the log for it: it asks `next_read` what to read, and hands the bytes to `loaded`. Layer 3; does no
+I/O; belongs to the loop's thread.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from appliance.errors import RemoteProtocolError
+from appliance.replication import wire
+from appliance.replication.common_point import CommonPoint, LogFacts, Relation, find_common_point
+from appliance.replication.link_limits import CatchUp, LinkLimits
+from appliance.replication.logs import NO_CLUSTER, SourceLog
+from appliance.replication.states import MASTER_STATES, Event, State, Walk
+from appliance.replication.wire import Ack, Beat, Hello, MessageType, RefusalCode, Refused, Welcome
+
+_DOUBT: Final = "an ACK that cannot be"
+
+
+class MasterSession:
+    """Streams a log to one slave.
+
+    Attributes:
+        hello: who the slave is; None before a HELLO of somebody who knows the secret.
+        refused: the REFUSED that was sent: close the connection after what is to be sent.
+        relation: how the slave's log relates to this one; None before the stream.
+        sent_pos: the end of what was sent.
+        received_pos, durable_pos: as the slave acknowledged last; 0 before.
+        proved_ms: the slave is known to have been there after this time, and to have had a
+            connection to this master: when the BEAT was sent that it acknowledged last; None before
+            that. A lease counts from here, not from the arrival of an ACK, which may be late.
+        acked_ms: when the last ACK arrived; None before.
+        heard_ms: when the last message arrived.
+    """
+
+    def __init__(
+        self,
+        log: SourceLog,
+        secret: bytes,
+        *,
+        nonce: bytes,
+        now_ms: int,
+        admit: Callable[[Hello], Refused | None],
+        limits: LinkLimits,
+    ) -> None:
+        """Begin with a CHALLENGE.
+
+        Args:
+            log: what is streamed.
+            secret: what both nodes know, at least SECRET_SIZE_MIN_BYTES.
+            nonce: NONCE_SIZE random bytes, never used before.
+            now_ms: monotonic time, as in all calls; never falls.
+            admit: says why a slave is refused that fits otherwise, None if it is not.
+            limits: as the slave has them.
+        """
+        assert len(nonce) == wire.NONCE_SIZE
+        assert len(secret) >= wire.SECRET_SIZE_MIN_BYTES
+        self._log = log
+        self._secret = secret
+        self._nonce = nonce
+        self._slave_nonce = b""
+        self._admit = admit
+        self._limits = limits
+        self._reader = wire.MessageReader()
+        self._walk = Walk(MASTER_STATES)
+        self._output: list[bytes] = [wire.encode_challenge(nonce)]
+        self._catch_up: CatchUp | None = None
+        self._common_pos = 0
+        self._beat: Beat | None = None
+        self._acked_time_ms = 0
+        self.hello: Hello | None = None
+        self.refused: Refused | None = None
+        self.relation: Relation | None = None
+        self.sent_pos = 0
+        self.received_pos = 0
+        self.durable_pos = 0
+        self.proved_ms: int | None = None
+        self.acked_ms: int | None = None
+        self.heard_ms = now_ms
+
+    @property
+    def state(self) -> State:
+        """Where the connection is."""
+        return self._walk.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost; "" before."""
+        return self._walk.reason
+
+    @property
+    def has_stream(self) -> bool:
+        """The handshake is done, and the connection is not lost."""
+        return self._walk.has_stream
+
+    @property
+    def common_pos(self) -> int:
+        """Where the stream began."""
+        return self._common_pos
+
+    def take_output(self) -> list[bytes]:
+        """Return what is to be sent now, in order."""
+        output, self._output = self._output, []
+        return output
+
+    def received(self, data: bytes, now_ms: int) -> None:
+        """Handle what arrived, at most a few hundred kilobytes."""
+        if self._walk.is_lost:
+            return
+        self._reader.feed(data)
+        try:
+            while message := self._reader.next_message(self._walk.expected()):
+                self.heard_ms = now_ms
+                kind, body = message
+                if kind is MessageType.HELLO:
+                    self._handle_hello(body, now_ms)
+                else:
+                    self._handle_ack(wire.decode_ack(body), now_ms)
+        except RemoteProtocolError as error:
+            self._lose(Event.FAULT, error.message)
+
+    def closed(self, reason: str) -> None:
+        """Note that the connection ended."""
+        self._lose(Event.CLOSED, reason)
+
+    def fail(self, reason: str) -> None:
+        """End it because the log cannot be read there, or another slave takes its place."""
+        self._lose(Event.FAULT, reason)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due by `next_deadline_ms`; may be called at any time."""
+        if self._walk.is_lost:
+            return
+        if now_ms - self.heard_ms >= self._limits.silence_ms:
+            self._lose(Event.SILENCE, f"silent for {now_ms - self.heard_ms} ms")
+        elif self.has_stream and self._next_beat_ms() <= now_ms:
+            self._send_beat(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when to call `tick`; None if it is lost."""
+        if self._walk.is_lost:
+            return None
+        silent_ms = self.heard_ms + self._limits.silence_ms
+        return min(silent_ms, self._next_beat_ms()) if self.has_stream else silent_ms
+
+    def next_read(self) -> tuple[int, int] | None:
+        """Return position and size of what to read of the log, None if nothing is to be sent now.
+
+        Call it only after what it returned before was passed to `loaded`.
+        """
+        if not self.has_stream:
+            return None
+        waiting = self._log.committed_pos - self.sent_pos
+        if waiting <= 0:
+            return None
+        if self.sent_pos < self._log.start_pos:
+            self.fail("the slave lacks a segment that was freed")
+            return None
+        size = min(waiting, self._limits.piece_bytes)
+        unacked = self.sent_pos - max(self.received_pos, self._common_pos)
+        return (self.sent_pos, size) if unacked + size <= self._limits.window_bytes else None
+
+    def loaded(self, pos: int, data: bytes, now_ms: int) -> None:
+        """Send bytes of the log that were read for `next_read`."""
+        if not self.has_stream:
+            return
+        assert pos == self.sent_pos
+        self._output += (wire.encode_data_head(pos, len(data)), data)
+        self.sent_pos += len(data)
+        self.moved(now_ms)
+
+    def moved(self, now_ms: int) -> None:
+        """Send a BEAT if the log changed since the last one and all before it was sent."""
+        if self.has_stream and self.sent_pos >= self._log.committed_pos:
+            before = self._beat
+            if before is None or before != self._make_beat(before.time_ms):
+                self._send_beat(now_ms)
+
+    def _handle_hello(self, body: bytes, now_ms: int) -> None:
+        if wire.hello_version(body) != wire.VERSION:
+            self._refuse(Refused(RefusalCode.OTHER_VERSION, ""))
+            return
+        found = wire.decode_hello(body, secret=self._secret, master_nonce=self._nonce)
+        if found is None:
+            self._refuse(Refused(RefusalCode.WRONG_SECRET, ""))
+            return
+        self.hello, self._slave_nonce = found
+        mismatch = self._find_mismatch(self.hello)
+        if mismatch is not None:
+            self._refuse(mismatch)
+            return
+        common = self._compare(self.hello)
+        refused: Refused | None
+        if common.relation is Relation.AHEAD:
+            text = f"lost what is after {common.pos}; the slave has it up to {self.hello.end_pos}"
+            refused = Refused(RefusalCode.AHEAD, text)
+        else:
+            refused = self._admit(self.hello)
+        if refused is None:
+            self._welcome(common, now_ms)
+        else:
+            self._refuse(refused)
+
+    def _find_mismatch(self, hello: Hello) -> Refused | None:
+        log = self._log
+        if hello.format_version != log.format_version:
+            text = f"writes frames of version {log.format_version}, not {hello.format_version}"
+            return Refused(RefusalCode.OTHER_FORMAT, text)
+        if hello.segment_size_bytes != log.segment_size_bytes:
+            text = f"has segments of {log.segment_size_bytes}, not {hello.segment_size_bytes} bytes"
+            return Refused(RefusalCode.OTHER_SEGMENT_SIZE, text)
+        if hello.cluster not in (NO_CLUSTER, log.cluster):
+            text = f"is of cluster {log.cluster.hex()}, not {hello.cluster.hex()}"
+            return Refused(RefusalCode.OTHER_CLUSTER, text)
+        if hello.node == log.node:
+            return Refused(RefusalCode.SAME_NODE, f"is node {log.node} as well")
+        if hello.epochs and hello.epochs[-1][0] > log.epoch:
+            text = f"has epoch {log.epoch}, the slave {hello.epochs[-1][0]}"
+            return Refused(RefusalCode.NEWER_EPOCH, text)
+        return None
+
+    def _compare(self, hello: Hello) -> CommonPoint:
+        log = self._log
+        return find_common_point(
+            LogFacts(log.start_pos, log.committed_pos, log.epochs()),
+            LogFacts(hello.start_pos, hello.end_pos, hello.epochs),
+            last_pos=hello.last_pos,
+            last_crc=hello.last_crc,
+            crc_at=log.crc_at,
+        )
+
+    def _welcome(self, common: CommonPoint, now_ms: int) -> None:
+        log = self._log
+        welcome = Welcome(
+            cluster=log.cluster,
+            node=log.node,
+            epoch=log.epoch,
+            segment_size_bytes=log.segment_size_bytes,
+            start_pos=log.start_pos,
+            end_pos=log.committed_pos,
+            common_pos=common.pos,
+        )
+        self._output.append(
+            wire.encode_welcome(welcome, secret=self._secret, slave_nonce=self._slave_nonce)
+        )
+        self._walk.go(Event.HELLO)
+        self._common_pos = self.sent_pos = common.pos
+        self.relation = common.relation
+        self._catch_up = CatchUp(
+            committed_pos=log.committed_pos, now_ms=now_ms, round_ms=self._limits.beat_ms
+        )
+        self._send_beat(now_ms)
+
+    def _refuse(self, refused: Refused) -> None:
+        self._output.append(
+            wire.encode_refused(refused, secret=self._secret, slave_nonce=self._slave_nonce)
+        )
+        self.refused = refused
+        self._lose(Event.REFUSED, wire.refusal_text(refused))
+
+    def _handle_ack(self, ack: Ack, now_ms: int) -> None:
+        if not 0 <= ack.durable_pos <= ack.received_pos:
+            raise RemoteProtocolError(f"{_DOUBT}: {ack.durable_pos} of {ack.received_pos} durable")
+        if ack.received_pos > self.sent_pos:
+            # As RocketMQ #1155, #3015: a master believed that it was replicated.
+            raise RemoteProtocolError(f"{_DOUBT}: {ack.received_pos}, sent is {self.sent_pos}")
+        if ack.received_pos < self.received_pos or ack.durable_pos < self.durable_pos:
+            raise RemoteProtocolError(f"{_DOUBT}: it moves back")
+        assert self._beat is not None
+        if not self._acked_time_ms <= ack.time_ms <= self._beat.time_ms:
+            raise RemoteProtocolError(f"{_DOUBT}: no BEAT has the time {ack.time_ms}")
+        self._walk.go(Event.ACK)
+        self.received_pos, self.durable_pos = ack.received_pos, ack.durable_pos
+        self.acked_ms = now_ms
+        if ack.time_ms:
+            self._acked_time_ms = self.proved_ms = ack.time_ms
+        catch_up = self._catch_up
+        if catch_up is not None and catch_up.is_reached(
+            acked_pos=ack.durable_pos, committed_pos=self._log.committed_pos, now_ms=now_ms
+        ):
+            self._catch_up = None
+            self._walk.go(Event.CAUGHT_UP)
+
+    def _next_beat_ms(self) -> int:
+        assert self._beat is not None
+        return self._beat.time_ms + self._limits.beat_ms
+
+    def _make_beat(self, time_ms: int) -> Beat:
+        log = self._log
+        return Beat(
+            start_pos=log.start_pos,
+            committed_pos=log.committed_pos,
+            flushed_pos=log.flushed_pos,
+            epoch=log.epoch,
+            time_ms=time_ms,
+        )
+
+    def _send_beat(self, now_ms: int) -> None:
+        self._beat = self._make_beat(now_ms)
+        self._output.append(wire.encode_beat(self._beat))
+
+    def _lose(self, event: Event, reason: str) -> None:
+        if not self._walk.is_lost:
+            self._walk.go(event, reason)

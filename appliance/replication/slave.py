@@ -1,0 +1,309 @@
+"""The slave's side of replication on sockets: connects to its master, for ever, and follows it.
+
+What arrives is appended on the loop as it comes, so nothing waits in memory but one message that is
+not whole. A thread of its own flushes, one flush at a time, as a master does: what arrives
+meanwhile waits for the next. Layer 5; on the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from secrets import token_bytes
+from typing import Final, TypeAlias
+
+from appliance.client_log import ClientLog, LineKind
+from appliance.config.setting import Address
+from appliance.log_text import quoted
+from appliance.replication import transport, wire
+from appliance.replication.link import Link
+from appliance.replication.link_limits import LinkLimits
+from appliance.replication.logs import ReplicaError, ReplicaLog
+from appliance.replication.slave_session import Begin, SlaveSession
+from appliance.replication.states import State
+from appliance.system.clock import Clock
+from appliance.units import MS_PER_SECOND, NS_PER_MS
+
+BACK_OFF_MIN_MS: Final = 100
+BACK_OFF_MAX_MS: Final = 2_000
+
+SAME_REASON_MS: Final = 60_000
+"""A slave that fails again and again for one reason writes a line that often."""
+
+_log = logging.getLogger(__name__)
+
+MasterLink: TypeAlias = Link[SlaveSession]
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What the slave knows of its master, and what it has itself.
+
+    Attributes:
+        state: of its connection; LOST if there is none.
+        reason: why it is LOST; "" if it is not.
+        node, epoch: of the master; 0 before its first WELCOME.
+        start_pos, committed_pos, flushed_pos: of the master's log, as last reported.
+        received_pos, durable_pos: what this slave appended and flushed on its last connection; 0
+            before that.
+        heard_ms: monotonic time at which the master was heard last; None before.
+        acked_ms: monotonic time of the last ACK; None before. The master's lease is over when more
+            than its length passed since.
+        has_caught_up: it did once, on this connection or an earlier one.
+    """
+
+    state: State
+    reason: str = ""
+    node: int = 0
+    epoch: int = 0
+    start_pos: int = 0
+    committed_pos: int = 0
+    flushed_pos: int = 0
+    received_pos: int = 0
+    durable_pos: int = 0
+    heard_ms: int | None = None
+    acked_ms: int | None = None
+    has_caught_up: bool = False
+
+    @property
+    def lag_bytes(self) -> int:
+        """What the master had committed by its last report, and is not durable here."""
+        return max(0, self.committed_pos - self.durable_pos)
+
+
+class ReplicationClient:
+    """Follows one master from `start` until `stop`; start it once.
+
+    Attributes:
+        following: what is known.
+        failure: completes with the error that ended its work: a StorageError, or a bug. The owner
+            ends the process: a failed sync is never tried again.
+    """
+
+    def __init__(
+        self,
+        log: ReplicaLog,
+        address: Address,
+        secret: bytes,
+        *,
+        clock: Clock,
+        lines: ClientLog,
+        changed: Callable[[Following], None],
+        caught_up: Callable[[], None],
+        limits: LinkLimits | None = None,
+        make_nonce: Callable[[int], bytes] = token_bytes,
+    ) -> None:
+        """Make a client that does not connect yet.
+
+        Args:
+            log: what follows.
+            address: of the master.
+            secret: what both nodes know, at least SECRET_SIZE_MIN_BYTES.
+            clock: its monotonic time counts.
+            lines: writes the lines of the log.
+            changed: called on the loop with `following` after each change of it.
+            caught_up: called on the loop, once, when the slave has caught up for the first time.
+            limits: as the master has them; None: the default ones.
+            make_nonce: returns that many random bytes.
+        """
+        self._replica = log
+        self._address = address
+        self._secret = secret
+        self._clock = clock
+        self._lines = lines
+        self._changed = changed
+        self._caught_up = caught_up
+        self._limits = limits or LinkLimits()
+        self._make_nonce = make_nonce
+        self._loop = asyncio.get_running_loop()
+        self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-flush")
+        self._flushing: asyncio.Future[int] | None = None
+        self._flushed_at_pos: int | None = None
+        """What was received when the last flush began; None: the next one is due at once."""
+        self._link: MasterLink | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
+        self._shown = ("", 0)
+        self.following = Following(State.LOST, "not connected yet")
+        self.failure: asyncio.Future[Exception] = self._loop.create_future()
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._task = self._loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Close the connection and wait for a flush in flight. May be called twice.
+
+        When it returns, the log has seen its last call.
+        """
+        self._is_stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._drop("this node stops")
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        self._flusher.shutdown()
+
+    def handle(self, link: MasterLink, data: bytes) -> None:
+        """Do what the master's bytes ask for."""
+        if self._is_stopped or link is not self._link:
+            return
+        session, log = link.session, self._replica
+        for order in session.received(data, link.now_ms()):
+            try:
+                if isinstance(order, Begin):
+                    begin = log.restart if order.is_anew else log.truncate
+                    begin(order.pos)
+                    session.begun(link.now_ms())
+                else:
+                    log.append(order.pos, order.data)
+                    session.appended(order.pos, len(order.data), link.now_ms())
+            except ReplicaError as error:
+                session.fail(error.message)
+                return
+
+    def stepped(self, link: MasterLink) -> None:
+        """Flush if there is something to flush, and report what changed."""
+        if self._is_stopped or link is not self._link:
+            return
+        self._flush_on(link)
+        self._show(link)
+        self._report(link)
+        is_lost = link.session.state is State.LOST
+        if is_lost and self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """End all work."""
+        self._is_stopped = True
+        self._drop("this node fails")
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    async def _run(self) -> None:
+        back_off_ms = BACK_OFF_MIN_MS
+        try:
+            while not self._is_stopped:
+                await self._follow()
+                if self._link is not None and self._link.shown is State.STREAMING:
+                    back_off_ms = BACK_OFF_MIN_MS
+                await asyncio.sleep(back_off_ms / MS_PER_SECOND)
+                back_off_ms = min(2 * back_off_ms, BACK_OFF_MAX_MS)
+        except Exception as error:  # noqa: BLE001 (the root of a task: it ends the process)
+            self.fail(error)
+
+    async def _follow(self) -> None:
+        """Connect, and return when the connection is over and nothing of it goes on."""
+        self._ended = self._loop.create_future()
+        self._flushed_at_pos = None
+        self._link = None
+        try:
+            async with asyncio.timeout(self._limits.silence_ms / MS_PER_SECOND):
+                await transport.connect(self._address, self._make_link)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or "it does not answer"
+            self._drop(reason)
+            self._lose(f"cannot connect: {reason}")
+            return
+        await self._ended
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+
+    def _drop(self, reason: str) -> None:
+        if self._link is not None:
+            self._link.drop(reason)
+            self._link = None
+
+    def _make_link(self) -> MasterLink:
+        session = SlaveSession(
+            self._replica,
+            self._secret,
+            nonce=self._make_nonce(wire.NONCE_SIZE),
+            now_ms=self._clock.monotonic_ns() // NS_PER_MS,
+            limits=self._limits,
+        )
+        self._link = Link(session, self, self._clock)
+        return self._link
+
+    def _flush_on(self, link: MasterLink) -> None:
+        session = link.session
+        if self._flushing is not None or not session.is_begun:
+            return
+        if self._flushed_at_pos is None or session.received_pos > self._flushed_at_pos:
+            self._flushed_at_pos = session.received_pos
+            self._flushing = self._loop.run_in_executor(self._flusher, self._replica.flush)
+            self._flushing.add_done_callback(partial(self._flushed, link))
+
+    def _flushed(self, link: MasterLink, future: asyncio.Future[int]) -> None:
+        self._flushing = None
+        error = future.exception()
+        if error is not None:
+            assert isinstance(error, Exception)
+            self.fail(error)
+        elif link is self._link and not self._is_stopped:
+            link.session.flushed(future.result(), link.now_ms())
+            link.step()
+
+    def _report(self, link: MasterLink) -> None:
+        session = link.session
+        welcome, beat = session.welcome, session.beat
+        old = self.following
+        is_streaming = session.state is State.STREAMING
+        self._set(
+            Following(
+                state=session.state,
+                reason=session.reason,
+                node=old.node if welcome is None else welcome.node,
+                epoch=beat.epoch if beat else welcome.epoch if welcome else old.epoch,
+                start_pos=beat.start_pos if beat else old.start_pos,
+                committed_pos=beat.committed_pos if beat else old.committed_pos,
+                flushed_pos=beat.flushed_pos if beat else old.flushed_pos,
+                received_pos=session.received_pos if session.is_begun else old.received_pos,
+                durable_pos=session.durable_pos if session.is_begun else old.durable_pos,
+                heard_ms=session.heard_ms if welcome else old.heard_ms,
+                acked_ms=session.acked_ms or old.acked_ms,
+                has_caught_up=old.has_caught_up or is_streaming,
+            )
+        )
+        if is_streaming and not old.has_caught_up:
+            self._caught_up()
+
+    def _set(self, following: Following) -> None:
+        if following != self.following:
+            self.following = following
+            self._changed(following)
+
+    def _show(self, link: MasterLink) -> None:
+        """Write a line for a new state."""
+        session = link.session
+        if session.state is link.shown:
+            return
+        if session.state is State.LOST:
+            self._write_lost(session.reason)
+            return
+        link.shown = session.state
+        message = "replication %s master=%s from=%d received=%d"
+        assert session.welcome is not None
+        facts = (self._address, session.welcome.common_pos, session.received_pos)
+        source: tuple[LineKind, str] = "replication", str(self._address)
+        self._lines.write(_log, logging.INFO, source, message, session.state.value, *facts)
+
+    def _lose(self, reason: str) -> None:
+        """Note that there was no connection."""
+        self._write_lost(reason)
+        self._set(replace(self.following, state=State.LOST, reason=reason))
+
+    def _write_lost(self, reason: str) -> None:
+        now_ms = self._clock.monotonic_ns() // NS_PER_MS
+        shown, shown_ms = self._shown
+        if reason == shown and now_ms - shown_ms < SAME_REASON_MS:
+            return
+        self._shown = reason, now_ms
+        message = "replication lost master=%s reason=%s"
+        facts = self._address, quoted(reason, char_count_max=300)
+        source: tuple[LineKind, str] = "replication", str(self._address)
+        self._lines.write(_log, logging.WARNING, source, message, *facts)

@@ -1,0 +1,302 @@
+"""The slave's end of a connection to its master, without the connection.
+
+Bytes and the time come in by calls. Bytes to send go out through `take_output`, and what is to be
+done to the log is returned by `received`. The owner does it in that order, and reports it with
+`begun`, `appended` and `flushed`. Layer 3; does no I/O; belongs to the loop's thread.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from appliance.errors import RemoteProtocolError
+from appliance.replication import wire
+from appliance.replication.link_limits import CatchUp, LinkLimits
+from appliance.replication.logs import NO_CLUSTER, NO_POS, ReplicaLog
+from appliance.replication.states import SLAVE_STATES, Event, State, Walk
+from appliance.replication.wire import Ack, Beat, Hello, MessageType, Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Cut the log to `pos`, or begin it there if nothing of it can stay; then call `begun`."""
+
+    pos: int
+    is_anew: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append these bytes of the master's log; then call `appended`."""
+
+    pos: int
+    data: bytes
+
+
+Order: TypeAlias = Begin | Append
+
+
+class SlaveSession:
+    """Receives the log of one master.
+
+    Attributes:
+        welcome: who the master is; None before its WELCOME.
+        beat: its last BEAT; None before the first.
+        is_begun: the log ends where the stream began, and takes what comes.
+        received_pos: the end of what was appended; 0 before `begun`.
+        durable_pos: the end of what was flushed; 0 before the first flush.
+        acked_ms: when the last ACK was made; None before. Whoever promotes this slave waits from
+            here until the master's lease is certainly over.
+        heard_ms: when the master was heard last.
+    """
+
+    def __init__(
+        self, log: ReplicaLog, secret: bytes, *, nonce: bytes, now_ms: int, limits: LinkLimits
+    ) -> None:
+        """Wait for a CHALLENGE.
+
+        Args:
+            log: what HELLO says about it is read when CHALLENGE arrives.
+            secret: what both nodes know, at least SECRET_SIZE_MIN_BYTES.
+            nonce: NONCE_SIZE random bytes, never used before.
+            now_ms: monotonic time, as in all calls; never falls.
+            limits: as the master has them.
+        """
+        assert len(nonce) == wire.NONCE_SIZE
+        assert len(secret) >= wire.SECRET_SIZE_MIN_BYTES
+        self._log = log
+        self._secret = secret
+        self._nonce = nonce
+        self._limits = limits
+        self._reader = wire.MessageReader()
+        self._walk = Walk(SLAVE_STATES)
+        self._output: list[bytes] = []
+        self._hello: Hello | None = None
+        self._expected_pos = 0
+        self._acked_received_pos = 0
+        self._last_ack_ms = now_ms
+        self._catch_up: CatchUp | None = None
+        self.welcome: Welcome | None = None
+        self.beat: Beat | None = None
+        self.is_begun = False
+        self.received_pos = 0
+        self.durable_pos = 0
+        self.acked_ms: int | None = None
+        self.heard_ms = now_ms
+
+    @property
+    def state(self) -> State:
+        """Where the connection is."""
+        return self._walk.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost; "" before."""
+        return self._walk.reason
+
+    @property
+    def has_stream(self) -> bool:
+        """The handshake is done, and the connection is not lost."""
+        return self._walk.has_stream
+
+    def take_output(self) -> list[bytes]:
+        """Return what is to be sent now, in order."""
+        output, self._output = self._output, []
+        return output
+
+    def received(self, data: bytes, now_ms: int) -> list[Order]:
+        """Handle what arrived, at most a few hundred kilobytes, and return what to do."""
+        orders: list[Order] = []
+        if self._walk.is_lost:
+            return orders
+        if self.has_stream:
+            # A message of a megabyte may be long on its way. In a handshake, bytes prove nothing.
+            self.heard_ms = now_ms
+        self._reader.feed(data)
+        try:
+            while message := self._reader.next_message(self._walk.expected()):
+                order = self._handle(*message, now_ms)
+                if order is not None:
+                    orders.append(order)
+        except RemoteProtocolError as error:
+            self._lose(Event.FAULT, error.message)
+        return orders
+
+    def begun(self, now_ms: int) -> None:
+        """Note that the log ends at the position of the last Begin and has all before it."""
+        assert self.welcome is not None
+        self.is_begun = True
+        self.received_pos = self.welcome.common_pos
+        self._check_caught_up(now_ms)
+
+    def appended(self, pos: int, size: int, now_ms: int) -> None:
+        """Note that the log has the bytes of an Append."""
+        assert pos == self.received_pos
+        self.received_pos += size
+        # The master's window must not close while a flush takes its time.
+        if self.received_pos - self._acked_received_pos >= self._limits.window_bytes // 4:
+            self._send_ack(now_ms)
+
+    def flushed(self, durable_pos: int, now_ms: int) -> None:
+        """Note that the log is durable up to there, and acknowledge it."""
+        assert durable_pos <= self.received_pos
+        self.durable_pos = max(self.durable_pos, durable_pos)
+        self._send_ack(now_ms)
+        self._check_caught_up(now_ms)
+
+    def closed(self, reason: str) -> None:
+        """Note that the connection ended."""
+        self._lose(Event.CLOSED, reason)
+
+    def fail(self, reason: str) -> None:
+        """End it because the log refuses what the master sent."""
+        self._lose(Event.FAULT, reason)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due by `next_deadline_ms`; may be called at any time."""
+        if self._walk.is_lost:
+            return
+        if now_ms - self.heard_ms >= self._limits.silence_ms:
+            self._lose(Event.SILENCE, f"silent for {now_ms - self.heard_ms} ms")
+        elif self.has_stream and self._last_ack_ms + self._limits.beat_ms <= now_ms:
+            self._send_ack(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when to call `tick`; None if it is lost."""
+        if self._walk.is_lost:
+            return None
+        silent_ms = self.heard_ms + self._limits.silence_ms
+        if not self.has_stream:
+            return silent_ms
+        return min(silent_ms, self._last_ack_ms + self._limits.beat_ms)
+
+    def _handle(self, kind: MessageType, body: bytes, now_ms: int) -> Order | None:
+        if kind is MessageType.CHALLENGE:
+            self._handle_challenge(body)
+        elif self._hello is None:
+            raise RemoteProtocolError(f"{kind.name} before CHALLENGE")
+        elif kind is MessageType.WELCOME:
+            return self._handle_welcome(body, now_ms)
+        elif kind is MessageType.REFUSED:
+            refused = wire.decode_refused(body, secret=self._secret, slave_nonce=self._nonce)
+            self._lose(Event.REFUSED, wire.refusal_text(refused))
+        elif kind is MessageType.DATA:
+            return self._handle_data(body)
+        else:
+            self._handle_beat(wire.decode_beat(body), now_ms)
+        return None
+
+    def _handle_challenge(self, body: bytes) -> None:
+        if self._hello is not None:
+            raise RemoteProtocolError("a second CHALLENGE")
+        challenge = wire.decode_challenge(body)
+        if challenge.version != wire.VERSION:
+            raise RemoteProtocolError(
+                f"the master speaks version {challenge.version} of the protocol, "
+                f"this node version {wire.VERSION}"
+            )
+        log = self._log
+        self._hello = Hello(
+            cluster=log.cluster,
+            node=log.node,
+            format_version=log.format_version,
+            segment_size_bytes=log.segment_size_bytes,
+            start_pos=log.start_pos,
+            end_pos=log.end_pos,
+            last_pos=log.last_pos,
+            last_crc=log.last_crc,
+            epochs=tuple(log.epochs()[-wire.EPOCH_COUNT_MAX :]),
+        )
+        self._output.append(
+            wire.encode_hello(
+                self._hello,
+                nonce=self._nonce,
+                secret=self._secret,
+                master_nonce=challenge.nonce,
+            )
+        )
+        self._walk.go(Event.CHALLENGE)
+
+    def _handle_welcome(self, body: bytes, now_ms: int) -> Begin:
+        welcome = wire.decode_welcome(body, secret=self._secret, slave_nonce=self._nonce)
+        hello = self._hello
+        assert hello is not None
+        if hello.cluster not in (NO_CLUSTER, welcome.cluster):
+            raise RemoteProtocolError(f"the master is of cluster {welcome.cluster.hex()}")
+        if welcome.segment_size_bytes != hello.segment_size_bytes or welcome.node == hello.node:
+            raise RemoteProtocolError("the master does not fit, and does not refuse either")
+        if hello.epochs and welcome.epoch < hello.epochs[-1][0]:
+            raise RemoteProtocolError(
+                f"the master has epoch {welcome.epoch}, below {hello.epochs[-1][0]} of this log"
+            )
+        is_anew = hello.last_pos == NO_POS or welcome.common_pos == welcome.start_pos
+        if not is_anew and not hello.start_pos < welcome.common_pos <= hello.end_pos:
+            raise RemoteProtocolError(
+                f"the logs cannot be equal up to {welcome.common_pos}: this one is from "
+                f"{hello.start_pos} to {hello.end_pos}"
+            )
+        self._walk.go(Event.WELCOME)
+        self.welcome = welcome
+        self.heard_ms = self._last_ack_ms = now_ms
+        self._expected_pos = welcome.common_pos
+        return Begin(pos=welcome.common_pos, is_anew=is_anew)
+
+    def _handle_data(self, body: bytes) -> Append:
+        data = wire.decode_data(body)
+        if data.pos != self._expected_pos:
+            raise RemoteProtocolError(
+                f"DATA at {data.pos}; the log goes on at {self._expected_pos}"
+            )
+        self._walk.go(Event.DATA)
+        self._expected_pos += len(data.data)
+        return Append(pos=data.pos, data=data.data)
+
+    def _handle_beat(self, beat: Beat, now_ms: int) -> None:
+        before = self.beat
+        if before is None:
+            assert self.welcome is not None
+            welcome = self.welcome
+            before = Beat(welcome.start_pos, welcome.end_pos, 0, welcome.epoch, 0)
+        is_later = (
+            before.start_pos <= beat.start_pos <= beat.committed_pos
+            and before.committed_pos <= beat.committed_pos
+            and before.flushed_pos <= beat.flushed_pos <= beat.committed_pos
+            and before.epoch <= beat.epoch
+            and before.time_ms <= beat.time_ms
+            and self._expected_pos <= beat.committed_pos
+        )
+        if not is_later:
+            raise RemoteProtocolError("a BEAT that goes back")
+        self._walk.go(Event.BEAT)
+        if self.beat is None:
+            self._catch_up = CatchUp(
+                committed_pos=beat.committed_pos, now_ms=now_ms, round_ms=self._limits.beat_ms
+            )
+        self.beat = beat
+        self._check_caught_up(now_ms)
+        # With nothing to flush, the ACK that proves this BEAT would wait for its interval.
+        is_idle = self.durable_pos == self.received_pos == self._expected_pos
+        if is_idle and now_ms - self._last_ack_ms >= self._limits.beat_ms // 2:
+            self._send_ack(now_ms)
+
+    def _check_caught_up(self, now_ms: int) -> None:
+        catch_up, beat = self._catch_up, self.beat
+        if catch_up is None or beat is None or not self.has_stream:
+            return
+        if catch_up.is_reached(
+            acked_pos=self.durable_pos, committed_pos=beat.committed_pos, now_ms=now_ms
+        ):
+            self._catch_up = None
+            self._walk.go(Event.CAUGHT_UP)
+
+    def _send_ack(self, now_ms: int) -> None:
+        if not self.has_stream:
+            return
+        time_ms = 0 if self.beat is None else self.beat.time_ms
+        ack = Ack(self.received_pos, self.durable_pos, time_ms)
+        self._output.append(wire.encode_ack(ack))
+        self._acked_received_pos = self.received_pos
+        self._last_ack_ms = self.acked_ms = now_ms
+
+    def _lose(self, event: Event, reason: str) -> None:
+        if not self._walk.is_lost:
+            self._walk.go(event, reason)

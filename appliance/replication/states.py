@@ -1,0 +1,132 @@
+"""The states of a connection between master and slave, as tables. docs/REPLICATION.md shows them.
+
+`MasterSession` and `SlaveSession` walk these tables through a `Walk`, and know no other states. A
+message that is no event of the present state ends the connection. Layer 3; does no I/O.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, TypeAlias
+
+from appliance.replication.wire import MessageType
+
+
+class State(Enum):
+    """Of one connection."""
+
+    HANDSHAKE = "handshake"
+    CATCH_UP = "catch-up"
+    STREAMING = "streaming"
+    LOST = "lost"
+
+
+class Event(Enum):
+    """What happens on a connection."""
+
+    CHALLENGE = "CHALLENGE arrives"
+    HELLO = "HELLO arrives and is accepted"
+    WELCOME = "WELCOME arrives"
+    REFUSED = "REFUSED is sent, or arrives"
+    DATA = "DATA arrives"
+    BEAT = "BEAT arrives"
+    ACK = "ACK arrives"
+    CAUGHT_UP = "the slave has caught up"
+    FAULT = "the peer breaks a rule, or a log refuses its part"
+    SILENCE = "nothing arrived for too long"
+    CLOSED = "the connection ends"
+
+
+ARRIVALS: Final[dict[MessageType, Event]] = {
+    MessageType.CHALLENGE: Event.CHALLENGE,
+    MessageType.HELLO: Event.HELLO,
+    MessageType.WELCOME: Event.WELCOME,
+    MessageType.REFUSED: Event.REFUSED,
+    MessageType.DATA: Event.DATA,
+    MessageType.BEAT: Event.BEAT,
+    MessageType.ACK: Event.ACK,
+}
+
+States: TypeAlias = Mapping[tuple[State, Event], State]
+
+MASTER_READS: Final = frozenset({MessageType.HELLO, MessageType.ACK})
+SLAVE_READS: Final = frozenset(MessageType) - MASTER_READS
+"""The messages that one end may receive at all."""
+
+MASTER_STATES: Final[States] = {
+    (State.HANDSHAKE, Event.HELLO): State.CATCH_UP,
+    (State.HANDSHAKE, Event.REFUSED): State.LOST,
+    (State.HANDSHAKE, Event.FAULT): State.LOST,
+    (State.HANDSHAKE, Event.SILENCE): State.LOST,
+    (State.HANDSHAKE, Event.CLOSED): State.LOST,
+    (State.CATCH_UP, Event.ACK): State.CATCH_UP,
+    (State.CATCH_UP, Event.CAUGHT_UP): State.STREAMING,
+    (State.CATCH_UP, Event.FAULT): State.LOST,
+    (State.CATCH_UP, Event.SILENCE): State.LOST,
+    (State.CATCH_UP, Event.CLOSED): State.LOST,
+    (State.STREAMING, Event.ACK): State.STREAMING,
+    (State.STREAMING, Event.FAULT): State.LOST,
+    (State.STREAMING, Event.SILENCE): State.LOST,
+    (State.STREAMING, Event.CLOSED): State.LOST,
+}
+
+SLAVE_STATES: Final[States] = {
+    (State.HANDSHAKE, Event.CHALLENGE): State.HANDSHAKE,
+    (State.HANDSHAKE, Event.WELCOME): State.CATCH_UP,
+    (State.HANDSHAKE, Event.REFUSED): State.LOST,
+    (State.HANDSHAKE, Event.FAULT): State.LOST,
+    (State.HANDSHAKE, Event.SILENCE): State.LOST,
+    (State.HANDSHAKE, Event.CLOSED): State.LOST,
+    (State.CATCH_UP, Event.DATA): State.CATCH_UP,
+    (State.CATCH_UP, Event.BEAT): State.CATCH_UP,
+    (State.CATCH_UP, Event.CAUGHT_UP): State.STREAMING,
+    (State.CATCH_UP, Event.FAULT): State.LOST,
+    (State.CATCH_UP, Event.SILENCE): State.LOST,
+    (State.CATCH_UP, Event.CLOSED): State.LOST,
+    (State.STREAMING, Event.DATA): State.STREAMING,
+    (State.STREAMING, Event.BEAT): State.STREAMING,
+    (State.STREAMING, Event.FAULT): State.LOST,
+    (State.STREAMING, Event.SILENCE): State.LOST,
+    (State.STREAMING, Event.CLOSED): State.LOST,
+}
+
+
+class Walk:
+    """The way of one connection through a table.
+
+    Attributes:
+        state: where it is.
+        reason: why it is lost; "" before.
+    """
+
+    __slots__ = ("_messages", "_table", "reason", "state")
+
+    def __init__(self, table: States) -> None:
+        self._table = table
+        self._messages = MASTER_READS if table is MASTER_STATES else SLAVE_READS
+        self.state = State.HANDSHAKE
+        self.reason = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Nothing happens any more."""
+        return self.state is State.LOST
+
+    @property
+    def has_stream(self) -> bool:
+        """The handshake is done, and the connection is not lost."""
+        return self.state in (State.CATCH_UP, State.STREAMING)
+
+    def expected(self) -> list[MessageType]:
+        """Return the messages that may come next."""
+        return [
+            kind
+            for kind, event in ARRIVALS.items()
+            if kind in self._messages and (self.state, event) in self._table
+        ]
+
+    def go(self, event: Event, reason: str = "") -> None:
+        """Take the step that the table has for an event; `reason` counts if it leads to LOST."""
+        assert (self.state, event) in self._table, f"{event} in {self.state}"
+        self.state = self._table[self.state, event]
+        if self.is_lost:
+            self.reason = reason
