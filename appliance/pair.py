@@ -142,6 +142,11 @@ class SlaveRole:
 
     async def promote(self) -> None:
         """See `Pair`."""
+        if not self._follower.has_log:
+            raise RoleError(
+                f"this slave has nothing of the log of {self._master} yet: a promotion would begin "
+                "a new cluster. Wait until it is connected, or start a broker without --role slave"
+            )
         self._is_wanted = True
         self._ended.set()
         await asyncio.shield(self._served)

@@ -6,7 +6,7 @@ methods on the loop return soon. Layer 3; does no I/O.
 
 from typing import Final, Protocol
 
-from appliance.errors import LatermqError
+from appliance.errors import ReplicaError
 
 NO_CLUSTER: Final = bytes(16)
 """The cluster id of an empty log."""
@@ -14,12 +14,7 @@ NO_CLUSTER: Final = bytes(16)
 NO_POS: Final = -1
 """The position of the last frame of an empty log."""
 
-
-class ReplicaError(LatermqError):
-    """The master sent bytes that are no frames of this log; the message says where and why.
-
-    The log keeps the whole frames before them. The connection ends, and another one begins there.
-    """
+__all__ = ["NO_CLUSTER", "NO_POS", "ReplicaError", "ReplicaLog", "SourceLog"]
 
 
 class SourceLog(Protocol):
