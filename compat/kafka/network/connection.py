@@ -213,7 +213,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _received(self, count: int) -> None:
         clock = self._server.broker.clock
-        self._server.broker.producers.address = self._address
+        self._server.broker.note_client(self._address)
         self._server.broker.metrics.received_bytes += count
         self._rest_after(count)
         self._turn_began_ns = clock.monotonic_ns()
@@ -240,7 +240,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_resuming = False
         if not self._is_lost:
             clock = self._server.broker.clock
-            self._server.broker.producers.address = self._address
+            self._server.broker.note_client(self._address)
             self._turn_began_ns = clock.monotonic_ns()
             self.session.resume(now_ns=clock.wall_ns())
             self._end_round()
