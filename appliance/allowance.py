@@ -1,4 +1,4 @@
-"""How often each address may do a thing: at once, and for ever.
+"""What each address may have of a limit, and how often it may do a thing: at once, and for ever.
 
 What many clients may do now and then, one client must not do without end. Layer 1; does no I/O and
 reads no clock.
@@ -10,6 +10,19 @@ from appliance.units import MS_PER_SECOND
 
 ADDRESSES_MAX: Final = 10_000
 """With more of them, all further ones share one allowance."""
+
+
+def share_max(limit: int, others: int) -> int:
+    """Return how much of a limit one address may have: half of what others leave, rounded up.
+
+    So somebody who has nothing finds room, and the last thing is not out of reach.
+    `_core.paths.timer_quota` counts in the same way.
+
+    Args:
+        limit: of all together.
+        others: what others have, and what is nobody's.
+    """
+    return (limit - others + 1) // 2
 
 
 class Allowance:

@@ -22,6 +22,7 @@ from _core.paths.fetch import FetchPath
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.produce import ProducePath
 from _core.paths.session import ResponseSlot, Session
+from _core.paths.timer_quota import TimerQuota
 from _core.queue.partition import Partition, Topic
 from appliance import broker_metrics
 from appliance.client_log import ClientLog
@@ -78,6 +79,7 @@ class Broker:
         log: the CommitLog.
         topics, groups, search: the parts that handlers of the control plane use; set by `recover`.
         producers: admits idempotent producers, and lets them expire; set by `recover`.
+        timer_quota: bounds the pending timers of all and of each address; set by `recover`.
         retention: what expires records; set by `recover`.
         early_expiry: what does so because the disk fills up; set by `recover`.
         key_index: where keys and ids are in the log; set by `recover`.
@@ -129,6 +131,7 @@ class Broker:
         self.groups = state.groups
         self.search = OffsetSearch(store.log.view, state.epochs, self._decompress)
         self.producers = Producers(state.projections, config, self.clock, self.client_log)
+        self.timer_quota = self._make_timer_quota()
         assert state.expiry is not None
         self.retention = Retention(
             self.clock,
@@ -166,6 +169,7 @@ class Broker:
             unpacked_batch_max=config.decompressed_size_max_bytes,
             unpacked_size_max=config.request_decompressed_size_max_bytes,
             closed_topics=closed_topics,
+            quota=self.timer_quota,
         )
         self._produce.admit_producer = self.producers.admit
         self._fetch = FetchPath(
@@ -186,6 +190,12 @@ class Broker:
         self._scheduler = Scheduler(
             store.state.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
+
+    def _make_timer_quota(self) -> TimerQuota:
+        projections = self._store.state.projections
+        quota = TimerQuota(projections, count_max=self.config.pending_timers_max)
+        quota.await_again = self.producers.await_again
+        return quota
 
     def close(self) -> StorageError | CorruptionError | None:
         """Stop cleanly. Raises StorageError if not everything could be made durable.
@@ -235,6 +245,10 @@ class Broker:
             answer_control_plane,
             request_size_max=self.config.request_size_limit_bytes,
         )
+
+    def note_client(self, address: str) -> None:
+        """Note the IP address of the client whose Produce requests are handled next."""
+        self.producers.address = self.timer_quota.address = address
 
     @property
     def label_names(self) -> LabelNames:

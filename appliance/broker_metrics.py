@@ -51,6 +51,7 @@ def gauges(
         inflight_bytes=inflight_bytes,
         producers=projections.producers.count,
         pending_timers=due.pending,
+        pending_timers_max=config.pending_timers_max,
         waiting_timers=deliver.waiting,
         unreadable_timers=deliver.unreadable_count,
         cache_bytes=memory.size,

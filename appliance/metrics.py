@@ -116,6 +116,7 @@ class Gauges:
     inflight_bytes: int = 0
     producers: int = 0
     pending_timers: int = 0
+    pending_timers_max: int = 0
     waiting_timers: int = 0
     unreadable_timers: int = 0
     cache_bytes: int = 0
@@ -176,7 +177,8 @@ METRICS: Final = (
         "counter",
         "Batches refused because of a delay header, by what is wrong: its value, an epoch in "
         "another unit than ms (unit), too_far away, a contradiction, the size of an id, a "
-        "near_miss of a name, or what is not_built.",
+        "near_miss of a name, or what is not_built. Or because there are too many pending timers: "
+        "of all (full), of one address (address); each time that a client tries again counts.",
         "reason",
     ),
     MetricInfo(
@@ -273,6 +275,7 @@ METRICS: Final = (
         "Idempotent producers that are remembered, each counted on each of its partitions.",
     ),
     MetricInfo("pending_timers", "gauge", "Held records that are not delivered yet."),
+    MetricInfo("pending_timers_max", "gauge", "How many there may be (limits.pending_timers_max)."),
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
     MetricInfo("cache_bytes", "gauge", "Memory of frames that were read and checked."),

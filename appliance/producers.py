@@ -113,15 +113,29 @@ class Producers:
         reason = self._admit(now_ms, is_again=is_again)
         waiting.pop(key, None)
         if reason is not None:
-            waiting[key] = sequence, now_ms
-            if len(waiting) > WAITING_MAX:
-                del waiting[next(iter(waiting))]
-            self._waiting[self.address] = waiting
-            if len(self._waiting) > WAITING_ADDRESSES_MAX:
-                del self._waiting[next(iter(self._waiting))]
+            self.await_again(handle, producer_id, sequence)
         elif not waiting:
             self._waiting.pop(self.address, None)
         return reason
+
+    def await_again(self, handle: int, producer_id: int, sequence: int) -> None:
+        """Expect a batch of a producer of `address` again, which was refused.
+
+        If the producer is not known then, its later batches are refused until that one comes.
+
+        Args:
+            handle: of the partition.
+            producer_id: of the producer.
+            sequence: of the first record of the batch.
+        """
+        waiting = self._waiting.setdefault(self.address, {})
+        key = handle, producer_id
+        waiting.pop(key, None)
+        waiting[key] = sequence, self._clock.monotonic_ns() // NS_PER_MS
+        if len(waiting) > WAITING_MAX:
+            del waiting[next(iter(waiting))]
+        if len(self._waiting) > WAITING_ADDRESSES_MAX:
+            del self._waiting[next(iter(self._waiting))]
 
     def _admit(self, now_ms: int, *, is_again: bool) -> str | None:
         count_max = self._config.producer_count_max

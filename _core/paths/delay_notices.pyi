@@ -1,4 +1,5 @@
 NOTICES_MAX: int
+QUOTA_REASONS: tuple[str, ...]
 
 class DelayNotice:
     client_id: bytes | None

@@ -1,13 +1,17 @@
-"""What became of delay requests that cannot be met: counts, and notices for the operator's log.
+"""What became of delay requests that are not met: counts, and notices for the operator's log.
 
 Layer 0: no I/O, no clock.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t
 
 from _core.paths.delay_split cimport REASON_COUNT, BatchSplitter, Fault, reason_of
 from _core.paths.delay_split import REASONS as _REASONS
 from _core.queue.partition cimport Partition
+
+# By QuotaReason.
+QUOTA_REASONS = ("full", "address")
 
 # Kept until somebody takes them.
 NOTICES_MAX = 32
@@ -19,10 +23,10 @@ cdef class DelayNotice:
     Attributes:
         client_id: the client's name for itself, None if it sent none.
         topic, partition: where the record was sent.
-        record: index of the first such record in its batch.
+        record: index of the first such record in its batch, -1 if it is the batch as a whole.
         offset: offset of that record if it was delivered at once, -1 if the batch was refused.
         count: number of such records that were delivered at once, 0 if the batch was refused.
-        reason: one of `delay_split.REASONS`.
+        reason: one of `delay_split.REASONS`, or of QUOTA_REASONS if there are too many timers.
         message: what is wrong, as the client is told.
     """
 
@@ -40,7 +44,10 @@ cdef class DelayNotices:
     @property
     def refused(self):
         """Number of batches refused because of a delay request, by reason."""
-        return {_REASONS[i]: self.refused_counts[i] for i in range(<int>REASON_COUNT)}
+        counts = {_REASONS[i]: self.refused_counts[i] for i in range(<int>REASON_COUNT)}
+        for i in range(<int>QUOTA_COUNT):
+            counts[QUOTA_REASONS[i]] = self.quota_counts[i]
+        return counts
 
     @property
     def passed(self):
@@ -58,7 +65,13 @@ cdef class DelayNotices:
             return 0
         self.refused_counts[reason] += 1
         if len(self.notices) < NOTICES_MAX:
-            self._notice(partition, fault, message)
+            self._notice(partition, fault.record, _REASONS[reason], message)
+        return 0
+
+    cdef int refuse_timers(self, Partition partition, int reason, str message) except -1:
+        self.quota_counts[reason] += 1
+        if len(self.notices) < NOTICES_MAX:
+            self._notice(partition, -1, QUOTA_REASONS[reason], message)
         return 0
 
     cdef int let_pass(self, Partition partition, BatchSplitter splitter) except -1:
@@ -68,18 +81,19 @@ cdef class DelayNotices:
         for i in range(REASON_COUNT):
             self.passed_counts[i] += splitter.passed[i]
         if splitter.passed_count and len(self.notices) < NOTICES_MAX:
-            notice = self._notice(partition, fault, splitter.describe(fault))
+            reason = _REASONS[reason_of(fault)]
+            notice = self._notice(partition, fault.record, reason, splitter.describe(fault))
             notice.offset = partition.next_offset + splitter.passed_index
             notice.count = splitter.passed_count
         return 0
 
-    cdef DelayNotice _notice(self, Partition partition, const Fault* fault, str message):
+    cdef DelayNotice _notice(self, Partition partition, int32_t record, str reason, str message):
         cdef DelayNotice notice = DelayNotice()
         notice.topic = partition.topic.name
         notice.partition = partition.index
-        notice.record = fault.record
+        notice.record = record
         notice.offset = -1
-        notice.reason = _REASONS[reason_of(fault)]
+        notice.reason = reason
         notice.message = message
         if self.client_id.size >= 0:
             notice.client_id = PyBytes_FromStringAndSize(

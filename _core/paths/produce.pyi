@@ -3,6 +3,7 @@ from typing import Self
 
 from _core.paths.delay_notices import DelayNotices
 from _core.paths.delay_split import BatchSplitter
+from _core.paths.timer_quota import TimerQuota
 from _core.state.writer import LogWriter
 
 class ProducePath:
@@ -12,6 +13,7 @@ class ProducePath:
     refused: dict[int, int]
     delays: DelayNotices
     admit_producer: Callable[[int, int, int], str | None] | None
+    quota: TimerQuota
     requests: int
     received_bytes: int
     work_bytes: int
@@ -25,4 +27,5 @@ class ProducePath:
         unpacked_batch_max: int,
         unpacked_size_max: int,
         closed_topics: frozenset[bytes],
+        quota: TimerQuota,
     ) -> Self: ...

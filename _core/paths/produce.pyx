@@ -41,11 +41,12 @@ from _core.paths.delay_split cimport (
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.kafka_errors cimport *
 from _core.bytes.kafka_wire cimport (
-    put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
+    put_array, put_i8, put_i32, put_string, skip_tags, take_array, take_string,
 )
 from _core.bytes.layout cimport *
 from _core.log.tail cimport ROOM_CONTROL, ROOM_RECORDS, FrameBody
 from _core.state.writer cimport LogWriter
+from _core.paths.outcome cimport OUTCOME_AT_ERROR, Outcome, write_outcome
 from _core.paths.partition_check cimport check_partitions
 from _core.bytes.octets cimport (
     Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
@@ -55,13 +56,12 @@ from _core.queue.partition cimport (
 )
 from _core.queue.producer_state cimport Sequenced
 from _core.bytes.tags cimport seal_tags
+from _core.paths.timer_quota cimport TimerQuota
 
 cdef enum:
     FIRST_FLEXIBLE = 9
     # To give other threads Python's lock costs as much as to inspect a kilobyte.
     UNLOCKED_MIN_BYTES = 16 << 10
-    # After the index of the partition.
-    OUTCOME_AT_ERROR = 4
     # Half a millisecond with the slowest codec, twice that with many small records.
     UNPACK_AT_ONCE_BYTES = 1 << 20
     NS_PER_MS = 1_000_000
@@ -83,7 +83,7 @@ cdef class ProducePath:
     def __cinit__(
         self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None, *,
         int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max,
-        frozenset closed_topics not None
+        frozenset closed_topics not None, TimerQuota quota not None
     ):
         """Connect the parts of the path.
 
@@ -97,6 +97,7 @@ cdef class ProducePath:
             unpacked_batch_max: maximum decompressed size of one batch, bytes.
             unpacked_size_max: maximum decompressed size of all batches of a request, bytes.
             closed_topics: names of internal topics, to which nobody writes.
+            quota: of pending timers.
         """
         self.writer = writer
         self.splitter = splitter
@@ -105,6 +106,7 @@ cdef class ProducePath:
         self.unpacked_batch_max = unpacked_batch_max
         self.unpacked_size_max = unpacked_size_max
         self.closed_topics = closed_topics
+        self.quota = quota
         self.refused = {}
         self.delays = DelayNotices()
 
@@ -223,7 +225,7 @@ cdef class ProducePath:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef const uint8_t* begin = c.p
         cdef int32_t index = take_i32(c)
-        cdef int64_t size = <int64_t>take_uvarint(c) - 1 if flexible else take_i32(c)
+        cdef int64_t start_offset, size = <int64_t>take_uvarint(c) - 1 if flexible else take_i32(c)
         cdef const uint8_t* data = take(c, size) if size > 0 else c.p
         cdef Partition partition = None
         cdef Outcome o
@@ -263,41 +265,13 @@ cdef class ProducePath:
             progress.end_pos = max(progress.end_pos, o.end_pos)
             mark = Mark(o.end_pos, out.size + OUTCOME_AT_ERROR)
             buf_append(marks, &mark, sizeof(Mark))
-        self._write_outcome(out, version, index, &o, partition)
+        start_offset = -1 if partition is None else partition.start_offset
+        write_outcome(out, version, index, &o, start_offset, self.message)
         return True
 
     cdef int count_refused(self, int error, int64_t count) except -1:
         if count:
             self.refused[error] = self.refused.get(error, 0) + count
-        return 0
-
-    cdef int _write_outcome(
-        self, Buf* out, int version, int32_t index, const Outcome* o, Partition p
-    ) except -1:
-        cdef bint flexible = version >= FIRST_FLEXIBLE
-        cdef bytes text
-        put_i32(out, index)
-        put_i16(out, o.error)
-        put_i64(out, -1 if o.error else o.base_offset)
-        put_i64(out, o.log_append_time)
-        if version >= 5:
-            put_i64(out, -1 if p is None else p.start_offset)
-        if version >= 8:
-            text = None if self.message is None else self.message.encode()
-            if o.fault_record >= 0:
-                put_array(out, flexible, 1)
-                put_i32(out, o.fault_record)
-                put_string(out, flexible, <const uint8_t*><const char*>text, len(text))
-                if flexible:
-                    put_i8(out, 0)
-            else:
-                put_array(out, flexible, 0)
-            if text is None:
-                put_string(out, flexible, NULL, -1)
-            else:
-                put_string(out, flexible, <const uint8_t*><const char*>text, len(text))
-        if flexible:
-            put_i8(out, 0)
         return 0
 
     cdef int _check_producer(
@@ -545,6 +519,11 @@ cdef class ProducePath:
         cdef int64_t size = frame_size(s.tables_size(), s.visible.size, s.held.size)
         # A batch of nothing but cancels holds no new record.
         cdef int room = ROOM_RECORDS if s.visible_count or s.timer_count else ROOM_CONTROL
+        if s.timer_count:
+            self.message = self.quota.check(partition, b, s, now_ms, self.delays)
+        if self.message is not None:
+            o.error = KAFKA_STORAGE_ERROR  # clients send it again: by then, some may be delivered
+            return 0
         if not self._prepare(topic, size, room, now_ms, o):
             return 0
         if topic.log_append_time and s.visible_count:
@@ -572,6 +551,7 @@ cdef class ProducePath:
         if topic.log_append_time:
             o.log_append_time = now_ms
         self.delays.let_pass(partition, s)
+        self.quota.charge(s, now_ms)
         return self._append(partition, b, &h, &body, now_ms, o)
 
     cdef int _append(

@@ -6,6 +6,7 @@ from _core.timers.id_index cimport IdIndex
 from _core.queue.partition cimport Partition, Topic
 from _core.queue.producer_state cimport ProducerTable
 from _core.timers.cancelled_timers cimport CancelledTimers
+from _core.timers.due_charges cimport DueCharges
 from _core.timers.memtable cimport TimerMemtable
 from _core.timers.moved_frames cimport MovedFrames
 from _core.queue.unit_blocks cimport UnitBlocks
@@ -32,6 +33,7 @@ cdef class Projections:
     cdef readonly int64_t timers_delivered
     cdef readonly int64_t held_bytes
     cdef public TimerMemtable memtable
+    cdef DueCharges canceller         # of the client whose batch is applied; may be None
     cdef public int64_t applied_pos
     cdef public int64_t first_known_pos
     cdef readonly int64_t completed_twice

@@ -417,6 +417,8 @@ cdef class Projections:
         if self.dropped and (known.position, known.record_index) in self.dropped:
             return 1  # not in the queue now, but a later start finds it there
         self.due.cancel(known.position, known.record_index, known.partition)
+        if self.canceller is not None:
+            self.canceller.credit(known.due_ms)
         return 1
 
     cdef int _apply_timer(

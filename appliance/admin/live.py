@@ -216,6 +216,7 @@ class LiveStatus:
             partitions=sum(len(topic.partitions) for topic in topics),
             groups=len(self._groups),
             pending_timers=gauges.pending_timers,
+            pending_timers_max=gauges.pending_timers_max,
             unreadable_timers=gauges.unreadable_timers,
             next_due_at=broker.next_due_ms(),
             damage_count=gauges.recovered_damage,

@@ -131,6 +131,7 @@ class BrokerStatus:
         connections: the number of Kafka clients.
         topics, partitions, groups: how many exist.
         pending_timers: records that are not due yet.
+        pending_timers_max: how many there may be.
         unreadable_timers: due records that the disk cannot read.
         next_due_at: no record is due earlier; None if none is pending.
         damage_count: damaged parts found since the start began.
@@ -156,6 +157,7 @@ class BrokerStatus:
     partitions: int
     groups: int
     pending_timers: int
+    pending_timers_max: int
     unreadable_timers: int
     next_due_at: int | None
     damage_count: int

@@ -21,6 +21,9 @@ from appliance.commands.output import (
 )
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, counted
 
+NEARLY_FULL_PART: Final = 0.9
+"""Of a limit: what uses more is shown."""
+
 EXIT_UNKNOWN: Final = 1
 EXIT_NOT_CANCELLED: Final = 1
 
@@ -101,6 +104,12 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
     if found["unreadable_timers"]:
         count = found["unreadable_timers"]
         fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
+    count, count_max = found["pending_timers"], found["pending_timers_max"]
+    if count >= NEARLY_FULL_PART * count_max:
+        percent = 100 * count // count_max
+        fields.append(
+            ("NEARLY FULL", f"{percent}% of limits.pending_timers_max = {count_max} are used")
+        )
     if found["disk"]["refusal"] is not None:
         fields.append(("REFUSING", found["disk"]["refusal"]))
     if found["freeing"]["expires_early"]:

@@ -33,8 +33,8 @@ class GroupSettings:
         10_000,
         "groups.count_max",
         (1, 1_000_000),
-        "Bounds the consumer groups that clients can create by naming them; one address can create "
-        "half.",
+        "Bounds the consumer groups that clients can create by naming them; one address can have "
+        "half of what others leave.",
         unit="groups",
     )
     group_member_count_max: int = number(

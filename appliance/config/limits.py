@@ -50,6 +50,15 @@ class LimitSettings:
         "of the loop: 50,000 take up to 50 ms.",
         unit="records",
     )
+    pending_timers_max: int = number(
+        50_000_000,
+        "limits.pending_timers_max",
+        (1, 1_000_000_000),
+        "Records that are held until they are due, of all topics: 27 bytes each, 114 with an id. "
+        "One address may have half of what others leave. Beyond it, clients send batches with "
+        "further ones again.",
+        unit="records",
+    )
     header_size_max_bytes: int = number(
         64 * MIB,
         "limits.header_size_max_bytes",

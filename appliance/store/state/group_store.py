@@ -25,6 +25,7 @@ from _core.bytes.layout import (
     KIND_OFFSET,
 )
 from _core.log.tail import ROOM_CONTROL
+from appliance.allowance import share_max
 from appliance.errors import OffsetsTooLargeError, TooLargeError
 from appliance.store.state.change_positions import ChangePositions
 from appliance.store.state.group_deltas import (
@@ -119,7 +120,7 @@ class GroupStore:
         self._counts: dict[int, dict[str, int]] = {}
         """By topic id and group: the number of partitions with offsets."""
         self._addresses: dict[str, str] = {}
-        """Of groups whose creator is known, the address."""
+        """Of groups that count for an address, which one."""
         self._sizes: dict[str, int] = {}
         """By address: size of the offsets of its groups, if there are any."""
         self._occupied: set[str] = set()
@@ -231,12 +232,14 @@ class GroupStore:
         self._occupied.add(group)
 
     def note_address(self, group: str, address: str) -> None:
-        """Count the offsets of a group for the address that created it.
+        """Count the offsets of a group for an address.
 
-        The groups of one address take at most half of what all offsets may take. O(its offsets).
+        The groups of one address take at most half of what the others leave of what all offsets may
+        take. O(its offsets).
 
         Args:
-            group: a new group, or one that is deleted.
+            group: a new group, one that is used for the first time since a start, or one that is
+                deleted.
             address: an IP address; "" to count it for none from now on.
         """
         size = sum(map(offset_size, self.offsets(group).values()))
@@ -311,8 +314,9 @@ class GroupStore:
     def _check_growth(self, entries: Sequence[OffsetEntry]) -> None:
         size, limit = sum(map(offset_size, entries)), self._offsets_size_max
         addresses = {self._addresses.get(entry.group, "") for entry in entries} - {""}
-        largest = max((self._sizes.get(address, 0) for address in addresses), default=0)
-        if self.offsets_size + size <= limit and largest + size <= limit // 2:
+        if self.offsets_size + size <= limit and all(
+            self._sizes.get(address, 0) + size <= self._share_max(address) for address in addresses
+        ):
             return
         growth: Counter[str] = Counter()
         for entry in entries:
@@ -328,11 +332,15 @@ class GroupStore:
             )
         for address in addresses:
             has, grown = self._sizes.get(address, 0), growth[address]
-            if grown > 0 and has + grown > limit // 2:
+            if grown > 0 and has + grown > self._share_max(address):
                 raise OffsetsTooLargeError(
                     f"committed offsets of the groups of one address take {has} bytes; {grown} "
-                    f"more would exceed half of groups.offset_total_size_max_bytes = {limit}",
+                    "more would exceed half of what others leave of "
+                    f"groups.offset_total_size_max_bytes = {limit}",
                 )
+
+    def _share_max(self, address: str) -> int:
+        return share_max(self._offsets_size_max, self.offsets_size - self._sizes.get(address, 0))
 
     def _check_room(self, size: int) -> None:
         # Gathered commits may use all of the reserve; but no more are accepted once only the part

@@ -21,5 +21,6 @@ def heartbeat(node: Node, version: int, request: Fields) -> Fields:
         request.get("group_instance_id"),
         request["generation_id"],
         node.now_ms(),
+        address=node.client.host,
     )
     return {"error_code": error}

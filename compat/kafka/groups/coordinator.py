@@ -4,9 +4,10 @@ The caller drives the coordinator: requests are calls with the current time, ans
 complete a deferred response, and the caller calls `expire` at `next_deadline_ms`. All times are
 monotonic ms unless they are described as wall-clock time.
 
-Settings bound the memory: groups, members of a group, and bytes of one and of all groups. The
-groups that one address created may be half of all, and take half of these bytes and of what
-committed offsets may take. Requests beyond the bounds get GROUP_MAX_SIZE_REACHED, which stops a
+Settings bound the memory: groups, members of a group, and bytes of one and of all groups. One
+address may have half of what the others leave of the groups, of these bytes, and of what committed
+offsets may take. A group counts for the address that created it; one that a start has found, for
+the address that uses it next. Requests beyond the bounds get GROUP_MAX_SIZE_REACHED, which stops a
 consumer with an error that names the cause. Layer 3; does no I/O.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
+from appliance.allowance import share_max
 from appliance.config.config import Config
 from appliance.errors import RequestError
 from appliance.log_text import quoted
@@ -110,10 +112,12 @@ class GroupCoordinator:
             error = ErrorCode.inconsistent_group_protocol
             deferred.complete(JoinAnswer(error=error, member_id=request.member_id))
             self._forget_unused(group)
-        elif request.member_id:
-            self._join_with_id(group, request, deferred, now_ms)
         else:
-            self._join_without_id(group, request, deferred, now_ms)
+            self._claim(group, request.client_host)
+            if request.member_id:
+                self._join_with_id(group, request, deferred, now_ms)
+            else:
+                self._join_without_id(group, request, deferred, now_ms)
 
     def _check_join(self, request: JoinRequest) -> ErrorCode:
         config = self._config
@@ -160,12 +164,22 @@ class GroupCoordinator:
 
     def _has_room(self, group: Group, size_bytes: int) -> bool:
         config = self._config
-        share = self._usage.share_of(group.address)
+        total_max = config.group_total_size_max_bytes
+        own = self._usage.share_of(group.address).size_bytes
+        others = self._usage.size_bytes - own
+        # What others take meanwhile is no reason to refuse a member that does not grow.
+        fits_share = size_bytes <= 0 or own + size_bytes <= share_max(total_max, others)
         return (
             group.size_bytes + size_bytes <= config.group_size_max_bytes
-            and self._usage.size_bytes + size_bytes <= config.group_total_size_max_bytes
-            and share.size_bytes + size_bytes <= _share(config.group_total_size_max_bytes)
+            and self._usage.size_bytes + size_bytes <= total_max
+            and fits_share
         )
+
+    def _claim(self, group: Group, address: str) -> None:
+        """Count a group that a start has found for the address that uses it, from now on."""
+        if address and not group.address:
+            group.charge_to(address)
+            self._store.note_address(group.group_id, address)
 
     def _join_without_id(
         self,
@@ -259,6 +273,8 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         now_ms: int,
+        *,
+        address: str = "",
     ) -> ErrorCode:
         """Restart a member's session. REBALANCE_IN_PROGRESS asks the member to rejoin."""
         if not group_id:
@@ -271,6 +287,7 @@ class GroupCoordinator:
             return error
         if generation != group.generation:
             return ErrorCode.illegal_generation
+        self._claim(group, address)
         self._rebalancer.restart_session(group.members[member_id], now_ms)
         return ErrorCode.rebalance_in_progress if group.is_rebalancing else ErrorCode.none
 
@@ -331,6 +348,23 @@ class GroupCoordinator:
         Without a member id and a generation (-1) the group must have no members; a
         missing group is created, and counts for the address of the client, if it is known.
         """
+        error = self._check_commit(
+            group_id, member_id, instance_id, generation, now_ms, address=address
+        )
+        if error is ErrorCode.none:
+            self._claim(self._groups[group_id], address)
+        return error
+
+    def _check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now_ms: int,
+        *,
+        address: str,
+    ) -> ErrorCode:
         group = self._groups.get(group_id)
         is_simple = generation < 0 and not member_id and instance_id is None
         if group is None:
@@ -400,13 +434,15 @@ class GroupCoordinator:
 
     def _has_room_for_group(self, address: str) -> bool:
         """Return whether an address may create a group; "" for one that is not known."""
-        config = self._config
-        share = self._usage.share_of(address)
+        config, usage = self._config, self._usage
+        share = usage.share_of(address)
+        count, size_bytes = len(self._groups), usage.size_bytes
+        count_max, size_max_bytes = config.group_count_max, config.group_total_size_max_bytes
         return (
-            len(self._groups) < config.group_count_max
-            and self._usage.size_bytes < config.group_total_size_max_bytes
-            and share.count < _share(config.group_count_max)
-            and share.size_bytes < _share(config.group_total_size_max_bytes)
+            count < count_max
+            and size_bytes < size_max_bytes
+            and share.count < share_max(count_max, count - share.count)
+            and share.size_bytes < share_max(size_max_bytes, size_bytes - share.size_bytes)
         )
 
     def _make_group(self, group_id: str, address: str = "") -> Group:
@@ -519,11 +555,6 @@ class GroupCoordinator:
             self._rebalancer.await_assignment(group, now_ms)
         elif group.state is GroupState.EMPTY:
             self._rebalancer.save_again(group, now_ms)
-
-
-def _share(limit: int) -> int:
-    """The part of a limit that one address may take: half, and the only one of a limit of 1."""
-    return (limit + 1) // 2
 
 
 _ILLEGAL: Final = ErrorCode.illegal_generation

@@ -70,7 +70,7 @@ STATES_OF_FRAMES: Final = {number: state for state, number in _STATES_IN_FRAMES.
 
 @dataclass(slots=True)
 class Share:
-    """What the groups take that one address has created.
+    """What the groups take that count for one address.
 
     Attributes:
         count: how many they are.
@@ -86,8 +86,8 @@ class Usage:
 
     Attributes:
         size_bytes: names, subscriptions, assignments and overhead.
-        shares: by IP address, of those that have created groups; a group that a start has restored
-            is nobody's.
+        shares: by IP address, of those that have groups; a group that a start has restored is
+            nobody's until somebody uses it.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,8 @@ class Group:
 
     Attributes:
         group_id: its name.
-        address: IP address of the client that created it, "" if that is not known.
+        address: IP address of the client that created it or was the first to use it since the
+            start, "" if there is none.
         state: its state.
         state_ms: when it entered the state, wall-clock time.
         generation: counts the completed joins, from 1 on.
@@ -177,6 +178,12 @@ class Group:
     def _grow(self, size_bytes: int, count: int = 0) -> None:
         self.size_bytes += size_bytes
         self._usage.grow(self.address, size_bytes, count)
+
+    def charge_to(self, address: str) -> None:
+        """Count it for an address, and for no other."""
+        self._usage.grow(self.address, -self.size_bytes, count=-1)
+        self.address = address
+        self._usage.grow(address, self.size_bytes, count=1)
 
     def give_back(self) -> None:
         """Stop counting it, because it is deleted."""

@@ -245,7 +245,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _round(self, handle: Callable[..., None]) -> None:
         """Let the session handle requests, and note what that took of the loop."""
         server, clock = self._server, self._server.broker.clock
-        server.broker.producers.address = self._address
+        server.broker.note_client(self._address)
         began_ns = self._turn_began_ns = clock.monotonic_ns()
         handle(now_ns=clock.wall_ns())
         self._end_round()

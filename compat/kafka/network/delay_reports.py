@@ -1,4 +1,4 @@
-"""Log lines about delay requests that cannot be met.
+"""Log lines about delay requests that are not met.
 
 Most clients show their user the code INVALID_RECORD and hide the sentence that comes with it, so
 the operator finds the reason here. A line never has a value of any other header, a key or a body.
@@ -48,6 +48,7 @@ def _facts(notice: DelayNotice) -> str:
     if notice.count:
         what = f"delay request passed {place} offset={notice.offset} records={notice.count}"
     else:
-        what = f"delay request refused {place} record={notice.record}"
+        record = "all" if notice.record < 0 else notice.record
+        what = f"delay request refused {place} record={record}"
     message = quoted(notice.message, char_count_max=MESSAGE_MAX_CHARS)
     return f"{what} reason={notice.reason} message={message} client_id={client_id}"

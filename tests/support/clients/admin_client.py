@@ -70,6 +70,7 @@ BROKER: Final = BrokerStatus(
     partitions=4,
     groups=0,
     pending_timers=0,
+    pending_timers_max=100,
     unreadable_timers=0,
     next_due_at=None,
     damage_count=0,

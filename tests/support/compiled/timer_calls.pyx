@@ -9,6 +9,7 @@ from libc.stdlib cimport free, malloc
 
 from _core.bytes.borrowed cimport Borrowed
 from _core.timers.cancelled_timers cimport CancelledTimers
+from _core.timers.due_charges cimport DueCharges
 from _core.timers.due_queue cimport DueQueue
 from _core.timers.id_index cimport PENDING, IdIndex, NamedTimer, NameSlot, siphash
 from _core.timers.memtable cimport TimerMemtable
@@ -241,3 +242,20 @@ def siphash_128(bytes key not None, bytes message not None):
         key_words[i] = int.from_bytes(key[8 * i : 8 * i + 8], "little")
     siphash(key_words, message, len(message), words)
     return b"".join([int(word).to_bytes(8, "little") for word in words])
+
+
+# DueCharges
+
+def charge(DueCharges charges not None, *, int64_t now_ms, int64_t due_ms, int64_t count=1):
+    """Charge timers that are due at one time; both times are epoch ms, 0 or more."""
+    charges.add(now_ms, due_ms, count)
+
+
+def credit(DueCharges charges not None, int64_t due_ms):
+    """Take back the charge for one timer that is due then, if there may be one."""
+    charges.credit(due_ms)
+
+
+def charged(DueCharges charges not None, *, int64_t now_ms):
+    """Number of charges that last."""
+    return charges.total(now_ms)

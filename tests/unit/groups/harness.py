@@ -230,10 +230,18 @@ class GroupHarness:
         return reply
 
     def heartbeat(
-        self, member_id: str, generation: int, instance_id: str | None = None, *, group: str = "g"
+        self,
+        member_id: str,
+        generation: int,
+        instance_id: str | None = None,
+        *,
+        group: str = "g",
+        address: str = "",
     ) -> ErrorCode:
         """Send Heartbeat."""
-        return self.groups.heartbeat(group, member_id, instance_id, generation, self.now_ms)
+        return self.groups.heartbeat(
+            group, member_id, instance_id, generation, self.now_ms, address=address
+        )
 
     def leave(self, *members: str | tuple[str, str | None], group: str = "g") -> list[ErrorCode]:
         """Send LeaveGroup, for members by id or by member id and instance id."""

@@ -67,11 +67,79 @@ def test_one_address_creates_half_of_the_groups() -> None:
     assert not harness.join("d", client_host="::1").is_answered
     assert harness.groups.delete("a") is ErrorCode.none
     assert commit(harness, "e", "::1") is ErrorCode.none
-    # Nobody knows who has created the groups that a start finds.
-    harness.advance(2 * DELAY_MS)
+
+
+def test_one_address_creates_half_of_what_others_leave() -> None:
+    """So that there is room for somebody who has no group."""
+    harness = GroupHarness(group_count_max=16)
+
+    def create(address: str) -> int:
+        names = [f"{address} {number}" for number in range(16)]
+        return [commit(harness, name, address) for name in names].count(ErrorCode.none)
+
+    assert [create(address) for address in ("::1", "::2", "::3", "::4")] == [8, 4, 2, 1]
+
+
+def restarted(**settings: Any) -> GroupHarness:
+    """After a start that has found six groups of `::1`: a to e have offsets, and m a member."""
+    harness = GroupHarness(**settings)
+    for name in "abcde":
+        assert commit(harness, name, "::1") is ErrorCode.none
+        harness.log.commit(name)
+    harness.stable({"client_host": "::1"}, group="m")
     harness.restart()
-    assert harness.groups.find("c") is not None
+    assert len(list(harness.groups.groups())) == 6
     assert harness.groups._usage.shares == {}
+    return harness
+
+
+def test_groups_that_a_start_finds_leave_less_to_everybody() -> None:
+    """Nobody knows who has created them. Who fills its share before each start finds less."""
+    harness = restarted(group_count_max=12)
+    for number in range(3):
+        assert commit(harness, f"new {number}", "::1") is ErrorCode.none
+    assert commit(harness, "one more", "::1") is ErrorCode.group_max_size_reached
+    assert commit(harness, "one more", "::2") is ErrorCode.none
+
+
+def test_a_group_that_a_start_finds_counts_for_the_address_that_uses_it() -> None:
+    """A commit, a join or a heartbeat uses it, once it is not refused."""
+    harness = restarted(group_count_max=12)
+    (member_id,) = harness.group("m").members
+    generation = harness.group("m").generation
+    assert harness.heartbeat("stranger", generation, group="m", address="::3") is not None
+    harness.join_error("m", client_host="::3", protocol_type="other")
+    assert commit(harness, "m", "::3") is ErrorCode.unknown_member_id
+    assert harness.groups._usage.shares == {}
+    assert harness.heartbeat(member_id, generation, group="m", address="::1") is ErrorCode.none
+    for name in "abc":
+        assert commit(harness, name, "::1") is ErrorCode.none
+        assert commit(harness, name, "::2") is ErrorCode.none  # the first one counts
+    assert not harness.join("d", client_host="::1").is_answered
+    shares = harness.groups._usage.shares
+    assert {address: share.count for address, share in shares.items()} == {"::1": 5}
+    groups = [harness.group(name) for name in "abcdm"]
+    assert shares["::1"].size_bytes == sum(group.size_bytes for group in groups)
+    # As before the start it has 6 of 12, however often the broker starts.
+    assert commit(harness, "new", "::1") is ErrorCode.none
+    assert commit(harness, "one more", "::1") is ErrorCode.group_max_size_reached
+    assert commit(harness, "e", "::1") is ErrorCode.none
+    assert harness.groups.delete("new") is ErrorCode.none
+    assert commit(harness, "one more", "::1") is ErrorCode.group_max_size_reached
+    assert harness.groups.delete("e") is ErrorCode.none
+    assert commit(harness, "one more", "::1") is ErrorCode.none
+
+
+def test_a_member_that_does_not_grow_stays_whatever_others_take() -> None:
+    harness = GroupHarness(group_total_size_max_bytes=40 << 10)
+    large = {"protocols": {"range": bytes(14 << 10)}, "client_host": "::1"}
+    (member,) = harness.stable(large)
+    for number in range(2):
+        host = {"client_host": f"::{number + 2}", "protocols": {"range": bytes(6 << 10)}}
+        assert not harness.join(f"other {number}", **host).is_answered
+    assert harness.join("g", member.member_id, **large).answer.error is ErrorCode.none
+    more = {"protocols": {"range": bytes(15 << 10)}, "client_host": "::1"}
+    assert harness.join_error("g", member.member_id, **more) is ErrorCode.group_max_size_reached
 
 
 def test_one_address_takes_half_of_the_bytes() -> None:
@@ -119,7 +187,7 @@ def test_a_member_that_grows_too_large_leaves(harness: GroupHarness) -> None:
 
 def test_all_groups_together_are_bounded() -> None:
     harness = GroupHarness(group_total_size_max_bytes=40 << 10)
-    protocols = {"range": bytes(10 << 10)}
+    protocols = {"range": bytes(8 << 10)}
     for name in "abc":
         host = {"client_host": name}
         assert not harness.join(name, protocols=protocols, **host).is_answered

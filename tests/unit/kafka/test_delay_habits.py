@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from _core.paths.delay_names import names
-from _core.paths.delay_notices import NOTICES_MAX, DelayNotice
+from _core.paths.delay_notices import NOTICES_MAX, QUOTA_REASONS, DelayNotice
 from _core.paths.delay_split import REASONS
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient, framed
@@ -327,7 +327,7 @@ def test_a_refusal_is_noted_and_counted_by_its_reason(
     assert notice.client_id == b"the-oracle"
     assert not re.search("secret|body|key", notice.message)
     counts = client.session.produce.delays.refused
-    assert counts == dict.fromkeys(REASONS, 0) | {reason: 1}
+    assert counts == dict.fromkeys((*REASONS, *QUOTA_REASONS), 0) | {reason: 1}
     assert client.harness.broker.collect_metrics().delay_refused == counts
     assert client.session.produce.delays.notices == []
 

@@ -118,7 +118,7 @@ def test_commits_are_appended_in_as_few_frames_as_they_fit_in_and_before_a_group
     assert frames == [(KIND_OFFSET, 1), (KIND_GROUP, 0)]
 
 
-def test_the_groups_of_one_address_take_half_of_what_offsets_may_take() -> None:
+def test_the_groups_of_one_address_take_half_of_what_others_leave_for_offsets() -> None:
     harness = with_topic(config=small_config(offset_total_size_max_bytes=8 * KIB))
     store, coordinator = harness.broker._store.state.groups, harness.groups
     topic_id = harness.topic().topic_id
@@ -143,10 +143,34 @@ def test_the_groups_of_one_address_take_half_of_what_offsets_may_take() -> None:
     commit("a0", "::1")
     with pytest.raises(RequestError, match="of one address take"):
         commit("a0", "::2", 200, partition=1)  # its creator counts
-    commit("b", "::2", 2_000)
+    commit("b", "::2")
     # What is deleted can be used again.
     assert coordinator.delete("a0") == ErrorCode.none
     commit("c", "::1")
+    # What others have leaves less.
+    commit("b", "::2", 2_000)
+    with pytest.raises(RequestError, match="of one address take"):
+        commit("d", "::1")
+    commit("c", "::1")  # it does not grow
     harness.delete_topic("t")
     assert store.offsets_size == 0
+    assert store._sizes == {}
+
+
+def test_offsets_that_a_start_finds_count_for_the_address_that_uses_their_group() -> None:
+    harness = with_topic(config=small_config(offset_total_size_max_bytes=8 * KIB))
+    topic_id = harness.topic().topic_id
+    entries = [
+        OffsetEntry(op=OFFSET_COMMITTED, group=group, topic_id=topic_id, partition=0, metadata="x")
+        for group in ("a", "b")
+    ]
+    for entry in entries:
+        harness.groups.check_commit(entry.group, "", None, -1, harness.now_ms(), address="::1")
+        harness.broker._store.state.groups.commit_offsets([entry])
+    again = harness.restart()
+    store = again.broker._store.state.groups
+    assert store._sizes == {}
+    again.groups.check_commit("a", "", None, -1, again.now_ms(), address="::2")
+    assert store._sizes == {"::2": store.offsets_size // 2}
+    assert again.groups.delete("a") == ErrorCode.none
     assert store._sizes == {}

@@ -1,0 +1,25 @@
+from libc.stdint cimport int64_t
+
+from _core.bytes.batch cimport Batch
+from _core.paths.delay_notices cimport DelayNotices
+from _core.paths.delay_split cimport BatchSplitter
+from _core.queue.partition cimport Partition
+from _core.state.projections cimport Projections
+from _core.timers.due_charges cimport DueCharges
+
+cdef class TimerQuota:
+    cdef Projections projections
+    cdef readonly int64_t count_max
+    cdef public str address          # of the client whose requests are handled
+    cdef public object await_again
+    cdef dict accounts               # DueCharges by address
+    # Returns None if the timers of a batch may become pending, or why not; then it is noted.
+    cdef str check(
+        self, Partition partition, const Batch* b, BatchSplitter s, int64_t now_ms,
+        DelayNotices delays
+    )
+    # Charges the timers of a batch that is appended now, and credits those that it cancels.
+    cdef int charge(self, BatchSplitter s, int64_t now_ms) except -1
+    cdef int64_t _new_count(self, Partition partition, BatchSplitter s) noexcept nogil
+    cdef int64_t _own_count(self, int64_t now_ms, int64_t pending) except -1
+    cdef int _forget_some(self, int64_t now_ms) except -1

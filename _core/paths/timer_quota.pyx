@@ -1,0 +1,143 @@
+"""The quota of pending timers: how many there may be, and how many of one address.
+
+    batch --> check: is there room? --> append --> charge: its timers, less those it cancels
+                  |
+                  '-- refused with a retriable error
+
+Only records that are held count: those that replace a pending one take no room. While no more than
+half of the limit is used, everything is admitted, whoever asks. Beyond that, one address may have
+half of what the others leave of the limit: then everybody finds room who has none.
+
+What an address has is an estimate (`due_charges`), at most all that is pending. Timers that a start
+has found, and those of addresses that were forgotten, are nobody's. Memory is bounded: ACCOUNTS_MAX
+addresses; to make room for another, the half with the fewest timers is forgotten.
+
+docs/decisions/0025 has the reasons. Layer 0: no I/O, no clock. Runs on the event loop.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from _core.bytes.batch cimport Batch
+from _core.bytes.layout cimport TIMER_AT_ID_POS, TIMER_AT_ID_SIZE, TIMER_ENTRY_SIZE
+from _core.bytes.octets cimport load_u32
+from _core.paths.delay_notices cimport QUOTA_ADDRESS, QUOTA_FULL, DelayNotices
+from _core.paths.delay_split cimport BatchSplitter
+from _core.queue.partition cimport Partition
+from _core.state.projections cimport Projections
+from _core.timers.due_charges cimport DueCharges
+from _core.timers.id_index cimport PENDING, NamedTimer
+
+# Addresses whose timers are charged, 4 KiB each.
+ACCOUNTS_MAX = 1_000
+
+
+cdef class TimerQuota:
+    """Admits and charges the timers of Produce requests.
+
+    Attributes:
+        count_max: maximum number of pending timers.
+        address: IP address of the client whose requests are handled.
+        await_again: called with partition handle, producer id and sequence of a batch of an
+            idempotent producer that was refused, and is expected again; or None.
+    """
+
+    def __cinit__(self, Projections projections not None, *, int64_t count_max):
+        """Charge nobody for the timers that are pending.
+
+        Args:
+            projections: has the pending timers.
+            count_max: maximum number of them, 1 or more.
+        """
+        self.projections = projections
+        self.count_max = count_max
+        self.address = ""
+        self.accounts = {}
+
+    @property
+    def account_count(self):
+        """Number of addresses that are remembered, at most ACCOUNTS_MAX."""
+        return len(self.accounts)
+
+    cdef str check(
+        self, Partition partition, const Batch* b, BatchSplitter s, int64_t now_ms,
+        DelayNotices delays
+    ):
+        cdef int64_t pending = self.projections.due.pending
+        cdef int64_t added, own
+        cdef int reason
+        if pending + s.timer_count <= self.count_max >> 1:
+            return None
+        added = self._new_count(partition, s)
+        if added == 0:
+            return None
+        if pending + added > self.count_max:
+            reason = QUOTA_FULL
+            message = (
+                f"{pending} delayed records are pending, {added} more would exceed "
+                f"limits.pending_timers_max = {self.count_max}"
+            )
+        else:
+            own = self._own_count(now_ms, pending)
+            if own + added <= (self.count_max - (pending - own) + 1) >> 1:
+                return None
+            reason = QUOTA_ADDRESS
+            message = (
+                f"{pending} delayed records are pending, about {own} of them from this address; "
+                f"with {added} more it would have over half of what others leave of "
+                f"limits.pending_timers_max = {self.count_max}"
+            )
+        delays.refuse_timers(partition, reason, message)
+        if b.producer_id >= 0 and self.await_again is not None:
+            self.await_again(partition.handle, b.producer_id, b.base_sequence)
+        return message
+
+    cdef int64_t _new_count(self, Partition partition, BatchSplitter s) noexcept nogil:
+        """Timers of the batch that replace no pending one; at least as many as become pending."""
+        cdef const uint8_t* e = s.timers.data
+        cdef int64_t count = 0
+        cdef NamedTimer known
+        cdef int32_t i
+        for i in range(s.timer_count):
+            if not (
+                e[TIMER_AT_ID_SIZE]
+                and self.projections.ids.find(
+                    partition.topic.topic_id, s.ids.data + load_u32(e + TIMER_AT_ID_POS),
+                    e[TIMER_AT_ID_SIZE], &known,
+                )
+                and known.state == PENDING
+            ):
+                count += 1
+            e += TIMER_ENTRY_SIZE
+        return count
+
+    cdef int64_t _own_count(self, int64_t now_ms, int64_t pending) except -1:
+        """The estimate of what the current address has pending."""
+        cdef DueCharges account = self.accounts.get(self.address)
+        return 0 if account is None else min(account.total(now_ms), pending)
+
+    cdef int charge(self, BatchSplitter s, int64_t now_ms) except -1:
+        cdef DueCharges account = self.accounts.get(self.address)
+        if account is None and s.timer_count:
+            if len(self.accounts) >= ACCOUNTS_MAX:
+                self._forget_some(now_ms)
+            account = self.accounts[self.address] = DueCharges()
+        if s.timer_count:
+            account.add_entries(now_ms, s.timers.data, s.timer_count, s.min_due, s.max_due)
+        self.projections.canceller = account
+        return 0
+
+    cdef int _forget_some(self, int64_t now_ms) except -1:
+        """Forget half of the addresses, those with the fewest timers. O(n log n)."""
+        cdef DueCharges account
+        counts = {}
+        for address, account in self.accounts.items():
+            counts[address] = account.total(now_ms)
+        fewest = sorted(counts, key=counts.__getitem__)
+        for address in fewest[:(len(fewest) + 1) // 2]:
+            del self.accounts[address]
+        return 0
+
+    def charged_to(self, str address not None, *, int64_t now_ms):
+        """Number of timers for which an address is charged; now_ms is epoch ms."""
+        cdef DueCharges account = self.accounts.get(address)
+        return 0 if account is None else account.total(now_ms)
