@@ -134,6 +134,7 @@ class Proxy:
         cut_after: of each connection in turn, the bytes to the slave after which it is cut; None
             and further ones are not cut.
         is_open: bytes pass, in both directions.
+        delay_s: so long each piece of bytes is held back.
         connection_count: how many there were.
     """
 
@@ -141,6 +142,7 @@ class Proxy:
         self.address = Address("127.0.0.1", 0)
         self.is_open = asyncio.Event()
         self.is_open.set()
+        self.delay_s = 0.0
         self.connection_count = 0
         self._target = target
         self._cuts = itertools.chain(cut_after, itertools.repeat(None))
@@ -151,6 +153,16 @@ class Proxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.address = Address(*self._server.sockets[0].getsockname()[:2])
         return self
+
+    def lead_to(self, target: Address, cut_after: tuple[int | None, ...] = ()) -> None:
+        """Pass what connects from now on to another address, with other cuts."""
+        self._target = target
+        self._cuts = itertools.chain(cut_after, itertools.repeat(None))
+
+    def cut(self) -> None:
+        """End all connections that there are."""
+        for task in list(self._tasks):
+            task.cancel()
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
@@ -190,6 +202,7 @@ class Proxy:
         passed = 0
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                await asyncio.sleep(self.delay_s)
                 await self.is_open.wait()
                 if cut is not None and passed + len(data) >= cut:
                     writer.write(data[: cut - passed])
