@@ -46,13 +46,17 @@ class Node(ApplianceProcess):
     """
 
     def __init__(self, root: Path, name: str, data_dir: Path | None = None) -> None:
-        config = root / f"{name}.toml"
-        config.write_text(CONFIG + PAIR)
-        self._base = ["--config", str(config)]
+        self._config = root / f"{name}.toml"
+        self._config.write_text(CONFIG + PAIR)
+        self._base = ["--config", str(self._config)]
         super().__init__(data_dir or root / name, self._base, root / f"{name}.stderr")
         self.replication = "127.0.0.1:0"
         self._is_slave = False
         self.leads()
+
+    def sets(self, line: str) -> None:
+        """Add a line of `[replication]` to its configuration."""
+        self._config.write_text(f"{self._config.read_text()}{line}\n")
 
     def leads(self) -> Self:
         """Start as a master from now on."""
