@@ -296,6 +296,31 @@ class Broker:
         self.log.end_flush(job)
         return self._wake()
 
+    @property
+    def replicated_pos(self) -> int:
+        """Log position up to which nothing waits for a slave; very large without a sync pair."""
+        return self._store.log.pointers.replicated
+
+    def need_replica(self, missing: str | None) -> None:
+        """Acknowledge and show nothing more that the slave lacks.
+
+        Args:
+            missing: why new batches are refused; None while the slave is there.
+        """
+        self._store.log.pointers.need_replica()
+        self._produce.missing_replica = missing
+
+    def release_replica(self) -> list[ParkedFetch]:
+        """Wait for no slave; return the parked fetches with new records."""
+        self._store.log.pointers.release_replica()
+        self._produce.missing_replica = None
+        return self._wake()
+
+    def replicated(self, pos: int) -> list[ParkedFetch]:
+        """Record what the slave has; return the parked fetches with new records."""
+        self._store.log.pointers.advance_replicated(pos)
+        return self._wake()
+
     def flush(self) -> list[ParkedFetch]:
         """Commit and flush on this thread; return the parked fetches with new records."""
         self._store.flush()

@@ -79,7 +79,7 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
     flush: Annotated[str | None, _flag("flush", "sync|async")] = None,
     role: Annotated[str | None, _flag("role", "master|slave")] = None,
     master: Annotated[str | None, _flag("master", "HOST:PORT")] = None,
-    replication: Annotated[str | None, _flag("replication", "none|async")] = None,
+    replication: Annotated[str | None, _flag("replication", "none|async|sync")] = None,
     replication_listen: Annotated[str | None, _flag("replication_listen", "HOST:PORT")] = None,
     allow_insecure: Annotated[
         bool,
@@ -127,6 +127,7 @@ _app.later("cleanup", "appliance.commands.cleanup", "COMMAND")
 _app.later("snapshot", "appliance.commands.snapshots", "app")
 _app.later("replication", "appliance.commands.replication", "REPLICATION")
 _app.later("promote", "appliance.commands.replication", "PROMOTE")
+_app.later("solo", "appliance.commands.replication", "SOLO")
 _app.later("backup", "appliance.commands.backup", "COMMAND")
 _app.later("restore", "appliance.commands.restore", "COMMAND")
 _app.later("check", "appliance.commands.check", "COMMAND")

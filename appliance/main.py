@@ -154,8 +154,11 @@ class Service:
                 return
             kafka = KafkaServer(self._broker, self._file_limit)
             try:
+                if not await self._join(kafka):
+                    await kafka.stop()
+                    self._close()
+                    return
                 await kafka.start(sockets)
-                await self._join(kafka)
             except (AddressError, ConfigError):
                 await kafka.stop()
                 self._close()
@@ -189,8 +192,8 @@ class Service:
                 await self._master.stop()
             await admin.stop()
 
-    async def _join(self, kafka: KafkaServer) -> None:
-        """Take the part of a master in the pair.
+    async def _join(self, kafka: KafkaServer) -> bool:
+        """Take the part of a master in the pair; return False if a signal came first.
 
         Raises:
             AddressError: the address for the slave cannot be used.
@@ -198,7 +201,7 @@ class Service:
         """
         config = self._config
         secret = read_secret(self._fs, config.replication_secret_file)
-        self._master = MasterRole(self._broker, secret)
+        self._master = MasterRole(self._broker, kafka.pump, secret, is_solo=self._slave is not None)
         if config.replication != "none":
             sockets = await listening.bind(config.replication_listen, "--replication-listen")
             await self._master.start(sockets)
@@ -206,6 +209,8 @@ class Service:
             self._replication = f" replication={Address(host, port)}"
         kafka.pump.committed = self._master.notify
         self._status.joins(self._master)
+        await self._master.admitted(self._stop)
+        return not self._stop.is_set()
 
     def _handle_signals(self) -> None:
         """Stop at SIGTERM and SIGINT. At SIGHUP stop if it says that the terminal is gone."""

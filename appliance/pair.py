@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import enum
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import socket
@@ -12,6 +13,7 @@ from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
 from appliance.config.config import Config
 from appliance.errors import ConfigError, NotReadyError, RoleError, StorageError
+from appliance.pump import Pump
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.master import Replicated, ReplicationServer
 from appliance.replication.slave import Following, ReplicationClient
@@ -31,10 +33,18 @@ SECRET_SIZE_MAX_BYTES: Final = 4_096
 BEATS_IN_SILENCE: Final = 4
 """A peer is lost after so many beats that do not come."""
 
+NO_SLAVE: Final = (
+    "no slave has caught up, and replication.mode is sync: start it, or if it is off for long, let "
+    "the master go on alone with `latermq solo`"
+)
+
 _KEPT: Final = {
     "sync": "acknowledged records survive a power cut of this machine",
     "async": "acknowledged records survive a crash; a power cut may lose the newest",
 }
+
+
+_log = logging.getLogger(__name__)
 
 
 class Outcome(enum.Enum):
@@ -151,6 +161,10 @@ class SlaveRole:
         self._ended.set()
         await asyncio.shield(self._served)
 
+    def go_solo(self) -> None:
+        """See `Pair`."""
+        raise RoleError("this node is a slave: promote it to let it serve")
+
     def serves(self) -> None:
         """Note that this node serves clients as a master now."""
         if not self._served.done():
@@ -169,6 +183,7 @@ class SlaveRole:
         return ReplicationStatus(
             role="slave",
             mode=self._config.replication,
+            solo=False,
             node=self._follower.node,
             state="waiting" if is_lost else known.state.value,
             peer=None if is_lost else str(self._master),
@@ -182,17 +197,27 @@ class SlaveRole:
 
 
 class MasterRole:
-    """A master that serves clients; it has a slave if `replication.mode` says so."""
+    """A master that serves clients; it has a slave if `replication.mode` says so.
 
-    def __init__(self, broker: Broker, secret: bytes) -> None:
+    With sync replication nothing is acknowledged, and nothing readable, before the slave has it;
+    without a slave new batches are refused. Solo, which an operator orders, the master waits for
+    nobody until the slave has caught up.
+    """
+
+    def __init__(self, broker: Broker, pump: Pump, secret: bytes, *, is_solo: bool) -> None:
         """Prepare to serve a slave.
 
         Args:
-            broker: serves clients.
+            broker, pump: serve clients.
             secret: what both nodes know.
+            is_solo: nobody else is a master, and the slave is not expected at once.
         """
-        self._config, self._clock, self._broker = broker.config, broker.clock, broker
+        self._config, self._clock = broker.config, broker.clock
+        self._pump = pump
         self._source: SourceLog = broker.source_log()
+        self._is_sync = broker.config.replication == "sync"
+        self._is_solo = self._is_sync and is_solo
+        self._admitted = asyncio.Event()
         self._server: ReplicationServer | None = None
         if broker.config.replication != "none":
             self._server = ReplicationServer(
@@ -208,6 +233,24 @@ class MasterRole:
         """Listen for the slave."""
         if self._server is not None:
             await self._server.start(sockets)
+        if self._is_sync and not self._is_solo:
+            self._pump.need_replica(NO_SLAVE)
+        else:
+            self._admitted.set()
+
+    async def admitted(self, stop: asyncio.Event) -> None:
+        """Wait until the log is that of the pair, or until `stop` is set.
+
+        The end of the log of a sync master may lack on the slave after a crash. What a consumer saw
+        of it would be gone if the slave was promoted next.
+        """
+        if self._admitted.is_set():
+            return
+        _log.warning("serves nobody yet: %s", NO_SLAVE)
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._admitted, stop)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
 
     def notify(self) -> None:
         """Note that the log may be longer."""
@@ -219,44 +262,68 @@ class MasterRole:
         if self._server is not None:
             await self._server.stop()
 
-    def _changed(self, _replicated: Replicated) -> None:
-        """Nothing waits for the slave in async replication."""
+    def _changed(self, known: Replicated) -> None:
+        if not self._is_sync:
+            return
+        is_there = known.state is State.STREAMING
+        if self._is_solo and is_there:
+            self._is_solo = False
+            _log.warning("the slave has caught up: acknowledgements wait for it again")
+        if not self._is_solo:
+            self._pump.need_replica(None if is_there else NO_SLAVE)
+            if is_there:
+                self._admitted.set()
+        if known.acked_ms is not None and not self._is_solo:
+            is_sync_flush = self._config.flush == "sync"
+            self._pump.replicated(known.durable_pos if is_sync_flush else known.received_pos)
 
     async def promote(self) -> None:
         """See `Pair`."""
         raise RoleError("this node is the master already")
 
+    def go_solo(self) -> None:
+        """See `Pair`."""
+        if not self._is_sync:
+            raise RoleError("this node waits for no slave: replication.mode is not sync")
+        assert self._server is not None
+        if self._server.replicated.state is State.STREAMING:
+            raise RoleError("the slave is connected: stop it first")
+        self._is_solo = True
+        self._pump.release_replica()
+        self._admitted.set()
+        _log.warning("goes on alone: the operator says that the slave is off")
+
     def status(self) -> ReplicationStatus:
         """See `Pair`."""
-        kept = _KEPT[self._config.flush]
-        if self._server is None:
-            return self._status("off", kept)
-        known = self._server.replicated
-        is_lost = known.state is State.LOST
-        return self._status(
-            "waiting" if is_lost else known.state.value,
-            f"{kept}; the slave may lack the newest",
-            known,
-        )
-
-    def _status(
-        self, state: str, promise: str, known: Replicated | None = None
-    ) -> ReplicationStatus:
-        has_acked = known is not None and known.acked_ms is not None
+        known = None if self._server is None else self._server.replicated
+        state = "off"
+        if known is not None:
+            state = "waiting" if known.state is State.LOST else known.state.value
+        acked = known if known is not None and known.acked_ms is not None else None
+        lag_bytes = None
+        if acked is not None:
+            lag_bytes = max(0, self._source.committed_pos - acked.durable_pos)
         return ReplicationStatus(
             role="master",
             mode=self._config.replication,
+            solo=self._is_solo,
             node=self._source.node,
             state=state,
             peer=known.address if known is not None and state != "waiting" else None,
             end=self._source.committed_pos,
-            received=known.received_pos if known is not None and has_acked else None,
-            durable=known.durable_pos if known is not None and has_acked else None,
-            lag_bytes=(
-                max(0, self._source.committed_pos - known.durable_pos)
-                if known is not None and has_acked
-                else None
-            ),
-            heard_ms_ago=_since_ms(self._clock, known.acked_ms) if known is not None else None,
-            promise=promise,
+            received=None if acked is None else acked.received_pos,
+            durable=None if acked is None else acked.durable_pos,
+            lag_bytes=lag_bytes,
+            heard_ms_ago=None if acked is None else _since_ms(self._clock, acked.acked_ms),
+            promise=self._promise(state),
         )
+
+    def _promise(self, state: str) -> str:
+        kept = _KEPT[self._config.flush]
+        if self._server is None:
+            return kept
+        if not self._is_sync or self._is_solo:
+            return f"{kept}; the slave may lack the newest"
+        if state != State.STREAMING.value:
+            return f"nothing is accepted: {NO_SLAVE}"
+        return f"{kept}, and the loss of this machine"

@@ -184,8 +184,8 @@ class Pump:
         """Log position up to which requests may be acknowledged."""
         broker = self._broker
         if broker.is_sync_flush or self._is_flush_overdue():
-            return broker.flushed_pos  # I3
-        return broker.committed_pos
+            return min(broker.flushed_pos, broker.replicated_pos)  # I3
+        return min(broker.committed_pos, broker.replicated_pos)
 
     @property
     def is_backed_up(self) -> bool:
@@ -213,6 +213,18 @@ class Pump:
         self._want_flush()
         self._arm()
         self._notify(woken)
+
+    def replicated(self, pos: int) -> None:
+        """Note what the slave of a sync pair has."""
+        self._guard(lambda: self._notify(self._broker.replicated(pos)))
+
+    def need_replica(self, missing: str | None) -> None:
+        """See `Broker.need_replica`."""
+        self._broker.need_replica(missing)
+
+    def release_replica(self) -> None:
+        """Wait for no slave from now on."""
+        self._guard(lambda: self._notify(self._broker.release_replica()))
 
     async def durable(self, pos: int) -> None:
         """End the turn, and wait until everything below a log position may be acknowledged.

@@ -5,12 +5,13 @@ before it can lose a message:
 
  I1  flushed <= committed <= wrote
  I2  no pointer moves back
- I3  with sync flush, visible == flushed; with async flush, visible == committed
+ I3  with sync flush, visible == flushed; with async flush, visible == committed; with sync
+     replication, what the slave lacks is not visible either
 
 Layer 0: no I/O.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 
 cdef class Pointers:
@@ -26,9 +27,29 @@ cdef class Pointers:
         assert start >= 0
         self.wrote = self.committed = self.flushed = start
         self.sync_flush = sync_flush
+        self.replicated = INT64_MAX
 
     cdef int64_t visible_pos(self) noexcept nogil:
-        return self.flushed if self.sync_flush else self.committed  # I3
+        return min(self.flushed if self.sync_flush else self.committed, self.replicated)  # I3
+
+    @property
+    def needs_replica(self):
+        """Whether nothing is visible that a slave lacks."""
+        return self.replicated < INT64_MAX
+
+    def need_replica(self):
+        """Let nothing more become visible before the slave has it."""
+        if self.replicated == INT64_MAX:
+            self.replicated = self.visible_pos()
+
+    def release_replica(self):
+        """Let everything become visible that is durable here, whatever a slave has."""
+        self.replicated = INT64_MAX
+
+    def advance_replicated(self, int64_t pos):
+        """Record that the slave has everything up to `pos`."""
+        if self.replicated < pos:
+            self.replicated = min(pos, INT64_MAX - 1)
 
     @property
     def visible(self):

@@ -28,7 +28,9 @@ cdef class Answer:
     cdef int set_reply(self, Reply reply) except -1
     cdef bint is_late(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos)
     cdef int64_t take(self, int64_t room, list result) except -1
-    cdef int64_t time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos) except -1
+    cdef int64_t time_out(
+        self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos, int error
+    ) except -1
 
 # What was timed out at once.
 cdef struct TimedOut:
@@ -38,5 +40,5 @@ cdef struct TimedOut:
     int64_t end_pos           # the end of all of them, in the log
 
 cdef TimedOut time_out(
-    answers, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos
+    answers, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos, int error
 ) except *

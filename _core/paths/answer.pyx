@@ -86,7 +86,9 @@ cdef class Answer:
         del self.pieces[:count]
         return taken
 
-    cdef int64_t time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos) except -1:
+    cdef int64_t time_out(
+        self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos, int error
+    ) except -1:
         """Time out a response, or batches of it, that waited too long; return their number."""
         cdef const Mark* mark
         cdef uint8_t* p
@@ -106,7 +108,7 @@ cdef class Answer:
         mark = <const Mark*><const char*>self.marks
         for i in range(len(self.marks) // <Py_ssize_t>sizeof(Mark)):
             if mark[i].end_pos > durable_pos:
-                store_u16(p + mark[i].at, REQUEST_TIMED_OUT)
+                store_u16(p + mark[i].at, error)
                 store_u64(p + mark[i].at + 2, -1)
                 store_u64(p + mark[i].at + 10, -1)
                 given_up += 1
@@ -117,7 +119,7 @@ cdef class Answer:
 
 
 cdef TimedOut time_out(
-    answers, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos
+    answers, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos, int error
 ) except *:
     """Time out the `answers`, or batches of them, that waited too long for the disk."""
     cdef Answer answer
@@ -127,7 +129,7 @@ cdef TimedOut time_out(
         own_end = answer.end_pos
         size = 0 if answer.late is None else sum(map(len, answer.pieces))
         is_late = answer.late is not None
-        count = answer.time_out(now_ms, wait_max_ms, durable_pos)
+        count = answer.time_out(now_ms, wait_max_ms, durable_pos, error)
         if not count:
             continue
         result.end_pos = max(result.end_pos, own_end)

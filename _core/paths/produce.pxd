@@ -51,6 +51,7 @@ cdef class ProducePath:
     cdef readonly dict refused          # batches by Kafka error code
     cdef readonly DelayNotices delays
     cdef public object admit_producer
+    cdef public str missing_replica
     cdef int64_t round_base_ms          # receive time of what arrived last, rounded up
     cdef int64_t base_ms                # that of the current request
     cdef int64_t accepted_ms            # the same in whole ms
@@ -70,6 +71,7 @@ cdef class ProducePath:
     ) except -1
     cdef str _find_closed(self, const uint8_t* name, int64_t size)
     cdef int64_t begin(self, int64_t now_ns) noexcept
+    cdef int late_error(self) noexcept
     cdef int count_refused(self, int error, int64_t count) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
     cdef int64_t _unpack_max(self) noexcept

@@ -12,6 +12,7 @@ class ProducePath:
     batches: int
     refused: dict[int, int]
     delays: DelayNotices
+    missing_replica: str | None
     admit_producer: Callable[[int, int, int], str | None] | None
     quota: TimerQuota
     requests: int

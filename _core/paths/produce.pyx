@@ -24,10 +24,10 @@ Layer 0: no I/O, no clock. Runs on the event loop, one request at a time.
 from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from _core.paths.answer cimport Mark
+from _core.paths.answer cimport REQUEST_TIMED_OUT, Mark
 from _core.paths.batch_check cimport check_batch
 from _core.paths.batch_work cimport BatchWork
 from _core.bytes.batch cimport ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch
@@ -78,6 +78,7 @@ cdef class ProducePath:
         admit_producer: called with partition handle, producer id, sequence, and whether it was
             called for this batch before, for a batch of a producer that its partition does not
             know; returns None, or why it must wait.
+        missing_replica: why every batch is refused with NOT_ENOUGH_REPLICAS; None if none is.
     """
 
     def __cinit__(
@@ -249,6 +250,9 @@ cdef class ProducePath:
         elif (<Partition>topic.partitions[index]).is_mentioned_again(self.serial):
             o.error = INVALID_REQUEST
             self.message = f"partition {index} is named more than once: use one batch for each"
+        elif self.missing_replica is not None:
+            o.error = NOT_ENOUGH_REPLICAS
+            self.message = self.missing_replica
         else:
             partition = <Partition>topic.partitions[index]
             self._accept(partition, version, data, size, now_ms, &o)
@@ -268,6 +272,12 @@ cdef class ProducePath:
         start_offset = -1 if partition is None else partition.start_offset
         write_outcome(out, version, index, &o, start_offset, self.message)
         return True
+
+    cdef int late_error(self) noexcept:
+        """The error for a batch that was appended and waits too long for the disk or the slave."""
+        if self.writer.tail.pointers.replicated < INT64_MAX:
+            return NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return REQUEST_TIMED_OUT
 
     cdef int count_refused(self, int error, int64_t count) except -1:
         if count:

@@ -29,7 +29,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
-from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, Reply, TimedOut, time_out
+from _core.paths.answer cimport Answer, Reply, TimedOut, time_out
 from _core.bytes.batch cimport Slice
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.bytes.buffer cimport Buf, fence, fit, release, shrink, unfence
@@ -554,9 +554,7 @@ cdef class Session:
         return 0
 
     def time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
-        """Answer what has waited too long for the disk: Produce batches with REQUEST_TIMED_OUT.
-
-        The waiting time of a response counts from the first call that finds it waiting.
+        """Answer what has waited too long since the first call that found it waiting.
 
         Args:
             now_ms: monotonic ms.
@@ -566,12 +564,13 @@ cdef class Session:
         Returns:
             The number of batches and other responses timed out; `output` has the responses.
         """
-        cdef TimedOut found = time_out(self.answers, now_ms, wait_max_ms, durable_pos)
+        cdef int error = self.produce.late_error()
+        cdef TimedOut found = time_out(self.answers, now_ms, wait_max_ms, durable_pos, error)
         # The records are in the log: their client must still wait for the disk to send more.
         self.silent_pos = max(self.silent_pos, found.end_pos)
         self.queued_bytes += found.grown_bytes
         self.late_count += found.late
-        self.produce.count_refused(REQUEST_TIMED_OUT, found.batches)
+        self.produce.count_refused(error, found.batches)
         return found.batches + found.late
 
     @property

@@ -78,6 +78,7 @@ class Api:
             web.get("/api/v1/openapi.json", self._get_description),
             web.get("/api/v1/replication", self._get_replication),
             web.post("/api/v1/promote", self._promote),
+            web.post("/api/v1/solo", self._go_solo),
             web.get("/api/v1/status", self._when_ready(self._get_status)),
             web.get("/api/v1/topics", self._when_ready(self._get_topics)),
             web.get("/api/v1/topics/{topic:[^/]*}", self._when_ready(self._get_topic)),
@@ -113,6 +114,12 @@ class Api:
     async def _promote(self, _request: web.Request) -> web.Response:
         try:
             return _answer(await self._status.promote())
+        except RoleError as error:
+            return error_answer(409, error.message)
+
+    async def _go_solo(self, _request: web.Request) -> web.Response:
+        try:
+            return _answer(self._status.go_solo())
         except RoleError as error:
             return error_answer(409, error.message)
 

@@ -93,6 +93,13 @@ class Pair(Protocol):
             NotReadyError: the broker stops.
         """
 
+    def go_solo(self) -> None:
+        """Let the master of a sync pair go on without its slave.
+
+        Raises:
+            RoleError: it is no master of a sync pair.
+        """
+
 
 class LiveStatus:
     """The status of one broker; ready from `serves` until `stops`."""
@@ -164,6 +171,10 @@ class LiveStatus:
 
     async def promote(self) -> ReplicationStatus:
         await self._joined.promote()
+        return self._joined.status()
+
+    def go_solo(self) -> ReplicationStatus:
+        self._joined.go_solo()
         return self._joined.status()
 
     @property

@@ -87,7 +87,8 @@ _SCHEMAS: Final[dict[str, Any]] = {
     ),
     "Replication": _object(
         role={"enum": ["master", "slave"]},
-        mode={"enum": ["none", "async"]},
+        mode={"enum": ["none", "async", "sync"]},
+        solo={"type": "boolean", "description": "a sync master waits for no slave for now"},
         node={"type": "integer", "minimum": 0, "maximum": 2, "description": "0: of no pair"},
         state={"enum": ["off", "waiting", "handshake", "catch-up", "streaming"]},
         peer=_MAYBE_TEXT,
@@ -481,6 +482,18 @@ _PATHS: Final[dict[str, Any]] = {
                 "200": _json("the pair after it", _ref("Replication")),
                 "403": _error("the request comes from a web page of another origin"),
                 "409": _error("this node is no slave"),
+                "503": _NOT_READY,
+            },
+        },
+    },
+    "/api/v1/solo": {
+        "post": {
+            "operationId": "goSolo",
+            "summary": "let the master of a sync pair go on without its slave, which is stopped",
+            "responses": {
+                "200": _json("the pair after it", _ref("Replication")),
+                "403": _error("the request comes from a web page of another origin"),
+                "409": _error("this node is no master of a sync pair"),
                 "503": _NOT_READY,
             },
         },

@@ -85,7 +85,8 @@ class ReplicationStatus:
 
     Attributes:
         role: "master" or "slave".
-        mode: "none", "async".
+        mode: "none", "async" or "sync".
+        solo: a master of a sync pair that waits for no slave for now.
         node: 1 or 2; 0 if this node is none of a pair.
         state: "off", "waiting" for the peer, "handshake", "catch-up", "streaming".
         peer: address of the other node; None if it is not connected.
@@ -99,6 +100,7 @@ class ReplicationStatus:
 
     role: str
     mode: str
+    solo: bool
     node: int
     state: str
     peer: str | None
@@ -184,7 +186,7 @@ class CleanupRequest:
 class StatusSource(Protocol):
     """The data that the admin server shows. Each call is fast: it blocks the event loop.
 
-    Only the first six may be called before the broker is ready. All others may raise
+    Only the first seven may be called before the broker is ready. All others may raise
     NotReadyError if the broker is about to stop.
     """
 
@@ -220,6 +222,14 @@ class StatusSource(Protocol):
         Raises:
             RoleError: it is no slave.
             NotReadyError: the start has not come so far, or the broker stops.
+        """
+
+    def go_solo(self) -> ReplicationStatus:
+        """Let the master of a sync pair go on without its slave, which the operator has stopped.
+
+        Raises:
+            RoleError: it is no master of a sync pair.
+            NotReadyError: the start has not come so far.
         """
 
     def status(self) -> BrokerStatus:

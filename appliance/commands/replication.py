@@ -1,4 +1,4 @@
-"""`latermq promote` and `latermq replication`: the pair of master and slave. Layer 6."""
+"""`latermq replication`, `promote` and `solo`: the pair of master and slave. Layer 6."""
 
 from typing import Any, Final
 
@@ -35,6 +35,15 @@ def promote(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
         print_line(f"node {found['node']} is the master now; its log ends at {found['end']}")
 
 
+def solo(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Let the master of a sync pair go on without its slave, until that has caught up again."""
+    found = admin_client.post(admin, "solo", body={})
+    if json:
+        print_json(found)
+    else:
+        print_line(f"node {found['node']} goes on alone: {found['promise']}")
+
+
 def replication(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
     """Show the pair of master and slave, as one of them sees it."""
     found = admin_client.get(admin, "replication")
@@ -64,5 +73,16 @@ def _fields(found: Any) -> list[tuple[str, object]]:
     return fields
 
 
+SOLO_EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq solo --admin 127.0.0.1:9192
+
+Stop the slave first, or make sure that it is off: if it is promoted meanwhile, there are two
+masters, and what this one acknowledged alone is lost.
+"""
+
 PROMOTE: Final = usage.Command(promote, PROMOTE_EXAMPLES)
+SOLO: Final = usage.Command(solo, SOLO_EXAMPLES)
 REPLICATION: Final = usage.Command(replication, REPLICATION_EXAMPLES)

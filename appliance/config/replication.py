@@ -29,11 +29,12 @@ class ReplicationSettings:
         "A slave follows the log of its master and serves no client until it is promoted.",
         flag="--role",
     )
-    replication: Literal["none", "async"] = choice(
+    replication: Literal["none", "async", "sync"] = choice(
         "none",
         "replication.mode",
-        ("none", "async"),
-        "async: the master sends its log to a slave; what is acknowledged may not be there yet.",
+        ("none", "async", "sync"),
+        "A master sends its log to a slave. async: what is acknowledged may not be there yet. "
+        "sync: nothing is acknowledged, and nothing readable, before the slave has it.",
         flag="--replication",
     )
     replication_listen: Address = value(

@@ -351,16 +351,22 @@ class KafkaServer:
                 is_scarce=self.budget.is_scarce,
                 is_awaited=has_waiting_answers or self.budget.is_awaited(connection),
             )
-        if self._awaiting_flush and self.pump.unflushed_ms > SLOW_FLUSH_MS:
+        if self._awaiting_flush and self._is_slow():
             self._time_out(now_ms)
         self.broker.client_log.tick()
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
+
+    def _is_slow(self) -> bool:
+        """Whether the disk takes long, or the slave of a sync pair lacks something."""
+        is_behind = self.broker.replicated_pos < self.broker.flushed_pos
+        return is_behind or self.pump.unflushed_ms > SLOW_FLUSH_MS
 
     def _time_out(self, now_ms: int) -> None:
         """Answer the connections that waited for a slow flush for flush_timeout_ms."""
         for connection in list(self._awaiting_flush):
             connection.time_out(now_ms)
-        if self._may_report("slowness"):
+        is_disk = self.pump.unflushed_ms > SLOW_FLUSH_MS
+        if is_disk and self._may_report("slowness"):
             _log.warning("the disk has not confirmed a flush for %d ms", self.pump.unflushed_ms)
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:

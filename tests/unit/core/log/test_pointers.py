@@ -66,3 +66,24 @@ def test_a_log_does_not_begin_before_its_beginning() -> None:
 def test_pointers_move_by_their_verbs_alone(pointers: Pointers, name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(pointers, name, 1_000)
+
+
+def test_nothing_is_visible_that_the_slave_lacks() -> None:
+    pointers = Pointers(0, sync_flush=True)
+    pointers.advance_wrote(100)
+    pointers.advance_committed(100)
+    pointers.advance_flushed(60)
+    pointers.need_replica()
+    pointers.advance_flushed(100)
+    assert pointers.needs_replica
+    assert pointers.visible == 60, "what was visible stays so"
+    pointers.advance_replicated(40)
+    assert pointers.visible == 60
+    pointers.advance_replicated(80)
+    pointers.need_replica()
+    assert pointers.visible == 80
+    pointers.advance_replicated(1_000)
+    assert pointers.visible == 100, "what is not flushed here is not visible, whoever has it"
+    pointers.release_replica()
+    assert not pointers.needs_replica
+    assert pointers.visible == 100
