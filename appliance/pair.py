@@ -218,6 +218,8 @@ class MasterRole:
         self._is_sync = broker.config.replication == "sync"
         self._is_solo = self._is_sync and is_solo
         self._admitted = asyncio.Event()
+        if not self._is_sync or self._is_solo:
+            self._admitted.set()
         self._server: ReplicationServer | None = None
         if broker.config.replication != "none":
             self._server = ReplicationServer(
@@ -233,10 +235,8 @@ class MasterRole:
         """Listen for the slave."""
         if self._server is not None:
             await self._server.start(sockets)
-        if self._is_sync and not self._is_solo:
+        if not self._admitted.is_set():
             self._pump.need_replica(NO_SLAVE)
-        else:
-            self._admitted.set()
 
     async def admitted(self, stop: asyncio.Event) -> None:
         """Wait until the log is that of the pair, or until `stop` is set.
