@@ -39,9 +39,10 @@ SEGMENT_BYTES: Final = 2_097_152
 
 
 class Node(ApplianceProcess):
-    """One node of a pair; say which role it has before it starts.
+    """One node of a pair: a master, unless it is told to follow one before it starts.
 
     Attributes:
+        mode: of replication, while it is a master.
         replication: where it waits for a slave, while it is a master.
     """
 
@@ -50,34 +51,30 @@ class Node(ApplianceProcess):
         self._config.write_text(CONFIG + PAIR)
         self._base = ["--config", str(self._config)]
         super().__init__(data_dir or root / name, self._base, root / f"{name}.stderr")
+        self.mode = "async"
         self.replication = "127.0.0.1:0"
         self._is_slave = False
-        self.leads()
+        self._slave_arguments: tuple[str, ...] = ()
 
     def sets(self, line: str) -> None:
         """Add a line of `[replication]` to its configuration."""
         self._config.write_text(f"{self._config.read_text()}{line}\n")
 
-    def leads(self) -> Self:
-        """Start as a master from now on."""
-        self._is_slave = False
-        self._arguments = [*self._base, *self._pair_arguments()]
-        return self
-
-    def follows(self, master: str, *more: str) -> Self:
+    def follows(self, master: str) -> Self:
         """Start as a slave from now on.
 
         Args:
             master: HOST:PORT where it connects.
-            more: further arguments.
         """
         self._is_slave = True
-        self._arguments = [*self._base, *self._pair_arguments()]
-        self._arguments += ["--role", "slave", "--master", master, *more]
+        self._slave_arguments = ("--role", "slave", "--master", master)
         return self
 
-    def _pair_arguments(self) -> list[str]:
-        return ["--replication", "async", "--replication-listen", self.replication]
+    def spawn(self) -> None:
+        """Start the process; do not wait."""
+        pair = ["--replication", self.mode, "--replication-listen", self.replication]
+        self._arguments = [*self._base, *pair, *self._slave_arguments]
+        super().spawn()
 
     def start(self, *, limit_s: float = READY_LIMIT_S) -> None:
         """Start it, and wait until it serves, or has caught up for the first time."""

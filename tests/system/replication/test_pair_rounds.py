@@ -139,7 +139,7 @@ def test_a_pair_keeps_its_logs_equal_and_every_promise_whatever_fails(
         proxy = make_proxy(master.replication)
         slave.follows(proxy.address).start()
         master.stop()  # the load starts it
-        faults = Faults(master.leads(), slave, proxy, shell)
+        faults = Faults(master, slave, proxy, shell)
         reported = check_through(faults.next, master, rounds, seed, root)
         # Its start has more to say than the slave heard when it stopped.
         master.start()

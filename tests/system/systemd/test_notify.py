@@ -52,9 +52,10 @@ def test_a_slave_has_time_until_it_has_caught_up_and_feeds_the_watchdog_then(
             before = [manager.recv(4096) for _ in range(20)]
             assert before[-1].startswith(b"EXTEND_TIMEOUT_USEC")
             monkeypatch.delenv("NOTIFY_SOCKET")
-            master.start()
-            while b"READY=1" not in manager.recv(4096).splitlines():
-                pass
+            master.spawn()
+            while b"READY=1" not in (report := manager.recv(4096)).splitlines():
+                assert report.startswith((b"EXTEND_TIMEOUT_USEC", b"STATUS="))
+            master.await_serving()
             assert [manager.recv(4096) for _ in range(20)] == [b"WATCHDOG=1"] * 20
             slave.await_caught_up()
         finally:
