@@ -89,7 +89,7 @@ bench-recovery: build  ## how fast the log is written and a start is; memory of 
 bench-recycled: build  ## sync flush into recycled segments, new ones, and the disk alone
 	@$(PY) -m perf.recycled $(ARGS)
 
-bench-replication: build  ## throughput with a slave relative to none, and how fast one catches up
+bench-replication: build  ## throughput with a slave, and how fast one catches up
 	@$(PY) -m perf.replication $(ARGS)
 
 bench-retention: build  ## what producers notice of freeing, and what a carry costs
