@@ -35,6 +35,7 @@ from appliance.system.process import (
     process_id,
     raise_file_limit,
     set_priority,
+    share_interpreter,
 )
 from appliance.system.sd_notify import Notifier
 from appliance.units import NS_PER_MS, format_duration_ms
@@ -347,6 +348,7 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
     log_settings(config)
     file_limit = raise_file_limit()
     give_back_large_blocks()
+    share_interpreter()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
             runner.run(Service(config, file_limit, accepts_loss=accepts_loss).run())

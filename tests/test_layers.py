@@ -19,12 +19,14 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.commands.*": 6,
     # 5: asyncio lives here and only here
     "appliance.pump": 5,
+    "appliance.loop_turns": 5,
     "appliance.work_thread": 5,
     "appliance.admin": 5,
     "appliance.admin.*": 5,
     "appliance.system.listening": 5,
     "appliance.system.sd_notify": 5,
     "compat.kafka.network.limits": 3,
+    "compat.kafka.network.read_pace": 3,
     "compat.kafka.network.*": 5,
     # 4: synchronous, take the broker and a clock
     "appliance.broker": 4,
@@ -64,6 +66,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.config.*": 1,
     "appliance.errors": 1,
     "appliance.log_text": 1,
+    "appliance.loop_share": 1,
     "appliance.metrics": 1,
     "appliance.model": 1,
     "appliance.system": 1,

@@ -48,6 +48,7 @@ cdef class Session:
     cdef readonly BatchWork work # of a batch of that request, for a thread
     cdef Begun begun             # the next request, if it was begun in an earlier turn
     cdef int merged_traced       # requests that `merged` answers, while they are traced
+    cpdef int postpone(self, Py_ssize_t count) except -1
     cdef int _process(self, int64_t now_ns, bint resumes) except -1
     cdef int _request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1
     cdef int _trace_request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1

@@ -169,10 +169,15 @@ cdef class Session:
             now_ns: epoch ns, 0 or more, the receive time of these requests.
         """
         assert 0 <= count <= self.input.capacity - self.input.size
-        self.input.size += count
-        self.was_filled = count == self.window_size
+        self.postpone(count)
         self.new_parked = []
         self._process(now_ns, False)
+
+    cpdef int postpone(self, Py_ssize_t count) except -1:
+        """Leave the `count` bytes that were written to the buffer for `resume`."""
+        self.input.size += count
+        self.was_filled = count == self.window_size
+        self.yielded = True
 
     def resume(self, *, int64_t now_ns):
         """Handle requests that were left while `paused` or `yielded`."""
@@ -277,8 +282,7 @@ cdef class Session:
 
     cdef int _fill(self, Answer answer, list pieces) except -1:
         answer.pieces = pieces
-        for piece in pieces:
-            self.queued_bytes += len(piece)
+        self.queued_bytes += sum(map(len, pieces))
         return 0
 
     cdef int _close(self, str reason) except -1:

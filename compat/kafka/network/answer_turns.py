@@ -1,16 +1,16 @@
 """Long answers of all connections take turns, and wait while memory is scarce.
 
-In each turn of the loop one connection's answer gets a slice, so that one budget is shared fairly.
+A slice is a heavy piece of work of the loop (`appliance.loop_turns`): one runs in each turn.
 While memory is scarce only one answer goes on that holds more than SMALL_BYTES, until it is sent:
 all answers together never hold more than the limit and one answer, and there is always one that
 comes to its end. Layer 5.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from appliance.loop_turns import LoopTurns
 from compat.kafka.network.limits import SMALL_BYTES
 from compat.kafka.protocol.slices import SlicedAnswer
 
@@ -27,23 +27,23 @@ class AnswerTurns(Generic[Member]):
     """The answers that are being produced.
 
     Attributes:
-        turn_count: turns of the loop in which a slice was done.
+        slice_count: slices that were done.
     """
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        turns: LoopTurns,
         budget: _Budget,
         run: Callable[[Member, SlicedAnswer], None],
     ) -> None:
         """Begin without answers.
 
         Args:
-            loop: calls back.
+            turns: calls back, a slice at a time.
             budget: says whether memory is scarce.
             run: does a slice of the answer of a connection, and what belongs to a turn.
         """
-        self._loop = loop
+        self._turns = turns
         self._budget = budget
         self._run = run
         self._answers: dict[Member, SlicedAnswer] = {}
@@ -52,8 +52,9 @@ class AnswerTurns(Generic[Member]):
         """Who waits for memory, in order."""
         self._ahead: Member | None = None
         """Whose answer goes on although memory is scarce, until it is sent."""
-        self._is_armed = False
-        self.turn_count = 0
+        self._asked_count = 0
+        """Turns that were asked for and have not come: each ready answer has one."""
+        self.slice_count = 0
 
     @property
     def waiting_count(self) -> int:
@@ -91,13 +92,13 @@ class AnswerTurns(Generic[Member]):
         self._arm()
 
     def _arm(self) -> None:
-        if self._ready and not self._is_armed:
-            self._is_armed = True
-            self._loop.call_soon(self._turn)
+        while self._asked_count < len(self._ready):
+            self._asked_count += 1
+            self._turns.ask(self._turn)
 
     def _turn(self) -> None:
         """Do one slice of the answer that has waited longest."""
-        self._is_armed = False
+        self._asked_count -= 1
         while self._ready:
             member = self._ready.popleft()
             answer = self._answers.get(member)
@@ -105,7 +106,7 @@ class AnswerTurns(Generic[Member]):
                 continue  # its connection is closed
             if self._may_go_on(member, answer):
                 del self._answers[member]
-                self.turn_count += 1
+                self.slice_count += 1
                 self._run(member, answer)
                 self._pass_on(member, answer)
                 break

@@ -25,6 +25,7 @@ from appliance.broker import Broker
 from appliance.client_log import LineKind
 from appliance.config.config import Address
 from appliance.errors import RemoteProtocolError, StorageError
+from appliance.loop_turns import LoopTurns
 from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
@@ -41,6 +42,7 @@ from compat.kafka.network.limits import (
     IdleDetector,
     MemoryBudget,
 )
+from compat.kafka.network.read_pace import ReadPace
 from compat.kafka.network.request_trace import RequestTrace
 from compat.kafka.node import Client, Node
 from compat.kafka.protocol.slices import SlicedAnswer
@@ -49,16 +51,13 @@ WRITE_BUFFER_BYTES: Final = 256 * KIB
 """The broker stops reading from a connection with more unsent bytes than this."""
 
 OUTPUT_BYTES: Final = 4 * MIB
-COPIED_OUTPUT_BYTES: Final = MIB
-"""Bytes passed to the transport at a time; the second value applies if the transport copies what
-it cannot send. The rest stays in the session, which can drop it. With pieces of 1 MiB a Fetch costs
-a tenth more."""
+SHARED_OUTPUT_BYTES: Final = MIB
+"""Bytes passed to the transport at a time; the second value applies while others wait for their
+turn, and if the transport copies what it cannot send. The rest stays in the session, which can drop
+it. With pieces of 1 MiB a Fetch costs a tenth more, and each takes a millisecond or more."""
 
 INPUT_KEEP_BYTES: Final = 4 * MIB
 """An input buffer up to this size is kept for the next request while memory is ample."""
-
-BURST_BYTES: Final = 512 * KIB
-"""Bytes read from one connection while others wait: less than half a millisecond."""
 
 TURN_NS: Final = 5 * NS_PER_MS
 """A turn ends after control-plane requests that took longer than this."""
@@ -76,6 +75,7 @@ class Host(Protocol):
     pump: Pump
     loop: asyncio.AbstractEventLoop
     node: Node
+    turns: LoopTurns
     budget: "MemoryBudget[KafkaConnection]"
     answers: "AnswerTurns[KafkaConnection]"
     delays: DelayReports
@@ -124,6 +124,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._parked: set[ParkedFetch] = set()
         self._node: Node
         self._watch: IdleDetector
+        self._pace: ReadPace
         self._deferred: SlicedAnswer | None = None
         self._is_write_paused = False
         self._is_read_paused = False
@@ -132,8 +133,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_resuming = False
         self._is_working = False
         self._is_resting = False
-        self._window_bytes = 0
-        self._burst_bytes = 0
         self._turn_began_ns = 0
         self._handed_bytes = 0
         self._in_transport_bytes = 0
@@ -173,6 +172,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.peer = str(Address(self._address, peer[1]))
         self.session = self._server.broker.open_session(self._answer_control_plane)
         self._watch = IdleDetector(self._server.broker.config, self._node.now_ms())
+        self._pace = ReadPace(self._server.broker.clock.monotonic_ns())
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if not self._server.admit(self):
             self._is_lost = True
@@ -195,7 +195,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         window = self.session.get_buffer()
-        self._window_bytes = len(window)
+        self._pace.window_bytes = len(window)
         return window
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -212,38 +212,50 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # Rounds
 
     def _received(self, count: int) -> None:
-        clock = self._server.broker.clock
-        self._server.broker.producers.address = self._address
         self._server.broker.metrics.received_bytes += count
-        self._rest_after(count)
-        self._turn_began_ns = clock.monotonic_ns()
-        self.session.received(count, now_ns=clock.wall_ns())
-        self._end_round()
-
-    def _rest_after(self, count: int) -> None:
-        """Pause reading after a burst, so that other connections get a turn.
-
-        While reads fill the buffer, uvloop reads up to 32 times in a row, whatever else is due.
-        """
-        self._burst_bytes = self._burst_bytes + count if count == self._window_bytes else 0
-        if self._burst_bytes >= BURST_BYTES and not self._is_resting:
-            self._is_resting = True
-            self._server.loop.call_soon(self._server.guard, self._end_rest)
+        self._pace.note_read(count)
+        if self._server.turns.is_spent and self.session.work is None:
+            self.session.postpone(count)
+            self._resume_later()
+            self.adjust_reading()
+        else:
+            self._round(partial(self.session.received, count))
 
     def _end_rest(self) -> None:
         self._is_resting = False
-        self._burst_bytes = 0
+        self._pace.end_rest()
         self.adjust_reading()
+
+    def _ask_for_turn(self, step: Callable[[], None]) -> None:
+        """Call a function in a later turn of the loop, before those who take more of it."""
+        server = self._server
+        server.turns.ask(partial(server.guard, step), is_light=self._pace.is_light)
+
+    def _resume_later(self) -> None:
+        if not self._is_resuming:
+            self._is_resuming = True
+            self._ask_for_turn(self._resume)
 
     def _resume(self) -> None:
         """Handle requests that were postponed because of too many responses or too much work."""
         self._is_resuming = False
         if not self._is_lost:
-            clock = self._server.broker.clock
-            self._server.broker.producers.address = self._address
-            self._turn_began_ns = clock.monotonic_ns()
-            self.session.resume(now_ns=clock.wall_ns())
-            self._end_round()
+            self._round(self.session.resume)
+
+    def _round(self, handle: Callable[..., None]) -> None:
+        """Let the session handle requests, and note what that took of the loop."""
+        server, clock = self._server, self._server.broker.clock
+        server.broker.producers.address = self._address
+        began_ns = self._turn_began_ns = clock.monotonic_ns()
+        handle(now_ns=clock.wall_ns())
+        self._end_round()
+        ended_ns = clock.monotonic_ns()
+        self._pace.note_round(began_ns, ended_ns)
+        server.turns.spend(ended_ns - began_ns)
+        if self._pace.must_rest and not self._is_resting:
+            self._is_resting = True
+            self._ask_for_turn(self._end_rest)
+            self.adjust_reading()
 
     def _end_round(self) -> None:
         session = self.session
@@ -356,7 +368,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _send_some(self) -> None:
         session = self.session
-        size_max = COPIED_OUTPUT_BYTES if self._server.copies_output else OUTPUT_BYTES
+        is_shared = self._server.copies_output or self._server.turns.is_wanted
+        size_max = SHARED_OUTPUT_BYTES if is_shared else OUTPUT_BYTES
         pieces = session.output(self._server.pump.durable_pos, size_max)
         if pieces:
             size = sum(map(len, pieces))
@@ -377,15 +390,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if session.has_more:
             # A full transport calls resume_writing later. Otherwise let other callbacks run first.
             if not self._is_write_paused:
-                self._server.loop.call_soon(self._server.guard, self.send)
+                self._ask_for_turn(self.send)
             return
         must_resume = session.yielded or (session.paused and not session.is_waiting)
         if session.work is not None:
             self._ask_for_work()
-        elif must_resume and not self._is_resuming:
+        elif must_resume:
             # In a separate turn, so that others come first and turns do not nest.
-            self._is_resuming = True
-            self._server.loop.call_soon(self._server.guard, self._resume)
+            self._resume_later()
 
     def _ask_for_work(self) -> None:
         """Wait for the thread, which is to unpack a batch of a Produce request."""

@@ -18,6 +18,7 @@ from _core.paths.session import Session
 from appliance.broker import Broker
 from appliance.config.config import Address, is_wildcard
 from appliance.log_text import quoted
+from appliance.loop_turns import LoopTurns
 from appliance.model import ColdPlace
 from appliance.pump import Pump
 from appliance.system import listening
@@ -62,7 +63,7 @@ class KafkaServer:
     """Listens, and connects the client connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop, node, budget, answers, delays: shared by the connections.
+        broker, pump, groups, loop, turns, node, budget, answers, delays: shared by the connections.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
     """
@@ -83,7 +84,8 @@ class KafkaServer:
         self.bound = broker.config.listen
         self._servers: list[asyncio.Server] = []
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
-        self.answers = AnswerTurns(self.loop, self.budget, self._do_slice)
+        self.turns = LoopTurns(self.loop)
+        self.answers = AnswerTurns(self.turns, self.budget, self._do_slice)
         self.delays = DelayReports(broker.client_log)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
@@ -329,9 +331,11 @@ class KafkaServer:
         self.guard(partial(self._go_on, partial(connection.go_on, answer)))
 
     def _go_on(self, then: Callable[[], None]) -> None:
+        began_ns = self.broker.clock.monotonic_ns()
         then()
         self.pump.end_turn()
         self.end_turn()
+        self.turns.spend(self.broker.clock.monotonic_ns() - began_ns)
 
     def _sweep(self) -> None:
         """Check some of the connections, in rotation."""

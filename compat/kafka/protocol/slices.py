@@ -24,12 +24,11 @@ VALUE_WORK: Final = 64
 FIRST_SLICE_WORK: Final = 64 * KIB
 """Done at once, while the request is handled: about half a millisecond."""
 
-SLICE_WORK: Final = 256 * KIB
-"""Done in each later turn at most: one to two milliseconds."""
+SLICE_WORK: Final = 128 * KIB
+"""Done in each later turn: about a millisecond."""
 
 SLICE_NS: Final = NS_PER_MS
-"""A slice ends after this time too: others wait for it several times during each of their requests,
-such as for the flush and for the fetch of what they produced."""
+"""A slice ends after this time too, should its items take longer than their price says."""
 
 
 @dataclass(frozen=True, slots=True)

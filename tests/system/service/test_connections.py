@@ -14,7 +14,8 @@ from appliance.store.state.topic_store import TopicStore
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.units import KIB, MIB
-from compat.kafka.network.connection import BURST_BYTES, KafkaConnection
+from compat.kafka.network.connection import KafkaConnection
+from compat.kafka.network.read_pace import BURST_BYTES
 from tests.support.clients.wire_client import framed
 from tests.support.harness.live_broker import LIMIT_S, LiveBroker, until
 from tests.support.oracles.kafka_oracle import CreateTopicsRequest

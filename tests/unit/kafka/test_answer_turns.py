@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
 
 import pytest
 
+from appliance.loop_turns import LoopTurns
 from appliance.units import KIB, MIB
 from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.limits import SMALL_BYTES, MemoryBudget
@@ -39,7 +39,7 @@ class Server:
         self.loop = Loop()
         self.budget: MemoryBudget[str] = MemoryBudget(LIMIT_BYTES)
         self.turns: AnswerTurns[str] = AnswerTurns(
-            cast(Any, self.loop), self.budget, self._do_slice
+            LoopTurns(self.loop), self.budget, self._do_slice
         )
         self.served: list[str] = []
         self.complete: dict[str, int] = {}
@@ -99,7 +99,7 @@ def test_answers_take_turns_a_slice_each() -> None:
     server.run()
     assert server.served[:4] == ["a", "b", "c", "d"]
     assert set(server.complete) == set("abcd")
-    assert server.turns.turn_count == len(server.served)
+    assert server.turns.slice_count == len(server.served)
 
 
 @pytest.mark.parametrize("count", [10, 100])

@@ -1,0 +1,92 @@
+"""Connections whose requests take long share the loop: a turn has a bounded part of their work."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.loop_turns import TURN_NS
+from appliance.system.clock import SystemClock
+from appliance.units import NS_PER_MS
+from compat.kafka.network.connection import KafkaConnection
+from tests.support.harness.live_broker import LiveBroker, until
+from tests.support.values.kafka_records import Record
+
+ROUND_NS = 3 * NS_PER_MS
+
+
+class SlowMachine(SystemClock):
+    """A clock that moves when it is asked: a round of requests takes ROUND_NS or more."""
+
+    def __init__(self) -> None:
+        self._now_ns = 0
+
+    def monotonic_ns(self) -> int:
+        self._now_ns += ROUND_NS
+        return self._now_ns
+
+
+@pytest.mark.usefixtures("loop")
+async def test_many_connections_with_heavy_requests_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds_in_turn = [0]
+    handle = KafkaConnection._round
+
+    def count(connection: KafkaConnection, *rest: object) -> None:
+        rounds_in_turn[-1] += 1
+        handle(connection, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(KafkaConnection, "_round", count)
+    loop = asyncio.get_running_loop()
+
+    def turn() -> None:
+        rounds_in_turn.append(0)
+        loop.call_soon(turn)
+
+    settings: dict[str, Any] = {"flush": "async", "idle_timeout_ms": 86_400_000}
+    async with LiveBroker(tmp_path, clock=SlowMachine(), **settings) as live:
+        clients = [await live.connect() for _ in range(30)]
+        await until(lambda: live.server.connection_count == 30)
+        turn()
+        for _ in range(5):
+            for number, client in enumerate(clients):
+                client.send_produce("t", 0, [Record(b"%d" % number)])
+            for client in clients:
+                assert (await client.read_produced()).error == 0
+        reader = await live.connect()
+        values = [record.value for record in await reader.fetch("t", 0, 0)]
+    assert sorted(values) == sorted(b"%d" % number for number in range(30) for _ in range(5))
+    # What arrives until the turn is spent, and one that waited.
+    assert max(rounds_in_turn) <= -(-TURN_NS // ROUND_NS) + 1
+
+
+@pytest.mark.usefixtures("loop")
+async def test_requests_that_wait_for_their_turn_keep_their_order(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"flush": "async", "idle_timeout_ms": 86_400_000}
+    async with LiveBroker(tmp_path, clock=SlowMachine(), **settings) as live:
+        clients = [await live.connect() for _ in range(4)]
+        for number in range(50):
+            for client in clients:
+                client.send_produce("t", 0, [Record(b"%d" % number)])
+            await asyncio.sleep(0)  # so that they arrive in several reads
+        for client in clients:
+            offsets = [(await client.read_produced()).base_offset for _ in range(50)]
+            assert offsets == sorted(offsets)
+        assert live.broker.topics.all()[0].partitions[0].next_offset == 200
+
+
+async def test_connection_that_is_lost_while_it_waits_for_its_turn_harms_nobody(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {"flush": "async", "idle_timeout_ms": 86_400_000}
+    async with LiveBroker(tmp_path, clock=SlowMachine(), **settings) as live:
+        clients = [await live.connect() for _ in range(20)]
+        for client in clients:
+            client.send_produce("t", 0, [Record(b"a")])
+        for client in clients[::2]:
+            await client.close()
+        for client in clients[1::2]:
+            assert (await client.read_produced()).error == 0
+        assert not live.server.pump.has_failed

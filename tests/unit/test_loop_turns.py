@@ -1,0 +1,137 @@
+"""The work of the event loop takes turns, and who asks for little comes first."""
+
+from collections import deque
+from collections.abc import Callable
+
+from appliance.loop_share import DEBT_MAX_NS, PIECE_NS, SHARE, LoopShare
+from appliance.loop_turns import TURN_NS, LoopTurns
+from appliance.units import NS_PER_MS
+
+
+class Loop:
+    """An event loop that only calls back."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, callback: Callable[[], None], /) -> None:
+        self._calls.append(callback)
+
+    def turn(self) -> bool:
+        """Do what was due at the begin of the turn; return whether there is more."""
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+        return bool(self._calls)
+
+
+class Work:
+    """Pieces of work that note what they take, and when they ran."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.turns = LoopTurns(self.loop)
+        self.done: list[str] = []
+
+    def ask(self, name: str, took_ns: int = TURN_NS, *, is_light: bool = False) -> None:
+        def step() -> None:
+            self.done.append(name)
+            self.turns.spend(took_ns)
+
+        self.turns.ask(step, is_light=is_light)
+
+    def turn(self) -> list[str]:
+        """Return what one turn of the loop did."""
+        self.done.clear()
+        self.loop.turn()
+        return list(self.done)
+
+
+def test_one_heavy_piece_runs_in_each_turn() -> None:
+    work = Work()
+    for name in "abc":
+        work.ask(name)
+    assert [work.turn() for _ in range(4)] == [["a"], ["b"], ["c"], []]
+    assert work.turns.turn_count == 3
+
+
+def test_light_work_comes_before_heavy_work_that_waited_longer() -> None:
+    work = Work()
+    for name in "abcd":
+        work.ask(name)
+    assert work.turn() == ["a"]
+    work.ask("light", 10_000, is_light=True)
+    assert work.turn() == ["light", "b"]
+
+
+def test_light_work_that_is_not_light_shares_a_turn_no_more_than_its_time() -> None:
+    work = Work()
+    for number in range(6):
+        work.ask(f"{number}", TURN_NS // 2, is_light=True)
+    work.ask("heavy")
+    # The heavy piece is not forgotten meanwhile.
+    assert work.turn() == ["0", "1", "heavy"]
+    assert work.turn() == ["2", "3"]
+    assert work.turn() == ["4", "5"]
+    assert work.turn() == []
+
+
+def test_work_that_asks_again_waits_for_a_later_turn() -> None:
+    work = Work()
+
+    def again() -> None:
+        work.done.append("again")
+        if len(work.done) < 10:
+            work.turns.ask(again, is_light=True)
+
+    work.turns.ask(again, is_light=True)
+    assert work.turn() == ["again"]
+    assert work.turn() == ["again"]
+
+
+def test_turn_is_spent_until_the_next_one_begins() -> None:
+    work = Work()
+    seen = []
+    for _ in range(9):
+        seen.append(work.turns.is_spent)
+        work.turns.spend(TURN_NS // 8)
+    assert seen == [False] * 8 + [True]
+    assert not work.loop.turn()
+    assert not work.turns.is_spent
+
+
+def test_little_work_costs_no_callback() -> None:
+    """The loop may sleep: what little was done is counted against a later turn."""
+    work = Work()
+    work.turns.spend(PIECE_NS - 1)
+    assert not work.loop._calls
+    work.turns.spend(1)
+    assert len(work.loop._calls) == 1
+
+
+def test_new_member_is_not_light() -> None:
+    assert not LoopShare(0).is_light
+
+
+def test_member_that_takes_less_than_its_share_is_light() -> None:
+    share = LoopShare(0)
+    for ms in range(1, 100):
+        share.spend(ms * NS_PER_MS, ms * NS_PER_MS + int(NS_PER_MS * SHARE * 0.9))
+    assert share.is_light
+
+
+def test_member_that_takes_more_than_its_share_is_not_light() -> None:
+    share = LoopShare(0)
+    for ms in range(1, 100):
+        share.spend(ms * NS_PER_MS, ms * NS_PER_MS + int(NS_PER_MS * SHARE * 1.1))
+    assert not share.is_light
+
+
+def test_member_that_was_idle_saved_little_and_its_debt_ends() -> None:
+    share = LoopShare(0)
+    day_ns = 86_400_000 * NS_PER_MS
+    share.spend(day_ns, day_ns + 10 * NS_PER_MS)
+    assert not share.is_light
+    share.spend(day_ns, day_ns + 10_000 * NS_PER_MS)
+    soon_ns = day_ns + int(DEBT_MAX_NS / SHARE) + NS_PER_MS
+    share.spend(soon_ns, soon_ns)
+    assert share.is_light
