@@ -74,14 +74,14 @@ async def test_a_connection_that_ends_in_the_middle_frees_its_answer(tmp_path: P
         make_topics(broker)
         client = await broker.connect()
         client.send_bytes(METADATA)
-        await until(lambda: broker.server.answers.turn_count > 0)
+        await until(lambda: broker.server.answers.slice_count > 0)
         await client.close()
         await until(lambda: broker.server.connection_count == 0)
         assert broker.server.held_bytes == 0
-        count = broker.server.answers.turn_count
+        count = broker.server.answers.slice_count
         other = await broker.connect()
         assert (await other.produce("t", 0, [Record(b"a")])).error == 0
-        assert broker.server.answers.turn_count == count
+        assert broker.server.answers.slice_count == count
 
 
 async def test_a_long_request_that_is_malformed_closes_its_connection(
