@@ -179,9 +179,7 @@ class _Request:
         self.writer = PieceWriter()
 
     def decode(self, body: Buffer) -> Steps[None]:
-        self.fields = yield from messages.decode_in_steps(
-            self.api.key, self.header.api_version, body
-        )
+        return messages.decode_in_steps(self.api.key, self.header.api_version, body, self.fields)
 
     def handle(self) -> Response | Steps[Response]:
         assert self.api.handler is not None
@@ -233,9 +231,7 @@ class _Request:
             for pos in self.api.needs.find(self.node, self.fields):
                 self.end_pos = max(self.end_pos, pos)
                 yield VALUE_WORK
-        for value in self.fields.values():
-            if isinstance(value, list):
-                yield from free_in_steps(value)
+        yield from free_in_steps(self.fields)
 
     def _wait_ms(self) -> int:
         """Return how long the client waits for what it asks; without a time-out as long as we."""
@@ -279,6 +275,7 @@ def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> R
         node.broker.clock.monotonic_ns,
         node.later,
         held_bytes=request.held_bytes,
+        left=request.fields if request.body is None else None,
     )
 
 

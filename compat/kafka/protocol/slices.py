@@ -77,7 +77,7 @@ def free_in_steps(items: list[Any] | dict[Any, Any]) -> Steps[None]:
     while items:
         for _ in range(min(FREED_AT_ONCE, len(items))):
             item = items.pop() if isinstance(items, list) else items.popitem()[1]
-            if isinstance(item, list | dict) and len(item) > FREED_AT_ONCE:
+            if isinstance(item, list) or (isinstance(item, dict) and len(item) > FREED_AT_ONCE):
                 yield from free_in_steps(item)
             elif isinstance(item, dict):
                 for value in item.values():
@@ -140,13 +140,14 @@ def answer_in_slices(
     later: Callable[["SlicedAnswer"], None],
     *,
     held_bytes: int = 0,
+    left: dict[str, Any] | None = None,
 ) -> "Result | SlicedAnswer":
     """Do the first slice of an answer; return the answer if that was all.
 
     Args:
         steps: writes the answer.
         writer: where to.
-        convert, now_ns, later: see SlicedAnswer.
+        convert, now_ns, later, left: see SlicedAnswer.
         held_bytes: what the work holds from its begin, besides the answer.
 
     Raises:
@@ -155,7 +156,9 @@ def answer_in_slices(
     work = FIRST_SLICE_WORK
     for step in steps:
         if not isinstance(step, int) or step >= work:
-            answer = SlicedAnswer(steps, writer, convert, now_ns, later, held_bytes=held_bytes)
+            answer = SlicedAnswer(
+                steps, writer, convert, now_ns, later, held_bytes=held_bytes, left=left
+            )
             return convert(writer.finish()) if answer.begin(step) else answer
         work -= step
     return convert(writer.finish())
@@ -177,6 +180,7 @@ class SlicedAnswer(DeferredResponse[Any]):
         later: Callable[["SlicedAnswer"], None],
         *,
         held_bytes: int = 0,
+        left: dict[str, Any] | None = None,
     ) -> None:
         """Prepare the work.
 
@@ -188,6 +192,7 @@ class SlicedAnswer(DeferredResponse[Any]):
             later: called with this answer after each slice that leaves work; it calls `step` in a
                 later turn.
             held_bytes: what the work holds from its begin, besides the answer.
+            left: is emptied in later slices if the answer is abandoned.
         """
         super().__init__(convert)
         self._steps: Steps[None] | None = steps
@@ -195,6 +200,7 @@ class SlicedAnswer(DeferredResponse[Any]):
         self._now_ns = now_ns
         self._later = later
         self._more_held_bytes = held_bytes
+        self._left = None if left is None else free_in_steps(left)
         self._is_running = False
         self._wait: Wait | None = None
         self._failed: Callable[[Exception], None] | None = None
@@ -219,8 +225,10 @@ class SlicedAnswer(DeferredResponse[Any]):
         return False
 
     def step(self) -> None:
-        """Do another slice; nothing if the answer is abandoned."""
+        """Do another slice; free a part of what is left if the answer is abandoned."""
         if self._steps is None:
+            if self.is_abandoned and self._left is not None:
+                self._free_some(self._left)
             return
         try:
             self._run(None, SLICE_WORK)
@@ -245,7 +253,10 @@ class SlicedAnswer(DeferredResponse[Any]):
         self._failed = failed
 
     def abandon(self) -> None:
-        """End the work where it stands and free what it holds: nobody waits for the answer."""
+        """End the work where it stands and free what it holds: nobody waits for the answer.
+
+        Of a long request, the items are freed in later slices.
+        """
         super().abandon()
         self._convert = bytes  # it holds the request
         if self._steps is not None and not self._is_running:
@@ -255,6 +266,18 @@ class SlicedAnswer(DeferredResponse[Any]):
         self._more_held_bytes = 0
         if self._wait is not None:
             self._wait.cancel()
+        if self._left is not None:
+            self._later(self)
+
+    def _free_some(self, left: Steps[None]) -> None:
+        work = SLICE_WORK
+        for step in left:
+            assert isinstance(step, int)
+            work -= step
+            if work <= 0:
+                self._later(self)
+                return
+        self._left = None
 
     def _run(self, step: Step | None, work: int) -> None:
         """Go on, after a step if one is given, until so much work is done.

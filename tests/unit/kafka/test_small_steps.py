@@ -118,6 +118,36 @@ def test_what_was_decoded_is_freed_in_turns(node: Node, make: Callable[[], bytes
     assert sum(each for each in freed if each > 0) >= ITEMS // 2
 
 
+@pytest.mark.parametrize("make", [_offset_fetch, _describe_groups, _describe_configs])
+@pytest.mark.parametrize("part", [0.3, 0.9])
+def test_a_closed_connection_frees_in_turns_too(
+    node: Node, make: Callable[[], bytes], part: float
+) -> None:
+    turns = node.later
+    assert isinstance(turns, Turns)
+    counts = []
+    for is_abandoned in (False, True):  # the first one compiles the codecs
+        turns.is_held = True
+        turns.slice_count = 0
+        answer: Any = dispatch.answer(node, make())
+        answer.when_complete(lambda reply: None)
+        while (not is_abandoned or turns.slice_count < counts[0] * part) and turns.do_one():
+            pass
+        counts.append(turns.slice_count)
+    before, freed = sys.getallocatedblocks(), []
+    answer.abandon()
+    assert answer.held_bytes == 0
+    more = True
+    while more:
+        after = sys.getallocatedblocks()
+        freed.append(before - after)
+        before = after
+        more = turns.do_one()
+    # What a handler has noted of each item is freed with its steps.
+    assert max(freed[1:]) <= BLOCKS_MAX
+    assert freed[0] <= 2 * ITEMS
+
+
 def test_offsets_with_much_metadata_are_committed_a_few_at_a_time() -> None:
     limits = {"segment_size_bytes": 1 << 26, "partition_count_max_per_topic": 100}
     broker = MemoryBroker(small_config(**limits))
