@@ -145,6 +145,7 @@ class Service:
             if not await self._recover():
                 return
             kafka = KafkaServer(self._broker, self._file_limit)
+            admin.share(kafka.turns)
             try:
                 await kafka.start(sockets)
             except (AddressError, ConfigError):

@@ -33,7 +33,7 @@ from _core.paths.answer cimport REQUEST_TIMED_OUT, Answer, Reply, TimedOut, time
 from _core.bytes.batch cimport Slice
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.bytes.buffer cimport Buf, fence, fit, release, shrink, unfence
-from _core.paths.arriving cimport make_room, next_size
+from _core.paths.arriving cimport WINDOW_BYTES, make_room, next_size
 from _core.paths.begun cimport discard, set_aside, take_up
 from _core.paths.fetch cimport (
     FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
@@ -158,7 +158,7 @@ cdef class Session:
         cdef int64_t needed = next_size(&self.input, self.consumed, self.request_size_max)
         if make_room(&self.input, self.consumed + needed if needed else 0, self.was_filled):
             self.was_filled = False
-        self.window_size = room = self.input.capacity - self.input.size
+        self.window_size = room = min(self.input.capacity - self.input.size, WINDOW_BYTES)
         return PyMemoryView_FromMemory(<char*>self.input.data + self.input.size, room, PyBUF_WRITE)
 
     def received(self, Py_ssize_t count, *, int64_t now_ns):
