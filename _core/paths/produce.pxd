@@ -7,18 +7,10 @@ from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_split cimport BatchSplitter
 from _core.log.frames cimport FrameHeader
 from _core.log.tail cimport FrameBody
+from _core.paths.produce_answer cimport Outcome
 from _core.state.writer cimport LogWriter
 from _core.bytes.octets cimport Cursor
 from _core.queue.partition cimport Partition, Topic
-
-# The outcome of one partition's batch.
-cdef struct Outcome:
-    int16_t error
-    int64_t base_offset
-    int64_t log_append_time
-    int64_t end_pos           # the response waits until the log is durable up to here
-    int32_t fault_record      # index of the refused record, -1 = the batch as a whole
-    bint waits                # there is no outcome yet: a thread must do `ProducePath.work` first
 
 cdef enum ProduceResult:
     PRODUCE_ANSWERED = 0
@@ -48,6 +40,8 @@ cdef class ProducePath:
     cdef object decompress
     cdef frozenset closed_topics
     cdef int64_t item_count_max
+    cdef int64_t record_count_max
+    cdef int64_t delayed_size_max
     cdef int64_t unpacked_batch_max
     cdef int64_t unpacked_size_max
     cdef int64_t unpacked_left          # of the current request
@@ -74,6 +68,7 @@ cdef class ProducePath:
         self, Cursor* c, int version, int acks, int64_t now_ms, Buf* out, Buf* marks,
         Progress* progress, int64_t work_max
     ) except -1
+    cdef int64_t _done(self) noexcept
     cdef str _find_closed(self, const uint8_t* name, int64_t size)
     cdef int64_t begin(self, int64_t now_ns) noexcept
     cdef int count_refused(self, int error, int64_t count) except -1
@@ -91,9 +86,6 @@ cdef class ProducePath:
     cdef int _partition(
         self, Cursor* c, int version, Topic topic, str closed_name, int acks, int64_t now_ms,
         Buf* out, Buf* marks, Progress* progress
-    ) except -1
-    cdef int _write_outcome(
-        self, Buf* out, int version, int32_t index, const Outcome* o, Partition p
     ) except -1
     cdef int _accept(
         self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms,

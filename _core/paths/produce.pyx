@@ -41,12 +41,13 @@ from _core.paths.delay_split cimport (
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.kafka_errors cimport *
 from _core.bytes.kafka_wire cimport (
-    put_array, put_i8, put_i16, put_i32, put_i64, put_string, skip_tags, take_array, take_string,
+    put_array, put_i8, put_i32, put_string, skip_tags, take_array, take_string,
 )
 from _core.bytes.layout cimport *
 from _core.log.tail cimport ROOM_CONTROL, ROOM_RECORDS, FrameBody
 from _core.state.writer cimport LogWriter
 from _core.paths.partition_check cimport check_partitions
+from _core.paths.produce_answer cimport Outcome, put_outcome
 from _core.bytes.octets cimport (
     Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
 )
@@ -64,6 +65,8 @@ cdef enum:
     OUTCOME_AT_ERROR = 4
     # Half a millisecond with the slowest codec, twice that with many small records.
     UNPACK_AT_ONCE_BYTES = 1 << 20
+    # What a batch counts as in a turn besides its bytes: a new producer takes 5 us.
+    BATCH_WORK_BYTES = 8 << 10
     NS_PER_MS = 1_000_000
 
 
@@ -82,8 +85,8 @@ cdef class ProducePath:
 
     def __cinit__(
         self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None, *,
-        int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max,
-        frozenset closed_topics not None
+        int64_t item_count_max, int64_t record_count_max, int64_t unpacked_batch_max,
+        int64_t unpacked_size_max, int64_t delayed_size_max, frozenset closed_topics not None
     ):
         """Connect the parts of the path.
 
@@ -94,15 +97,20 @@ cdef class ProducePath:
                 record section. It raises an exception with a message, the Kafka error code in
                 `code`, and the number of bytes decompressed before the error in `unpacked_size`.
             item_count_max: maximum number of topics and partitions together in a request.
+            record_count_max: maximum number of records of a batch.
             unpacked_batch_max: maximum decompressed size of one batch, bytes.
             unpacked_size_max: maximum decompressed size of all batches of a request, bytes.
+            delayed_size_max: maximum size of a compressed batch with delay headers as it is
+                stored, bytes; as much as `max.message.bytes` of its topic in any case.
             closed_topics: names of internal topics, to which nobody writes.
         """
         self.writer = writer
         self.splitter = splitter
         self.decompress = decompress
         self.item_count_max = item_count_max
+        self.record_count_max = record_count_max
         self.unpacked_batch_max = unpacked_batch_max
+        self.delayed_size_max = delayed_size_max
         self.unpacked_size_max = unpacked_size_max
         self.closed_topics = closed_topics
         self.refused = {}
@@ -175,7 +183,7 @@ cdef class ProducePath:
     ) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef const uint8_t* begin = c.p - progress.at
-        cdef int64_t end = self.received_bytes + self.work_bytes + work_max
+        cdef int64_t end = self._done() + work_max
         cdef int64_t size
         cdef const uint8_t* name
         cdef Cursor named
@@ -196,7 +204,7 @@ cdef class ProducePath:
                 put_array(out, flexible, progress.partitions_left)
                 progress.in_topic = True
             while progress.partitions_left:
-                if self.received_bytes + self.work_bytes >= end:
+                if self._done() >= end:
                     return PRODUCE_UNFINISHED
                 if not self._partition(
                     c, version, topic, closed_name, acks, now_ms, out, marks, progress
@@ -209,6 +217,10 @@ cdef class ProducePath:
             progress.in_topic = False
             progress.topics_left -= 1
         return PRODUCE_ANSWERED
+
+    cdef int64_t _done(self) noexcept:
+        """The work of all batches since the start."""
+        return self.received_bytes + self.work_bytes + self.batches * BATCH_WORK_BYTES
 
     cdef str _find_closed(self, const uint8_t* name, int64_t size):
         """Return the name if it is that of an internal topic, else None."""
@@ -263,41 +275,12 @@ cdef class ProducePath:
             progress.end_pos = max(progress.end_pos, o.end_pos)
             mark = Mark(o.end_pos, out.size + OUTCOME_AT_ERROR)
             buf_append(marks, &mark, sizeof(Mark))
-        self._write_outcome(out, version, index, &o, partition)
+        put_outcome(out, version, index, &o, partition, self.message)
         return True
 
     cdef int count_refused(self, int error, int64_t count) except -1:
         if count:
             self.refused[error] = self.refused.get(error, 0) + count
-        return 0
-
-    cdef int _write_outcome(
-        self, Buf* out, int version, int32_t index, const Outcome* o, Partition p
-    ) except -1:
-        cdef bint flexible = version >= FIRST_FLEXIBLE
-        cdef bytes text
-        put_i32(out, index)
-        put_i16(out, o.error)
-        put_i64(out, -1 if o.error else o.base_offset)
-        put_i64(out, o.log_append_time)
-        if version >= 5:
-            put_i64(out, -1 if p is None else p.start_offset)
-        if version >= 8:
-            text = None if self.message is None else self.message.encode()
-            if o.fault_record >= 0:
-                put_array(out, flexible, 1)
-                put_i32(out, o.fault_record)
-                put_string(out, flexible, <const uint8_t*><const char*>text, len(text))
-                if flexible:
-                    put_i8(out, 0)
-            else:
-                put_array(out, flexible, 0)
-            if text is None:
-                put_string(out, flexible, NULL, -1)
-            else:
-                put_string(out, flexible, <const uint8_t*><const char*>text, len(text))
-        if flexible:
-            put_i8(out, 0)
         return 0
 
     cdef int _check_producer(
@@ -352,7 +335,9 @@ cdef class ProducePath:
         cdef int64_t records_size
         cdef int fault = SPLIT_OK, codec, look = LOOK_REQUESTS
         cdef bytes plain
-        self.message = check_batch(topic, version, data, size, &b, &o.error)
+        self.message = check_batch(
+            topic, version, data, size, self.record_count_max, &b, &o.error
+        )
         if o.error:
             return 0
         o.error = self._check_producer(partition, &b, o, &duplicate)
@@ -413,7 +398,7 @@ cdef class ProducePath:
         cdef BatchSplitter own = self.splitter
         if self.work.error is not None:
             return self._refuse_packed(self.work.error, o)
-        self.unpacked_left -= len(self.work.plain)
+        self.unpacked_left -= self.work.plain_size
         self.splitter = self.work.splitter
         try:
             return self._finish(partition, b, data, size, now_ms, self.work.fault, o)
@@ -545,6 +530,15 @@ cdef class ProducePath:
         cdef int64_t size = frame_size(s.tables_size(), s.visible.size, s.held.size)
         # A batch of nothing but cancels holds no new record.
         cdef int room = ROOM_RECORDS if s.visible_count or s.timer_count else ROOM_CONTROL
+        cdef int64_t unpacked_max = max(self.delayed_size_max, topic.batch_size_max)
+        if b.attributes & ATTRIBUTE_CODEC and s.visible.size + s.held.size > unpacked_max:
+            o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
+            self.message = (
+                f"a batch with delay headers is stored uncompressed: {s.visible.size + s.held.size}"
+                f" bytes; limits.delayed_size_max_bytes is {self.delayed_size_max}: send smaller "
+                "batches"
+            )
+            return 0
         if not self._prepare(topic, size, room, now_ms, o):
             return 0
         if topic.log_append_time and s.visible_count:
@@ -569,6 +563,10 @@ cdef class ProducePath:
         body.visible_patch_size = BATCH_HEADER_SIZE if s.visible_count else 0
         body.held = s.held.data
         body.held_size = <int32_t>s.held.size
+        if self.work is not None and s is self.work.splitter:
+            # The splitter is of this batch alone.
+            body.visible_stays = body.held_stays = True
+            self.writer.tail.keep(s)
         if topic.log_append_time:
             o.log_append_time = now_ms
         self.delays.let_pass(partition, s)

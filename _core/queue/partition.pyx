@@ -403,12 +403,15 @@ cdef class Partition:
         ), end
 
     def units_are_saved(self, int64_t up_to):
-        """Note that units below offset `up_to` are saved, and drop all but a few from memory."""
+        """Note that units below offset `up_to` are saved.
+
+        All but a few are dropped from memory, or later, if more are left: what is left is moved.
+        """
         cdef int64_t drop = self.runs.place_of(up_to) - UNITS_KEPT - self.units_base
         assert self.units_saved <= up_to <= self.next_offset
         self.units_saved = up_to
         self.units_dirty = up_to < self.next_offset or self.moved.count > 0
-        if drop > 0:
+        if drop > 0 and (not self.units_dirty or drop * 2 * UNIT_SIZE >= self.units.size):
             self.units.size -= drop * UNIT_SIZE
             memmove(self.units.data, self.units.data + drop * UNIT_SIZE, self.units.size)
             self.units_base += drop
