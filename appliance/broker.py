@@ -280,7 +280,7 @@ class Broker:
         visible_pos = self._store.log.pointers.visible
         woken: dict[ParkedFetch, None] = {}
         for partition in self._store.state.projections.advance_visible(visible_pos):
-            woken.update(dict.fromkeys(partition.waiters))
+            woken.update(dict.fromkeys(partition.waiting()))
         return [parked for parked in woken if parked.may_have_enough(visible_pos)]
 
     # Timers

@@ -99,6 +99,9 @@ class Host(Protocol):
     def end_turn(self) -> None:
         """Send the responses completed in this turn, after its changes were written."""
 
+    def go_on_later(self, step: Callable[[], None]) -> None:
+        """Do the next part of a long fetch in a later turn, after those of others."""
+
     def ask_for_work(self, turn: Turn) -> None:
         """Let a connection wait for the thread that does the work of requests."""
 
@@ -137,6 +140,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._turn_began_ns = 0
         self._handed_bytes = 0
         self._in_transport_bytes = 0
+        self._shared_in_transport_bytes = 0
         self._trace: RequestTrace | None = None
         self._address = ""
         self.peer = ""
@@ -362,6 +366,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             size = sum(map(len, pieces))
             self._handed_bytes += size
             self._in_transport_bytes += session.taken_bytes
+            if not self._server.copies_output:
+                self._shared_in_transport_bytes += session.taken_shared_bytes
             self._server.broker.metrics.sent_bytes += size
             if len(pieces) == 1:
                 self._transport.write(pieces[0])
@@ -416,11 +422,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _note_memory(self) -> None:
         unsent_bytes = self._transport.get_write_buffer_size()
         if not unsent_bytes:
-            self._in_transport_bytes = 0
+            self._in_transport_bytes = self._shared_in_transport_bytes = 0
         elif self._server.copies_output:
             self._in_transport_bytes = unsent_bytes
         session = self.session
         held_bytes = session.held_bytes + self._in_transport_bytes
+        # The server counts the frame cache once, whoever refers to it.
+        held_bytes -= session.shared_bytes + self._shared_in_transport_bytes
         if self._deferred is not None:
             held_bytes += self._deferred.held_bytes
         partial_bytes = session.partial_bytes
@@ -544,9 +552,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _read_cold(self, parked: ParkedFetch) -> None:
         if parked.cold:
             self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked))
+        elif parked.is_unfinished:
+            self._server.go_on_later(partial(self._look_on, parked))
 
     def look_again(self, parked: ParkedFetch) -> None:
         """Retry a parked fetch, for which there may be more data."""
+        if parked.is_unfinished:
+            parked.was_woken = True
+        else:
+            self._look_on(parked)
+
+    def _look_on(self, parked: ParkedFetch) -> None:
+        """Try a parked fetch, or the next part of one that names many partitions."""
         if parked.answered or self._is_lost:
             return
         try:
