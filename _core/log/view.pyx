@@ -37,7 +37,7 @@ from _core.log.frames import FAULTS
 cdef enum:
     SPARE_BYTES_MAX = 8 << 20    # per size class
     HOLD_BYTES = 64 << 10        # room for consecutive small writes
-    HOLD_MAX_BYTES = 4 << 20     # what is written at once and is larger is read again when it is due
+    HOLD_MAX_BYTES = 4 << 20     # more is not cached, but read again when it is due
     READ = 0                     # kinds of blocks: read into memory of this process,
     OWN = 1                      # recently written by this process,
     LOCKED = 2                   # a locked window of a segment

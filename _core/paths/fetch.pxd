@@ -67,7 +67,7 @@ cdef class FetchPath:
     cdef int64_t user                   # see `LogView.user`
     cdef int64_t blocks_left            # bytes of memory that more blocks may take
     cdef int64_t slice_bytes            # of the last `pieces`
-    cdef int64_t kept_items             # topics and partitions of the last `kept_ask`, -1: malformed
+    cdef int64_t kept_items             # topics and partitions of the last `kept_ask`
     cdef dict named                     # Topic: bitmap of its named partitions; None if not wide
     cdef object waiter                  # whom to wake for these, in `Topic.waiters`
     cdef bint any_error

@@ -403,8 +403,8 @@ cdef class FetchPath:
             return False
         marks = self.named.get(partition.topic)
         if marks is None:
-            marks = self.named[partition.topic] = bytearray(len(partition.topic.partitions) // 8 + 1)
-            partition.topic.waiters[self.waiter] = marks
+            marks = bytearray(len(partition.topic.partitions) // 8 + 1)
+            self.named[partition.topic] = partition.topic.waiters[self.waiter] = marks
         if byte >= len(marks):  # it was added meanwhile
             marks.extend(bytes(byte + 1 - len(marks)))
         if marks[byte] & bit:

@@ -26,7 +26,7 @@ cdef class ParkedFetch:
     cdef int finish(self) except -1
     cdef list attempt(self, FetchPath fetch, Buf* out)
     cdef int64_t held_bytes(self) noexcept
-    # Notes why it waits, a FetchResult; `path` has tried it when the log was visible to `tried_pos`.
+    # Notes why it waits, a FetchResult; `path` tried it when the log was visible to `tried_pos`.
     cdef int wait(self, FetchPath path, int result, int64_t min_bytes, int64_t tried_pos) except -1
 
 cdef ParkedFetch new_parked(session, Answer answer, int version, int32_t correlation)

@@ -113,8 +113,8 @@ cdef class Session:
             `resume` when it is this connection's turn to have a thread, and if there is work then
             that is made, again after its `run`.
         has_more: whether the last `output` left responses that may be sent.
-        taken_bytes, taken_shared_bytes: bytes of the last `output`, and those of them that are slices
-            of the frame cache.
+        taken_bytes, taken_shared_bytes: bytes of the last `output`, and those of them that are
+            slices of the frame cache.
         shared_bytes: the same of the responses that wait.
         new_parked: fetches parked by the last `received`; the owner sets their time-outs.
         requests: number of requests processed.

@@ -55,7 +55,8 @@ class LimitSettings:
         "limits.delayed_size_max_bytes",
         (KIB, 256 * MIB),
         "One compressed batch with delay headers as it is stored, decompressed; as much as "
-        "`max.message.bytes` of the topic in any case. It is written in one turn of the loop, within 20 ms.",
+        "`max.message.bytes` of the topic in any case. It is written in one turn of the loop, "
+        "within 20 ms.",
     )
     record_count_max: int = number(
         1_000_000,
