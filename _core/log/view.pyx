@@ -282,6 +282,11 @@ cdef class LogView:
             Py_XDECREF(<PyObject*>self.slots[i].block)
         free(self.slots)
 
+    @property
+    def evicted_bytes(self):
+        """Bytes of blocks that the cache has dropped, but that slices of them keep alive."""
+        return max(0, self.memory.size - self.cached_bytes)
+
     # Look up
 
     cdef const uint8_t* frame_at(self, int64_t pos, int32_t* size) except? NULL:

@@ -102,6 +102,7 @@ class KafkaServer:
         self._sweeping: asyncio.TimerHandle | None = None
         self._to_sweep: deque[KafkaConnection] = deque()
         self.node: Node
+        self._view = broker.log.view
         self._completed: list[KafkaConnection] = []
         self._fetch_steps: deque[Callable[[], None]] = deque()
         self._connections: dict[Session, KafkaConnection] = {}
@@ -263,8 +264,7 @@ class KafkaServer:
 
     def _note_evicted(self) -> None:
         """Update the memory of frames that only answers hold; it counts once for all of them."""
-        view = self.broker.log.view
-        evicted_bytes = max(0, view.memory.size - view.cached_bytes)
+        evicted_bytes = self._view.evicted_bytes
         if evicted_bytes != self.budget.shared_bytes:
             self._let_go_on(self.budget.note_shared(evicted_bytes))
 
