@@ -5,7 +5,7 @@ each step. Layer 5; on the event loop.
 """
 
 import asyncio
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 from appliance.replication import transport as transports
 from appliance.replication.states import State
@@ -88,9 +88,9 @@ class Link(asyncio.Protocol, Generic[S]):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self.address = transports.prepare(transport, buffer_max_bytes=BUFFER_MAX_BYTES)
+        # uvloop's class is none of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self.address = transports.prepare(self._transport, buffer_max_bytes=BUFFER_MAX_BYTES)
         self.step()
 
     def data_received(self, data: bytes) -> None:
