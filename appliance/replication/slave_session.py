@@ -73,6 +73,7 @@ class SlaveSession:
         self._hello: Hello | None = None
         self._expected_pos = 0
         self._acked_received_pos = 0
+        self._acked_time_ms = 0
         self._last_ack_ms = now_ms
         self._catch_up: CatchUp | None = None
         self.welcome: Welcome | None = None
@@ -273,9 +274,10 @@ class SlaveSession:
             )
         self.beat = beat
         self._check_caught_up(now_ms)
-        # With nothing to flush, the ACK that proves this BEAT would wait for its interval.
+        # With nothing to flush, the ACK that answers this BEAT would wait for its interval, and the
+        # master's lease would be older by it.
         is_idle = self.durable_pos == self.received_pos == self._expected_pos
-        if is_idle and now_ms - self._last_ack_ms >= self._limits.beat_ms // 2:
+        if is_idle and beat.time_ms - self._acked_time_ms >= self._limits.beat_ms // 2:
             self._send_ack(now_ms)
 
     def _check_caught_up(self, now_ms: int) -> None:
@@ -294,7 +296,7 @@ class SlaveSession:
         time_ms = 0 if self.beat is None else self.beat.time_ms
         ack = Ack(self.received_pos, self.durable_pos, time_ms)
         self._output.append(wire.encode_ack(ack))
-        self._acked_received_pos = self.received_pos
+        self._acked_received_pos, self._acked_time_ms = self.received_pos, time_ms
         self._last_ack_ms = self.acked_ms = now_ms
 
     def _lose(self, event: Event, reason: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import socket
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -204,7 +205,10 @@ def test_a_second_slave_is_refused_while_the_first_one_is_there() -> None:
     run(play())
 
 
-def test_a_wrong_secret_gets_nothing_and_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+@LOOPS
+def test_a_wrong_secret_gets_nothing_and_is_in_no_log(
+    make_loop: MakeLoop, caplog: pytest.LogCaptureFixture
+) -> None:
     async def play() -> None:
         replica = filled(2, 12)
         async with running(filled(1, 11), replica) as pair:
@@ -215,7 +219,7 @@ def test_a_wrong_secret_gets_nothing_and_is_in_no_log(caplog: pytest.LogCaptureF
             assert not replica.calls
 
     caplog.set_level(logging.DEBUG)
-    run(play())
+    run(play(), make_loop)
     assert SECRET.decode() not in caplog.text
     assert "this is not" not in caplog.text
 
@@ -343,6 +347,46 @@ def test_a_disk_that_fails_ends_the_slaves_work(call: str) -> None:
             assert await asyncio.wait_for(client.failure, 5) is error
             assert pair.server.replicated.durable_pos == 0
             await client.stop()
+
+    run(play())
+
+
+def test_no_connection_begins_before_the_flush_of_the_one_before_has_ended() -> None:
+    """It would cut the log that is flushed."""
+
+    class Slow(MemoryLog):
+        def __init__(self, node: int) -> None:
+            super().__init__(node)
+            self.may_flush = threading.Event()
+            self.is_flushing = False
+
+        def flush(self) -> int:
+            self.is_flushing = True
+            assert self.may_flush.wait(10)
+            self.is_flushing = False
+            return super().flush()
+
+        def truncate(self, pos: int) -> None:
+            assert not self.is_flushing
+            super().truncate(pos)
+
+    async def play() -> None:
+        source, replica = filled(1, 11), Slow(2)
+        async with running(source, replica) as pair, Proxy(pair.address, (30_000,)) as proxy:
+            client = pair.follow(proxy.address)
+            await until(lambda: replica.is_flushing and client.following.state is State.LOST)
+            await asyncio.sleep(0.1)
+            assert proxy.connection_count == 1
+            replica.may_flush.set()
+            await until(is_there(pair))
+            assert not client.failure.done()
+            replica.may_flush.clear()
+            source.write(11, b"more")
+            pair.server.notify()
+            await until(lambda: replica.is_flushing)
+            asyncio.get_running_loop().call_later(0.05, replica.may_flush.set)
+            await client.stop()
+            assert not replica.is_flushing
 
     run(play())
 
