@@ -153,8 +153,9 @@ class Link(asyncio.Protocol, Generic[S]):
                 small.append(piece)
                 continue
             # A large piece goes to the socket without a copy.
-            transport.write(b"".join(small))
-            small.clear()
+            if small:
+                transport.write(b"".join(small))
+                small.clear()
             transport.write(piece)
         if small:
             transport.write(b"".join(small))

@@ -1,7 +1,7 @@
 """The slave's side of replication on sockets: connects to its master, for ever, and follows it.
 
-What arrives is appended on the loop as it comes, so nothing waits in memory but one message that is
-not whole. A thread of its own flushes, one flush at a time, as a master does: what arrives
+What arrives is appended on the loop as it comes, in parts of messages too, so nothing waits in
+memory. A thread of its own flushes, one flush at a time, as a master does: what arrives
 meanwhile waits for the next. Layer 5; on the event loop.
 """
 

@@ -13,7 +13,7 @@ from appliance.replication import wire
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, NO_POS, ReplicaLog
 from appliance.replication.states import SLAVE_STATES, Event, State, Walk
-from appliance.replication.wire import Ack, Beat, Hello, MessageType, Welcome
+from appliance.replication.wire import Ack, Beat, Data, Hello, MessageType, Welcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,10 @@ class SlaveSession:
             self.heard_ms = now_ms
         self._reader.feed(data)
         try:
-            while message := self._reader.next_message(self._walk.expected()):
+            while message := self._reader.next_message(self._walk.expected):
+                if isinstance(message, Data):
+                    orders.append(self._handle_data(message))
+                    continue
                 order = self._handle(*message, now_ms)
                 if order is not None:
                     orders.append(order)
@@ -180,8 +183,6 @@ class SlaveSession:
         elif kind is MessageType.REFUSED:
             refused = wire.decode_refused(body, secret=self._secret, slave_nonce=self._nonce)
             self._lose(Event.REFUSED, wire.refusal_text(refused))
-        elif kind is MessageType.DATA:
-            return self._handle_data(body)
         else:
             self._handle_beat(wire.decode_beat(body), now_ms)
         return None
@@ -241,8 +242,7 @@ class SlaveSession:
         self._expected_pos = welcome.common_pos
         return Begin(pos=welcome.common_pos, is_anew=is_anew)
 
-    def _handle_data(self, body: bytes) -> Append:
-        data = wire.decode_data(body)
+    def _handle_data(self, data: Data) -> Append:
         if data.pos != self._expected_pos:
             raise RemoteProtocolError(
                 f"DATA at {data.pos}; the log goes on at {self._expected_pos}"

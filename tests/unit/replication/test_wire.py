@@ -55,6 +55,7 @@ def read_one(data: bytes, *expected: MessageType) -> bytes:
     reader.feed(data[-1:])
     message = reader.next_message(expected or tuple(MessageType))
     assert message is not None
+    assert not isinstance(message, Data)
     assert reader.held_bytes == 0
     return message[1]
 
@@ -76,8 +77,6 @@ def test_other_messages_are_read_as_they_were_written() -> None:
     refused = Refused(5, "has segments of 4096 bytes")
     body = read_one(wire.encode_refused(refused, **proof), MessageType.REFUSED)
     assert wire.decode_refused(body, **proof) == refused
-    body = read_one(wire.encode_data_head(17, 5) + b"bytes", MessageType.DATA)
-    assert wire.decode_data(body) == Data(17, b"bytes")
     assert wire.decode_beat(read_one(wire.encode_beat(BEAT), MessageType.BEAT)) == BEAT
     ack = Ack(5, 4, 3)
     assert wire.decode_ack(read_one(wire.encode_ack(ack), MessageType.ACK)) == ack
@@ -93,6 +92,7 @@ def test_the_longest_hello_is_a_control_message() -> None:
     reader.feed(data)
     message = reader.next_message([MessageType.HELLO])
     assert message is not None
+    assert not isinstance(message, Data)
     found = wire.decode_hello(message[1], secret=SECRET, master_nonce=MASTER_NONCE)
     assert found is not None
     assert found[0] == hello
@@ -232,22 +232,39 @@ def test_a_challenge_of_another_protocol_is_refused() -> None:
 
 def test_messages_are_the_same_in_pieces_of_any_size() -> None:
     chance = random.Random(3)
-    sent = [
-        wire.encode_data_head(pos, size) + chance.randbytes(size)
-        for pos, size in ((0, 1), (1, 5_000), (5_001, 70_000), (75_001, wire.DATA_SIZE_MAX_BYTES))
-    ]
-    sent.insert(2, wire.encode_beat(BEAT))
+    log = chance.randbytes(1 + 5_000 + 70_000 + wire.DATA_SIZE_MAX_BYTES)
+    sent, pos = [], 0
+    for size in (1, 5_000, 70_000, wire.DATA_SIZE_MAX_BYTES):
+        sent += [wire.encode_data_head(pos, size), log[pos : pos + size], wire.encode_beat(BEAT)]
+        pos += size
     data = b"".join(sent)
-    reader, found, place = MessageReader(), [], 0
+    reader, found, beats, place = MessageReader(), bytearray(), 0, 0
     while place < len(data):
         size = chance.choice((1, 100, 65_536))
         reader.feed(data[place : place + size])
         place += size
         while message := reader.next_message([MessageType.DATA, MessageType.BEAT]):
-            found.append(message)
-        assert reader.held_bytes <= wire.DATA_SIZE_MAX_BYTES + 13
-    assert [len(body) + 5 for _, body in found] == [len(each) for each in sent]
-    assert b"".join(body for _, body in found) == b"".join(each[5:] for each in sent)
+            if isinstance(message, Data):
+                assert message.pos == len(found)
+                found += message.data
+            else:
+                assert wire.decode_beat(message[1]) == BEAT
+                beats += 1
+        assert reader.held_bytes <= 45
+    assert found == log
+    assert beats == 4
+
+
+def test_the_bytes_of_data_are_passed_on_without_a_copy() -> None:
+    reader, chunk = MessageReader(), bytes(1_000)
+    reader.feed(wire.encode_data_head(17, 3_000))
+    assert reader.next_message([MessageType.DATA]) is None
+    reader.feed(chunk)
+    message = reader.next_message([MessageType.DATA])
+    assert message == Data(17, chunk)
+    assert isinstance(message, Data)
+    assert message.data is chunk
+    assert reader.next_message([MessageType.DATA]) is None
 
 
 def test_a_refusal_is_one_line_whatever_the_master_says() -> None:
