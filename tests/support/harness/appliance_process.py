@@ -36,6 +36,7 @@ refuse_percent = 100
 disk of the machine that runs the tests may be almost full."""
 
 READY_LINE: Final = re.compile(r"latermq ready kafka=(\S+:\d+) admin=(\S+:\d+)\n")
+_LINE: Final = re.compile(r".*\n")
 
 
 class ApplianceError(AssertionError):
@@ -95,17 +96,31 @@ class ApplianceProcess:
         """
         begin_s = time.monotonic()
         self.spawn()
-        while b"\n" not in self._stdout:
-            left_s = begin_s + limit_s - time.monotonic()
-            if not self._read_stdout(left_s):
-                self.kill()
-                raise ApplianceError(f"not ready within {limit_s} s: {self.said()}")
+        self.await_line(_LINE, limit_s=limit_s)
         match = READY_LINE.fullmatch(self._stdout.decode())
         if match is None:
             self.kill()
             raise ApplianceError(f"not a ready line: {self._stdout!r}; {self.said()}")
         self.kafka, self.admin = match.groups()
         self.start_times_s.append(time.monotonic() - begin_s)
+
+    def await_line(
+        self, pattern: re.Pattern[str], *, limit_s: float = READY_LIMIT_S
+    ) -> re.Match[str]:
+        """Wait until its standard output has what a pattern finds.
+
+        Raises:
+            ApplianceError: it ended, or printed nothing of the kind within `limit_s` seconds; it is
+                killed then.
+        """
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            match = pattern.search(self._stdout.decode())
+            if match is not None:
+                return match
+            if not self._read_stdout(deadline_s - time.monotonic()):
+                self.kill()
+                raise ApplianceError(f"not ready within {limit_s} s: {self.said()}")
 
     def spawn(self) -> None:
         """Start the process; do not wait until it is ready."""
@@ -117,6 +132,11 @@ class ApplianceProcess:
             self._process = subprocess.Popen(
                 [*command, *self._arguments], stdout=subprocess.PIPE, stderr=stderr
             )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and nobody waited for its end since."""
+        return self._process is not None
 
     @property
     def has_ended(self) -> bool:

@@ -21,6 +21,8 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "system/clients/test_snippets.py": 12,
     "system/fuzz/test_fuzz.py": 50,
     "system/kill9/test_kill9.py": 30,
+    "system/replication/test_pair_rounds.py": 20,
+    "system/replication/test_promotion.py": 12,
     "system/service/test_serve.py": 15,
     "system/service/test_start_and_stop.py": 9,
     "test_packages.py": 20,

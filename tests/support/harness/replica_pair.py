@@ -158,6 +158,7 @@ class Proxy:
         cut_after: of each connection in turn, the bytes to the slave after which it is cut; None
             and further ones are not cut.
         flip_at: the byte to the slave, on the first connection, that is changed.
+        delay_s: so long each piece of bytes is held back.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class Proxy:
         self.to_master = asyncio.Event()
         self.to_slave.set()
         self.to_master.set()
+        self.delay_s = 0.0
         self.connection_count = 0
         self._target = target
         self._cuts = itertools.chain(cut_after, itertools.repeat(None))
@@ -184,6 +186,16 @@ class Proxy:
         self.address = Address(*self._server.sockets[0].getsockname()[:2])
         return self
 
+    def lead_to(self, target: Address, cut_after: tuple[int | None, ...] = ()) -> None:
+        """Pass what connects from now on to another address, with other cuts."""
+        self._target = target
+        self._cuts = itertools.chain(cut_after, itertools.repeat(None))
+
+    def cut(self) -> None:
+        """End all connections that there are."""
+        for task in list(self._tasks):
+            task.cancel()
+
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
@@ -191,6 +203,9 @@ class Proxy:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _delay_s(self) -> float:
+        return self.delay_s
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -206,8 +221,10 @@ class Proxy:
             writer.transport.abort()
             return
         ways = [
-            asyncio.create_task(_pass(reader, far_writer, self.to_master)),
-            asyncio.create_task(_pass(far_reader, writer, self.to_slave, cut, flip_at)),
+            asyncio.create_task(_pass(reader, far_writer, self.to_master, self._delay_s)),
+            asyncio.create_task(
+                _pass(far_reader, writer, self.to_slave, self._delay_s, cut, flip_at)
+            ),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -222,6 +239,7 @@ async def _pass(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     is_open: asyncio.Event,
+    delay_s: Callable[[], float],
     cut: int | None = None,
     flip_at: int | None = None,
 ) -> None:
@@ -229,6 +247,7 @@ async def _pass(
     passed = 0
     with contextlib.suppress(OSError):
         while data := bytearray(await reader.read(1 << 16)):
+            await asyncio.sleep(delay_s())
             await is_open.wait()
             if flip_at is not None and passed <= flip_at < passed + len(data):
                 data[flip_at - passed] ^= 1

@@ -1,0 +1,253 @@
+"""Two real processes as a pair: how they are started, promoted and compared."""
+
+import asyncio
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pytest
+
+from appliance.config.setting import Address
+from tests.support.harness.appliance_process import READY_LIMIT_S, ApplianceProcess
+from tests.support.harness.command_line import CommandLine
+from tests.support.harness.replica_pair import Proxy
+from tests.system.kill9.rounds import CONFIG
+
+SILENCE_MS: Final = 600
+PAIR: Final = f"""
+[disk]
+refuse_percent = 100
+[replication]
+timeout_ms = {SILENCE_MS}
+"""
+"""So that tests are short."""
+
+MASTER_LINE: Final = re.compile(
+    r"latermq ready kafka=(\S+:\d+) admin=(\S+:\d+) replication=(\S+:\d+)\n"
+)
+SLAVE_LINE: Final = re.compile(r"latermq ready role=slave master=(\S+:\d+) admin=(\S+:\d+)\n")
+
+LIMIT_S: Final = 60.0
+SEGMENT_BYTES: Final = 2_097_152
+"""As in CONFIG."""
+
+
+class Node(ApplianceProcess):
+    """One node of a pair; say which role it has before it starts.
+
+    Attributes:
+        replication: where it waits for a slave, while it is a master.
+    """
+
+    def __init__(self, root: Path, name: str, data_dir: Path | None = None) -> None:
+        self._config = root / f"{name}.toml"
+        self._config.write_text(CONFIG + PAIR)
+        self._base = ["--config", str(self._config)]
+        super().__init__(data_dir or root / name, self._base, root / f"{name}.stderr")
+        self.replication = "127.0.0.1:0"
+        self._is_slave = False
+        self.leads()
+
+    def sets(self, line: str) -> None:
+        """Add a line of `[replication]` to its configuration."""
+        self._config.write_text(f"{self._config.read_text()}{line}\n")
+
+    def leads(self) -> Self:
+        """Start as a master from now on."""
+        self._is_slave = False
+        self._arguments = [*self._base, *self._pair_arguments()]
+        return self
+
+    def follows(self, master: str, *more: str) -> Self:
+        """Start as a slave from now on.
+
+        Args:
+            master: HOST:PORT where it connects.
+            more: further arguments.
+        """
+        self._is_slave = True
+        self._arguments = [*self._base, *self._pair_arguments()]
+        self._arguments += ["--role", "slave", "--master", master, *more]
+        return self
+
+    def _pair_arguments(self) -> list[str]:
+        return ["--replication", "async", "--replication-listen", self.replication]
+
+    def start(self, *, limit_s: float = READY_LIMIT_S) -> None:
+        """Start it, and wait until it serves, or has caught up for the first time."""
+        begin_s = time.monotonic()
+        self.spawn()
+        if self._is_slave:
+            self.await_caught_up(limit_s=limit_s)
+        else:
+            self.await_serving(limit_s=limit_s)
+        self.start_times_s.append(time.monotonic() - begin_s)
+
+    def await_caught_up(self, *, limit_s: float = READY_LIMIT_S) -> None:
+        """Wait for its ready line as a slave."""
+        self.admin = self.await_line(SLAVE_LINE, limit_s=limit_s)[2]
+
+    def await_serving(self, *, limit_s: float = READY_LIMIT_S) -> None:
+        """Wait for its ready line as a master."""
+        match = self.await_line(MASTER_LINE, limit_s=limit_s)
+        self.kafka, self.admin, self.replication = match.groups()
+
+    def promote(self, shell: CommandLine) -> None:
+        """Promote it as an operator does, and wait until it serves."""
+        done = shell.run(f"promote --admin {self.admin}")
+        assert done.status == 0, done.stderr
+        self.await_serving()
+        self._is_slave = False
+
+    def pair(self) -> dict[str, Any]:
+        """What it says of the pair."""
+        status, found = self.get_json("/api/v1/replication")
+        assert status == 200
+        result: dict[str, Any] = found
+        return result
+
+    def end(self) -> int:
+        """Where its log ends."""
+        return int(self.pair()["end"])
+
+    def log(self, start: int, end: int) -> bytes:
+        """The bytes of its log between two positions, as they are in the files."""
+        pieces = []
+        for path in sorted((self.data_dir / "commitlog").glob("[0-9]" * 20)):
+            base = int(path.name)
+            begin, stop = max(start, base), min(end, base + SEGMENT_BYTES)
+            if begin < stop:
+                with path.open("rb") as file:
+                    file.seek(begin - base)
+                    pieces.append(file.read(stop - begin))
+        data = b"".join(pieces)
+        assert len(data) == end - start, "the files do not have that"
+        return data
+
+    def first(self) -> int:
+        """The base position of its first segment."""
+        return min(int(each.name) for each in (self.data_dir / "commitlog").glob("[0-9]" * 20))
+
+    def check(self, shell: CommandLine) -> None:
+        """Fail if `latermq check` finds a fault; it must not run."""
+        found = shell.run(f"check {self.data_dir}")
+        assert found.status == 0, f"{found.stdout}\n{found.stderr}"
+
+    def forget(self) -> None:
+        """Remove its directory; it must not run."""
+        shutil.rmtree(self.data_dir)
+
+
+def free_address() -> str:
+    """A port of this machine that nobody uses now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        return f"{host}:{port}"
+
+
+def until(is_so: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
+    """Wait for a condition, and fail if it takes too long."""
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"{what} took longer than {limit_s} s"
+        time.sleep(0.02)
+
+
+def await_equal(master: Node, slave: Node) -> int:
+    """Wait until a slave has on its disk what its master has now, and compare the files.
+
+    Returns:
+        The end of what was compared.
+    """
+    target = master.end()
+
+    def has_it() -> bool:
+        with suppress(OSError):  # it is just starting
+            return int(slave.pair()["durable"] or 0) >= target
+        return False
+
+    try:
+        until(has_it, f"the slave's way to {target}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {master.pair()}; {slave.said()}") from None
+    return compare(master, slave, target)
+
+
+def compare(one: Node, other: Node, end: int) -> int:
+    """Fail if the files of two logs differ below a position; return it."""
+    start = max(one.first(), other.first())
+    first, second = one.log(start, end), other.log(start, end)
+    if first != second:
+        pairs = enumerate(zip(first, second, strict=True))
+        at = next(at for at, (a, b) in pairs if a != b)
+        pytest.fail(f"the logs from {start} to {end} differ at {start + at}")
+    return end
+
+
+class ProxyThread:
+    """A `Proxy` between two processes, on a thread of its own.
+
+    Attributes:
+        address: HOST:PORT where the slave connects.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._proxy = Proxy(_address(target))
+        self._is_started = threading.Event()
+        self._end: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+        self._thread.start()
+        self._is_started.wait()
+        self.address = str(self._proxy.address)
+
+    async def _run(self) -> None:
+        self._end = asyncio.Event()
+        async with self._proxy:
+            self._is_started.set()
+            await self._end.wait()
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    def lead_to(self, target: str, cut_after: tuple[int | None, ...] = ()) -> None:
+        """Serve what connects from now on so."""
+        self._call(self._proxy.lead_to, _address(target), cut_after)
+
+    def cut(self) -> None:
+        """End the connections."""
+        self._call(self._proxy.cut)
+
+    def pause(self) -> None:
+        """Let nothing pass, without closing anything."""
+        self._call(self._proxy.to_master.clear)
+        self._call(self._proxy.to_slave.clear)
+
+    def resume(self) -> None:
+        self._call(self._proxy.to_master.set)
+        self._call(self._proxy.to_slave.set)
+
+    def delay(self, seconds: float) -> None:
+        """Hold each piece back for so long."""
+        self._proxy.delay_s = seconds
+
+    @property
+    def connection_count(self) -> int:
+        return self._proxy.connection_count
+
+    def close(self) -> None:
+        assert self._end is not None
+        self._call(self._end.set)
+        self._thread.join()
+        self._loop.close()
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return Address(host, int(port))
