@@ -152,6 +152,11 @@ class Broker:
         self.key_index = store.new_key_index(
             self._decompress, left_out=self._left_out, is_on=config.index_keys
         )
+        self._make_paths()
+
+    def _make_paths(self) -> None:
+        """Make what handles produced, fetched, due and cancelled records."""
+        store, config = self._store, self.config
         splitter = BatchSplitter(
             list(config.delay_levels),
             record_size_max=config.record_size_max_bytes,
@@ -166,6 +171,8 @@ class Broker:
             splitter,
             self._facade.decompress,
             item_count_max=item_count_max,
+            record_count_max=config.record_count_max,
+            delayed_size_max=config.delayed_size_max_bytes,
             unpacked_batch_max=config.decompressed_size_max_bytes,
             unpacked_size_max=config.request_decompressed_size_max_bytes,
             closed_topics=closed_topics,
@@ -330,7 +337,7 @@ class Broker:
         visible_pos = self._store.log.pointers.visible
         woken: dict[ParkedFetch, None] = {}
         for partition in self._store.state.projections.advance_visible(visible_pos):
-            woken.update(dict.fromkeys(partition.waiters))
+            woken.update(dict.fromkeys(partition.waiting()))
         return [parked for parked in woken if parked.may_have_enough(visible_pos)]
 
     # Timers
@@ -426,14 +433,23 @@ class Broker:
         """All damage found by recovery or later, in the order in which it was found."""
         return self._store.damage
 
-    def housekeep(self) -> None:
-        """Do a slice of background work; call about ten times a second."""
+    def housekeep(self) -> bool:
+        """Do a slice of background work; call about ten times a second.
+
+        Returns:
+            True if there are many ConsumeQueue units to save: call `save_units` soon.
+        """
         store = self._store
-        store.save_units(partitions_max=HOUSEKEEPING_PARTITIONS)
+        has_more = self.save_units()
         store.cold.retry_damaged(store.damage)
         self.early_expiry.step()
         self.retention.step()
         self._expire_state()
+        return has_more
+
+    def save_units(self) -> bool:
+        """Save a slice of the ConsumeQueue units; return True if the next should come soon."""
+        return self._store.save_units(partitions_max=HOUSEKEEPING_PARTITIONS)
 
     def _expire_state(self) -> None:
         """Let ids, producers and offsets expire, in slices; by the age that `retention` steps."""

@@ -161,6 +161,7 @@ class Service:
             if not await self._recover():
                 return
             kafka = KafkaServer(self._broker, self._file_limit)
+            admin.share(kafka.turns)
             try:
                 if not await self._join(kafka):
                     await kafka.stop()

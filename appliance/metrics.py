@@ -262,7 +262,8 @@ METRICS: Final = (
     MetricInfo(
         "inflight_bytes",
         "gauge",
-        "Memory of requests and answers of all connections, those to the admin address too.",
+        "Memory of requests and answers of all connections, those to the admin address too; "
+        "frames that answers refer to are in cache_bytes.",
     ),
     MetricInfo(
         "anonymous_bytes",
@@ -278,7 +279,11 @@ METRICS: Final = (
     MetricInfo("pending_timers_max", "gauge", "How many there may be (limits.pending_timers_max)."),
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
-    MetricInfo("cache_bytes", "gauge", "Memory of frames that were read and checked."),
+    MetricInfo(
+        "cache_bytes",
+        "gauge",
+        "Memory of frames that were read and checked, also of those that only answers still hold.",
+    ),
     MetricInfo("locked_bytes", "gauge", "Part of cache_bytes in segments locked in memory."),
     MetricInfo(
         "level_next_offset",

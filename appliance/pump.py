@@ -104,6 +104,7 @@ class Pump:
         self._next_unflushed_since_ns: int | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
+        self._saving: asyncio.TimerHandle | None = None
         self._slice: asyncio.TimerHandle | None = None
         self._carry_slice: asyncio.TimerHandle | None = None
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
@@ -130,7 +131,13 @@ class Pump:
         self.is_stopped = self._is_closed = True
         self._fail_waiters()
         self._loop.remove_reader(self._timer.fileno())
-        for handle in (self._flush_timer, self._housekeeping, self._slice, self._carry_slice):
+        for handle in (
+            self._flush_timer,
+            self._housekeeping,
+            self._saving,
+            self._slice,
+            self._carry_slice,
+        ):
             if handle is not None:
                 handle.cancel()
         self._broker.log.stop_prewriting()
@@ -476,7 +483,8 @@ class Pump:
         self._is_looking_ahead = False
 
     def _housekeep(self) -> None:
-        self._broker.housekeep()
+        if self._broker.housekeep() and self._saving is None:
+            self._save_soon()
         self._look_ahead()
         if self._broker.is_delivery_waiting:
             self._deliver()
@@ -491,6 +499,14 @@ class Pump:
         self._check_space()
         self._index()
         self._housekeeping = self._loop.call_later(HOUSEKEEPING_S, self._guard, self._housekeep)
+
+    def _save_soon(self) -> None:
+        self._saving = self._loop.call_later(SLICE_PAUSE_S, self._guard, self._save_units)
+
+    def _save_units(self) -> None:
+        self._saving = None
+        if self._broker.save_units():
+            self._save_soon()
 
     def _expire(self) -> None:
         """Read what the search for expired records needs next; it continues after that."""

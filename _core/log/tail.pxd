@@ -22,6 +22,7 @@ cdef struct FrameBody:
     bint visible_stays        # the visible bytes stay in place until `taken`, so no copy is needed
     const uint8_t* held
     int32_t held_size
+    bint held_stays           # the same of the held bytes: see `LogTail.keep`
 
 # How deep a frame may reach into the reserve at the end of the last segment.
 cpdef enum:
@@ -49,6 +50,9 @@ cdef class LogTail:
     cdef Py_ssize_t part_count
     cdef Py_ssize_t part_capacity
     cdef Py_ssize_t staged_from   # start of the staged part that is still growing
+    cdef list kept                # owners of bytes that stay in place
+    # Keeps the owner of bytes outside until they are written.
+    cdef int keep(self, owner) except -1
     cdef int room_for(self, int64_t size, int room) except -1
     cdef void _push_part(
         self, const uint8_t* outside, Py_ssize_t offset, Py_ssize_t size

@@ -27,8 +27,8 @@ from _core.bytes.octets cimport store_u32
 # Up to this size a copy costs less than one more entry of the iovec.
 cdef enum:
     COPY_MAX_BYTES = 4096
-    # The staged bytes before a body that stays in place, and that body.
-    PARTS_PER_FRAME = 2
+    # The staged bytes before each body that stays in place, and these two.
+    PARTS_PER_FRAME = 4
     # Between two writes: more than the delayed batches of one turn usually take.
     STAGING_KEEP_BYTES = 4 << 20
 
@@ -68,6 +68,7 @@ cdef class LogTail:
         self.full_text = "the disk is full"
         self.last_pos = -1
         self.unapplied_pos = -1
+        self.kept = []
 
     def __dealloc__(self):
         release(&self.staging)
@@ -77,6 +78,10 @@ cdef class LogTail:
         """Append the next frames to a segment that ends at log position `end`."""
         assert end > self.pointers.wrote
         self.segment_end = end
+
+    cdef int keep(self, owner) except -1:
+        self.kept.append(owner)
+        return 0
 
     cdef int room_for(self, int64_t size, int room) except -1:
         """Make room for a frame of `size` bytes. Returns 1, or 0 if the disk is full.
@@ -174,6 +179,7 @@ cdef class LogTail:
             size - FRAME_HEADER_SIZE - body.tables_size - body.visible_size - body.held_size
         )
         cdef bint stays = body.visible_stays and rest_size > COPY_MAX_BYTES
+        cdef bint held_stays = body.held_stays and body.held_size > COPY_MAX_BYTES
         cdef uint8_t* p
         cdef uint32_t crc
         assert size <= self.segment_end - self.pointers.wrote
@@ -187,7 +193,9 @@ cdef class LogTail:
         h.visible_size = body.visible_size
         h.held_size = body.held_size
         # Everything that can fail comes first, so that a frame is staged and counted or neither.
-        self._reserve(size - (rest_size if stays else 0))
+        self._reserve(
+            size - (rest_size if stays else 0) - (body.held_size if held_stays else 0)
+        )
         if self.unapplied_pos < 0:
             self.unapplied_pos = h.position
         p = self.staging.data + start
@@ -208,7 +216,11 @@ cdef class LogTail:
             self._push_part(rest, 0, rest_size)
         else:
             buf_append(&self.staging, rest, rest_size)
-        buf_append(&self.staging, body.held, body.held_size)
+        if held_stays:
+            self._close_staged()
+            self._push_part(body.held, 0, body.held_size)
+        else:
+            buf_append(&self.staging, body.held, body.held_size)
         self.has_held |= body.held_size > 0
         extend_zero(&self.staging, padding)
         self.pointers.wrote += size
@@ -295,6 +307,7 @@ cdef class LogTail:
         self.part_count = 0
         self.staged_from = 0
         self.has_held = False
+        self.kept = []
         shrink(&self.staging, STAGING_KEEP_BYTES)
         self.pointers.advance_committed(self.pointers.wrote)
 

@@ -37,6 +37,7 @@ from _core.log.frames import FAULTS
 cdef enum:
     SPARE_BYTES_MAX = 8 << 20    # per size class
     HOLD_BYTES = 64 << 10        # room for consecutive small writes
+    HOLD_MAX_BYTES = 4 << 20     # more is not cached, but read again when it is due
     READ = 0                     # kinds of blocks: read into memory of this process,
     OWN = 1                      # recently written by this process,
     LOCKED = 2                   # a locked window of a segment
@@ -281,6 +282,11 @@ cdef class LogView:
             Py_XDECREF(<PyObject*>self.slots[i].block)
         free(self.slots)
 
+    @property
+    def evicted_bytes(self):
+        """Bytes of blocks that the cache has dropped, but that slices of them keep alive."""
+        return max(0, self.memory.size - self.cached_bytes)
+
     # Look up
 
     cdef const uint8_t* frame_at(self, int64_t pos, int32_t* size) except? NULL:
@@ -402,7 +408,7 @@ cdef class LogView:
             self._remove(self._slot_behind((<Block>self.oldest[LOCKED]).held_from) - 1)
 
     def hold(self, int64_t pos, list parts not None):
-        """Cache frames that this process has just encoded and written.
+        """Cache frames that this process has just encoded and written, unless they are many MB.
 
         Args:
             pos: log position of the first frame.
@@ -411,6 +417,9 @@ cdef class LogView:
         cdef Py_ssize_t size = sum(map(len, parts)), i
         cdef Borrowed part
         cdef Block block = self.growing
+        if size > HOLD_MAX_BYTES:
+            self.growing = None
+            return
         if block is None or block.pos + block.size != pos or block.capacity - block.size < size:
             self.growing = block = Block(self.memory, pos, max(size, HOLD_BYTES))
             block.kind = OWN

@@ -1,4 +1,6 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
+
+from _core.bytes.buffer cimport Buf
 
 cdef enum:
     REQUEST_TIMED_OUT = 7
@@ -21,6 +23,7 @@ cdef class Answer:
     cdef object late          # returns the response to send instead once it waited too long
     cdef int64_t kept_bytes   # that `late` holds
     cdef list pieces          # buffers that are not sent yet
+    cdef int64_t slice_bytes  # of them that are slices of the frame cache
     cdef bytes marks          # a Mark for each accepted batch; None if it is not a Produce response
     cdef int64_t wait_ms
     cdef int64_t since_ms     # when `time_out` first found it waiting, -1 if it has not
@@ -31,6 +34,17 @@ cdef class Answer:
     cdef int64_t time_out(
         self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos, int error
     ) except -1
+
+# Begins a response: room for its size, and its header.
+cdef int begin_answer(Buf* out, int32_t correlation, bint flexible) except -1
+
+# What a queue of responses holds.
+cdef struct Queued:
+    int64_t bytes
+    int64_t slice_bytes
+    int waiting
+
+cdef Queued count_queued(answers) except *
 
 # What was timed out at once.
 cdef struct TimedOut:

@@ -8,8 +8,10 @@ control plane becomes its `late` one, with an error after which clients ask agai
 Layer 0: no I/O.
 """
 
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
+from _core.bytes.buffer cimport Buf
+from _core.bytes.kafka_wire cimport put_i32, put_i8
 from _core.bytes.octets cimport store_u16, store_u64
 
 cdef class Reply:
@@ -35,6 +37,14 @@ cdef class Reply:
     @property
     def payload(self):
         return b"".join(self.pieces)
+
+
+cdef int begin_answer(Buf* out, int32_t correlation, bint flexible) except -1:
+    put_i32(out, 0)  # size, filled in at the end
+    put_i32(out, correlation)
+    if flexible:
+        put_i8(out, 0)
+    return 0
 
 
 cdef list with_size(list pieces):
@@ -79,9 +89,12 @@ cdef class Answer:
                 self.pieces[count] = piece[size:]
                 result.append(piece[:size])
                 taken += size
+                self.slice_bytes -= size if self.slice_bytes else 0
                 break
             result.append(piece)
             taken += size
+            if self.slice_bytes and type(piece) is not bytes:
+                self.slice_bytes -= size
             count += 1
         del self.pieces[:count]
         return taken
@@ -116,6 +129,19 @@ cdef class Answer:
         self.marks = None
         self.end_pos = 0
         return given_up
+
+
+cdef Queued count_queued(answers) except *:
+    cdef Answer answer
+    cdef Queued found = Queued(0, 0, 0)
+    for answer in answers:
+        found.waiting += answer.parked
+        assert not (answer.parked and answer.pieces)
+        found.bytes += answer.kept_bytes
+        found.slice_bytes += answer.slice_bytes
+        for piece in answer.pieces or ():
+            found.bytes += len(piece)
+    return found
 
 
 cdef TimedOut time_out(

@@ -14,6 +14,8 @@ cdef enum:
     INPUT_BUSY_BYTES = 64 << 10
     # For a larger request the buffer does not double beyond its size.
     INPUT_EXACT_BYTES = 1 << 20
+    # Of one read: the first touch of a large buffer is spread over many turns.
+    WINDOW_BYTES = 512 << 10
 
 
 cdef inline int64_t next_size(const Buf* b, Py_ssize_t consumed, int64_t size_max) noexcept:

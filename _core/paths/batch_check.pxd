@@ -4,5 +4,6 @@ from _core.bytes.batch cimport Batch
 from _core.queue.partition cimport Topic
 
 cdef str check_batch(
-    Topic topic, int version, const uint8_t* data, int64_t size, Batch* b, int16_t* error
+    Topic topic, int version, const uint8_t* data, int64_t size, int64_t record_count_max, Batch* b,
+    int16_t* error
 )

@@ -20,7 +20,8 @@ cdef enum:
 
 
 cdef str check_batch(
-    Topic topic, int version, const uint8_t* data, int64_t size, Batch* b, int16_t* error
+    Topic topic, int version, const uint8_t* data, int64_t size, int64_t record_count_max, Batch* b,
+    int16_t* error
 ):
     """Check a batch of a Produce request.
 
@@ -28,6 +29,7 @@ cdef str check_batch(
         topic: for which it is.
         version: of the request.
         data, size: the batch.
+        record_count_max: records at most.
         b: receives its header.
         error: receives Kafka's error code, NONE if nothing is wrong.
 
@@ -57,6 +59,12 @@ cdef str check_batch(
     if b.count <= 0 or b.last_delta != b.count - 1:
         error[0] = INVALID_RECORD
         return f"invalid record count {b.count} for last offset delta {b.last_delta}"
+    if b.count > record_count_max:
+        error[0] = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
+        return (
+            f"the batch has {b.count} records; limits.record_count_max is {record_count_max}: "
+            "send smaller batches"
+        )
     if b.count > RECORDS_PER_BYTE_MAX * size:
         error[0] = INVALID_RECORD
         return f"{b.count} records in {size} bytes: the maximum is 64 per byte"

@@ -18,7 +18,8 @@ cdef class BatchWork:
     cdef bytes packed
     cdef int64_t size_max
     # The outcome.
-    cdef bytes plain
+    cdef bytes plain          # None once nothing refers to it
+    cdef int64_t plain_size
     cdef int fault
     cdef object error         # of `decompress`
     cdef int make(

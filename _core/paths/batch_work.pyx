@@ -66,7 +66,7 @@ cdef class BatchWork:
             self.is_done = True
             return
         records = <const uint8_t*><const char*>self.plain
-        size = len(self.plain)
+        size = self.plain_size = len(self.plain)
         with nogil:
             self.fault = s.inspect(&self.batch, records, size, self.look)
             if self.fault == SPLIT_OK and s.has_delay_headers:
@@ -74,4 +74,7 @@ cdef class BatchWork:
                     &self.batch, records, size, self.topic, self.now_ms, self.accepted_ms,
                     self.base_ms
                 )
+        if self.fault == SPLIT_OK and s.passed_count == 0:
+            # To give 64 MiB back takes some ms as well. A message about a fault shows a part of it.
+            self.plain = None
         self.is_done = True

@@ -24,6 +24,7 @@ cdef enum FetchResult:
     FETCH_COLD = 2            # a thread must read the places in `cold` first
     FETCH_MALFORMED = 3
     FETCH_TOO_LARGE = 4       # too many partitions, and the version has no error for the request
+    FETCH_UNFINISHED = 5      # of a `WideFetch`: it goes on in a later turn
 
 cdef struct FetchAsk:
     int32_t max_wait_ms
@@ -65,6 +66,10 @@ cdef class FetchPath:
     cdef list blocks                    # blocks of its batches
     cdef int64_t user                   # see `LogView.user`
     cdef int64_t blocks_left            # bytes of memory that more blocks may take
+    cdef int64_t slice_bytes            # of the last `pieces`
+    cdef int64_t kept_items             # topics and partitions of the last `kept_ask`
+    cdef dict named                     # Topic: bitmap of its named partitions; None if not wide
+    cdef object waiter                  # whom to wake for these, in `Topic.waiters`
     cdef bint any_error
     cdef bint is_full                   # waiting would not add any data
     # Writes the response body to `out`. `patient`: return FETCH_TOO_LITTLE if there is too little
@@ -73,16 +78,21 @@ cdef class FetchPath:
     cdef int handle(
         self, Cursor* c, int version, bint patient, bint is_retry, Buf* out, FetchAsk* ask
     ) except -1
+    cdef int _begin(self, Cursor* c, int version, FetchAsk* ask) except -1
+    cdef int _outcome(self, bint patient, bint is_retry, const FetchAsk* ask) except -1
+    # Writes the response to a request that is refused as a whole; returns a FetchResult.
+    cdef int refuse_all(self, int version, int error, Buf* out) except -1
     cdef int _count_work(self) except -1
     # What a parked fetch keeps of its request body: what `handle` reads, without tagged fields and
-    # without the end. `handle` has read it, and it was not malformed.
+    # without the end. None if it is malformed.
     cdef bytes kept_ask(self, const uint8_t* body, Py_ssize_t size, int version)
-    cdef int _copy_ask(self, Cursor* c, int version, Buf* out) except -1
+    cdef int64_t _copy_ask(self, Cursor* c, int version, Buf* out) except -2
     cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1
     cdef int _put_head(self, Buf* out, int version, int error) except -1
     cdef int _topics(self, Cursor* c, int version, Buf* out) except -1
     cdef Topic _take_topic(self, Cursor* c, int version, Buf* out)
     cdef int _partition(self, Cursor* c, int version, Topic topic, Buf* out) except -1
+    cdef bint _is_named_again(self, Partition partition) except -1
     cdef int _check_position(
         self, Partition partition, int32_t leader_epoch, int64_t offset
     ) except -1

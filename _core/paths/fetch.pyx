@@ -148,8 +148,27 @@ cdef class FetchPath:
         Returns a FetchResult.
         """
         cdef Py_ssize_t start = out.size
-        cdef int error = NONE
+        cdef int error
         cdef int64_t read_bytes = self.view.read_bytes
+        error = self._begin(c, version, ask)
+        if error == NONE:
+            self._put_head(out, version, NONE)
+            error = self._topics(c, version, out)
+            self._count_work()
+            self.work_bytes += (self.view.read_bytes - read_bytes) // READ_WORK_PART
+        # The rest of the request, forgotten topics and rack, is unused: sessions and replicas are
+        # not supported.
+        if c.failed:
+            return FETCH_MALFORMED
+        if error:
+            out.size = start
+            return self.refuse_all(version, error, out)
+        if version >= FIRST_FLEXIBLE:
+            put_i8(out, 0)
+        return self._outcome(patient, is_retry, ask)
+
+    cdef int _begin(self, Cursor* c, int version, FetchAsk* ask) except -1:
+        """Forget the last request, and read the begin of the next. Returns an error for all."""
         self.insert_count = 0
         self.answered_bytes = 0
         self.extents_left = EXTENTS_MAX
@@ -163,32 +182,28 @@ cdef class FetchPath:
         self.watched = []
         self._read_ask(c, version, ask)
         if ask.session_epoch != SESSION_OPENS and ask.session_epoch != SESSION_ENDS:
-            error = FETCH_SESSION_ID_NOT_FOUND
-        else:
-            self._put_head(out, version, NONE)
-            error = self._topics(c, version, out)
-            self._count_work()
-            self.work_bytes += (self.view.read_bytes - read_bytes) // READ_WORK_PART
-        # The rest of the request, forgotten topics and rack, is unused: sessions and replicas are
-        # not supported.
-        if c.failed:
-            return FETCH_MALFORMED
-        if error:
-            if version < FIRST_WITH_SESSIONS:
-                return FETCH_TOO_LARGE  # the response has no error for the whole request
-            self._refuse(error)
-            out.size = start
-            # Discard what was found before the error.
-            self.insert_count = 0
-            self.answered_bytes = 0
-            self.cold = []
-            self._put_head(out, version, error)
-            put_array(out, version >= FIRST_FLEXIBLE, 0)
+            return FETCH_SESSION_ID_NOT_FOUND
+        return NONE
+
+    cdef int refuse_all(self, int version, int error, Buf* out) except -1:
+        if version < FIRST_WITH_SESSIONS:
+            return FETCH_TOO_LARGE  # the response has no error for the whole request
+        self._refuse(error)
+        # Discard what was found before the error.
+        self.insert_count = 0
+        self.answered_bytes = 0
+        self.cold = []
+        self._put_head(out, version, error)
+        put_array(out, version >= FIRST_FLEXIBLE, 0)
         if version >= FIRST_FLEXIBLE:
             put_i8(out, 0)
+        return FETCH_ANSWERED
+
+    cdef int _outcome(self, bint patient, bint is_retry, const FetchAsk* ask) except -1:
+        """Return whether the response is to be sent, a FetchResult."""
         if self.cold and not (is_retry and self.answered_bytes):
             return FETCH_COLD
-        if patient and ask.max_wait_ms > 0 and self.watched and not self.cold:
+        if patient and ask.max_wait_ms > 0 and (self.watched or self.named) and not self.cold:
             if self.answered_bytes < ask.min_bytes and not self.any_error and not self.is_full:
                 return FETCH_TOO_LITTLE
         self.sent_bytes += self.answered_bytes
@@ -205,39 +220,52 @@ cdef class FetchPath:
         kept.data = NULL
         kept.size = kept.capacity = 0
         try:
-            self._copy_ask(&c, version, &kept)
+            self.kept_items = self._copy_ask(&c, version, &kept)
+            if self.kept_items < 0:
+                return None
             return PyBytes_FromStringAndSize(<const char*>kept.data, kept.size)
         finally:
             release(&kept)
 
-    cdef int _copy_ask(self, Cursor* c, int version, Buf* out) except -1:
+    cdef int64_t _copy_ask(self, Cursor* c, int version, Buf* out) except -2:
+        """Returns the number of topics and partitions, -1 if the request is malformed."""
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef const uint8_t* start = c.p
-        cdef int64_t i, k, size, topics, partitions
+        cdef const uint8_t* name
+        cdef int64_t i, k, size, topics, partitions, items
         cdef FetchAsk ask
         self._read_ask(c, version, &ask)
+        if c.failed:
+            return -1
         append(out, start, c.p - start)
-        topics = take_array(c, flexible, 3)
+        items = topics = take_array(c, flexible, 3)
         put_array(out, flexible, topics)
         for i in range(topics):
             start = c.p
             if version >= FIRST_WITH_TOPIC_IDS:
                 take(c, TOPIC_ID_SIZE)
             else:
-                take_string(c, flexible, &size)
+                name = take_string(c, flexible, &size)
+                if c.failed or size < 0 or not is_text(name, size):
+                    return -1
+            if c.failed:
+                return -1
             append(out, start, c.p - start)
             partitions = take_array(c, flexible, 16)
+            items += partitions
             put_array(out, flexible, partitions)
             for k in range(partitions):
-                append(out, take(c, _partition_size(version)), _partition_size(version))
+                start = take(c, _partition_size(version))
                 skip_tags(c, flexible)
+                if c.failed:
+                    return -1
+                append(out, start, _partition_size(version))
                 if flexible:
                     put_i8(out, 0)
             skip_tags(c, flexible)
             if flexible:
                 put_i8(out, 0)
-        assert not c.failed
-        return 0
+        return -1 if c.failed else items
 
     cdef int _read_ask(self, Cursor* c, int version, FetchAsk* ask) except -1:
         """Read the fields before the topics."""
@@ -337,7 +365,7 @@ cdef class FetchPath:
             if 0 <= index < len(topic.partitions):
                 partition = <Partition>topic.partitions[index]
             error = self._check_position(partition, leader_epoch, offset)
-            if partition is not None and partition.fetched_in == self.user:
+            if partition is not None and self._is_named_again(partition):
                 error = INVALID_REQUEST
         if error:
             self._refuse(error)
@@ -345,9 +373,6 @@ cdef class FetchPath:
         if partition is not None:
             high_watermark = partition.visible_offset
             start = partition.start_offset
-            if partition.fetched_in != self.user:
-                partition.fetched_in = self.user
-                self.watched.append(partition)
             if not error:
                 size = self._collect(partition, offset, limit, self.answered_bytes == 0)
         self.answered_bytes += size
@@ -364,6 +389,28 @@ cdef class FetchPath:
         if flexible:
             put_i8(out, 0)
         return 0
+
+    cdef bint _is_named_again(self, Partition partition) except -1:
+        """Note that the request names a partition; return whether it did so before."""
+        cdef int byte = partition.index >> 3
+        cdef uint8_t bit = 1 << (partition.index & 7)
+        cdef bytearray marks
+        if self.named is None:
+            if partition.fetched_in == self.user:
+                return True
+            partition.fetched_in = self.user
+            self.watched.append(partition)
+            return False
+        marks = self.named.get(partition.topic)
+        if marks is None:
+            marks = bytearray(len(partition.topic.partitions) // 8 + 1)
+            self.named[partition.topic] = partition.topic.waiters[self.waiter] = marks
+        if byte >= len(marks):  # it was added meanwhile
+            marks.extend(bytes(byte + 1 - len(marks)))
+        if marks[byte] & bit:
+            return True
+        marks[byte] |= bit
+        return False
 
     cdef int _check_position(
         self, Partition partition, int32_t leader_epoch, int64_t offset
@@ -490,13 +537,13 @@ cdef class FetchPath:
     cdef list pieces(self, Buf* out, Py_ssize_t start):
         """Fill in the size of the response at `start` of `out`; return it as buffers to send."""
         cdef Py_ssize_t i, at = start
-        cdef int64_t total = out.size - start - 4
         cdef Insert* insert
         cdef Block block
         result = []
+        self.slice_bytes = 0
         for i in range(self.insert_count):
-            total += self.inserts[i].extent.size
-        store_u32(out.data + start, <uint32_t>total)
+            self.slice_bytes += self.inserts[i].extent.size
+        store_u32(out.data + start, <uint32_t>(out.size - start - 4 + self.slice_bytes))
         for i in range(self.insert_count):
             insert = &self.inserts[i]
             if insert.at > at:

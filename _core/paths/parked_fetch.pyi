@@ -10,6 +10,8 @@ class ParkedFetch:
     wait_ms: int
     cold: list[int | tuple[int, int]]
     answered: bool
+    is_unfinished: bool
+    was_woken: bool
     timer: _Timer | None
     is_expired: bool
     def unpark(self) -> None: ...

@@ -7,7 +7,7 @@ from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_split cimport BatchSplitter
 from _core.log.frames cimport FrameHeader
 from _core.log.tail cimport FrameBody
-from _core.paths.outcome cimport Outcome
+from _core.paths.produce_answer cimport Outcome
 from _core.paths.timer_quota cimport TimerQuota
 from _core.state.writer cimport LogWriter
 from _core.bytes.octets cimport Cursor
@@ -42,6 +42,8 @@ cdef class ProducePath:
     cdef frozenset closed_topics
     cdef readonly TimerQuota quota
     cdef int64_t item_count_max
+    cdef int64_t record_count_max
+    cdef int64_t delayed_size_max
     cdef int64_t unpacked_batch_max
     cdef int64_t unpacked_size_max
     cdef int64_t unpacked_left          # of the current request
@@ -69,6 +71,7 @@ cdef class ProducePath:
         self, Cursor* c, int version, int acks, int64_t now_ms, Buf* out, Buf* marks,
         Progress* progress, int64_t work_max
     ) except -1
+    cdef int64_t _done(self) noexcept
     cdef str _find_closed(self, const uint8_t* name, int64_t size)
     cdef int64_t begin(self, int64_t now_ns) noexcept
     cdef int late_error(self) noexcept
@@ -91,9 +94,6 @@ cdef class ProducePath:
     cdef int _accept(
         self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms,
         Outcome* o
-    ) except -1
-    cdef int _check_producer(
-        self, Partition partition, const Batch* b, Outcome* o, bint* duplicate
     ) except -1
     cdef int _accept_verbatim(
         self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,

@@ -25,8 +25,10 @@ class ProducePath:
         decompress: Callable[[int, memoryview, int], bytes],
         *,
         item_count_max: int,
+        record_count_max: int,
         unpacked_batch_max: int,
         unpacked_size_max: int,
+        delayed_size_max: int,
         closed_topics: frozenset[bytes],
         quota: TimerQuota,
     ) -> Self: ...

@@ -46,15 +46,13 @@ from _core.bytes.kafka_wire cimport (
 from _core.bytes.layout cimport *
 from _core.log.tail cimport ROOM_CONTROL, ROOM_RECORDS, FrameBody
 from _core.state.writer cimport LogWriter
-from _core.paths.outcome cimport OUTCOME_AT_ERROR, Outcome, write_outcome
 from _core.paths.partition_check cimport check_partitions
+from _core.paths.produce_answer cimport OUTCOME_AT_ERROR, Outcome, put_outcome
 from _core.bytes.octets cimport (
     Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
 )
-from _core.queue.partition cimport (
-    SEQUENCE_DUPLICATE, SEQUENCE_NEW, SEQUENCE_NEXT, SEQUENCE_OLD_EPOCH, Partition, Topic,
-)
-from _core.queue.producer_state cimport Sequenced
+from _core.paths.sequence_check cimport check_producer
+from _core.queue.partition cimport Partition, Topic
 from _core.bytes.tags cimport seal_tags
 from _core.paths.timer_quota cimport TimerQuota
 
@@ -64,6 +62,8 @@ cdef enum:
     UNLOCKED_MIN_BYTES = 16 << 10
     # Half a millisecond with the slowest codec, twice that with many small records.
     UNPACK_AT_ONCE_BYTES = 1 << 20
+    # What a batch counts as in a turn besides its bytes: a new producer takes 5 us.
+    BATCH_WORK_BYTES = 8 << 10
     NS_PER_MS = 1_000_000
 
 
@@ -83,8 +83,9 @@ cdef class ProducePath:
 
     def __cinit__(
         self, LogWriter writer not None, BatchSplitter splitter not None, decompress not None, *,
-        int64_t item_count_max, int64_t unpacked_batch_max, int64_t unpacked_size_max,
-        frozenset closed_topics not None, TimerQuota quota not None
+        int64_t item_count_max, int64_t record_count_max, int64_t unpacked_batch_max,
+        int64_t unpacked_size_max, int64_t delayed_size_max, frozenset closed_topics not None,
+        TimerQuota quota not None
     ):
         """Connect the parts of the path.
 
@@ -95,8 +96,11 @@ cdef class ProducePath:
                 record section. It raises an exception with a message, the Kafka error code in
                 `code`, and the number of bytes decompressed before the error in `unpacked_size`.
             item_count_max: maximum number of topics and partitions together in a request.
+            record_count_max: maximum number of records of a batch.
             unpacked_batch_max: maximum decompressed size of one batch, bytes.
             unpacked_size_max: maximum decompressed size of all batches of a request, bytes.
+            delayed_size_max: maximum size of a compressed batch with delay headers as it is
+                stored, bytes; as much as `max.message.bytes` of its topic in any case.
             closed_topics: names of internal topics, to which nobody writes.
             quota: of pending timers.
         """
@@ -104,7 +108,9 @@ cdef class ProducePath:
         self.splitter = splitter
         self.decompress = decompress
         self.item_count_max = item_count_max
+        self.record_count_max = record_count_max
         self.unpacked_batch_max = unpacked_batch_max
+        self.delayed_size_max = delayed_size_max
         self.unpacked_size_max = unpacked_size_max
         self.closed_topics = closed_topics
         self.quota = quota
@@ -178,7 +184,7 @@ cdef class ProducePath:
     ) except -1:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef const uint8_t* begin = c.p - progress.at
-        cdef int64_t end = self.received_bytes + self.work_bytes + work_max
+        cdef int64_t end = self._done() + work_max
         cdef int64_t size
         cdef const uint8_t* name
         cdef Cursor named
@@ -199,7 +205,7 @@ cdef class ProducePath:
                 put_array(out, flexible, progress.partitions_left)
                 progress.in_topic = True
             while progress.partitions_left:
-                if self.received_bytes + self.work_bytes >= end:
+                if self._done() >= end:
                     return PRODUCE_UNFINISHED
                 if not self._partition(
                     c, version, topic, closed_name, acks, now_ms, out, marks, progress
@@ -212,6 +218,10 @@ cdef class ProducePath:
             progress.in_topic = False
             progress.topics_left -= 1
         return PRODUCE_ANSWERED
+
+    cdef int64_t _done(self) noexcept:
+        """The work of all batches since the start."""
+        return self.received_bytes + self.work_bytes + self.batches * BATCH_WORK_BYTES
 
     cdef str _find_closed(self, const uint8_t* name, int64_t size):
         """Return the name if it is that of an internal topic, else None."""
@@ -226,7 +236,7 @@ cdef class ProducePath:
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef const uint8_t* begin = c.p
         cdef int32_t index = take_i32(c)
-        cdef int64_t start_offset, size = <int64_t>take_uvarint(c) - 1 if flexible else take_i32(c)
+        cdef int64_t size = <int64_t>take_uvarint(c) - 1 if flexible else take_i32(c)
         cdef const uint8_t* data = take(c, size) if size > 0 else c.p
         cdef Partition partition = None
         cdef Outcome o
@@ -269,8 +279,7 @@ cdef class ProducePath:
             progress.end_pos = max(progress.end_pos, o.end_pos)
             mark = Mark(o.end_pos, out.size + OUTCOME_AT_ERROR)
             buf_append(marks, &mark, sizeof(Mark))
-        start_offset = -1 if partition is None else partition.start_offset
-        write_outcome(out, version, index, &o, start_offset, self.message)
+        put_outcome(out, version, index, &o, partition, self.message)
         return True
 
     cdef int late_error(self) noexcept:
@@ -284,47 +293,6 @@ cdef class ProducePath:
             self.refused[error] = self.refused.get(error, 0) + count
         return 0
 
-    cdef int _check_producer(
-        self, Partition partition, const Batch* b, Outcome* o, bint* duplicate
-    ) except -1:
-        """Check the sequence of the batch as received. Returns an error code. Sets `duplicate` and
-        the original outcome if the batch is a retry.
-        """
-        cdef Sequenced known
-        cdef int32_t last
-        cdef int verdict
-        duplicate[0] = False
-        if b.producer_id < 0:
-            return NONE
-        if b.base_sequence < 0 or b.producer_epoch < 0:
-            self.message = "an idempotent batch needs a producer epoch and a sequence number"
-            return INVALID_RECORD
-        last = <int32_t>((<int64_t>b.base_sequence + b.last_delta) & 0x7FFFFFFF)
-        verdict = partition.check_sequence(
-            b.producer_id, b.producer_epoch, b.base_sequence, last, &known
-        )
-        if verdict == SEQUENCE_NEXT:
-            return NONE
-        if verdict == SEQUENCE_NEW:
-            # The error is one after which clients send the batch again, as it is.
-            if self.admit_producer is not None:
-                self.message = self.admit_producer(
-                    partition.handle, b.producer_id, b.base_sequence, self.work is not None
-                )
-            return NONE if self.message is None else KAFKA_STORAGE_ERROR
-        if verdict == SEQUENCE_DUPLICATE:
-            duplicate[0] = True
-            o.base_offset = known.answer
-            if partition.topic.log_append_time:
-                o.log_append_time = known.store_time_ms
-            o.end_pos = known.end_pos
-            return NONE
-        if verdict == SEQUENCE_OLD_EPOCH:
-            self.message = f"producer {b.producer_id} has a newer epoch than {b.producer_epoch}"
-            return INVALID_PRODUCER_EPOCH
-        self.message = f"sequence {b.base_sequence} of producer {b.producer_id} is out of order"
-        return OUT_OF_ORDER_SEQUENCE_NUMBER
-
     cdef int _accept(
         self, Partition partition, int version, const uint8_t* data, int64_t size, int64_t now_ms,
         Outcome* o
@@ -336,10 +304,14 @@ cdef class ProducePath:
         cdef int64_t records_size
         cdef int fault = SPLIT_OK, codec, look = LOOK_REQUESTS
         cdef bytes plain
-        self.message = check_batch(topic, version, data, size, &b, &o.error)
+        self.message = check_batch(
+            topic, version, data, size, self.record_count_max, &b, &o.error
+        )
         if o.error:
             return 0
-        o.error = self._check_producer(partition, &b, o, &duplicate)
+        self.message = check_producer(
+            partition, &b, o, &duplicate, self.admit_producer, self.work is not None
+        )
         if o.error or duplicate:
             return 0
         records = data + BATCH_HEADER_SIZE
@@ -397,7 +369,7 @@ cdef class ProducePath:
         cdef BatchSplitter own = self.splitter
         if self.work.error is not None:
             return self._refuse_packed(self.work.error, o)
-        self.unpacked_left -= len(self.work.plain)
+        self.unpacked_left -= self.work.plain_size
         self.splitter = self.work.splitter
         try:
             return self._finish(partition, b, data, size, now_ms, self.work.fault, o)
@@ -529,6 +501,15 @@ cdef class ProducePath:
         cdef int64_t size = frame_size(s.tables_size(), s.visible.size, s.held.size)
         # A batch of nothing but cancels holds no new record.
         cdef int room = ROOM_RECORDS if s.visible_count or s.timer_count else ROOM_CONTROL
+        cdef int64_t unpacked_max = max(self.delayed_size_max, topic.batch_size_max)
+        if b.attributes & ATTRIBUTE_CODEC and s.visible.size + s.held.size > unpacked_max:
+            o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
+            self.message = (
+                f"a batch with delay headers is stored uncompressed: {s.visible.size + s.held.size}"
+                f" bytes; limits.delayed_size_max_bytes is {self.delayed_size_max}: send smaller "
+                "batches"
+            )
+            return 0
         if s.timer_count:
             self.message = self.quota.check(partition, b, s, now_ms, self.delays)
         if self.message is not None:
@@ -558,6 +539,10 @@ cdef class ProducePath:
         body.visible_patch_size = BATCH_HEADER_SIZE if s.visible_count else 0
         body.held = s.held.data
         body.held_size = <int32_t>s.held.size
+        if self.work is not None and s is self.work.splitter:
+            # The splitter is of this batch alone.
+            body.visible_stays = body.held_stays = True
+            self.writer.tail.keep(s)
         if topic.log_append_time:
             o.log_append_time = now_ms
         self.delays.let_pass(partition, s)

@@ -23,6 +23,8 @@ cdef class Session:
     cdef readonly bint yielded
     cdef readonly bint has_more
     cdef readonly int64_t taken_bytes
+    cdef readonly int64_t taken_shared_bytes
+    cdef readonly int64_t shared_bytes
     cdef readonly list new_parked
     cdef readonly int64_t requests
     cdef readonly int64_t silent_pos
@@ -56,9 +58,8 @@ cdef class Session:
     cdef int _fetch(self, Cursor* c, int version, int32_t correlation) except -1
     cdef int _control_plane(self, const uint8_t* p, Py_ssize_t size) except -1
     cdef int _respond(self, Answer answer, Reply reply) except -1
-    cdef int _park(self, ParkedFetch parked, int result, int64_t min_bytes) except -1
+    cdef int _answer_fetch(self, Answer answer, list pieces, int64_t slice_bytes) except -1
     cdef int _end_round(self) except -1
     cdef int _check(self) except -1
     cdef int _fill(self, Answer answer, list pieces) except -1
     cdef int _close(self, str reason) except -1
-    cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1

@@ -41,6 +41,8 @@ class Session:
     work: BatchWork | None
     has_more: bool
     taken_bytes: int
+    taken_shared_bytes: int
+    shared_bytes: int
     queued_max_bytes: int
     new_parked: list[ParkedFetch]
     requests: int

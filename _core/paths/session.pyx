@@ -29,25 +29,27 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
-from _core.paths.answer cimport Answer, Reply, TimedOut, time_out
+from _core.paths.answer cimport (
+    Answer, Queued, Reply, TimedOut, begin_answer, count_queued, time_out,
+)
 from _core.bytes.batch cimport Slice
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.bytes.buffer cimport Buf, fence, fit, release, shrink, unfence
-from _core.paths.arriving cimport make_room, next_size
+from _core.paths.arriving cimport WINDOW_BYTES, make_room, next_size
 from _core.paths.begun cimport discard, set_aside, take_up
 from _core.paths.fetch cimport (
-    FETCH_ANSWERED, FETCH_COLD, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_TOO_LITTLE, FetchAsk,
-    FetchPath,
+    FETCH_ANSWERED, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_UNFINISHED, FetchAsk, FetchPath,
 )
-from _core.bytes.kafka_wire cimport put_i32, put_i8, skip_tags, take_string
+from _core.bytes.kafka_errors cimport INVALID_REQUEST
+from _core.bytes.kafka_wire cimport skip_tags, take_string
 from _core.bytes.octets cimport Cursor, cursor_of, load_i32, store_u32, take_i16, take_i32
-from _core.paths.parked_fetch cimport ParkedFetch
-from _core.queue.partition cimport Partition
+from _core.paths.parked_fetch cimport ParkedFetch, new_parked
 from _core.paths.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, PRODUCE_UNFINISHED,
     ProducePath,
 )
 from _core.paths.request_size cimport describe_size
+from _core.paths.wide_fetch cimport WIDE_MIN_BYTES, WIDE_MIN_ITEMS, WideFetch
 
 # The state of a request in `Session.trace`: it has a response, it waits for one, it gets none.
 TRACE_ANSWERED = 0
@@ -77,8 +79,6 @@ cdef enum:
     # decompresses or copies.
     TURN_WORK_BYTES = 2 << 20
     REQUEST_WORK_BYTES = 1024
-    # Of a partition that a parked fetch watches: a place in two tables.
-    WATCH_BYTES = 128
 
 
 cdef class ResponseSlot:
@@ -113,7 +113,9 @@ cdef class Session:
             `resume` when it is this connection's turn to have a thread, and if there is work then
             that is made, again after its `run`.
         has_more: whether the last `output` left responses that may be sent.
-        taken_bytes: bytes of the last `output`.
+        taken_bytes, taken_shared_bytes: bytes of the last `output`, and those of them that are
+            slices of the frame cache.
+        shared_bytes: the same of the responses that wait.
         new_parked: fetches parked by the last `received`; the owner sets their time-outs.
         requests: number of requests processed.
         silent_pos: end of the frames in the log that no response waits for, because they were sent
@@ -158,7 +160,7 @@ cdef class Session:
         cdef int64_t needed = next_size(&self.input, self.consumed, self.request_size_max)
         if make_room(&self.input, self.consumed + needed if needed else 0, self.was_filled):
             self.was_filled = False
-        self.window_size = room = self.input.capacity - self.input.size
+        self.window_size = room = min(self.input.capacity - self.input.size, WINDOW_BYTES)
         return PyMemoryView_FromMemory(<char*>self.input.data + self.input.size, room, PyBUF_WRITE)
 
     def received(self, Py_ssize_t count, *, int64_t now_ns):
@@ -341,18 +343,11 @@ cdef class Session:
         self.trace.end((key, version, correlation, name), size, outcome)
         return 0
 
-    cdef int _begin_answer(self, Buf* out, int32_t correlation, bint flexible) except -1:
-        put_i32(out, 0)  # size, filled in at the end
-        put_i32(out, correlation)
-        if flexible:
-            put_i8(out, 0)
-        return 0
-
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1:
         cdef Py_ssize_t start = self.merged.size, marked = self.marks.size
         cdef int result
         if not take_up(&self.begun, &self.merged, &self.marks):
-            self._begin_answer(&self.merged, correlation, version >= PRODUCE_FLEXIBLE)
+            begin_answer(&self.merged, correlation, version >= PRODUCE_FLEXIBLE)
         self.produce.work = self.work
         result = self.produce.handle(
             c, version, now_ms, &self.merged, &self.marks, &self.begun.progress, self.work_left
@@ -384,49 +379,53 @@ cdef class Session:
         cdef FetchAsk ask
         cdef ParkedFetch parked
         cdef Answer answer = Answer()
-        cdef int result
+        cdef bytes request = None
+        cdef int result = FETCH_UNFINISHED
         self._end_round()
         shrink(&self.out, KEEP_BYTES)
-        self._begin_answer(&self.out, correlation, version >= FETCH_FLEXIBLE)
-        result = self.fetch.handle(c, version, True, False, &self.out, &ask)
+        begin_answer(&self.out, correlation, version >= FETCH_FLEXIBLE)
+        if size >= WIDE_MIN_BYTES:
+            request = self.fetch.kept_ask(body, size, version)
+            if request is None:
+                return self._close("malformed Fetch request")
+        if request is not None and self.fetch.kept_items > self.fetch.item_count_max:
+            result = self.fetch.refuse_all(version, INVALID_REQUEST, &self.out)
+        elif request is None or self.fetch.kept_items <= WIDE_MIN_ITEMS:
+            result = self.fetch.handle(c, version, True, False, &self.out, &ask)
         if result == FETCH_MALFORMED:
             return self._close("malformed Fetch request")
         if result == FETCH_TOO_LARGE:
             return self._close("a Fetch request names too many topics and partitions")
         self.answers.append(answer)
         if result == FETCH_ANSWERED:
-            self._fill(answer, self.fetch.pieces(&self.out, 0))
-            shrink(&self.out, KEEP_BYTES)
-            return 0
-        parked = ParkedFetch()
-        parked.session = self
-        parked.answer = answer
-        parked.request = self.fetch.kept_ask(body, size, version)
-        self.parked_bytes += len(parked.request)
-        parked.version = version
-        parked.correlation = correlation
-        parked.wait_ms = ask.max_wait_ms
-        answer.parked = True
+            pieces = self.fetch.pieces(&self.out, 0)
+            return self._answer_fetch(answer, pieces, self.fetch.slice_bytes)
+        parked = new_parked(self, answer, version, correlation)
         self.parked_count += 1
-        self._park(parked, result, ask.min_bytes)
+        if result == FETCH_UNFINISHED:
+            parked.request = request
+            parked.wide = WideFetch(self.fetch, parked)
+            self.parked_bytes += parked.held_bytes()
+            if self.retry(parked):
+                return 0
+            parked.wait_ms = parked.wide.ask.max_wait_ms
+        else:
+            parked.request = self.fetch.kept_ask(body, size, version)
+            parked.wait_ms = ask.max_wait_ms
+            parked.wait(self.fetch, result, ask.min_bytes, self.fetch.projections.visible_pos)
+            self.parked_bytes += parked.held_bytes()
         self.new_parked.append(parked)
         return 0
 
-    cdef int _park(self, ParkedFetch parked, int result, int64_t min_bytes) except -1:
-        cdef Partition partition
-        parked.cold = self.fetch.cold if result == FETCH_COLD else []
-        parked.partitions = []
-        if result == FETCH_TOO_LITTLE:
-            parked.partitions = self.fetch.watched
-            parked.enough_pos = self.fetch.projections.visible_pos + min_bytes
-            parked.enough_pos -= self.fetch.answered_bytes
-            for partition in parked.partitions:
-                partition.waiters[parked] = True
-            self.parked_bytes += WATCH_BYTES * len(parked.partitions)
+    cdef int _answer_fetch(self, Answer answer, list pieces, int64_t slice_bytes) except -1:
+        self._fill(answer, pieces)
+        answer.slice_bytes = slice_bytes
+        self.shared_bytes += slice_bytes
+        shrink(&self.out, KEEP_BYTES)
         return 0
 
     def retry(self, ParkedFetch parked not None):
-        """Retry a parked fetch.
+        """Retry a parked fetch, or do another part of one that `is_unfinished`.
 
         Args:
             parked: a fetch of this session. Once it `is_expired`, it is answered with any data
@@ -435,26 +434,19 @@ cdef class Session:
         Returns:
             True if it is answered, False if it still waits; see `parked.cold`.
         """
-        cdef Cursor c
-        cdef FetchAsk ask
-        cdef int result
+        cdef list pieces
         if parked.answered:
             return True
-        self.parked_bytes -= WATCH_BYTES * len(parked.partitions)
-        parked.unpark()
-        c = cursor_of(<const uint8_t*><const char*>parked.request, len(parked.request))
+        self.parked_bytes -= parked.held_bytes()
         shrink(&self.out, KEEP_BYTES)
-        self._begin_answer(&self.out, parked.correlation, parked.version >= FETCH_FLEXIBLE)
-        result = self.fetch.handle(&c, parked.version, not parked.is_expired, True, &self.out, &ask)
-        if result != FETCH_ANSWERED:
-            self._park(parked, result, ask.min_bytes)
+        pieces = parked.attempt(self.fetch, &self.out)
+        if pieces is None:
+            self.parked_bytes += parked.held_bytes()
             return False
-        self._fill(parked.answer, self.fetch.pieces(&self.out, 0))
-        shrink(&self.out, KEEP_BYTES)
-        self.parked_bytes -= len(parked.request)
+        self._answer_fetch(parked.answer, pieces, parked.slice_bytes)
         parked.answer.parked = False
+        parked.finish()
         self.parked_count -= 1
-        parked.answered = True
         return True
 
     cdef int _control_plane(self, const uint8_t* p, Py_ssize_t size) except -1:
@@ -513,7 +505,7 @@ cdef class Session:
                 response.
         """
         cdef Answer answer
-        cdef int64_t room = size_max
+        cdef int64_t room = size_max, shared = self.shared_bytes
         result = []
         self.has_more = False
         self.taken_bytes = 0
@@ -524,13 +516,16 @@ cdef class Session:
             if room <= 0:
                 self.has_more = True
                 break
+            self.shared_bytes -= answer.slice_bytes
             room -= answer.take(room, result)
+            self.shared_bytes += answer.slice_bytes
             if not answer.pieces:
                 self.queued_bytes -= answer.kept_bytes
                 self.answers.popleft()
                 if self.trace is not None:
                     self.trace.leave(max(1, answer.traced))
         self.taken_bytes = size_max - room
+        self.taken_shared_bytes = shared - self.shared_bytes
         self.queued_bytes -= self.taken_bytes
         if SELF_CHECKS:
             self._check()
@@ -538,18 +533,10 @@ cdef class Session:
 
     cdef int _check(self) except -1:
         """The counters agree with the queued responses."""
-        cdef int64_t queued = 0
-        cdef int waiting = 0
-        cdef Answer answer
-        for answer in self.answers:
-            waiting += answer.parked
-            assert not (answer.parked and answer.pieces)
-            queued += answer.kept_bytes
-            for piece in answer.pieces or ():
-                queued += len(piece)
-        assert queued == self.queued_bytes
+        cdef Queued found = count_queued(self.answers)
+        assert found.bytes == self.queued_bytes and found.slice_bytes == self.shared_bytes
         # The owner of a closed session unparks its fetches later.
-        assert self.parked_count <= waiting or self.close_reason is not None
+        assert self.parked_count <= found.waiting or self.close_reason is not None
         assert 0 <= self.consumed <= self.input.size
         return 0
 
@@ -587,7 +574,7 @@ cdef class Session:
         """Mark the connection as closed, and free its memory. Its owner unparks its fetches."""
         self.close_reason = self.close_reason or "closed"
         self.answers.clear()
-        self.queued_bytes = self.parked_bytes = 0
+        self.queued_bytes = self.parked_bytes = self.shared_bytes = 0
         release(&self.input)
         release(&self.merged)
         release(&self.marks)

@@ -42,6 +42,7 @@ cdef class Topic:
     cdef int64_t batch_size_max
     cdef int64_t delay_max_ms
     cdef public int64_t declared_in   # end of the segment that holds its last topic frame
+    cdef readonly dict waiters        # parked wide fetches, and a bitmap of partitions of each
 
 cdef class Partition:
     cdef readonly Topic topic

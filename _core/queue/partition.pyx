@@ -64,6 +64,7 @@ cdef class Topic:
         self.settings = settings
         self.partitions = []
         self.declared_in = -1
+        self.waiters = {}
 
     def configure(
         self, *, bint reads_delay_headers, bint passes_invalid_delays, bint log_append_time,
@@ -190,6 +191,15 @@ cdef class Partition:
         self.confirmed_pos = max(self.confirmed_pos, pos)
         self.offset_floor = max(self.offset_floor, next_offset)
         self.running_max = max(self.running_max, running_max)
+
+    def waiting(self):
+        """Return the parked fetches that wait for its records: its own, and those of its topic."""
+        cdef int byte = self.index >> 3
+        found = list(self.waiters)
+        for parked, marks in self.topic.waiters.items():
+            if byte < len(marks) and (<bytearray>marks)[byte] >> (self.index & 7) & 1:
+                found.append(parked)
+        return found
 
     cdef void mention(self, int64_t serial) noexcept:
         """Note that request `serial` (1 or more) names this partition."""
@@ -403,12 +413,15 @@ cdef class Partition:
         ), end
 
     def units_are_saved(self, int64_t up_to):
-        """Note that units below offset `up_to` are saved, and drop all but a few from memory."""
+        """Note that units below offset `up_to` are saved.
+
+        All but a few are dropped from memory, or later, if more are left: what is left is moved.
+        """
         cdef int64_t drop = self.runs.place_of(up_to) - UNITS_KEPT - self.units_base
         assert self.units_saved <= up_to <= self.next_offset
         self.units_saved = up_to
         self.units_dirty = up_to < self.next_offset or self.moved.count > 0
-        if drop > 0:
+        if drop > 0 and (not self.units_dirty or drop * 2 * UNIT_SIZE >= self.units.size):
             self.units.size -= drop * UNIT_SIZE
             memmove(self.units.data, self.units.data + drop * UNIT_SIZE, self.units.size)
             self.units_base += drop

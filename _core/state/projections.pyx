@@ -298,7 +298,7 @@ cdef class Projections:
             if partition is not None:
                 # It may be past the mark already if records were deleted.
                 partition.visible_offset = max(partition.visible_offset, mark.next_offset)
-                if partition.waiters:
+                if partition.waiters or partition.topic.waiters:
                     woken[partition] = True
             self.marks.drop_first()
         return list(woken)

@@ -25,7 +25,7 @@ from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, 
 USER_ID_SIZE_MAX_BYTES: Final = 255
 """The limit of the delay headers."""
 
-SLICE_WORK: Final = 256
+SLICE_WORK: Final = 96
 """Steps through lists plus the partitions summed up, per turn of the loop: a millisecond."""
 
 _SNAPSHOT_STATUS: Final = {

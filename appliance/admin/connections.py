@@ -2,7 +2,8 @@
 
 Each one stands between the socket and aiohttp's protocol, which bounds the lines of a request, but
 neither their sum nor the time that they take. The head and the body of a request are small here and
-arrive within seconds. Answers leave in pieces as the client reads them.
+arrive within seconds. Answers leave in pieces as the client reads them. Requests and slices of
+lists are heavy work of the loop: each waits for its turn.
 
 At the limit of an address, or of all, a new connection takes the place of the one that has waited
 longest for its client. So nobody is kept out by connections that ask for nothing. Layer 5; runs on
@@ -19,7 +20,9 @@ from aiohttp import web
 
 from appliance.client_log import ClientLog
 from appliance.config.config import Address
+from appliance.loop_turns import LoopTurns
 from appliance.metrics import Metrics
+from appliance.system.clock import SystemClock
 from appliance.units import KIB, MIB
 
 COUNT_MAX: Final = 128
@@ -83,7 +86,6 @@ class AdminConnection(asyncio.Protocol):
     Attributes:
         address: the client's IP address, once connected.
         peer: the same with its port.
-        slices: held by whoever makes a slice of a list, of all connections.
     """
 
     def __init__(self, owner: "AdminConnections", handler: web.RequestHandler) -> None:
@@ -109,7 +111,11 @@ class AdminConnection(asyncio.Protocol):
         """What it had read at the last check that found more, and when that was."""
         self.address = ""
         self.peer = ""
-        self.slices = owner.slices
+        self._unfed = b""
+        """What has arrived and waits for a turn of the loop."""
+        self._is_at_end = False
+        self._is_full = False
+        """The client has much to read."""
 
     # Called by the event loop
 
@@ -130,6 +136,30 @@ class AdminConnection(asyncio.Protocol):
             return
         if self._arrives_since_s is None:
             self._arrives_since_s = self._owner.now_s()
+        turns = self._owner.turns
+        if not self._unfed and not turns.is_spent:
+            self._feed(data)
+            return
+        if not self._unfed:
+            turns.ask(self._feed_later)
+        self._unfed += data
+        if len(self._unfed) > ARRIVED_MAX_BYTES:
+            self._transport.pause_reading()  # for good: the rest is lost in any case
+
+    def _feed_later(self) -> None:
+        data, self._unfed = self._unfed, b""
+        if self._is_closed:
+            return
+        self._feed(data)
+        if self._is_at_end:
+            self._handler.eof_received()
+
+    def _feed(self, data: bytes) -> None:
+        began_ns = self._owner.now_ns()
+        self._parse(data)
+        self._owner.turns.spend(self._owner.now_ns() - began_ns)
+
+    def _parse(self, data: bytes) -> None:
         if self._request is None and not self._has_head and not self._note_head(data):
             self._transport.write(_raw_answer(431, _CLOSE_TEXTS["request"]))
             self.close("request")
@@ -155,16 +185,23 @@ class AdminConnection(asyncio.Protocol):
         return self._head_bytes <= HEAD_MAX_BYTES
 
     def eof_received(self) -> None:
-        if not self._is_closed:
+        if self._unfed:
+            self._is_at_end = True
+        elif not self._is_closed:
             self._handler.eof_received()
 
     def pause_writing(self) -> None:
+        self._is_full = True
+        if self._window == (0.0, 0):
+            self._read_at_s = self._owner.now_s()
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
+        self._is_full = False
         self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
         if self._owner.forget(self):
             self._handler.connection_lost(exc)
 
@@ -197,6 +234,10 @@ class AdminConnection(asyncio.Protocol):
         self._written_bytes += size
         return answer
 
+    async def take_turn(self) -> None:
+        """Wait for a turn of the loop; what follows, without waiting, is its work."""
+        await self._owner.turns.take()
+
     def note_piece(self, size_bytes: int) -> None:
         """Note that a piece of an answer is written."""
         self._written_bytes += size_bytes
@@ -211,7 +252,8 @@ class AdminConnection(asyncio.Protocol):
     @property
     def held_bytes(self) -> int:
         """Memory of it, bytes, without what it always takes."""
-        return self._arrived_bytes + max(self.answer_bytes, self._unsent_bytes)
+        arrived_bytes = self._arrived_bytes + len(self._unfed)
+        return arrived_bytes + max(self.answer_bytes, self._unsent_bytes)
 
     @property
     def answer_bytes(self) -> int:
@@ -225,7 +267,8 @@ class AdminConnection(asyncio.Protocol):
     def waited_s(self, now_s: float) -> float:
         """Return how long it has waited for its client, to send or to read; 0 if it does not."""
         if self._unsent_bytes:
-            return now_s - self._read_at_s if self._window != (0.0, 0) else 0.0
+            is_observed = self._is_full or self._window != (0.0, 0)
+            return now_s - self._read_at_s if is_observed else 0.0
         return now_s - self._waits_since_s if self._request is None else 0.0
 
     def judge(self, now_s: float) -> CloseReason | None:
@@ -276,14 +319,16 @@ class AdminConnections:
         metrics: counts those that are refused and closed.
 
     Attributes:
-        slices: held by whoever makes a slice of a list.
+        turns: of the loop: each request, and each slice of a list, is the heavy work of one. They
+            are set before the first connection.
     """
 
     def __init__(self, lines: ClientLog, metrics: Metrics) -> None:
         self._lines = lines
         self._metrics = metrics
         self._all: dict[web.RequestHandler, AdminConnection] = {}
-        self.slices = asyncio.Lock()
+        self.turns: LoopTurns
+        self.now_ns: Callable[[], int] = SystemClock().monotonic_ns
         self.now_s: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         """Monotonic seconds."""
 
@@ -438,11 +483,10 @@ async def send_json(
 
     has_more = True
     while has_more:
-        # A turn of the loop has one slice, however many connections ask for lists.
-        async with connection.slices:
-            has_more = take_slice()
-            if has_more:
-                await asyncio.sleep(0)
+        has_more = take_slice()
+        if has_more:
+            # A turn of the loop has one slice, however many connections ask for lists.
+            await connection.take_turn()
         if not has_more and response is None:
             return web.json_response(text="".join(piece))
         if not has_more or size >= PIECE_BYTES:

@@ -30,6 +30,7 @@ from appliance.client_log import ClientLog
 from appliance.config.config import Address, is_loopback, is_wildcard
 from appliance.errors import NotReadyError
 from appliance.log_text import quoted
+from appliance.loop_turns import LoopTurns
 from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from appliance.metrics import Metrics
 from appliance.system import listening
@@ -134,6 +135,7 @@ class AdminServer:
         await self._runner.setup()
         bound = Address(*sockets[0].getsockname()[:2])
         loop = asyncio.get_running_loop()
+        self.connections.turns = LoopTurns(loop)
         handlers = self._runner.server
         assert handlers is not None
         try:
@@ -150,6 +152,10 @@ class AdminServer:
             raise listening.explain(self._address, "--admin", what=what)(error) from error
         self._sweep()
         return bound
+
+    def share(self, turns: LoopTurns) -> None:
+        """Take turns of the loop with others from now on."""
+        self.connections.turns = turns
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -190,6 +196,8 @@ class AdminServer:
         connection.begin(request)
         answer = None
         try:
+            # However many requests are there at once, a turn of the loop has one.
+            await connection.take_turn()
             answer = await handler(request)
         finally:
             answer = connection.end(answer)

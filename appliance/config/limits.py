@@ -43,11 +43,27 @@ class LimitSettings:
         unit="headers",
     )
     delayed_count_max: int = number(
-        50_000,
+        30_000,
         "limits.delayed_count_max",
         (1, 100_000_000),
         "Records of one batch that are delayed, cancel or have an id. All are accepted in one turn "
-        "of the loop: 50,000 take up to 50 ms.",
+        "of the loop, within 20 ms.",
+        unit="records",
+    )
+    delayed_size_max_bytes: int = number(
+        8 * MIB,
+        "limits.delayed_size_max_bytes",
+        (KIB, 256 * MIB),
+        "One compressed batch with delay headers as it is stored, decompressed; as much as "
+        "`max.message.bytes` of the topic in any case. It is written in one turn of the loop, "
+        "within 20 ms.",
+    )
+    record_count_max: int = number(
+        1_000_000,
+        "limits.record_count_max",
+        (1, 100_000_000),
+        "Records of one batch. Each takes 20 bytes of memory until the next checkpoint; a million "
+        "are accepted in 10 ms.",
         unit="records",
     )
     pending_timers_max: int = number(

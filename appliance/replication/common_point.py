@@ -22,6 +22,7 @@ class Relation(Enum):
 
     FOLLOWS = "the slave has nothing that the master lacks"
     DIVERGED = "the slave has frames that the master lacks, and truncates"
+    CONFLICT = "both have an epoch with other frames in it; the slave truncates to its start"
     AHEAD = "the slave has the end of the master's own epoch, which the master lost"
     ANEW = "the logs share nothing, and the slave starts anew"
 
@@ -83,7 +84,7 @@ def find_common_point(
         epoch_pos = master.epochs[in_master][1]
         if epoch_pos <= lowest_pos:
             return anew
-        return CommonPoint(pos=epoch_pos, relation=Relation.DIVERGED)
+        return CommonPoint(pos=epoch_pos, relation=Relation.CONFLICT)
     if pos == slave.end_pos:
         return CommonPoint(pos=pos, relation=Relation.FOLLOWS)
     is_masters_last = in_master == len(master.epochs) - 1

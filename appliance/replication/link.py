@@ -88,7 +88,8 @@ class Link(asyncio.Protocol, Generic[S]):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
+        # uvloop's class is none of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
         self.address = transports.prepare(self._transport, buffer_max_bytes=BUFFER_MAX_BYTES)
         self.step()
 
@@ -152,8 +153,9 @@ class Link(asyncio.Protocol, Generic[S]):
                 small.append(piece)
                 continue
             # A large piece goes to the socket without a copy.
-            transport.write(b"".join(small))
-            small.clear()
+            if small:
+                transport.write(b"".join(small))
+                small.clear()
             transport.write(piece)
         if small:
             transport.write(b"".join(small))

@@ -11,7 +11,7 @@ from appliance.units import MIB
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """Times and sizes; both nodes have the same ones.
+    """Times and sizes; both nodes have the same ones, except for the back-off.
 
     Attributes:
         silence_ms: a connection is lost if nothing arrives for so long, or if the handshake takes
@@ -20,15 +20,20 @@ class LinkLimits:
         window_bytes: most bytes that the master sends and the slave has not acknowledged as
             received.
         piece_bytes: most bytes of the log in one message.
+        back_off_min_ms, back_off_max_ms: the first and the longest pause of a slave before it
+            connects again; each is twice the one before.
     """
 
     silence_ms: int = 2_000
     beat_ms: int = 500
     window_bytes: int = 8 * MIB
     piece_bytes: int = DATA_SIZE_MAX_BYTES
+    back_off_min_ms: int = 100
+    back_off_max_ms: int = 2_000
 
     def __post_init__(self) -> None:
         assert 0 < 2 * self.beat_ms <= self.silence_ms
+        assert 0 < self.back_off_min_ms <= self.back_off_max_ms
         assert 0 < self.piece_bytes <= DATA_SIZE_MAX_BYTES
         assert 2 * self.piece_bytes <= self.window_bytes
 

@@ -258,7 +258,9 @@ class ReplicationServer:
             facts: tuple[object, ...] = (quoted(session.reason, char_count_max=300),)
             self._lines.write(_log, logging.WARNING, source, message, link.address, node, *facts)
             return
-        message = "replication %s address=%s node=%d from=%d sent=%d"
+        message = "replication %s address=%s node=%d relation=%s from=%d sent=%d"
+        relation = session.relation
+        assert relation is not None
         self._lines.write(
             _log,
             logging.INFO,
@@ -267,6 +269,7 @@ class ReplicationServer:
             session.state.value,
             link.address,
             node,
+            relation.name.lower(),
             session.common_pos,
             session.sent_pos,
         )

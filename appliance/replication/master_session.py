@@ -14,7 +14,16 @@ from appliance.replication.common_point import CommonPoint, LogFacts, Relation, 
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, SourceLog
 from appliance.replication.states import MASTER_STATES, Event, State, Walk
-from appliance.replication.wire import Ack, Beat, Hello, MessageType, RefusalCode, Refused, Welcome
+from appliance.replication.wire import (
+    Ack,
+    Beat,
+    Data,
+    Hello,
+    MessageType,
+    RefusalCode,
+    Refused,
+    Welcome,
+)
 
 _DOUBT: Final = "an ACK that cannot be"
 
@@ -111,8 +120,9 @@ class MasterSession:
             return
         self._reader.feed(data)
         try:
-            while message := self._reader.next_message(self._walk.expected()):
+            while message := self._reader.next_message(self._walk.expected):
                 self.heard_ms = now_ms
+                assert not isinstance(message, Data), "a master expects no DATA"
                 kind, body = message
                 if kind is MessageType.HELLO:
                     self._handle_hello(body, now_ms)

@@ -1,7 +1,7 @@
 """The slave's side of replication on sockets: connects to its master, for ever, and follows it.
 
-What arrives is appended on the loop as it comes, so nothing waits in memory but one message that is
-not whole. A thread of its own flushes, one flush at a time, as a master does: what arrives
+What arrives is appended on the loop as it comes, in parts of messages too, so nothing waits in
+memory. A thread of its own flushes, one flush at a time, as a master does: what arrives
 meanwhile waits for the next. Layer 5; on the event loop.
 """
 
@@ -25,9 +25,6 @@ from appliance.replication.slave_session import Begin, SlaveSession
 from appliance.replication.states import State
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_SECOND, NS_PER_MS
-
-BACK_OFF_MIN_MS: Final = 100
-BACK_OFF_MAX_MS: Final = 2_000
 
 SAME_REASON_MS: Final = 60_000
 """A slave that fails again and again for one reason writes a line that often."""
@@ -185,14 +182,15 @@ class ReplicationClient:
             self.failure.set_result(error)
 
     async def _run(self) -> None:
-        back_off_ms = BACK_OFF_MIN_MS
+        limits = self._limits
+        back_off_ms = limits.back_off_min_ms
         try:
             while not self._is_stopped:
                 await self._follow()
                 if self._link is not None and self._link.shown is State.STREAMING:
-                    back_off_ms = BACK_OFF_MIN_MS
+                    back_off_ms = limits.back_off_min_ms
                 await asyncio.sleep(back_off_ms / MS_PER_SECOND)
-                back_off_ms = min(2 * back_off_ms, BACK_OFF_MAX_MS)
+                back_off_ms = min(2 * back_off_ms, limits.back_off_max_ms)
         except Exception as error:  # noqa: BLE001 (the root of a task: it ends the process)
             self.fail(error)
 

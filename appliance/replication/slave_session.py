@@ -13,7 +13,7 @@ from appliance.replication import wire
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, NO_POS, ReplicaLog
 from appliance.replication.states import SLAVE_STATES, Event, State, Walk
-from appliance.replication.wire import Ack, Beat, Hello, MessageType, Welcome
+from appliance.replication.wire import Ack, Beat, Data, Hello, MessageType, Welcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class SlaveSession:
         self._hello: Hello | None = None
         self._expected_pos = 0
         self._acked_received_pos = 0
+        self._acked_time_ms = 0
         self._last_ack_ms = now_ms
         self._catch_up: CatchUp | None = None
         self.welcome: Welcome | None = None
@@ -113,7 +114,10 @@ class SlaveSession:
             self.heard_ms = now_ms
         self._reader.feed(data)
         try:
-            while message := self._reader.next_message(self._walk.expected()):
+            while message := self._reader.next_message(self._walk.expected):
+                if isinstance(message, Data):
+                    orders.append(self._handle_data(message))
+                    continue
                 order = self._handle(*message, now_ms)
                 if order is not None:
                     orders.append(order)
@@ -179,8 +183,6 @@ class SlaveSession:
         elif kind is MessageType.REFUSED:
             refused = wire.decode_refused(body, secret=self._secret, slave_nonce=self._nonce)
             self._lose(Event.REFUSED, wire.refusal_text(refused))
-        elif kind is MessageType.DATA:
-            return self._handle_data(body)
         else:
             self._handle_beat(wire.decode_beat(body), now_ms)
         return None
@@ -240,8 +242,7 @@ class SlaveSession:
         self._expected_pos = welcome.common_pos
         return Begin(pos=welcome.common_pos, is_anew=is_anew)
 
-    def _handle_data(self, body: bytes) -> Append:
-        data = wire.decode_data(body)
+    def _handle_data(self, data: Data) -> Append:
         if data.pos != self._expected_pos:
             raise RemoteProtocolError(
                 f"DATA at {data.pos}; the log goes on at {self._expected_pos}"
@@ -273,9 +274,10 @@ class SlaveSession:
             )
         self.beat = beat
         self._check_caught_up(now_ms)
-        # With nothing to flush, the ACK that proves this BEAT would wait for its interval.
+        # With nothing to flush, the ACK that answers this BEAT would wait for its interval, and the
+        # master's lease would be older by it.
         is_idle = self.durable_pos == self.received_pos == self._expected_pos
-        if is_idle and now_ms - self._last_ack_ms >= self._limits.beat_ms // 2:
+        if is_idle and beat.time_ms - self._acked_time_ms >= self._limits.beat_ms // 2:
             self._send_ack(now_ms)
 
     def _check_caught_up(self, now_ms: int) -> None:
@@ -294,7 +296,7 @@ class SlaveSession:
         time_ms = 0 if self.beat is None else self.beat.time_ms
         ack = Ack(self.received_pos, self.durable_pos, time_ms)
         self._output.append(wire.encode_ack(ack))
-        self._acked_received_pos = self.received_pos
+        self._acked_received_pos, self._acked_time_ms = self.received_pos, time_ms
         self._last_ack_ms = self.acked_ms = now_ms
 
     def _lose(self, event: Event, reason: str) -> None:

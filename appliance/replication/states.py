@@ -95,16 +95,18 @@ class Walk:
 
     Attributes:
         state: where it is.
+        expected: the messages that may come next.
         reason: why it is lost; "" before.
     """
 
-    __slots__ = ("_messages", "_table", "reason", "state")
+    __slots__ = ("_messages", "_table", "expected", "reason", "state")
 
     def __init__(self, table: States) -> None:
         self._table = table
         self._messages = MASTER_READS if table is MASTER_STATES else SLAVE_READS
         self.state = State.HANDSHAKE
         self.reason = ""
+        self.expected = self._find_expected()
 
     @property
     def is_lost(self) -> bool:
@@ -116,17 +118,19 @@ class Walk:
         """The handshake is done, and the connection is not lost."""
         return self.state in (State.CATCH_UP, State.STREAMING)
 
-    def expected(self) -> list[MessageType]:
-        """Return the messages that may come next."""
+    def go(self, event: Event, reason: str = "") -> None:
+        """Take the step that the table has for an event; `reason` counts if it leads to LOST."""
+        assert (self.state, event) in self._table, f"{event} in {self.state}"
+        state = self._table[self.state, event]
+        if state is not self.state:
+            self.state = state
+            self.expected = self._find_expected()
+        if state is State.LOST:
+            self.reason = reason
+
+    def _find_expected(self) -> list[MessageType]:
         return [
             kind
             for kind, event in ARRIVALS.items()
             if kind in self._messages and (self.state, event) in self._table
         ]
-
-    def go(self, event: Event, reason: str = "") -> None:
-        """Take the step that the table has for an event; `reason` counts if it leads to LOST."""
-        assert (self.state, event) in self._table, f"{event} in {self.state}"
-        self.state = self._table[self.state, event]
-        if self.is_lost:
-            self.reason = reason

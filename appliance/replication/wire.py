@@ -128,7 +128,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Bytes of the log."""
+    """Bytes of the log: a DATA, or a part of one."""
 
     pos: int
     data: bytes
@@ -197,35 +197,50 @@ assert all(
 
 
 class MessageReader:
-    """Cuts the bytes of a connection into messages; holds at most one that is not whole."""
+    """Cuts the bytes of a connection into messages.
 
-    __slots__ = ("_buffer",)
+    It holds at most one control message that is not whole. The bytes of a DATA are passed on as
+    they come, in parts, mostly without a copy.
+    """
+
+    __slots__ = ("_at", "_buffer", "_chunk", "_data_pos", "_rest")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._chunk = b""
+        self._at = 0
+        self._data_pos = 0
+        self._rest = 0
+        """Bytes of the present DATA that are still to come."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that were fed and are in no message yet."""
+        """Bytes of a message that is not whole."""
         return len(self._buffer)
 
-    def feed(self, data: bytes | memoryview) -> None:
-        """Add what arrived. Call `next_message` until it returns None before the next call."""
-        self._buffer += data
+    def feed(self, chunk: bytes) -> None:
+        """Add what arrived, after `next_message` has returned None or raised."""
+        self._chunk, self._at = chunk, 0
 
-    def next_message(self, expected: Collection[MessageType]) -> tuple[MessageType, bytes] | None:
-        """Return type and body of the next whole message, None if there is none yet.
+    def next_message(
+        self, expected: Collection[MessageType]
+    ) -> tuple[MessageType, bytes] | Data | None:
+        """Return type and body of the next whole message, or a part of a DATA.
 
         Args:
             expected: the types that may come next.
 
+        Returns:
+            None if there is nothing more in what was fed.
+
         Raises:
             RemoteProtocolError: the next message has another type, or no size of its type.
         """
-        buffer = self._buffer
-        if len(buffer) < _HEADER.size:
+        if self._rest:
+            return self._next_part()
+        if not self._gather(_HEADER.size):
             return None
-        length, number = _HEADER.unpack_from(buffer)
+        length, number = _HEADER.unpack_from(self._buffer)
         kind = next((each for each in expected if each == number), None)
         if kind is None:
             names = " or ".join(each.name for each in expected) or "nothing"
@@ -234,13 +249,36 @@ class MessageReader:
         size = length - 1
         if not least <= size <= most:
             raise RemoteProtocolError(f"a {kind.name} of {size} bytes; it has {least} to {most}")
-        end = _HEADER.size + size
-        if len(buffer) < end:
+        is_data = kind is MessageType.DATA
+        if not self._gather(_HEADER.size + (_POS.size if is_data else size)):
             return None
-        with memoryview(buffer) as view:
-            body = bytes(view[_HEADER.size : end])
-        del buffer[:end]
-        return kind, body
+        body = bytes(self._buffer[_HEADER.size :])
+        self._buffer.clear()
+        if not is_data:
+            return kind, body
+        (self._data_pos,) = _POS.unpack(body)
+        self._rest = size - _POS.size
+        return self._next_part()
+
+    def _gather(self, size: int) -> bool:
+        """Have `size` bytes of the present message in the buffer, if they are there."""
+        missing = size - len(self._buffer)
+        if missing > 0:
+            taken = self._chunk[self._at : self._at + missing]
+            self._buffer += taken
+            self._at += len(taken)
+        return len(self._buffer) >= size
+
+    def _next_part(self) -> Data | None:
+        # A slice of all bytes is no copy.
+        part = self._chunk[self._at : self._at + self._rest]
+        if not part:
+            return None
+        data = Data(pos=self._data_pos, data=part)
+        self._at += len(part)
+        self._data_pos += len(part)
+        self._rest -= len(part)
+        return data
 
 
 def encode_challenge(nonce: bytes) -> bytes:
@@ -414,12 +452,6 @@ def encode_data_head(pos: int, size: int) -> bytes:
     """Return what stands before `size` bytes of the log, 1 to DATA_SIZE_MAX_BYTES, in a DATA."""
     assert 1 <= size <= DATA_SIZE_MAX_BYTES
     return _HEADER.pack(1 + _POS.size + size, MessageType.DATA) + _POS.pack(pos)
-
-
-def decode_data(body: bytes) -> Data:
-    """Decode a body of an allowed size."""
-    (pos,) = _POS.unpack_from(body)
-    return Data(pos=pos, data=body[_POS.size :])
 
 
 def encode_beat(beat: Beat) -> bytes:

@@ -9,6 +9,7 @@ Order of a write: `commit` (page cache), then `begin_flush` to `end_flush` (disk
 the visible position. Layer 2.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Set
 
@@ -35,7 +36,11 @@ from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, share
 from appliance.store.node_number import choose_node
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.promotion import is_slave, note_promotion
-from appliance.store.queue.consume_queue import UNITS_SAVED_AT, ConsumeQueues
+from appliance.store.queue.consume_queue import (
+    UNITS_PER_SLICE,
+    UNITS_SAVED_AT,
+    ConsumeQueues,
+)
 from appliance.store.recovery import admission
 from appliance.store.recovery.decisions import TAILS, End, Stop
 from appliance.store.recovery.identity import identify
@@ -565,19 +570,27 @@ class MessageStore:
 
     # Housekeeping
 
-    def save_units(self, *, partitions_max: int) -> None:
-        """Save the units of the next partitions if they have many; call it often to visit all.
+    def save_units(self, *, partitions_max: int) -> bool:
+        """Save some units of the next partitions if they have many; call it often to visit all.
 
         Args:
             partitions_max: visit at most this many, so that the loop is not blocked.
+
+        Returns:
+            True if there are so many units that the next call should come soon.
         """
+        left = UNITS_PER_SLICE
         for _ in range(partitions_max):
             partition = next(self._unsaved, None)
             if partition is None:
                 self._unsaved = iter(
                     [p for p in self.state.projections.partitions if p is not None]
                 )
-                return
+                return False
             count = partition.unsaved_count + partition.moved_count
             if count >= UNITS_SAVED_AT and not partition.topic.deleted:
-                self._queues.save(partition)
+                left = self._queues.save(partition, units_max=left)
+                if not left:
+                    self._unsaved = itertools.chain((partition,), self._unsaved)
+                    return True
+        return False

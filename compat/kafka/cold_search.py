@@ -13,7 +13,7 @@ from appliance.offset_search import OffsetSearch
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.registry import Fields
-from compat.kafka.protocol.slices import VALUE_WORK, Items, Steps, Wait
+from compat.kafka.protocol.slices import VALUE_WORK, Items, Steps, Wait, free_in_steps
 
 FRAME_WORK: Final = 256
 """The price of a look at a frame."""
@@ -129,6 +129,7 @@ def search_partitions(
     for topic in topics:
         name = topic[name_field]
         yield {name_field: name, "partitions": answer_partitions(name, topic["partitions"])}
+    yield from free_in_steps(named)
 
 
 def _do_nothing() -> None:

@@ -21,11 +21,13 @@ from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.pieces import PieceWriter
 from compat.kafka.protocol.registry import Api, Fields, Registry, Response
 from compat.kafka.protocol.slices import (
+    VALUE_WORK,
     InPieces,
     SlicedAnswer,
     Steps,
     answer_in_slices,
     await_response,
+    free_in_steps,
 )
 from compat.kafka.protocol.wire import (
     API_VERSIONS_KEY,
@@ -160,10 +162,11 @@ class _Request:
         fields: its body, once that is decoded.
         body: the same encoded, if it is short: only such a request is answered when it is late.
         held_bytes: memory of `fields`, if they were decoded at once.
+        end_pos: the log position that the response to a long request needs.
         writer: takes a response that is produced in steps.
     """
 
-    __slots__ = ("api", "body", "fields", "header", "held_bytes", "node", "writer")
+    __slots__ = ("api", "body", "end_pos", "fields", "header", "held_bytes", "node", "writer")
 
     def __init__(self, node: Node, api: Api, header: RequestHeader) -> None:
         self.node = node
@@ -172,12 +175,11 @@ class _Request:
         self.fields: Fields = {}
         self.body: bytes | None = None
         self.held_bytes = 0
+        self.end_pos = 0
         self.writer = PieceWriter()
 
     def decode(self, body: Buffer) -> Steps[None]:
-        self.fields = yield from messages.decode_in_steps(
-            self.api.key, self.header.api_version, body
-        )
+        return messages.decode_in_steps(self.api.key, self.header.api_version, body, self.fields)
 
     def handle(self) -> Response | Steps[Response]:
         assert self.api.handler is not None
@@ -211,17 +213,25 @@ class _Request:
 
     def reply(self, payload: bytes | list[bytes]) -> Reply:
         """Return the encoded response with what it needs, now that the request is handled."""
+        if self.body is None:
+            return Reply(payload, self.end_pos)
         needs = self.api.needs
-        end_pos = 0 if needs is None else needs.find(self.node, self.fields)
+        end_pos = 0 if needs is None else max(needs.find(self.node, self.fields), default=0)
         if not end_pos:
             return Reply(payload)
-        if self.body is None:
-            return Reply(payload, end_pos)
         # Encoded, it takes a small part of the memory that its fields take.
         late = partial(_encode_late, self.node, self.api, self.header, self.body)
         return Reply(
             payload, end_pos, wait_ms=self._wait_ms(), late=late, kept_bytes=len(self.body)
         )
+
+    def finish(self) -> Steps[None]:
+        """Find what the answer to a long request needs, and free what was decoded of it."""
+        if self.api.needs is not None:
+            for pos in self.api.needs.find(self.node, self.fields):
+                self.end_pos = max(self.end_pos, pos)
+                yield VALUE_WORK
+        yield from free_in_steps(self.fields)
 
     def _wait_ms(self) -> int:
         """Return how long the client waits for what it asks; without a time-out as long as we."""
@@ -265,12 +275,14 @@ def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> R
         node.broker.clock.monotonic_ns,
         node.later,
         held_bytes=request.held_bytes,
+        left=request.fields if request.body is None else None,
     )
 
 
 def _answer_in_steps(request: _Request, body: Buffer) -> Steps[None]:
     yield from request.decode(body)
     yield from request.write(request.handle())
+    yield from request.finish()
 
 
 def _check_size(node: Node, api: Api, size: int) -> None:

@@ -15,6 +15,9 @@ UNPACKED_BYTES: Final = 63 * MIB
 PRODUCER_IDS: Final = 200_000
 PARTITIONS: Final = 1_000
 TIMERS: Final = 100_000
+TIMERS_MAX: Final = 30_000
+RECORDS_MAX: Final = 1_000_000
+"""What limits.delayed_count_max and record_count_max allow."""
 
 
 def prepare_topic(arena: Arena) -> None:
@@ -68,9 +71,10 @@ def unpack_frames(arena: Arena) -> None:
 
 
 def six_million_records(arena: Arena) -> None:
-    """One batch of six million records without key, value and headers: 5 MB."""
-    batch = batches.many_records(6_000_000)
-    arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+    """A batch of six million minimal records: 5 MB, refused; then one of a million."""
+    for count in (6_000_000, RECORDS_MAX):
+        batch = batches.many_records(count)
+        arena.time("answer", requests.produce({TOPIC: {0: batch}}))
 
 
 def million_headers(arena: Arena) -> None:
@@ -80,14 +84,15 @@ def million_headers(arena: Arena) -> None:
 
 
 def hundred_thousand_timers(arena: Arena) -> None:
-    """One batch of 100,000 records that are held back, each with an id of its own: 240 KB."""
-    batch = batches.delayed_records(TIMERS, "timer", 3_600_000)
-    arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+    """A batch of 100,000 held records with an id each: 240 KB, refused; then one of 30,000."""
+    for count in (TIMERS, TIMERS_MAX):
+        batch = batches.delayed_records(count, "timer", 3_600_000)
+        arena.time("answer", requests.produce({TOPIC: {0: batch}}))
 
 
 def delayed_zeros(arena: Arena) -> None:
-    """4 connections with batches of 60 MB of held records, which are kept unpacked: 7 KB each."""
-    batch = batches.delayed_zeros(60)
+    """4 connections with batches of 8 MB of held records, which are kept unpacked: 1 KB each."""
+    batch = batches.delayed_zeros(8)
     begin = arena.broker.metric("latermq_log_wrote_pos")
     _flood(arena, 4, lambda index: requests.produce({TOPIC: {index: batch}}))
     wrote = arena.broker.metric("latermq_log_wrote_pos") - begin

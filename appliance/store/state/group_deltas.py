@@ -6,7 +6,9 @@ says by a checksum which state it changes. Layer 2; pure functions of bytes and 
 """
 
 import struct
+import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -243,8 +245,10 @@ class MemberSums:
 
         It covers the head as a group frame holds it, and the CRC of each member.
         """
-        crcs = struct.pack(f">{len(self._crcs)}I", *self._crcs)
-        return crc32c(crcs, crc32c(encode_group_head(frame)))
+        crcs = self._crcs[:]
+        if sys.byteorder == "little":
+            crcs.byteswap()
+        return crc32c(crcs.tobytes(), crc32c(encode_group_head(frame)))
 
     def whole_size(self, frame: GroupFrame) -> int:
         """Return the size of the payload of a group frame. O(members)."""
@@ -261,15 +265,18 @@ class MemberSums:
         """
         if delta.is_cleared:
             return MemberSums.of(frame)
-        gone, differ = set(delta.left), {change.index for change in delta.changed}
-        stays = [index for index in range(len(self._sizes)) if index not in gone]
-        sums = [
-            _sums_of(frame.members[place])
-            if index in differ
-            else (self._sizes[index], self._crcs[index])
-            for place, index in enumerate(stays)
-        ]
-        return MemberSums((*sums, *map(_sums_of, delta.joined)))
+        sums = MemberSums()
+        sums._sizes, sums._crcs = self._sizes[:], self._crcs[:]
+        for change in delta.changed:
+            place = change.index - bisect_left(delta.left, change.index)
+            size, crc = _sums_of(frame.members[place])
+            sums._sizes[change.index], sums._crcs[change.index] = size, crc
+        for index in reversed(delta.left):
+            del sums._sizes[index], sums._crcs[index]
+        for size, crc in map(_sums_of, delta.joined):
+            sums._sizes.append(size)
+            sums._crcs.append(crc)
+        return sums
 
 
 def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta:
@@ -283,27 +290,13 @@ def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta
         base_crc: its checksum.
         frame: the group as it is now.
     """
-    places = {member.member_id: place for place, member in enumerate(frame.members)}
-    static = {
-        member.instance_id: place
-        for place, member in enumerate(frame.members)
-        if member.instance_id is not None
-    }
-    stays: list[int] = []
-    left: list[int] = []
-    for index, member in enumerate(base.members):
-        place = places.get(member.member_id)
-        if place is None and member.instance_id is not None:
-            place = static.get(member.instance_id)
-        if place == len(stays):
-            stays.append(index)
-        else:
-            left.append(index)
-    pairs = [(base.members[index], frame.members[place]) for place, index in enumerate(stays)]
+    stays, left = _find_stays(base.members, frame.members)
+    pairs = [
+        (index, base.members[index], new) for index, new in zip(stays, frame.members, strict=False)
+    ]
     is_cleared = _are_cleared(pairs)
     changes = (
-        _find_change(index, frame.members[place], base.members[index], is_cleared)
-        for place, index in enumerate(stays)
+        _find_change(index, new, old, is_cleared) for index, old, new in pairs if new is not old
     )
     return GroupDelta(
         group=frame.group,
@@ -315,15 +308,41 @@ def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta
             for name in _GROUP_TEXTS
             if getattr(frame, name) != getattr(base, name)
         },
-        left=tuple(left),
+        left=left,
         changed=tuple(change for change in changes if change is not None),
         joined=frame.members[len(stays) :],
     )
 
 
-def _are_cleared(pairs: Sequence[tuple[GroupMember, GroupMember]]) -> bool:
+def _find_stays(
+    base: Sequence[GroupMember], members: Sequence[GroupMember]
+) -> tuple[list[int], tuple[int, ...]]:
+    """Return the indexes in `base` of the members that stay, which come first, and of the others.
+
+    Most members are the same objects, in a small change of a large group.
+    """
+    stays: list[int] = []
+    left: list[int] = []
+    for index, member in enumerate(base):
+        new = members[len(stays)] if len(stays) < len(members) else None
+        if new is member or (new is not None and _is_same(new, member)):
+            stays.append(index)
+        else:
+            left.append(index)
+    return stays, tuple(left)
+
+
+def _is_same(member: GroupMember, base: GroupMember) -> bool:
+    if member.member_id == base.member_id:
+        return True
+    return member.instance_id is not None and member.instance_id == base.instance_id
+
+
+def _are_cleared(pairs: Sequence[tuple[int, GroupMember, GroupMember]]) -> bool:
     """Return whether assignments were taken away, and none was kept."""
-    had = [(old, new) for old, new in pairs if old.assignment]
+    if any(new is old and old.assignment for _, old, new in pairs):
+        return False
+    had = [(old, new) for _, old, new in pairs if old.assignment]
     is_any_empty = any(not new.assignment for _, new in had)
     return is_any_empty and all(new.assignment != old.assignment for old, new in had)
 

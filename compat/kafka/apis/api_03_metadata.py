@@ -26,6 +26,7 @@ Layer 4; does no I/O.
 
 import functools
 import struct
+from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
@@ -53,18 +54,18 @@ _CHUNK_PARTITIONS: Final = 250
 """Encoded in one step."""
 
 
-def _find_pos(node: Node, request: Fields) -> int:
-    topics = node.broker.topics
-    if topics.changes.are_flushed:
-        return 0
-    pos = 0
-    for item in request["topics"] or ():
+def _find_positions(node: Node, request: Fields) -> Iterator[int]:
+    changes = node.broker.topics.changes
+    if changes.are_flushed:
+        return
+    if not request["topics"]:
+        yield changes.last  # all topics are listed, or none
+        return
+    for item in request["topics"]:
         name = item["name"]
         if name is None and item.get("topic_id") is not None:
             name = _name_of(node, item["topic_id"])
-        pos = max(pos, topics.changes.last if not name else topics.changes.of(name))
-    # Without names, all topics are listed, or none.
-    return pos if request["topics"] else topics.changes.last
+        yield changes.of(name) if name else changes.last
 
 
 def _answer_late(node: Node, version: int, request: Fields) -> InPieces:
@@ -72,7 +73,7 @@ def _answer_late(node: Node, version: int, request: Fields) -> InPieces:
     return _answer(node, version, request, is_late=True)
 
 
-_NEEDS: Final = Needs(_find_pos, _answer_late)
+_NEEDS: Final = Needs(_find_positions, _answer_late)
 
 
 @handles(key=_KEY, name="Metadata", versions=(0, 12), flexible_from=9, needs=_NEEDS)

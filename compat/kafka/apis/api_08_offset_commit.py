@@ -12,7 +12,8 @@ Behaviour:
 - Offset, leader epoch and metadata are stored unchanged; null metadata is stored as empty.
 - The response waits until the offsets are as durable as the broker's flush mode promises. If the
   disk is full, nothing is stored: COORDINATOR_NOT_AVAILABLE, after which every client retries.
-- A request that names more than 600 partitions is committed 600 at a time, each time all or none.
+- A request that names more than 300 partitions is committed 300 at a time, each time all or none;
+  fewer if group name and metadata are long.
   A partition that is named more than once is answered once; the last one counts.
 - A retention time (v2-4) other than -1 is stored with the offset.
 
@@ -46,7 +47,6 @@ from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
 from compat.kafka.protocol.needs import GROUP, refuse_partitions
-from compat.kafka.protocol.pieces import ITEM_WORK
 from compat.kafka.protocol.registry import Fields, Needs, Response, handles
 from compat.kafka.protocol.slices import InPieces, Steps
 
@@ -65,9 +65,14 @@ def offset_commit(node: Node, version: int, request: Fields) -> Steps[Response]:
     answers = Answers()
     names_error = check_names(request["group_id"], sum(map(len, by_name.values())))
     asked = ((name, each) for name, partitions in by_name.items() for each in partitions.values())
-    for chunk in in_steps(asked, request["group_id"]):
+    name_size = len(request["group_id"])
+
+    def size_of(item: tuple[str, Fields]) -> int:
+        return name_size + len(item[1]["committed_metadata"] or "")
+
+    for chunk, work in in_steps(asked, size_of):
         _commit(node, request, chunk, answers, names_error)
-        yield len(chunk) * ITEM_WORK
+        yield work
     return InPieces({"topics": answer_partitions(by_name, answers)})
 
 

@@ -28,7 +28,7 @@ from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
 from compat.kafka.protocol.needs import of_groups
 from compat.kafka.protocol.registry import Fields, Needs, handles
-from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items, free_in_steps
 
 _FIRST_VERSION_WITH_MANY_GROUPS: Final = 8
 
@@ -81,6 +81,7 @@ def _listed(node: Node, group: str, topics: list[Fields]) -> Items:
     by_name = yield from by_partition(topics, "name", "partition_indexes")
     for name, indexes in by_name.items():
         yield {"name": name, "partitions": _describe_listed(node, group, name, indexes)}
+    yield from free_in_steps(by_name)
 
 
 def _describe_listed(node: Node, group: str, name: str, indexes: Iterable[int]) -> Items:

@@ -21,7 +21,7 @@ _TYPE: Final = "classic"
 
 
 _NEEDS: Final = Needs(
-    lambda node, request: node.broker.groups.changes.last,
+    lambda node, request: iter((node.broker.groups.changes.last,)),
     refuse(ErrorCode.coordinator_load_in_progress, groups=()),
 )
 

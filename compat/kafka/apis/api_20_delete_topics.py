@@ -33,7 +33,7 @@ from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
 from compat.kafka.protocol.needs import of_topics
 from compat.kafka.protocol.registry import Fields, Needs, handles
-from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
+from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items, free_in_steps
 
 _FIRST_VERSION_BY_ID: Final = 6
 
@@ -41,9 +41,9 @@ _Asked: TypeAlias = tuple[str | None, UUID | None]
 """Name and id of a topic, as the request has them."""
 
 
-def _named(request: Fields) -> list[str | None]:
+def _named(request: Fields) -> Iterable[str | None]:
     # The name of a deleted topic cannot be found by its id.
-    return request.get("topic_names") or [item["name"] for item in request.get("topics") or ()]
+    return request.get("topic_names") or (item["name"] for item in request.get("topics") or ())
 
 
 def _answer_late(node: Node, version: int, request: Fields) -> Fields:
@@ -88,6 +88,8 @@ def _delete_each(node: Node, asked: Iterable[_Asked]) -> Items:
         yield VALUE_WORK
     for each in counts:
         yield _delete(node, *each, names)
+    yield from free_in_steps(counts)
+    yield from free_in_steps(names)
 
 
 def _delete(node: Node, name: str | None, topic_id: UUID | None, names: Counter[str]) -> Fields:

@@ -27,7 +27,7 @@ from compat.kafka.protocol.registry import Fields, Needs, handles
 
 # The code after which librdkafka and the Java client ask again.
 _NEEDS: Final = Needs(
-    lambda node, request: node.broker.producer_ids_pos,
+    lambda node, request: iter((node.broker.producer_ids_pos,)),
     refuse(ErrorCode.coordinator_load_in_progress, producer_id=-1, producer_epoch=-1),
 )
 

@@ -24,7 +24,7 @@ from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
 from compat.kafka.protocol.registry import Fields, handles
-from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, InPieces, Items
+from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, InPieces, Items, free_in_steps
 
 _KEY: Final = 35
 _FLEXIBLE_FROM: Final = 2
@@ -76,6 +76,7 @@ def _describe_each(node: Node, asked: list[Fields], end: bytes) -> Items:
             present = range(len(topic.partitions))
             partitions = [topic.partitions[index] for index in indexes if index in present]
             yield _describe_topic(topic, partitions, end)
+    yield from free_in_steps(by_name)
 
 
 def _describe_topic(topic: Topic, partitions: Sequence[Partition], end: bytes) -> Fields:

@@ -20,7 +20,7 @@ from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
 from compat.kafka.protocol.registry import Fields, handles
-from compat.kafka.protocol.slices import InPieces, Items
+from compat.kafka.protocol.slices import InPieces, Items, free_in_steps
 
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
@@ -41,6 +41,7 @@ def _answer_topics(node: Node, request: Fields) -> Items:
     for name, indexes in by_name.items():
         answers = (_answer(node, election, name, index) for index in indexes)
         yield {"topic": name, "partition_result": answers}
+    yield from free_in_steps(by_name)
 
 
 def _answer(node: Node, election: int, name: str, index: int) -> Fields:

@@ -25,7 +25,7 @@ from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
 from compat.kafka.protocol.registry import Fields, handles
-from compat.kafka.protocol.slices import EncodedItems, Hold, InPieces, Items
+from compat.kafka.protocol.slices import EncodedItems, Hold, InPieces, Items, free_in_steps
 
 _NONE: Final = -1
 
@@ -49,6 +49,7 @@ def _describe_topics(node: Node, asked: list[Fields]) -> Items:
     by_name = yield from by_partition(asked, "name", "partition_indexes")
     for name, indexes in by_name.items():
         yield {"name": name, "partitions": (_describe(node, name, index) for index in indexes)}
+    yield from free_in_steps(by_name)
 
 
 def _describe(node: Node, name: str, index: int) -> Fields:

@@ -232,8 +232,12 @@ class Group:
         """Return the protocol with the most votes among those that all members support.
 
         Each member votes for the one of them that it prefers; the first vote decides a tie.
-        O(members * protocols).
+        O(protocols) if only one of them has the support of all, else O(members * protocols).
         """
+        count = len(self.members)
+        common = [name for name, support in self._support.items() if support == count]
+        if len(common) == 1:
+            return common[0]
         votes: Counter[str] = Counter()
         for member in self.members.values():
             votes[self._vote(member)] += 1
@@ -383,20 +387,38 @@ class Group:
             protocol_type=self.protocol_type,
             protocol=self.protocol,
             leader=self.leader_id,
-            members=tuple(
-                GroupMember(
-                    member_id=member.member_id,
-                    instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    session_timeout_ms=member.session_timeout_ms,
-                    rebalance_timeout_ms=member.rebalance_timeout_ms,
-                    metadata=self.metadata_of(member),
-                    assignment=member.assignment,
-                )
-                for member in self.members.values()
-            ),
+            members=tuple(map(self._frame_of, self.members.values())),
         )
+
+    def _frame_of(self, member: Member) -> GroupMember:
+        """Return a member as a frame has it: the same object as long as nothing changed.
+
+        So a small change of a large group is found by a look at each member.
+        """
+        metadata = self.metadata_of(member)
+        known = member.frame
+        if (
+            known is not None
+            and known.metadata is metadata
+            and known.assignment is member.assignment
+            and known.member_id is member.member_id
+            and known.client_id is member.client_id
+            and known.client_host is member.client_host
+            and known.session_timeout_ms == member.session_timeout_ms
+            and known.rebalance_timeout_ms == member.rebalance_timeout_ms
+        ):
+            return known
+        member.frame = GroupMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            metadata=metadata,
+            assignment=member.assignment,
+        )
+        return member.frame
 
 
 def read_subscription(metadata: bytes) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from appliance.store.state.group_frames import GroupMember
 from compat.kafka.groups.deadlines import Deadline
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
@@ -88,6 +89,7 @@ class Member:
         is_restored: it was restored from the log, which has only the metadata of the chosen
             protocol.
         awaiting_join, awaiting_sync: the deferred response of a waiting request.
+        frame: what the last frame of its group said of it.
     """
 
     member_id: str
@@ -103,6 +105,7 @@ class Member:
     is_restored: bool = False
     awaiting_join: DeferredResponse[JoinAnswer] | None = None
     awaiting_sync: DeferredResponse[SyncAnswer] | None = None
+    frame: GroupMember | None = None
 
     @property
     def size_bytes(self) -> int:

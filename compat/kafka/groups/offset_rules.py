@@ -1,7 +1,6 @@
 """Rules that the handlers of committed offsets share. Layer 3; does no I/O."""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias, TypeVar
 
 from appliance.errors import DiskFullError, RequestError, TooLargeError
@@ -9,12 +8,13 @@ from appliance.units import KIB, MIB
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.groups.group import CONSUMER_PROTOCOL_TYPE, GroupState
 from compat.kafka.protocol.error_codes import CODES, ErrorCode
-from compat.kafka.protocol.slices import Items
+from compat.kafka.protocol.pieces import ITEM_WORK
+from compat.kafka.protocol.slices import Items, free_in_steps
 
-OFFSETS_AT_ONCE: Final = 600
-OFFSETS_AT_ONCE_BYTES: Final = 256 * KIB
-"""Offsets that are committed or deleted in one step, all or none; each has the group's name. Both
-are more than share a frame, which hold after a crash all or none."""
+OFFSETS_AT_ONCE: Final = 300
+OFFSETS_AT_ONCE_BYTES: Final = 64 * KIB
+"""Offsets that are committed or deleted in one step, all or none; and of their group names and
+metadata. About as many share a frame, which holds after a crash all or none."""
 
 Answers: TypeAlias = dict[tuple[str, int], int]
 """Error codes by topic and partition; what is missing has none."""
@@ -57,12 +57,25 @@ def check_delete(groups: GroupCoordinator, group_id: str) -> ErrorCode:
     return ErrorCode.none
 
 
-def in_steps(items: Iterable[Item], group_id: str) -> Iterator[list[Item]]:
-    """Yield the partitions of a request in lists, each of which is committed in one step."""
-    rest = iter(items)
-    size = max(1, min(OFFSETS_AT_ONCE, OFFSETS_AT_ONCE_BYTES // max(1, len(group_id))))
-    while chunk := list(islice(rest, size)):
-        yield chunk
+def in_steps(
+    items: Iterable[Item], size_of: Callable[[Item], int]
+) -> Iterator[tuple[list[Item], int]]:
+    """Yield the partitions of a request in lists, each of which is one step, and its price.
+
+    Args:
+        items: the partitions.
+        size_of: returns the length of the group name and the metadata of one.
+    """
+    chunk: list[Item] = []
+    size = 0
+    for item in items:
+        size += size_of(item)
+        chunk.append(item)
+        if len(chunk) >= OFFSETS_AT_ONCE or size >= OFFSETS_AT_ONCE_BYTES:
+            yield chunk, len(chunk) * ITEM_WORK + size
+            chunk, size = [], 0
+    if chunk:
+        yield chunk, len(chunk) * ITEM_WORK + size
 
 
 def answer_partitions(by_name: dict[str, dict[int, Any]], answers: Answers) -> Items:
@@ -73,3 +86,5 @@ def answer_partitions(by_name: dict[str, dict[int, Any]], answers: Answers) -> I
             for index in indexes
         )
         yield {"name": name, "partitions": partitions}
+    yield from free_in_steps(by_name)
+    yield from free_in_steps(answers)

@@ -28,7 +28,7 @@ from appliance.errors import RemoteProtocolError, StorageError
 from appliance.loop_turns import LoopTurns
 from appliance.model import ColdPlace
 from appliance.pump import Pump
-from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
+from appliance.units import KIB, MIB, NS_PER_MS
 from appliance.work_thread import Turn, Work
 from compat.kafka import dispatch
 from compat.kafka.network.answer_turns import AnswerTurns
@@ -42,6 +42,7 @@ from compat.kafka.network.limits import (
     IdleDetector,
     MemoryBudget,
 )
+from compat.kafka.network.parked_fetches import ParkedFetches
 from compat.kafka.network.read_pace import ReadPace
 from compat.kafka.network.request_trace import RequestTrace
 from compat.kafka.node import Client, Node
@@ -99,6 +100,9 @@ class Host(Protocol):
     def end_turn(self) -> None:
         """Send the responses completed in this turn, after its changes were written."""
 
+    def measured(self, step: Callable[[], None]) -> None:
+        """Do a step that was queued, and note what it took of the loop."""
+
     def ask_for_work(self, turn: Turn) -> None:
         """Let a connection wait for the thread that does the work of requests."""
 
@@ -121,7 +125,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._server = server
         self.session: Session
         self._transport: asyncio.Transport
-        self._parked: set[ParkedFetch] = set()
+        self._parked = ParkedFetches(server, self)
         self._node: Node
         self._watch: IdleDetector
         self._pace: ReadPace
@@ -136,6 +140,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._turn_began_ns = 0
         self._handed_bytes = 0
         self._in_transport_bytes = 0
+        self._shared_in_transport_bytes = 0
         self._trace: RequestTrace | None = None
         self._address = ""
         self.peer = ""
@@ -184,10 +189,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._server.forget(self)
-        for parked in self._parked:
-            self._cancel(parked)
-            parked.drop()
-        self._parked.clear()
+        self._parked.drop_all()
+        # Without these cycles nothing waits for the garbage collector.
+        del self._parked
+        self._node = self._server.node
         if self._deferred is not None:
             self._deferred.abandon()
             self._deferred = None
@@ -267,7 +272,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         session.compact(INPUT_KEEP_BYTES if budget.is_ample else SMALL_BYTES)
         session.queued_max_bytes = SMALL_BYTES if budget.is_scarce else QUEUED_MAX_BYTES
         for parked in session.new_parked:
-            self._time(parked)
+            self._parked.add(parked)
         self.send()
         self._server.end_turn()
 
@@ -375,6 +380,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             size = sum(map(len, pieces))
             self._handed_bytes += size
             self._in_transport_bytes += session.taken_bytes
+            if not self._server.copies_output:
+                self._shared_in_transport_bytes += session.taken_shared_bytes
             self._server.broker.metrics.sent_bytes += size
             if len(pieces) == 1:
                 self._transport.write(pieces[0])
@@ -428,11 +435,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _note_memory(self) -> None:
         unsent_bytes = self._transport.get_write_buffer_size()
         if not unsent_bytes:
-            self._in_transport_bytes = 0
+            self._in_transport_bytes = self._shared_in_transport_bytes = 0
         elif self._server.copies_output:
             self._in_transport_bytes = unsent_bytes
         session = self.session
         held_bytes = session.held_bytes + self._in_transport_bytes
+        # The server counts the frame cache once, whoever refers to it.
+        held_bytes -= session.shared_bytes + self._shared_in_transport_bytes
         if self._deferred is not None:
             held_bytes += self._deferred.held_bytes
         partial_bytes = session.partial_bytes
@@ -542,45 +551,27 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # Parked fetches
 
-    def _time(self, parked: ParkedFetch) -> None:
-        """Start the timer of a fetch that could not be answered at once."""
-        if parked.answered:
-            return  # answered at the end of the turn in which it arrived
-        self._parked.add(parked)
-        wait_ms = min(max(parked.wait_ms, 0), self._server.broker.config.fetch_wait_max_ms)
-        parked.timer = self._server.loop.call_later(
-            wait_ms / MS_PER_SECOND, self._server.guard, partial(self._expire, parked)
-        )
-        self._read_cold(parked)
-
-    def _read_cold(self, parked: ParkedFetch) -> None:
-        if parked.cold:
-            self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked))
-
     def look_again(self, parked: ParkedFetch) -> None:
         """Retry a parked fetch, for which there may be more data."""
-        if parked.answered or self._is_lost:
-            return
+        if not self._is_lost:
+            self._parked.look_again(parked)
+
+    def retry(self, parked: ParkedFetch) -> bool:
+        """Try to answer a parked fetch; return whether nothing more is to be done for it now."""
+        if self._is_lost:
+            return True
         try:
             is_answered = self.session.retry(parked)
         except StorageError:
             raise
         except Exception as error:  # noqa: BLE001 (a fault of this request, which only reads)
             self._fail_request(error)
-            return
+            return True
         if is_answered:
-            self._parked.discard(parked)
-            self._cancel(parked)
+            self._parked.end(parked)
             self.send()
-        else:
-            self._read_cold(parked)
+        return is_answered
 
-    def _expire(self, parked: ParkedFetch) -> None:
-        parked.is_expired = True
-        self.look_again(parked)
-
-    @staticmethod
-    def _cancel(parked: ParkedFetch) -> None:
-        if parked.timer is not None:
-            parked.timer.cancel()
-            parked.timer = None
+    def ask_for_step(self, step: Callable[[], None]) -> None:
+        """Do the next part of a long fetch in a later turn."""
+        self._ask_for_turn(partial(self._server.measured, step))

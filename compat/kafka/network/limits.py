@@ -252,12 +252,14 @@ class MemoryBudget(Generic[Member]):
     Attributes:
         total_bytes: the memory of all connections together, with what is granted.
         reserved_bytes: the part of it that is granted and has not arrived.
+        shared_bytes: the part of it that belongs to no single connection.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self.total_bytes = 0
         self.reserved_bytes = 0
+        self.shared_bytes = 0
         self._charged: dict[Member, int] = {}
         self._waiting: dict[Member, None] = {}  # in order
         self._ahead: Member | None = None
@@ -329,6 +331,12 @@ class MemoryBudget(Generic[Member]):
                 self._ahead = member
             else:
                 self._waiting[member] = None
+        return self._release()
+
+    def note_shared(self, shared_bytes: int) -> list[Member]:
+        """Update what connections hold together. Returns those that are no longer held back."""
+        self.total_bytes += shared_bytes - self.shared_bytes
+        self.shared_bytes = shared_bytes
         return self._release()
 
     def forget(self, member: Member) -> list[Member]:

@@ -104,6 +104,7 @@ class KafkaServer:
         self._sweeping: asyncio.TimerHandle | None = None
         self._to_sweep: deque[KafkaConnection] = deque()
         self.node: Node
+        self._view = broker.log.view
         self._completed: list[KafkaConnection] = []
         self._connections: dict[Session, KafkaConnection] = {}
         self._awaiting_flush: set[KafkaConnection] = set()
@@ -173,7 +174,8 @@ class KafkaServer:
 
     @property
     def held_bytes(self) -> int:
-        return self.budget.total_bytes - self.budget.reserved_bytes
+        """Memory of requests and answers, without the frame cache, of which answers are slices."""
+        return self.budget.total_bytes - self.budget.reserved_bytes - self.budget.shared_bytes
 
     def guard(self, step: Callable[[], None]) -> None:
         """Run a step of a connection; an error in it ends the process.
@@ -253,12 +255,19 @@ class KafkaServer:
         """Update the memory use of a connection, and resume others if that frees memory."""
         released = self.budget.update(connection, held_bytes, is_large=is_large, claim=claim)
         self._let_go_on(released)
+        self._note_evicted()
         self.answers.note_memory(connection, held_bytes)
         if self.budget.is_scarce != self._is_saving_memory:
             self._is_saving_memory = self.budget.is_scarce
             connection.session.fetch.save_memory(self._is_saving_memory)
             if self._is_saving_memory:
                 self._report_scarcity()
+
+    def _note_evicted(self) -> None:
+        """Update the memory of frames that only answers hold; it counts once for all of them."""
+        evicted_bytes = self._view.evicted_bytes
+        if evicted_bytes != self.budget.shared_bytes:
+            self._let_go_on(self.budget.note_shared(evicted_bytes))
 
     def _report_scarcity(self) -> None:
         if self._may_report("scarcity"):
@@ -316,6 +325,12 @@ class KafkaServer:
     ) -> None:
         self.ask_for_work(Turn(begin, then, self.pump.fail))
 
+    def measured(self, step: Callable[[], None]) -> None:
+        """Do a step that was queued, and note what it took of the loop."""
+        began_ns = self.broker.clock.monotonic_ns()
+        step()
+        self.turns.spend(self.broker.clock.monotonic_ns() - began_ns)
+
     def ask_for_work(self, turn: Turn) -> None:
         """Let a connection wait for the thread that does the work of requests."""
         self.pump.work.ask(
@@ -354,6 +369,7 @@ class KafkaServer:
         if self._awaiting_flush and self._is_slow():
             self._time_out(now_ms)
         self.broker.client_log.tick()
+        self._note_evicted()
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
 
     def _is_slow(self) -> bool:

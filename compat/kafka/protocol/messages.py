@@ -117,17 +117,22 @@ class Schema:
         if self.is_flexible:
             writer.no_tags()
 
-    def read_in_steps(self, reader: Reader) -> Steps[Fields]:
-        """Read one structure like `read`, an item of an array in each step."""
-        values: Fields = {}
+    def read_in_steps(self, reader: Reader, values: Fields) -> Steps[None]:
+        """Read one structure like `read`, an item of an array in each step.
+
+        `values` gets all that is read, also if the steps are not done to their end.
+        """
         for field in self.fields:
             if field.array is None:
                 values[field.name] = field.read(reader)
-            else:
-                values[field.name] = yield from field.array.read(reader)
+                continue
+            count = field.array.read_count(reader)
+            found: list[Any] | None = None if count is None else []
+            values[field.name] = found
+            if count and found is not None:
+                yield from field.array.read(reader, count, found)
         if self.is_flexible:
             reader.skip_tags()
-        return values
 
     def write_in_steps(self, writer: PieceWriter, values: Fields) -> Steps[None]:
         """Write one structure like `write`; arrays may be generators (`InPieces`)."""
@@ -160,20 +165,21 @@ class _ArraySteps:
     is_compact: bool
     is_nullable: bool
 
-    def read(self, reader: Reader) -> Steps[list[Any] | None]:
-        """Read the array."""
-        count = reader.array_count(is_compact=self.is_compact, is_nullable=self.is_nullable)
-        if count is None:
-            return None
-        found: list[Any] = []
+    def read_count(self, reader: Reader) -> int | None:
+        """Read the number of items; None if there is no array."""
+        return reader.array_count(is_compact=self.is_compact, is_nullable=self.is_nullable)
+
+    def read(self, reader: Reader, count: int, found: list[Any]) -> Steps[None]:
+        """Read so many items into a list."""
         for _ in range(count):
             if self.items is None:
                 found.append(self.item[0](reader))
                 yield VALUE_WORK
             else:
-                found.append((yield from self.items.read_in_steps(reader)))
+                item: Fields = {}
+                found.append(item)
+                yield from self.items.read_in_steps(reader, item)
                 yield ITEM_WORK
-        return found
 
     def write(self, writer: PieceWriter, values: Items) -> Steps[None]:
         """Write the array; `values` yields steps between the items."""
@@ -232,20 +238,16 @@ def decode_counted(key: int, version: int, body: bytes) -> tuple[Fields, int]:
     return fields, len(body) + ITEM_HELD_BYTES * reader.item_count
 
 
-def decode_in_steps(key: int, version: int, body: bytes | bytearray | memoryview) -> Steps[Fields]:
-    """Decode the body of a request like `decode_request`, an item in each step.
+def decode_in_steps(
+    key: int, version: int, body: bytes | bytearray | memoryview, fields: Fields
+) -> Steps[None]:
+    """Decode the body of a request like `decode_request` into `fields`, an item in each step.
 
     Its memory and, while it grows, about that of the fields are told by `Hold`.
     """
     yield Hold(len(body))
-    steps = request_schema(key, version).read_in_steps(Reader(body))
     held_bytes = 0
-    while True:
-        try:
-            step = next(steps)
-        except StopIteration as end:
-            fields: Fields = end.value
-            return fields
+    for step in request_schema(key, version).read_in_steps(Reader(body), fields):
         held_bytes += ITEM_HELD_BYTES if step == ITEM_WORK else VALUE_HELD_BYTES
         if held_bytes >= HELD_STEP_BYTES:
             yield Hold(held_bytes)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from appliance.errors import InvalidRequestError, RequestError
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.registry import Fields
-from compat.kafka.protocol.slices import VALUE_WORK, Items, Steps
+from compat.kafka.protocol.slices import VALUE_WORK, Items, Steps, free_in_steps
 
 PARTITION_WORK: Final = 256
 """The price of a partition that is made."""
@@ -35,33 +35,36 @@ def answer_each(
         refused: the rest of the answer to a refused item.
         partitions: returns from an item and its answer how many partitions were made for it.
     """
-    named: dict[tuple[object, ...], list[Fields]] = {}
+    named: dict[tuple[object, ...], Fields | None] = {}
     for item in items:
-        named.setdefault(tuple(item[field] for field in name_fields), []).append(item)
+        name = tuple(item[field] for field in name_fields)
+        named[name] = None if name in named else item
         yield VALUE_WORK
-    for name, same in named.items():
+    for name, only in named.items():
         result: Fields = {"error_code": ErrorCode.none, "error_message": None}
         try:
-            if len(same) > 1:
+            if only is None:
                 raise InvalidRequestError(
                     f"the request names this {what} more than once: name it once"
                 )
-            result |= answer(same[0])
-            yield PARTITION_WORK * partitions(same[0], result)
+            result |= answer(only)
+            yield PARTITION_WORK * partitions(only, result)
         except RequestError as error:
             result = {**refused, "error_code": code_of(error), "error_message": error.message}
         yield result | dict(zip(name_fields, name, strict=True))
+    yield from free_in_steps(named)
 
 
 def each_once(items: Iterable[Any]) -> Iterator[Any]:
     """Yield each item once, in the order of their first places; VALUE_WORK for one that repeats."""
-    seen = set()
+    seen: dict[Any, None] = {}
     for item in items:
         if item in seen:
             yield VALUE_WORK
         else:
-            seen.add(item)
+            seen[item] = None
             yield item
+    yield from free_in_steps(seen)
 
 
 def by_partition(

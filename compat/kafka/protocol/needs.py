@@ -7,7 +7,7 @@ that waits too long is replaced by one with an error after which clients ask aga
 I/O.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from compat.kafka.configs.entries import ResourceType
@@ -79,42 +79,38 @@ def refuse_each(
 
 
 def of_topics(names: Callable[[Fields], Iterable[str | None]]) -> Find:
-    """Find the last change of the named topics; None as a name stands for any topic."""
+    """Find the last changes of the named topics; None as a name stands for any topic."""
 
-    def find(node: Node, request: Fields) -> int:
+    def find(node: Node, request: Fields) -> Iterator[int]:
         changes = node.broker.topics.changes
-        if changes.are_flushed:
-            return 0
-        return max(
-            (changes.last if name is None else changes.of(name) for name in names(request)),
-            default=0,
-        )
+        if not changes.are_flushed:
+            for name in names(request):
+                yield changes.last if name is None else changes.of(name)
 
     return find
 
 
 def of_groups(names: Callable[[Fields], Iterable[str]]) -> Find:
-    """Find the last change of the named groups."""
+    """Find the last changes of the named groups."""
 
-    def find(node: Node, request: Fields) -> int:
+    def find(node: Node, request: Fields) -> Iterator[int]:
         changes = node.broker.groups.changes
-        if changes.are_flushed:
-            return 0
-        return max(map(changes.of, names(request)), default=0)
+        if not changes.are_flushed:
+            yield from map(changes.of, names(request))
 
     return find
 
 
-def _named(request: Fields) -> list[str | None]:
-    return [each["name"] for each in request["topics"]]
+def _named(request: Fields) -> Iterator[str | None]:
+    return (each["name"] for each in request["topics"])
 
 
-def _resources(request: Fields) -> list[str]:
-    return [
+def _resources(request: Fields) -> Iterator[str]:
+    return (
         each["resource_name"]
         for each in request["resources"]
         if each["resource_type"] == ResourceType.TOPIC
-    ]
+    )
 
 
 def _group(request: Fields) -> tuple[str]:

@@ -23,7 +23,8 @@ CUT_BYTES: Final = 16 * KIB
 class PieceWriter(Writer):
     """A Writer whose message is a list of pieces.
 
-    A piece is never changed again, so that no message is ever copied as a whole.
+    A piece is never changed again, so that no message is ever copied as a whole. Large values of
+    bytes are pieces without a copy.
 
     Attributes:
         work: the price of the work since `take_work` returned it, without the bytes written.
@@ -57,6 +58,20 @@ class PieceWriter(Writer):
             return 0
         self.work, self._work_bytes = 0, size_bytes
         return work
+
+    def octets(self, value: bytes | None, *, is_compact: bool, is_nullable: bool) -> None:
+        if value is None or len(value) < CUT_BYTES:
+            super().octets(value, is_compact=is_compact, is_nullable=is_nullable)
+            return
+        # A piece of its own that is not copied: what the members of a group sent may be megabytes.
+        size = len(value)
+        if is_compact:
+            self.uvarint(size + 1)
+        else:
+            self.int32(size)
+        self._cut()
+        self._pieces.append(value)
+        self._pieces_bytes += size
 
     def finish(self) -> bytes:
         return b"".join(self.finish_pieces()) if self._pieces else super().finish()

@@ -5,7 +5,7 @@ the table in docs/KAFKA.md (a test compares them). A file in compat.kafka.apis a
 Layer 3; does no I/O.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -18,8 +18,8 @@ Fields: TypeAlias = dict[str, Any]
 """A message or a part of it, with the field names of kio's schemas. Times are integers in ms, error
 codes are integers, arrays are lists or tuples, a topic id is a UUID or None."""
 
-Find: TypeAlias = Callable[[Node, Fields], int]
-"""(node, request) -> the log position that its answer needs, once it is handled."""
+Find: TypeAlias = Callable[[Node, Fields], Iterator[int]]
+"""(node, request) -> log positions, the greatest of which its answer needs once it is handled."""
 
 Late: TypeAlias = Callable[[Node, int, Fields], "Fields | InPieces"]
 """(node, version, request) -> the response to send instead of one that waits too long."""
@@ -30,7 +30,7 @@ class Needs:
     """What the answers of an API need.
 
     Args:
-        find: returns the log position that must be durable.
+        find: yields the log positions that must be durable, one for each name or so.
         late: makes the answer of a request that waits too long.
     """
 

@@ -65,6 +65,27 @@ Steps: TypeAlias = Generator[Step, None, Result]
 """Work in steps, and its result."""
 
 
+FREED_AT_ONCE: Final = 16
+"""Items that are freed in one step."""
+
+
+def free_in_steps(items: list[Any] | dict[Any, Any]) -> Steps[None]:
+    """Empty a list or a dict, and those in its values.
+
+    A hundred thousand values that are freed at once keep the loop for ten milliseconds.
+    """
+    while items:
+        for _ in range(min(FREED_AT_ONCE, len(items))):
+            item = items.pop() if isinstance(items, list) else items.popitem()[1]
+            if isinstance(item, list) or (isinstance(item, dict) and len(item) > FREED_AT_ONCE):
+                yield from free_in_steps(item)
+            elif isinstance(item, dict):
+                for value in item.values():
+                    if isinstance(value, list | dict):
+                        yield from free_in_steps(value)
+        yield FREED_AT_ONCE * VALUE_WORK
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedItems:
     """Several items of an array, encoded by hand because there may be many.
@@ -119,13 +140,14 @@ def answer_in_slices(
     later: Callable[["SlicedAnswer"], None],
     *,
     held_bytes: int = 0,
+    left: dict[str, Any] | None = None,
 ) -> "Result | SlicedAnswer":
     """Do the first slice of an answer; return the answer if that was all.
 
     Args:
         steps: writes the answer.
         writer: where to.
-        convert, now_ns, later: see SlicedAnswer.
+        convert, now_ns, later, left: see SlicedAnswer.
         held_bytes: what the work holds from its begin, besides the answer.
 
     Raises:
@@ -134,7 +156,9 @@ def answer_in_slices(
     work = FIRST_SLICE_WORK
     for step in steps:
         if not isinstance(step, int) or step >= work:
-            answer = SlicedAnswer(steps, writer, convert, now_ns, later, held_bytes=held_bytes)
+            answer = SlicedAnswer(
+                steps, writer, convert, now_ns, later, held_bytes=held_bytes, left=left
+            )
             return convert(writer.finish()) if answer.begin(step) else answer
         work -= step
     return convert(writer.finish())
@@ -156,6 +180,7 @@ class SlicedAnswer(DeferredResponse[Any]):
         later: Callable[["SlicedAnswer"], None],
         *,
         held_bytes: int = 0,
+        left: dict[str, Any] | None = None,
     ) -> None:
         """Prepare the work.
 
@@ -167,6 +192,7 @@ class SlicedAnswer(DeferredResponse[Any]):
             later: called with this answer after each slice that leaves work; it calls `step` in a
                 later turn.
             held_bytes: what the work holds from its begin, besides the answer.
+            left: is emptied in later slices if the answer is abandoned.
         """
         super().__init__(convert)
         self._steps: Steps[None] | None = steps
@@ -174,6 +200,7 @@ class SlicedAnswer(DeferredResponse[Any]):
         self._now_ns = now_ns
         self._later = later
         self._more_held_bytes = held_bytes
+        self._left = None if left is None else free_in_steps(left)
         self._is_running = False
         self._wait: Wait | None = None
         self._failed: Callable[[Exception], None] | None = None
@@ -198,8 +225,10 @@ class SlicedAnswer(DeferredResponse[Any]):
         return False
 
     def step(self) -> None:
-        """Do another slice; nothing if the answer is abandoned."""
+        """Do another slice; free a part of what is left if the answer is abandoned."""
         if self._steps is None:
+            if self.is_abandoned and self._left is not None:
+                self._free_some(self._left)
             return
         try:
             self._run(None, SLICE_WORK)
@@ -224,7 +253,10 @@ class SlicedAnswer(DeferredResponse[Any]):
         self._failed = failed
 
     def abandon(self) -> None:
-        """End the work where it stands and free what it holds: nobody waits for the answer."""
+        """End the work where it stands and free what it holds: nobody waits for the answer.
+
+        Of a long request, the items are freed in later slices.
+        """
         super().abandon()
         self._convert = bytes  # it holds the request
         if self._steps is not None and not self._is_running:
@@ -234,6 +266,18 @@ class SlicedAnswer(DeferredResponse[Any]):
         self._more_held_bytes = 0
         if self._wait is not None:
             self._wait.cancel()
+        if self._left is not None:
+            self._later(self)
+
+    def _free_some(self, left: Steps[None]) -> None:
+        work = SLICE_WORK
+        for step in left:
+            assert isinstance(step, int)
+            work -= step
+            if work <= 0:
+                self._later(self)
+                return
+        self._left = None
 
     def _run(self, step: Step | None, work: int) -> None:
         """Go on, after a step if one is given, until so much work is done.

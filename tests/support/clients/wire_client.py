@@ -127,7 +127,7 @@ class WireClient:
     def _read_cold(self, parked: Any) -> None:
         """Read frames from the disk until the fetch is answered or waits for data."""
         is_answered = False
-        while parked.cold and not is_answered:
+        while (parked.cold or parked.is_unfinished) and not is_answered:
             self.damage += self.harness.read_cold(parked.cold)
             is_answered = self.session.retry(parked)
         if not is_answered:

@@ -54,7 +54,7 @@ STEPS: Final[dict[str, str]] = {
     f"{AT_ONCE_MAX_BYTES // KIB} KiB",
     "Metadata": f"one topic, or {api_03_metadata._CHUNK_PARTITIONS} of its partitions; creates one",
     "OffsetCommit": f"commits {OFFSETS_AT_ONCE} partitions, all or none; fewer if the group's name "
-    "is long",
+    "or metadata is long",
     "OffsetFetch": _ONE_PARTITION,
     "FindCoordinator": _ONE_NAME,
     "JoinGroup": f"joins with at most {PROTOCOLS_MAX} protocols; then one member of the answer",

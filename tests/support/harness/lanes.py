@@ -45,6 +45,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "unit/offline/test_dump_carried.py": 5,
     "unit/pipeline/test_carried_facts.py": 25,
     "unit/pipeline/test_target.py": 8,
+    "unit/replication/test_ends.py": 7,
     "unit/store/test_call_failures.py": 110,
     "unit/store/test_crash_mutants.py": 7,
     "unit/store/test_crash_states.py": 60,

@@ -19,7 +19,14 @@ from tests.support.harness.replica_logs import MemoryLog
 
 SECRET: Final = b"0123456789abcdef"
 
-LIMITS: Final = LinkLimits(silence_ms=400, beat_ms=50, window_bytes=1 << 18, piece_bytes=1 << 16)
+LIMITS: Final = LinkLimits(
+    silence_ms=400,
+    beat_ms=50,
+    window_bytes=1 << 18,
+    piece_bytes=1 << 16,
+    back_off_min_ms=5,
+    back_off_max_ms=40,
+)
 """Small, so that tests are short."""
 
 WAIT_S: Final = 10.0
@@ -35,7 +42,10 @@ class Pair:
         catch_ups: how often a slave said that it has caught up.
     """
 
-    def __init__(self, source: MemoryLog, replica: MemoryLog) -> None:
+    def __init__(
+        self, source: MemoryLog, replica: MemoryLog, *, limits: LinkLimits = LIMITS
+    ) -> None:
+        self._limits = limits
         self.source = source
         self.replica = replica
         self.replications: list[Replicated] = []
@@ -49,14 +59,16 @@ class Pair:
             clock=self._clock,
             lines=ClientLog(self._clock),
             changed=self.replications.append,
-            limits=LIMITS,
+            limits=limits,
         )
-        self.address = Address("127.0.0.1", 0)
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+        self._socket.bind(("127.0.0.1", 0))
+        self.address = Address(*self._socket.getsockname()[:2])
 
     async def listen(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.address = Address(*listener.getsockname()[:2])
-        await self.server.start([listener])
+        """Begin to accept connections; the address refuses them before."""
+        await self.server.start([self._socket])
 
     def follow(
         self,
@@ -79,7 +91,7 @@ class Pair:
             lines=ClientLog(self._clock),
             changed=self.followings.append,
             caught_up=self._count,
-            limits=LIMITS,
+            limits=self._limits,
         )
         client.start()
         self._clients.append(client)
@@ -102,15 +114,22 @@ class Pair:
         for client in self._clients:
             await client.stop()
         await self.server.stop()
-        for failure in (self.server.failure, *(client.failure for client in self._clients)):
-            assert not failure.done() or failure.result() is None, failure.result()
+        self._socket.close()
+        assert not self.server.failure.done(), self.server.failure.result()
 
 
 @contextlib.asynccontextmanager
-async def running(source: MemoryLog, replica: MemoryLog) -> AsyncIterator[Pair]:
-    """Yield a pair whose master listens; stop it in the end."""
-    pair = Pair(source, replica)
-    await pair.listen()
+async def running(
+    source: MemoryLog,
+    replica: MemoryLog,
+    *,
+    limits: LinkLimits = LIMITS,
+    is_listening: bool = True,
+) -> AsyncIterator[Pair]:
+    """Yield a pair; stop it in the end."""
+    pair = Pair(source, replica, limits=limits)
+    if is_listening:
+        await pair.listen()
     try:
         yield pair
     finally:
@@ -131,21 +150,34 @@ class Proxy:
 
     Attributes:
         address: where the slave connects.
+        to_slave, to_master: bytes pass in that direction.
+        connection_count: how many there were.
+
+    Args:
+        target: the master's address.
         cut_after: of each connection in turn, the bytes to the slave after which it is cut; None
             and further ones are not cut.
-        is_open: bytes pass, in both directions.
+        flip_at: the byte to the slave, on the first connection, that is changed.
         delay_s: so long each piece of bytes is held back.
-        connection_count: how many there were.
     """
 
-    def __init__(self, target: Address, cut_after: tuple[int | None, ...] = ()) -> None:
+    def __init__(
+        self,
+        target: Address,
+        cut_after: tuple[int | None, ...] = (),
+        *,
+        flip_at: int | None = None,
+    ) -> None:
         self.address = Address("127.0.0.1", 0)
-        self.is_open = asyncio.Event()
-        self.is_open.set()
+        self.to_slave = asyncio.Event()
+        self.to_master = asyncio.Event()
+        self.to_slave.set()
+        self.to_master.set()
         self.delay_s = 0.0
         self.connection_count = 0
         self._target = target
         self._cuts = itertools.chain(cut_after, itertools.repeat(None))
+        self._flip_at = flip_at
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -172,21 +204,27 @@ class Proxy:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    def _delay_s(self) -> float:
+        return self.delay_s
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         self.connection_count += 1
-        cut = next(self._cuts)
+        cut, flip_at = next(self._cuts), self._flip_at
+        self._flip_at = None
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
             writer.transport.abort()
             return
         ways = [
-            asyncio.create_task(self._pass(reader, far_writer, None)),
-            asyncio.create_task(self._pass(far_reader, writer, cut)),
+            asyncio.create_task(_pass(reader, far_writer, self.to_master, self._delay_s)),
+            asyncio.create_task(
+                _pass(far_reader, writer, self.to_slave, self._delay_s, cut, flip_at)
+            ),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -196,18 +234,26 @@ class Proxy:
             writer.transport.abort()
             far_writer.transport.abort()
 
-    async def _pass(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int | None
-    ) -> None:
-        passed = 0
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                await asyncio.sleep(self.delay_s)
-                await self.is_open.wait()
-                if cut is not None and passed + len(data) >= cut:
-                    writer.write(data[: cut - passed])
-                    await writer.drain()
-                    return
-                passed += len(data)
-                writer.write(data)
-                await writer.drain()
+
+async def _pass(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    is_open: asyncio.Event,
+    delay_s: Callable[[], float],
+    cut: int | None = None,
+    flip_at: int | None = None,
+) -> None:
+    """Pass bytes in one direction until its end, or up to `cut` of them."""
+    passed = 0
+    with contextlib.suppress(OSError):
+        while data := bytearray(await reader.read(1 << 16)):
+            await asyncio.sleep(delay_s())
+            await is_open.wait()
+            if flip_at is not None and passed <= flip_at < passed + len(data):
+                data[flip_at - passed] ^= 1
+            is_cut = cut is not None and passed + len(data) >= cut
+            writer.write(data[: cut - passed] if is_cut and cut is not None else data)
+            await writer.drain()
+            passed += len(data)
+            if is_cut:
+                return

@@ -223,10 +223,12 @@ class ProxyThread:
 
     def pause(self) -> None:
         """Let nothing pass, without closing anything."""
-        self._call(self._proxy.is_open.clear)
+        self._call(self._proxy.to_master.clear)
+        self._call(self._proxy.to_slave.clear)
 
     def resume(self) -> None:
-        self._call(self._proxy.is_open.set)
+        self._call(self._proxy.to_master.set)
+        self._call(self._proxy.to_slave.set)
 
     def delay(self, seconds: float) -> None:
         """Hold each piece back for so long."""

@@ -29,6 +29,7 @@ from appliance.admin.connections import (
     AdminConnections,
 )
 from appliance.config.config import Address
+from appliance.loop_turns import TURN_NS
 from appliance.model import GroupStatus, MemberStatus, TopicSummary
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
 from appliance.units import MIB
@@ -58,9 +59,10 @@ class ManyTopics(Status):
     made: list[int] = field(default_factory=list)
 
     def topics(self) -> Iterator[TopicSummary]:
+        request = len(self.made)
         self.made.append(0)
         for _ in range(LONG_LIST):
-            self.made[-1] += 1
+            self.made[request] += 1
             yield TOPIC
 
 
@@ -309,6 +311,20 @@ async def test_an_unread_list_holds_a_piece_and_not_for_long() -> None:
         await until(lambda: len(connections) <= 1)
 
 
+async def test_who_reads_nothing_makes_room_for_others_after_a_second() -> None:
+    """Not only a second after a look at all connections has found that it reads nothing."""
+    async with attacked(ManyTopics()) as (client, attacker, connections):
+        asked = b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(ADDRESS_COUNT_MAX):
+            await attacker.open(asked)
+        await until(lambda: all(each._is_full for each in connections._all.values()))
+        assert (await client.ask("/healthz")).status == 503
+        now_s = connections.now_s
+        connections.now_s = lambda: now_s() + CROWDED_S
+        assert (await client.ask("/healthz")).status == 200
+        assert closed(client) == {"crowded": 1}
+
+
 async def test_a_turn_of_the_loop_makes_one_slice_of_all_lists() -> None:
     """However many connections ask at once, others come between two slices."""
     status = ManyTopics()
@@ -319,6 +335,46 @@ async def test_a_turn_of_the_loop_makes_one_slice_of_all_lists() -> None:
                 await attacker.open(asked)
             await until(lambda: len(status.made) == 12 and min(status.made) > 100)
         assert 0 < max(turns) <= 2 * (PIECE_BYTES // len(TOPIC.name))
+
+
+async def test_a_turn_of_the_loop_has_one_request_of_all_connections() -> None:
+    """However many are sent at once: twelve connections with twenty each."""
+    asked_count = 0
+
+    class Counted(Status):
+        @property
+        def ready(self) -> bool:
+            nonlocal asked_count
+            asked_count += 1
+            return True
+
+        @ready.setter
+        def ready(self, _: bool) -> None:
+            pass
+
+    async with attacked(Counted()) as (_client, attacker, _connections):
+        asked = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        async with watched(lambda: asked_count) as turns:
+            for _ in range(12):
+                await attacker.open(20 * asked)
+            await until(lambda: asked_count == 12 * 20)
+        assert max(turns) == 1
+
+
+async def test_what_arrives_in_a_turn_that_has_work_is_parsed_in_a_later_one() -> None:
+    async with attacked(Status()) as (_client, attacker, connections):
+        turns = connections.turns
+        each = await attacker.open()
+        await until(lambda: len(connections) == 1)
+        (connection,) = connections._all.values()
+        asked = HEAD + b"Connection: close\r\n\r\n"
+        await until(lambda: not turns.is_spent)
+        turns.spend(TURN_NS)
+        connection.data_received(asked)
+        connection.eof_received()
+        assert connection._unfed == asked
+        assert connections.held_bytes == CONNECTION_BYTES + len(asked)
+        assert b"200 OK" in await attacker.read(each)
 
 
 async def test_a_group_with_a_large_assignment_is_made_in_slices() -> None:

@@ -23,6 +23,17 @@ def test_a_follower_that_comes_back_gets_its_assignment_and_nobody_notices(
     assert reply.answer.assignment == follower.member_id.encode()
 
 
+def test_what_did_not_change_of_a_group_is_not_made_again_for_the_log(
+    harness: GroupHarness,
+) -> None:
+    """In a group of 1,000 members, that took 2 ms for each that came back."""
+    harness.stable(A, B)
+    before = harness.group().to_frame().members
+    harness.join("g", **B)
+    after = harness.group().to_frame().members
+    assert [new is old for new, old in zip(after, before, strict=True)] == [True, False]
+
+
 def test_a_leader_that_comes_back_leaves_the_assignment_as_it_is(harness: GroupHarness) -> None:
     leader, follower = harness.stable(A, B)
     back = harness.join("g", **A).answer

@@ -250,3 +250,69 @@ def test_the_append_time_is_that_of_the_append() -> None:
     assert finish(client) == [(0, 0)]
     header = batch_header(client.fetch_records("t", 0))
     assert header["max_timestamp"] == harness.clock.wall_ms()
+
+
+def test_a_large_held_batch_is_written_from_where_the_thread_made_it(
+    harness: BrokerHarness,
+) -> None:
+    """To copy it would take longer than all the rest that the loop does."""
+    client = WireClient(harness)
+    send(client, packed(large((b"x-delay", b"5000"))))
+    resume(client)
+    run_work(client.session)
+    client.session.resume(now_ns=harness.clock.wall_ns())
+    parts = [len(part) for part in harness.broker.log.tail.take()]
+    assert [size > 2 * MIB for size in parts] == [False, True, False][: len(parts)]
+    assert sum(parts) - max(parts) < 1_000
+    client.end_turn()
+    harness.flush()
+    harness.tick(5_010)
+    harness.deliver_all()
+    assert [len(value) for value in harness.values("t", 0)] == [5, 2 * MIB]
+
+
+def test_what_unpacks_to_much_and_is_delayed_is_too_large() -> None:
+    """It is stored unpacked; Java's producer sends such a batch again in parts."""
+    harness = with_topic(config=large_config(delayed_size_max_bytes=3 * MIB))
+    client = WireClient(harness)
+    delay = (b"x-delay", b"5000")
+    for size, error in ((2 * MIB, 0), (3 * MIB, ErrorCode.message_too_large)):
+        send(client, packed(large(delay, size=size)))
+        assert finish(client) == [(error, -1)]
+        send(client, packed([Raw(bytes(size)), Raw(headers=[delay])]))
+        assert finish(client)[0][0] == error
+        send(client, packed(large(size=size)))
+        assert finish(client)[0][0] == 0
+
+
+def test_a_batch_has_a_limited_number_of_records() -> None:
+    harness = with_topic(config=large_config(record_count_max=3))
+    client = WireClient(harness)
+    send(client, make_batch([Raw()] * 3))
+    assert finish(client) == [(0, 0)]
+    send(client, make_batch([Raw()] * 4))
+    harness.flush()
+    (answer,) = client.answers(ProduceResponse, 8)
+    part = answer.responses[0].partition_responses[0]
+    assert part.error_code == ErrorCode.message_too_large
+    assert "4 records; limits.record_count_max is 3" in part.error_message
+
+
+def test_each_batch_counts_as_work() -> None:
+    """Thousands of small ones of new producers take several turns."""
+    harness = with_topic(
+        1_000, config=large_config(partition_count_max_per_topic=1_000, partition_total_max=2_000)
+    )
+    client = WireClient(harness)
+    batches = [
+        make_batch([Raw(b"a")], producer_id=index, producer_epoch=0, base_sequence=0)
+        for index in range(1_000)
+    ]
+    send(client, *batches)
+    turns = 1
+    while client.session.yielded:
+        resume(client)
+        turns += 1
+    assert turns == 4
+    harness.flush()
+    assert {error for error, _ in outcomes(client)} == {0}

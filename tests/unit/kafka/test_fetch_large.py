@@ -7,7 +7,7 @@ import pytest
 from _core.log.view import LogView
 from _core.paths.session import Session
 from appliance.units import MIB
-from tests.support.clients.wire_client import WireClient
+from tests.support.clients.wire_client import WireClient, framed
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.kafka_records import read_batches
@@ -162,3 +162,20 @@ def test_what_is_cold_or_gone_is_not_read_ahead(client: WireClient) -> None:
     client.harness.delete_topic("t")
     fetch.read_ahead()
     assert fetch.ahead == []
+
+
+def test_slices_of_the_cache_count_apart_until_they_are_sent(client: WireClient) -> None:
+    """They are memory of the cache, whoever refers to them."""
+    session = client.session
+    before = session.held_bytes
+    request = fetch_request([("t", [fetch_part(0, 0, limit=4 * MIB)])], max_bytes=4 * MIB)
+    client.feed(framed(request, 11, 1), client.end_turn)
+    size = session.held_bytes - before
+    assert size > COUNT * SIZE
+    assert 0 < size - session.shared_bytes < 100_000
+    waiting, sent = session.shared_bytes, 0
+    while session.is_waiting:
+        session.output(client.harness.broker.flushed_pos, 250_000)
+        sent += session.taken_shared_bytes
+        assert session.shared_bytes == waiting - sent
+    assert session.shared_bytes == 0

@@ -546,3 +546,19 @@ def test_the_limit_is_exceeded_by_no_more_than_is_said(seed: int) -> None:
     # One large request, one smaller one, and of each what it may take in any case and one read.
     most = POOL + sizes[-1] + LARGE_BYTES + 200 * (SMALL_BYTES + read)
     assert POOL < peak <= most, f"seed {seed}"
+
+
+def test_what_connections_hold_together_counts_once() -> None:
+    """Frames of the log that only answers hold are memory, but of no single connection."""
+    budget: MemoryBudget[str] = MemoryBudget(POOL)
+    assert budget.note_shared(POOL // 2) == []
+    assert budget.update("first", POOL // 2, is_large=True) == []
+    assert not budget.is_scarce
+    assert budget.note_shared(POOL // 2 + 1) == []
+    assert budget.is_scarce
+    for name in ("first", "second"):
+        budget.update(name, POOL // 2, is_large=True)
+    assert budget.is_held_back("second")
+    budget.update("first", 0, is_large=False)
+    assert budget.note_shared(0) == ["second"] or not budget.is_held_back("second")
+    assert budget.total_bytes == POOL // 2

@@ -262,3 +262,20 @@ def test_answers_keep_their_order_when_the_first_is_late() -> None:
     numbers = [int.from_bytes(frame[:4], "big") for frame in split_answers(client.client.take())]
     assert numbers == sorted(numbers)
     assert len(numbers) == 2
+
+
+def test_a_long_request_waits_for_what_it_names(harness: BrokerHarness) -> None:
+    """Its names are looked at in steps, once it is handled."""
+    names = [f"nosuch-{number:04}" for number in range(2_000)]
+    topic = MetadataRequest.MetadataRequestTopic
+
+    def asked(*more: str) -> Any:
+        topics = [topic(name=name) for name in (*more, *names)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        assert len(encode_request(request, 5)) > dispatch.DECODED_AT_ONCE_MAX_BYTES
+        return request
+
+    ask(harness, create("long"), 5)
+    changes = harness.broker.topics.changes
+    assert leaves_at_once(harness, asked("t"), 5)
+    assert ask(harness, asked("t", "long"), 5).end_pos == changes.of("long") > harness.durable_pos

@@ -249,6 +249,21 @@ def test_memory_follows_what_came_and_not_what_was_announced(client: WireClient)
     assert len(client.session.get_buffer()) <= 32 * 1024
 
 
+def test_a_read_of_a_large_request_touches_little_new_memory() -> None:
+    """Memory is slow when it is touched for the first time: others come between two reads."""
+    client = WireClient(BrokerHarness(config=small_config(request_size_max_bytes=16 << 20)))
+    rest = framed(produce_request([("no", [(0, bytes(10_000_000))])]), 8, 1)
+    read_count = 0
+    while rest:
+        window = client.session.get_buffer()
+        assert len(window) <= 512 << 10
+        read_count += 1
+        client.send_bytes(rest[: len(window)])
+        rest = rest[len(window) :]
+    assert 10_000_000 // (512 << 10) < read_count < 40
+    assert numbers(client.take()) == [1]
+
+
 def test_a_byte_of_the_next_request_keeps_no_memory_of_a_large_one() -> None:
     """And the request of which it is the first one arrives all the same."""
     client = WireClient(BrokerHarness(config=small_config(request_size_max_bytes=16 << 20)))

@@ -73,12 +73,12 @@ def test_a_turn_ends_after_some_work() -> None:
     """Many small requests count by their number, so that none waits for all of another's."""
     client = with_room(make_client())
     request = framed(produce_request([("t", [(0, PLAIN)])], acks=0), 8, 1)
-    found = turns(client, request * 6_000)
+    found = turns(client, request * 4_000)
     most = TURN_WORK // REQUEST_WORK
-    assert sum(found) == 6_000
-    assert len(found) > 3
+    assert sum(found) == 4_000
+    assert len(found) > 2
     assert max(found) <= most
-    assert next_offset(client) == 6_000
+    assert next_offset(client) == 4_000
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])

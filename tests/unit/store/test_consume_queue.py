@@ -10,6 +10,7 @@ import pytest
 from _core.bytes.layout import UNIT_SIZE
 from _core.queue.partition import Partition
 from appliance.errors import StorageError
+from appliance.store import message_store
 from appliance.store.cold_reads import ColdRead
 from appliance.store.paths import DataPaths, segment_name
 from appliance.store.queue import consume_queue
@@ -400,3 +401,37 @@ def test_a_cut_takes_the_units_after_it(harness: BrokerHarness, offset: int) -> 
     assert harness.disk.files().get(path_of(harness), b"") == good[: offset * UNIT_SIZE]
     assert (partition.next_offset, partition.unsaved_count) == (offset, 0)
     assert partition.unit(offset) is None
+
+
+def test_many_units_are_saved_in_slices(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the loop serves others; what is left in memory is not moved each time."""
+    for module in (consume_queue, message_store):
+        monkeypatch.setattr(module, "UNITS_PER_SLICE", 10)
+    monkeypatch.setattr(message_store, "UNITS_SAVED_AT", 1)
+    harness.housekeep()
+    WireClient(harness).produce("t", 1, make_batch([Raw(b"x")] * 95))
+    partition = partitions_of(harness)[1]
+    left = [partition.unsaved_count]
+    is_more = harness.broker.housekeep()
+    while is_more:
+        left.append(partition.unsaved_count)
+        is_more = harness.broker.save_units()
+    assert left == [95 - 10 * i for i in range(10)]
+    assert partition.unsaved_count == 0
+    assert len(harness.fetch("t", 1, COUNT)) == 95
+
+
+def test_a_checkpoint_saves_units_in_slices(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_queue, "UNITS_PER_SLICE", 10)
+    WireClient(harness).produce("t", 1, make_batch([Raw(b"x")] * 25))
+    queues = harness.broker._store._queues
+    waiting = iter(partitions_of(harness))
+    partition, left = partitions_of(harness)[1], []
+    while queues.save_some(waiting, partitions_max=10):
+        left.append(partition.unsaved_count)
+    assert left == [15, 5]
+    assert partition.unsaved_count == 0

@@ -1,0 +1,112 @@
+"""A master's and a slave's session that talk without a network, in virtual time."""
+
+from typing import Final
+
+from appliance.replication import wire
+from appliance.replication.link_limits import LinkLimits
+from appliance.replication.logs import ReplicaError
+from appliance.replication.master_session import MasterSession
+from appliance.replication.slave_session import Begin, SlaveSession
+from appliance.replication.wire import Hello, Refused
+from tests.support.harness.replica_logs import MemoryLog
+
+SECRET: Final = b"a secret of both nodes"
+
+LIMITS: Final = LinkLimits(window_bytes=64 * 1024, piece_bytes=16 * 1024)
+
+
+class SessionPair:
+    """Both sessions and their logs; nothing happens before `settle`.
+
+    Attributes:
+        now_ms: virtual time; add to it.
+        is_flushing: the slave flushes what it appended; else the flush takes for ever.
+        refused: what the master's owner says to a slave that fits.
+        to_slave, to_master: all bytes so far.
+    """
+
+    def __init__(
+        self,
+        source: MemoryLog,
+        replica: MemoryLog,
+        *,
+        limits: LinkLimits = LIMITS,
+        slave_secret: bytes = SECRET,
+    ) -> None:
+        self.now_ms = 1_000
+        self.is_flushing = True
+        self.refused: Refused | None = None
+        self.to_slave = bytearray()
+        self.to_master = bytearray()
+        self.source = source
+        self.replica = replica
+        self.master = MasterSession(
+            source,
+            SECRET,
+            nonce=bytes([1]) * wire.NONCE_SIZE,
+            now_ms=self.now_ms,
+            admit=self._admit,
+            limits=limits,
+        )
+        self.slave = SlaveSession(
+            replica,
+            slave_secret,
+            nonce=bytes([2]) * wire.NONCE_SIZE,
+            now_ms=self.now_ms,
+            limits=limits,
+        )
+
+    def _admit(self, _hello: Hello) -> Refused | None:
+        return self.refused
+
+    def settle(self) -> None:
+        """Pass bytes in both directions until nothing moves."""
+        while self.step_master() or self.step_slave():
+            pass
+
+    def step_master(self) -> bool:
+        """Pass what the master sends; return whether it sent anything."""
+        wanted = self.master.next_read()
+        if wanted is not None:
+            self.master.loaded(wanted[0], self.source.read(*wanted), self.now_ms)
+        data = b"".join(self.master.take_output())
+        self.to_slave += data
+        if data:
+            self.give_slave(data)
+        return bool(data)
+
+    def step_slave(self) -> bool:
+        """Flush, and pass what the slave sends; return whether it sent anything."""
+        slave = self.slave
+        if slave.is_begun and self.is_flushing and slave.has_stream:
+            durable_pos = self.replica.flush()
+            if durable_pos > slave.durable_pos:
+                slave.flushed(durable_pos, self.now_ms)
+        data = b"".join(slave.take_output())
+        self.to_master += data
+        if data:
+            self.master.received(data, self.now_ms)
+        return bool(data)
+
+    def give_slave(self, data: bytes) -> None:
+        """Do what a slave does with what arrives."""
+        for order in self.slave.received(data, self.now_ms):
+            try:
+                if isinstance(order, Begin):
+                    begin = self.replica.restart if order.is_anew else self.replica.truncate
+                    begin(order.pos)
+                    self.slave.begun(self.now_ms)
+                else:
+                    self.replica.append(order.pos, order.data)
+                    self.slave.appended(order.pos, len(order.data), self.now_ms)
+            except ReplicaError as error:
+                self.slave.fail(error.message)
+                return
+
+    def pass_time(self, duration_ms: int) -> None:
+        """Let time pass in steps, with what is due done."""
+        for _ in range(0, duration_ms, 50):
+            self.now_ms += 50
+            self.master.tick(self.now_ms)
+            self.slave.tick(self.now_ms)
+            self.settle()
