@@ -20,7 +20,7 @@ from appliance.replication.slave import Following, ReplicationClient
 from appliance.replication.states import State
 from appliance.replication.wire import SECRET_SIZE_MIN_BYTES
 from appliance.store.follower import Follower
-from appliance.store.log.source_log import SourceLog
+from appliance.store.source_log import SourceLog
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.units import NS_PER_MS
