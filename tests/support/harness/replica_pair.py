@@ -151,6 +151,7 @@ class Proxy:
     Attributes:
         address: where the slave connects.
         to_slave, to_master: bytes pass in that direction.
+        delay_s: so long each piece of bytes is held back.
         connection_count: how many there were.
 
     Args:
@@ -158,7 +159,6 @@ class Proxy:
         cut_after: of each connection in turn, the bytes to the slave after which it is cut; None
             and further ones are not cut.
         flip_at: the byte to the slave, on the first connection, that is changed.
-        delay_s: so long each piece of bytes is held back.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Proxy:
         ways = [
             asyncio.create_task(_pass(reader, far_writer, self.to_master, self._delay_s)),
             asyncio.create_task(
-                _pass(far_reader, writer, self.to_slave, self._delay_s, cut, flip_at)
+                _pass(far_reader, writer, self.to_slave, self._delay_s, cut=cut, flip_at=flip_at)
             ),
         ]
         try:
@@ -240,6 +240,7 @@ async def _pass(
     writer: asyncio.StreamWriter,
     is_open: asyncio.Event,
     delay_s: Callable[[], float],
+    *,
     cut: int | None = None,
     flip_at: int | None = None,
 ) -> None:

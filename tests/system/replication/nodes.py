@@ -221,14 +221,17 @@ class ProxyThread:
         """End the connections."""
         self._call(self._proxy.cut)
 
-    def pause(self) -> None:
-        """Let nothing pass, without closing anything."""
-        self._call(self._proxy.to_master.clear)
-        self._call(self._proxy.to_slave.clear)
+    def pause(self, *, to_slave: bool = True, to_master: bool = True) -> None:
+        """Let nothing pass in these directions, without closing anything."""
+        if to_slave:
+            self._call(self._proxy.to_slave.clear)
+        if to_master:
+            self._call(self._proxy.to_master.clear)
 
     def resume(self) -> None:
-        self._call(self._proxy.to_master.set)
+        """Let all pass."""
         self._call(self._proxy.to_slave.set)
+        self._call(self._proxy.to_master.set)
 
     def delay(self, seconds: float) -> None:
         """Hold each piece back for so long."""
