@@ -142,6 +142,7 @@ class SlaveRole:
         if self._follower.wants_start:
             return Outcome.STARTS_AGAIN
         if not self._is_wanted:
+            self._follower.close()
             return Outcome.STOPPED
         self._follower.promote()
         return Outcome.PROMOTED

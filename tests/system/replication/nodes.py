@@ -23,6 +23,8 @@ SILENCE_MS: Final = 600
 PAIR: Final = f"""
 [disk]
 refuse_percent = 100
+[retention]
+check_interval_ms = 200
 [replication]
 timeout_ms = {SILENCE_MS}
 """
