@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from appliance.errors import LatermqError
 
 NO_CLUSTER: Final = bytes(16)
-"""The cluster id of an empty log."""
+"""The cluster id of a log that belongs to none yet."""
 
 NO_POS: Final = -1
 """The position of the last frame of an empty log."""
@@ -88,7 +88,7 @@ class ReplicaLog(Protocol):
 
     @property
     def cluster(self) -> bytes:
-        """The id of the cluster, 16 bytes; NO_CLUSTER if the log is empty."""
+        """The id of the cluster, 16 bytes; an empty log may have NO_CLUSTER and joins any."""
 
     @property
     def node(self) -> int:
