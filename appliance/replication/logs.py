@@ -150,6 +150,10 @@ class ReplicaLog(Protocol):
         Args:
             pos: the end of a whole frame, from `start_pos` to `end_pos`. If it is `end_pos`, no
                 frame is cut. Otherwise the rest is kept aside.
+
+        Raises:
+            LatermqError: it ends the client's work and is its `failure`, such as that of a store
+                which must start again to cut its log.
         """
 
     def restart(self, start_pos: int) -> None:
@@ -157,4 +161,7 @@ class ReplicaLog(Protocol):
 
         Args:
             start_pos: where the log will begin, the base position of a segment.
+
+        Raises:
+            LatermqError: as `truncate`.
         """
