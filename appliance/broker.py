@@ -45,10 +45,10 @@ from appliance.store.head.head_freer import HeadFreer
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.keys.log_part import LogPart
 from appliance.store.log.flush_job import FlushJob
-from appliance.store.log.source_log import SourceLog
 from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery.report import Progress, RecoveryReport
+from appliance.store.source_log import SourceLog
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.flushed_mark import FlushedMark
 from appliance.system.clock import Clock

@@ -20,7 +20,7 @@ from appliance.replication.slave import Following, ReplicationClient
 from appliance.replication.states import State
 from appliance.replication.wire import SECRET_SIZE_MIN_BYTES
 from appliance.store.follower import Follower
-from appliance.store.log.source_log import SourceLog
+from appliance.store.source_log import SourceLog
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.units import NS_PER_MS
@@ -213,7 +213,7 @@ class MasterRole:
             is_solo: nobody else is a master, and the slave is not expected at once.
         """
         self._config, self._clock = broker.config, broker.clock
-        self._pump = pump
+        self._broker, self._pump = broker, pump
         self._source: SourceLog = broker.source_log()
         self._is_sync = broker.config.replication == "sync"
         self._is_solo = self._is_sync and is_solo
@@ -234,7 +234,7 @@ class MasterRole:
         if self._server is not None:
             await self._server.start(sockets)
         if self._is_sync and not self._is_solo:
-            self._pump.need_replica(NO_SLAVE)
+            self._broker.need_replica(NO_SLAVE)
         else:
             self._admitted.set()
 
@@ -270,12 +270,13 @@ class MasterRole:
             self._is_solo = False
             _log.warning("the slave has caught up: acknowledgements wait for it again")
         if not self._is_solo:
-            self._pump.need_replica(None if is_there else NO_SLAVE)
+            self._broker.need_replica(None if is_there else NO_SLAVE)
             if is_there:
                 self._admitted.set()
         if known.acked_ms is not None and not self._is_solo:
             is_sync_flush = self._config.flush == "sync"
-            self._pump.replicated(known.durable_pos if is_sync_flush else known.received_pos)
+            pos = known.durable_pos if is_sync_flush else known.received_pos
+            self._pump.show(self._broker.replicated(pos))
 
     async def promote(self) -> None:
         """See `Pair`."""
@@ -289,7 +290,7 @@ class MasterRole:
         if self._server.replicated.state is State.STREAMING:
             raise RoleError("the slave is connected: stop it first")
         self._is_solo = True
-        self._pump.release_replica()
+        self._pump.show(self._broker.release_replica())
         self._admitted.set()
         _log.warning("goes on alone: the operator says that the slave is off")
 

@@ -223,7 +223,7 @@ class Proxy:
         ways = [
             asyncio.create_task(_pass(reader, far_writer, self.to_master, self._delay_s)),
             asyncio.create_task(
-                _pass(far_reader, writer, self.to_slave, self._delay_s, cut, flip_at)
+                _pass(far_reader, writer, self.to_slave, self._delay_s, cut=cut, flip_at=flip_at)
             ),
         ]
         try:
@@ -240,6 +240,7 @@ async def _pass(
     writer: asyncio.StreamWriter,
     is_open: asyncio.Event,
     delay_s: Callable[[], float],
+    *,
     cut: int | None = None,
     flip_at: int | None = None,
 ) -> None:

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from appliance.errors import ReplicaError
-from appliance.store.log.source_log import SourceLog
 from appliance.store.paths import segment_name
+from appliance.store.source_log import SourceLog
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.harness.slave_harness import SlaveHarness
