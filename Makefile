@@ -24,7 +24,7 @@ MAKEFLAGS += --jobs=2
 .PHONY: help build core clients demo sanitized check test soak packages regenerate lint lock
 .PHONY: clean
 .PHONY: bench bench-attacks bench-check bench-cold bench-connections bench-curves bench-instructions
-.PHONY: bench-keys bench-recovery bench-recycled bench-retention bench-tables
+.PHONY: bench-keys bench-recovery bench-recycled bench-replication bench-retention bench-tables
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-recovery: build  ## how fast the log is written and a start is; memory of 
 
 bench-recycled: build  ## sync flush into recycled segments, new ones, and the disk alone
 	@$(PY) -m perf.recycled $(ARGS)
+
+bench-replication: build  ## throughput with a slave, and how fast one catches up
+	@$(PY) -m perf.replication $(ARGS)
 
 bench-retention: build  ## what producers notice of freeing, and what a carry costs
 	@$(PY) -m perf.retention $(ARGS)

@@ -71,6 +71,12 @@ PREPARE_QUIET_BYTES: Final = 65_536
 MEMORY_INTERVAL_S: Final = 0.5
 """Between two looks at the size of the process, of 20 us each."""
 
+START_STEP_MS: Final = 10_000
+"""So much longer a start may take, each time that systemd is told so."""
+
+WAIT_STEP_MS: Final = 2_000
+"""Between two such reports of a node that waits for the other one."""
+
 _log = logging.getLogger("latermq")
 
 
@@ -114,6 +120,7 @@ class Service:
         self._master: MasterRole | None = None
         self._replication = ""
         """What the ready line says of the address for a slave."""
+        self._has_caught_up = False
         self.must_start_again = False
         """The slave cut its log; a new service goes on."""
 
@@ -149,6 +156,7 @@ class Service:
         )
         admin_address = self._admin_address = await admin.start()
         _log.info("listening for admin requests on http://%s", admin_address)
+        waiting = asyncio.ensure_future(self._report_waiting())
         try:
             if not await self._recover():
                 return
@@ -185,8 +193,10 @@ class Service:
                 kafka.bound,
                 kafka.advertised,
             )
+            waiting.cancel()
             await self._serve(kafka)
         finally:
+            waiting.cancel()
             if self._slave is not None:
                 self._slave.ends()
             if self._master is not None:
@@ -231,7 +241,7 @@ class Service:
     async def _recover(self) -> bool:
         """Open the store, a slice at a time; return False if a signal came first."""
         for progress in self._broker.recover():
-            self._notifier.extend_start(10_000)
+            self._notifier.extend_start(START_STEP_MS)
             self._notifier.status(f"{progress.phase} {progress.recovered_bytes} bytes")
             await asyncio.sleep(0)
             if self._stop.is_set() or not await self._follow():
@@ -270,6 +280,7 @@ class Service:
         sys.stdout.write(f"latermq ready {text}\n")
         sys.stdout.flush()
         self._notifier.ready(text)
+        self._has_caught_up = True
         _log.info("caught up with the master %s", self._config.master)
 
     async def _serve(self, kafka: KafkaServer) -> None:
@@ -308,6 +319,19 @@ class Service:
         wake_ms = self._broker.next_wake_ms()
         is_due_soon = wake_ms is not None and wake_ms - self._clock.wall_ms() <= PREPARE_TAKES_MS
         return is_due_soon or moved_bytes >= PREPARE_QUIET_BYTES
+
+    async def _report_waiting(self) -> None:
+        """Report to systemd that the loop runs while this node waits for the other one, for ever.
+
+        A slave that has caught up is ready, and needs the watchdog; before that, time.
+        """
+        interval_ms = min(self._notifier.watchdog_interval_ms or WAIT_STEP_MS, WAIT_STEP_MS)
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            if self._has_caught_up:
+                self._notifier.watchdog()
+            else:
+                self._notifier.extend_start(START_STEP_MS)
 
     async def _watch(self) -> None:
         """Report to systemd that the loop runs."""

@@ -142,6 +142,7 @@ class SlaveRole:
         if self._follower.wants_start:
             return Outcome.STARTS_AGAIN
         if not self._is_wanted:
+            self._follower.close()
             return Outcome.STOPPED
         self._follower.promote()
         return Outcome.PROMOTED
@@ -218,6 +219,8 @@ class MasterRole:
         self._is_sync = broker.config.replication == "sync"
         self._is_solo = self._is_sync and is_solo
         self._admitted = asyncio.Event()
+        if not self._is_sync or self._is_solo:
+            self._admitted.set()
         self._server: ReplicationServer | None = None
         if broker.config.replication != "none":
             self._server = ReplicationServer(
@@ -228,15 +231,15 @@ class MasterRole:
                 changed=self._changed,
                 limits=_limits(broker.config),
             )
+            # A bug there ends the process: else nobody would notice that the slave gets nothing.
+            self._server.failure.add_done_callback(lambda done: pump.fail(done.result()))
 
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen for the slave."""
         if self._server is not None:
             await self._server.start(sockets)
-        if self._is_sync and not self._is_solo:
+        if not self._admitted.is_set():
             self._broker.need_replica(NO_SLAVE)
-        else:
-            self._admitted.set()
 
     async def admitted(self, stop: asyncio.Event) -> None:
         """Wait until the log is that of the pair, or until `stop` is set.

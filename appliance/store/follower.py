@@ -252,6 +252,16 @@ class Follower:
             self._mark()
         return self.durable_pos
 
+    def close(self) -> None:
+        """End the following without a promotion: what was received is durable, and marked so.
+
+        Raises:
+            StorageError: it could not be made so.
+        """
+        self.flush()
+        self._note_identity()
+        self._checkpoint.note_flushed(self.durable_pos)
+
     def _mark(self) -> None:
         """Write now and then how far the log is durable: a start judges its tail by that."""
         now_ns = self._clock.monotonic_ns()

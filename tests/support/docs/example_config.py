@@ -18,7 +18,11 @@ _HEAD: Final = """\
 # milliseconds, as the end of a name says.
 """
 
-_EXAMPLES: Final = {"network.advertise": '"broker.example:9092"'}
+_EXAMPLES: Final = {
+    "network.advertise": '"broker.example:9092"',
+    "replication.master": '"10.0.0.1:9292"',
+    "replication.secret_file": '"/etc/latermq/pair.secret"',
+}
 """Values for settings without a default."""
 
 

@@ -151,6 +151,7 @@ class Proxy:
     Attributes:
         address: where the slave connects.
         to_slave, to_master: bytes pass in that direction.
+        delay_s: so long each piece of bytes is held back.
         connection_count: how many there were.
 
     Args:
@@ -158,7 +159,6 @@ class Proxy:
         cut_after: of each connection in turn, the bytes to the slave after which it is cut; None
             and further ones are not cut.
         flip_at: the byte to the slave, on the first connection, that is changed.
-        delay_s: so long each piece of bytes is held back.
     """
 
     def __init__(

@@ -23,6 +23,8 @@ SILENCE_MS: Final = 600
 PAIR: Final = f"""
 [disk]
 refuse_percent = 100
+[retention]
+check_interval_ms = 200
 [replication]
 timeout_ms = {SILENCE_MS}
 """
@@ -39,9 +41,10 @@ SEGMENT_BYTES: Final = 2_097_152
 
 
 class Node(ApplianceProcess):
-    """One node of a pair; say which role it has before it starts.
+    """One node of a pair: a master, unless it is told to follow one before it starts.
 
     Attributes:
+        mode: of replication, while it is a master.
         replication: where it waits for a slave, while it is a master.
     """
 
@@ -50,34 +53,30 @@ class Node(ApplianceProcess):
         self._config.write_text(CONFIG + PAIR)
         self._base = ["--config", str(self._config)]
         super().__init__(data_dir or root / name, self._base, root / f"{name}.stderr")
+        self.mode = "async"
         self.replication = "127.0.0.1:0"
         self._is_slave = False
-        self.leads()
+        self._slave_arguments: tuple[str, ...] = ()
 
     def sets(self, line: str) -> None:
         """Add a line of `[replication]` to its configuration."""
         self._config.write_text(f"{self._config.read_text()}{line}\n")
 
-    def leads(self) -> Self:
-        """Start as a master from now on."""
-        self._is_slave = False
-        self._arguments = [*self._base, *self._pair_arguments()]
-        return self
-
-    def follows(self, master: str, *more: str) -> Self:
+    def follows(self, master: str) -> Self:
         """Start as a slave from now on.
 
         Args:
             master: HOST:PORT where it connects.
-            more: further arguments.
         """
         self._is_slave = True
-        self._arguments = [*self._base, *self._pair_arguments()]
-        self._arguments += ["--role", "slave", "--master", master, *more]
+        self._slave_arguments = ("--role", "slave", "--master", master)
         return self
 
-    def _pair_arguments(self) -> list[str]:
-        return ["--replication", "async", "--replication-listen", self.replication]
+    def spawn(self) -> None:
+        """Start the process; do not wait."""
+        pair = ["--replication", self.mode, "--replication-listen", self.replication]
+        self._arguments = [*self._base, *pair, *self._slave_arguments]
+        super().spawn()
 
     def start(self, *, limit_s: float = READY_LIMIT_S) -> None:
         """Start it, and wait until it serves, or has caught up for the first time."""
@@ -224,14 +223,17 @@ class ProxyThread:
         """End the connections."""
         self._call(self._proxy.cut)
 
-    def pause(self) -> None:
-        """Let nothing pass, without closing anything."""
-        self._call(self._proxy.to_master.clear)
-        self._call(self._proxy.to_slave.clear)
+    def pause(self, *, to_slave: bool = True, to_master: bool = True) -> None:
+        """Let nothing pass in these directions, without closing anything."""
+        if to_slave:
+            self._call(self._proxy.to_slave.clear)
+        if to_master:
+            self._call(self._proxy.to_master.clear)
 
     def resume(self) -> None:
-        self._call(self._proxy.to_master.set)
+        """Let all pass."""
         self._call(self._proxy.to_slave.set)
+        self._call(self._proxy.to_master.set)
 
     def delay(self, seconds: float) -> None:
         """Hold each piece back for so long."""

@@ -24,7 +24,14 @@ from tests.support.harness.command_line import CommandLine
 from tests.support.oracles.history_events import Restarted
 from tests.system.kill9.rounds import check_through
 from tests.system.kill9.workload import now_ms
-from tests.system.replication.nodes import SILENCE_MS, Node, ProxyThread, await_equal, compare
+from tests.system.replication.nodes import (
+    SILENCE_MS,
+    Node,
+    ProxyThread,
+    await_equal,
+    compare,
+    free_address,
+)
 
 # Not among pytest's temporary directories, which the next runs delete.
 KEPT_DIR: Final = Path(__file__).resolve().parents[3] / "build" / "replication"
@@ -84,8 +91,9 @@ class Faults:
         nodes = rng.sample([self._master, self._slave], 2)
         for node in nodes:
             node.kill()
+        self._slave.spawn()  # a sync master is ready once its slave is there
         self._master.start()
-        self._slave.start()
+        self._slave.await_caught_up()
 
     def _restart_slave(self, _: random.Random) -> None:
         self._slave.stop()
@@ -113,7 +121,7 @@ class Faults:
             time.sleep(0.02)
 
     def _pause(self, rng: random.Random) -> None:
-        self._proxy.pause()
+        self._proxy.pause(to_slave=rng.random() < 0.7, to_master=rng.random() < 0.7)
         time.sleep(SILENCE_MS * rng.uniform(0.5, 2.5) / 1000)
         self._proxy.resume()
 
@@ -123,24 +131,31 @@ class Faults:
         self._proxy.delay(0)
 
 
+@pytest.mark.parametrize(("mode", "share"), [("async", 1.0), ("sync", 0.5)])
 def test_a_pair_keeps_its_logs_equal_and_every_promise_whatever_fails(
+    *,
+    mode: str,
+    share: float,
     rounds: int,
     shell: CommandLine,
     make_proxy: Callable[[str], ProxyThread],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     seed = int(os.environ.get("LATERMQ_SEED") or random.SystemRandom().randrange(2**32))
-    root = KEPT_DIR / str(seed)
+    root = KEPT_DIR / f"{mode}-{seed}"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     master, slave = Node(root, "master"), Node(root, "slave")
     try:
-        master.start()
+        master.replication = free_address()
+        master.mode = slave.mode = mode
         proxy = make_proxy(master.replication)
-        slave.follows(proxy.address).start()
+        slave.follows(proxy.address).spawn()
+        master.start()
+        slave.await_caught_up()
         master.stop()  # the load starts it
-        faults = Faults(master.leads(), slave, proxy, shell)
-        reported = check_through(faults.next, master, rounds, seed, root)
+        faults = Faults(master, slave, proxy, shell)
+        reported = check_through(faults.next, master, max(1, int(rounds * share)), seed, root)
         # Its start has more to say than the slave heard when it stopped.
         master.start()
         end = await_equal(master, slave)
@@ -158,4 +173,4 @@ def test_a_pair_keeps_its_logs_equal_and_every_promise_whatever_fails(
     assert "Traceback" not in slave.stderr_path.read_text() + master.stderr_path.read_text()
     shutil.rmtree(root)
     with capsys.disabled():
-        sys.stdout.write(f"\na pair, seed {seed}: {dict(faults.counts)}; {reported}\n")
+        sys.stdout.write(f"\na pair, {mode}, seed {seed}: {dict(faults.counts)}; {reported}\n")

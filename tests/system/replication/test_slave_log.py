@@ -1,0 +1,65 @@
+"""The log of a slave that fell behind the master's first segment, or that is damaged."""
+
+from collections.abc import Callable
+
+from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.support.harness.command_line import CommandLine
+from tests.system.replication.nodes import SEGMENT_BYTES, Node, await_equal, until
+from tests.system.replication.test_promotion import TOPIC, Sender, create_topic, stop_and_check
+
+MakeNode = Callable[..., Node]
+
+
+def test_a_slave_whose_place_was_freed_by_the_master_copies_the_log_anew_by_itself(
+    make_node: MakeNode, shell: CommandLine
+) -> None:
+    one, two = make_node("one"), make_node("two")
+    one.start()
+    create_topic(one)
+    two.follows(one.replication).start()
+    sender = Sender(one)
+    sender.send(100)
+    sender.finish()
+    await_equal(one, two)
+    two.stop()
+    while one.end() < 3 * SEGMENT_BYTES:
+        sender.send(20_000)
+        sender.finish()
+    admin = AdminClient({"bootstrap.servers": one.kafka, "log_level": 0})
+    for future in admin.delete_records([TopicPartition(TOPIC, 0, OFFSET_END)]).values():
+        future.result(timeout=30)
+    until(lambda: one.first() > 0, "the end of the first segment")
+    two.start()
+    await_equal(one, two)
+    assert two.first() == one.first()
+    stop_and_check(shell, two, one)
+
+
+def test_a_slave_with_a_damaged_log_says_so_and_ends(make_node: MakeNode) -> None:
+    one, two = make_node("one"), make_node("two")
+    one.start()
+    create_topic(one)
+    two.follows(one.replication).start()
+    sender = Sender(one)
+    sender.send(200)
+    sender.finish()
+    end = await_equal(one, two)
+    two.stop()
+    with next((two.data_dir / "commitlog").glob("[0-9]*")).open("r+b") as file:
+        file.seek(end // 2)
+        byte = file.read(1)[0]
+        file.seek(end // 2)
+        file.write(bytes([byte ^ 1]))
+    two.spawn()
+    assert two.wait() == 74
+    said = two.stderr_path.read_text()
+    assert "the slave's log is damaged" in said
+    assert "Move the data directory away" in said
+    assert "Traceback" not in said
+    two.forget()
+    two.start()
+    await_equal(one, two)
+    for node in (two, one):
+        node.stop()
