@@ -47,9 +47,9 @@ test: sanitized .venv/spark  ## all tests, in JOBS=n processes (ARGS="..." goes 
 	@$(PYTEST) $(ARGS)
 
 soak: sanitized  ## ROUNDS kills, CUTS power cuts, FILLS of a disk, STATES crashes, DAYS, FUZZ s
-	@$(PYTEST) tests/system/kill9 tests/system/replication tests/unit/store \
-		tests/unit/offsets tests/system/fuzz tests/system/realdisk \
-		tests/system/clients/test_rebalances.py tests/unit/retention/test_year.py --days $(DAYS) --timers $(TIMERS) \
+	@$(PYTEST) tests/system/kill9 tests/system/replication tests/unit/store tests/unit/offsets \
+		tests/system/fuzz tests/system/realdisk tests/system/clients/test_rebalances.py \
+		tests/unit/retention/test_year.py --days $(DAYS) --timers $(TIMERS) \
 		--rounds $(ROUNDS) --power-cuts $(CUTS) --fills $(FILLS) --states $(STATES) \
 		--fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
 

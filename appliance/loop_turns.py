@@ -51,9 +51,9 @@ class LoopTurns:
         return self._spent_ns >= TURN_NS
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether work waits for its turn."""
-        return bool(self._light or self._heavy)
+    def is_contended(self) -> bool:
+        """Whether work of several members waits for its turn; one may have asked twice."""
+        return len(self._light) + len(self._heavy) > 2
 
     def spend(self, took_ns: int) -> None:
         """Note that a piece of work took so many ns of this turn."""
@@ -87,7 +87,7 @@ class LoopTurns:
         """Begin a turn: do what is light, as far as there is time, and one heavy piece."""
         self._is_armed = False
         self._spent_ns = 0
-        if not self.is_wanted:
+        if not self._light and not self._heavy:
             return
         self.turn_count += 1
         for _ in range(len(self._light)):
@@ -96,5 +96,5 @@ class LoopTurns:
             self._light.popleft()()
         if self._heavy:
             self._heavy.popleft()()
-        if self.is_wanted:
+        if self._light or self._heavy:
             self._arm()

@@ -364,6 +364,8 @@ async def prepare_codecs(is_busy: Callable[[], bool], *, pause_s: float = PREPAR
     try:
         gc.disable()
         for _ in dispatch.prepare():
+            # Otherwise each collection until the last codec is ready would search all before it.
+            gc.freeze()
             gc.enable()
             await asyncio.sleep(pause_s)
             for _ in range(PREPARE_PAUSES_MAX):

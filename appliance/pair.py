@@ -214,7 +214,7 @@ class MasterRole:
             is_solo: nobody else is a master, and the slave is not expected at once.
         """
         self._config, self._clock = broker.config, broker.clock
-        self._pump = pump
+        self._broker, self._pump = broker, pump
         self._source: SourceLog = broker.source_log()
         self._is_sync = broker.config.replication == "sync"
         self._is_solo = self._is_sync and is_solo
@@ -231,13 +231,15 @@ class MasterRole:
                 changed=self._changed,
                 limits=_limits(broker.config),
             )
+            # A bug there ends the process: else nobody would notice that the slave gets nothing.
+            self._server.failure.add_done_callback(lambda done: pump.fail(done.result()))
 
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen for the slave."""
         if self._server is not None:
             await self._server.start(sockets)
         if not self._admitted.is_set():
-            self._pump.need_replica(NO_SLAVE)
+            self._broker.need_replica(NO_SLAVE)
 
     async def admitted(self, stop: asyncio.Event) -> None:
         """Wait until the log is that of the pair, or until `stop` is set.
@@ -271,12 +273,13 @@ class MasterRole:
             self._is_solo = False
             _log.warning("the slave has caught up: acknowledgements wait for it again")
         if not self._is_solo:
-            self._pump.need_replica(None if is_there else NO_SLAVE)
+            self._broker.need_replica(None if is_there else NO_SLAVE)
             if is_there:
                 self._admitted.set()
         if known.acked_ms is not None and not self._is_solo:
             is_sync_flush = self._config.flush == "sync"
-            self._pump.replicated(known.durable_pos if is_sync_flush else known.received_pos)
+            pos = known.durable_pos if is_sync_flush else known.received_pos
+            self._pump.show(self._broker.replicated(pos))
 
     async def promote(self) -> None:
         """See `Pair`."""
@@ -290,7 +293,7 @@ class MasterRole:
         if self._server.replicated.state is State.STREAMING:
             raise RoleError("the slave is connected: stop it first")
         self._is_solo = True
-        self._pump.release_replica()
+        self._pump.show(self._broker.release_replica())
         self._admitted.set()
         _log.warning("goes on alone: the operator says that the slave is off")
 

@@ -114,8 +114,7 @@ class Pump:
         self._cleanup: asyncio.Future[None] | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self.committed: Callable[[], None] = lambda: None
-        self.is_stopped = False
-        self._is_closed = False
+        self.is_stopped = self._is_closed = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()
 
     def start(self) -> None:
@@ -221,17 +220,9 @@ class Pump:
         self._arm()
         self._notify(woken)
 
-    def replicated(self, pos: int) -> None:
-        """Note what the slave of a sync pair has."""
-        self._guard(lambda: self._notify(self._broker.replicated(pos)))
-
-    def need_replica(self, missing: str | None) -> None:
-        """See `Broker.need_replica`."""
-        self._broker.need_replica(missing)
-
-    def release_replica(self) -> None:
-        """Wait for no slave from now on."""
-        self._guard(lambda: self._notify(self._broker.release_replica()))
+    def show(self, woken: list[ParkedFetch]) -> None:
+        """Answer what may be answered now: the slave has more, or nothing waits for it."""
+        self._guard(partial(self._notify, woken))
 
     async def durable(self, pos: int) -> None:
         """End the turn, and wait until everything below a log position may be acknowledged.
@@ -328,8 +319,7 @@ class Pump:
         for future in waits:
             if not future.done():
                 future.set_exception(NotReadyError("the broker is stopping"))
-        self._awaited = []
-        self._awaited_flushes = []
+        self._awaited, self._awaited_flushes = [], []
 
     def _arm(self) -> None:
         wake_ms = self._broker.next_wake_ms()

@@ -14,7 +14,7 @@ epoch can therefore be set without computing it again. Source: the message forma
 Kafka's documentation. Layer 0: no I/O.
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from _core.bytes.borrowed cimport Borrowed
@@ -29,6 +29,9 @@ from _core.bytes.octets cimport (
 cdef enum:
     # Three varints and the attributes; and what `store_varint` requires at the end of a tail.
     RECORD_HEAD_MAX = 48
+    SHORT_VARINT_MAX = 4
+    # Four short varints and the attributes.
+    SHORT_HEAD_MAX = 17
 
 
 cdef void decode_batch(const uint8_t* p, Batch* b) noexcept nogil:
@@ -55,9 +58,88 @@ cdef inline void _take_nullable(Cursor* c, Slice* found) noexcept nogil:
     found.data = take(c, found.size) if found.size > 0 else c.p
 
 
+cdef inline const uint8_t* _short_varint(const uint8_t* p, int64_t* value) noexcept nogil:
+    """Read a varint of at most SHORT_VARINT_MAX bytes; return NULL if it is longer.
+
+    REQUIRES: as many bytes at `p`.
+    """
+    cdef uint32_t raw = p[0]
+    if raw < 0x80:
+        p += 1
+    elif p[1] < 0x80:
+        raw = (raw & 0x7F) | <uint32_t>p[1] << 7
+        p += 2
+    elif p[2] < 0x80:
+        raw = (raw & 0x7F) | <uint32_t>(p[1] & 0x7F) << 7 | <uint32_t>p[2] << 14
+        p += 3
+    elif p[3] < 0x80:
+        raw = (raw & 0x7F) | <uint32_t>(p[1] & 0x7F) << 7 | <uint32_t>(p[2] & 0x7F) << 14 | (
+            <uint32_t>p[3] << 21
+        )
+        p += 4
+    else:
+        return NULL
+    value[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+    return p
+
+
+cdef inline bint _next_short(Cursor* c, Record* r) noexcept nogil:
+    """Do as `next_record` for a record like most: its varints are short, and more bytes follow.
+
+    It compares with the end of the block once for several varints. Of any other record, well-formed
+    or not, it leaves the cursor where it is, and returns False.
+    """
+    cdef const uint8_t* p = c.p
+    cdef const uint8_t* end
+    cdef int64_t length, size
+    if c.failed or c.end - p < SHORT_HEAD_MAX:
+        return False
+    r.start = p
+    p = _short_varint(p, &length)
+    if p == NULL or length < 0 or length > c.end - p:
+        return False
+    end = p + length
+    r.attributes = <int8_t>p[0]
+    p = _short_varint(p + 1, &r.timestamp_delta)
+    if p == NULL:
+        return False
+    p = _short_varint(p, &r.offset_delta)
+    if p == NULL:
+        return False
+    r.tail = p
+    p = _short_varint(p, &size)
+    if p == NULL or size < -1 or max(size, 0) > end - p:
+        return False
+    r.key.size, r.key.data = size, p
+    p += max(size, 0)
+    if c.end - p < SHORT_VARINT_MAX:
+        return False
+    p = _short_varint(p, &size)
+    if p == NULL or size < -1 or max(size, 0) >= end - p:
+        return False
+    r.value.size, r.value.data = size, p
+    p += max(size, 0)
+    r.headers, r.end = p, end
+    if p[0] == 0:
+        r.header_count = 0
+        if p + 1 != end:
+            return False
+    else:
+        if c.end - p < SHORT_VARINT_MAX:
+            return False
+        p = _short_varint(p, &r.header_count)
+        # A header takes at least two bytes, so a larger count is false.
+        if p == NULL or p > end or not 0 < r.header_count <= (end - p) // 2:
+            return False
+    c.p = end
+    return True
+
+
 cdef bint next_record(Cursor* c, Record* r) noexcept nogil:
     cdef Cursor inner
     cdef int64_t length
+    if _next_short(c, r):
+        return True
     r.start = c.p
     length = take_varint(c)
     inner.p = take(c, length)

@@ -35,7 +35,8 @@ cdef class LogWindow:
             read: function of (log position, writable memory) that fills the memory from that
                 position on. It writes zeros for bytes that it cannot read, and returns (from, to,
                 why) of each such range, ascending. Each call is within one segment.
-            span: bytes of one read, a power of two of at least 4096; a larger frame takes more.
+            span: bytes of one read, a power of two of at least 4096; a larger frame takes more, and
+                a read after as many bytes that were not asked for takes less.
         """
         self.read = read
         self.span = span
@@ -57,7 +58,8 @@ cdef class LogWindow:
         if self.start <= pos and pos + size <= self.end:
             return 0
         start = pos - (pos - base) % SECTOR_BYTES
-        end = max(pos + size, start + self.span)
+        # Who passes over so much needs little: a header, by which it passes over the next frame.
+        end = max(pos + size, start + (SECTOR_BYTES if pos - self.end >= self.span else self.span))
         end = min(base + ((end - base + SECTOR_BYTES - 1) & ~<int64_t>(SECTOR_BYTES - 1)), limit)
         if self.start <= start < self.end <= end:
             kept = self.end - start

@@ -3,7 +3,7 @@
 # Source: "Arrow Columnar Format", the chapter on the physical memory layout.
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from _core.bytes.buffer cimport Buf, reserve
 
@@ -16,11 +16,13 @@ cdef struct ColumnData:
 
 
 cdef enum:
-    SPARES_MAX = 64
+    SPARES_MAX = 64      # columns
+    SPARES_DEPTH = 12    # of each
 
 
 cdef class Spares:
-    cdef Buf bufs[SPARES_MAX]
+    cdef Buf bufs[SPARES_MAX][SPARES_DEPTH]
+    cdef int counts[SPARES_MAX]
     cdef int give(self, int place, Buf* buf) except -1
     cdef int keep(self, int place, Buf* buf) except -1
 
@@ -64,26 +66,38 @@ cdef inline void _put_bit(ColumnData* c, bint is_set) noexcept nogil:
 
 
 # Starts the bitmap at the first null: most columns have none.
-cdef inline void _note_validity(ColumnData* c, bint is_valid) noexcept nogil:
+cdef inline void note_validity(ColumnData* c, bint is_valid) noexcept nogil:
     if c.null_count or not is_valid:
         _put_bit(c, is_valid)
     c.length += 1
 
 
-# As `_note_validity`, for as many values.
-cdef inline void _note_valid(ColumnData* c, int64_t count) noexcept nogil:
+# As `note_validity`, for as many values.
+cdef inline void note_valid(ColumnData* c, int64_t count) noexcept nogil:
     cdef int64_t i
     if c.null_count == 0:
         c.length += count
         return
     for i in range(count):
-        _note_validity(c, True)
+        note_validity(c, True)
+
+
+# As `note_validity` of as many nulls. REQUIRES: count > 0.
+cdef inline void note_nulls(ColumnData* c, int64_t count) noexcept nogil:
+    cdef int64_t size = (c.length + count + 7) // 8
+    if c.null_count == 0:
+        _begin_validity(c)
+    # The bits of the last byte so far that are behind its values are clear.
+    memset(c.validity.data + c.validity.size, 0, size - c.validity.size)
+    c.validity.size = size
+    c.null_count += count
+    c.length += count
 
 
 cdef inline void put_i64(ColumnData* c, int64_t value) noexcept nogil:
     (<int64_t*>(c.data.data + c.data.size))[0] = value
     c.data.size += 8
-    _note_validity(c, True)
+    note_validity(c, True)
 
 
 # Overwrites the value that has been appended last.
@@ -94,20 +108,33 @@ cdef inline void replace_i64(ColumnData* c, int64_t value) noexcept nogil:
 cdef inline void put_i32(ColumnData* c, int32_t value) noexcept nogil:
     (<int32_t*>(c.data.data + c.data.size))[0] = value
     c.data.size += 4
-    _note_validity(c, True)
+    note_validity(c, True)
 
 
 cdef inline void null_i64(ColumnData* c) noexcept nogil:
     (<int64_t*>(c.data.data + c.data.size))[0] = 0
     c.data.size += 8
-    _note_validity(c, False)
+    note_validity(c, False)
+
+
+# Puts as many values, which the caller writes to the place returned.
+cdef inline int64_t* room_i64s(ColumnData* c, int64_t count) noexcept nogil:
+    cdef int64_t* data = <int64_t*>(c.data.data + c.data.size)
+    c.data.size += 8 * count
+    note_valid(c, count)
+    return data
+
+
+# Puts where the first value begins, if there is none so far.
+cdef inline void put_first_end(ColumnData* c) noexcept nogil:
+    if c.offsets.size == 0:
+        (<int32_t*>c.offsets.data)[0] = 0
+        c.offsets.size = 4
 
 
 # Appends the end of the value or list that has been appended last.
 cdef inline void put_end(ColumnData* c, int64_t end) noexcept nogil:
-    if c.offsets.size == 0:
-        (<int32_t*>c.offsets.data)[0] = 0
-        c.offsets.size = 4
+    put_first_end(c)
     (<int32_t*>(c.offsets.data + c.offsets.size))[0] = <int32_t>end
     c.offsets.size += 4
 
@@ -118,7 +145,7 @@ cdef inline void put_octets(ColumnData* c, const uint8_t* p, int64_t size) noexc
         memcpy(c.data.data + c.data.size, p, size)
         c.data.size += size
     put_end(c, c.data.size)
-    _note_validity(c, size >= 0)
+    note_validity(c, size >= 0)
 
 
 # Repeats a value, as the columns of a frame's own fields do.
@@ -128,7 +155,7 @@ cdef inline void repeat_i64(ColumnData* c, int64_t value, int64_t count) noexcep
     for i in range(count):
         p[i] = value
     c.data.size += 8 * count
-    _note_valid(c, count)
+    note_valid(c, count)
 
 
 cdef inline void repeat_i32(ColumnData* c, int32_t value, int64_t count) noexcept nogil:
@@ -137,7 +164,7 @@ cdef inline void repeat_i32(ColumnData* c, int32_t value, int64_t count) noexcep
     for i in range(count):
         p[i] = value
     c.data.size += 4 * count
-    _note_valid(c, count)
+    note_valid(c, count)
 
 
 cdef inline int repeat_octets(
@@ -162,13 +189,11 @@ cdef inline int repeat_octets(
         end = min(done, size * count - done)
         memcpy(data + done, data, end)
         done += end
-    if c.offsets.size == 0:
-        (<int32_t*>c.offsets.data)[0] = 0
-        c.offsets.size = 4
+    put_first_end(c)
     ends = <int32_t*>(c.offsets.data + c.offsets.size)
     for i in range(count):
         ends[i] = <int32_t>(c.data.size + (i + 1) * size)
     c.offsets.size += 4 * count
     c.data.size += size * count
-    _note_valid(c, count)
+    note_valid(c, count)
     return 0

@@ -17,33 +17,36 @@ cdef enum:
 
 
 cdef class Spares:
-    """Memory of columns that nobody reads any more, one for each column, for the next batch.
+    """Memory of columns that nobody reads any more, for the next batches.
 
-    The kernel would clear new memory for each batch, which takes longer than to fill it.
+    The kernel would clear new memory for each batch, which takes longer than to fill it. Each
+    column has as many as the caller held at once, up to SPARES_DEPTH: who writes row groups holds
+    some batches, anyone else two.
     """
 
     cdef int give(self, int place, Buf* buf) except -1:
-        """Give the spare memory of a column to an empty buffer, if there is some."""
-        if buf.data == NULL:
-            buf[0] = self.bufs[place]
+        """Give spare memory of a column to an empty buffer, if there is some."""
+        if buf.data == NULL and self.counts[place]:
+            self.counts[place] -= 1
+            buf[0] = self.bufs[place][self.counts[place]]
             buf.size = 0
-            self.bufs[place].data = NULL
-            self.bufs[place].capacity = 0
         return 0
 
     cdef int keep(self, int place, Buf* buf) except -1:
         """Keep the memory of a buffer, unless there is enough; the buffer is empty afterwards."""
-        if self.bufs[place].data == NULL and buf.capacity >= SPARE_MIN_BYTES:
-            self.bufs[place] = buf[0]
+        if self.counts[place] < SPARES_DEPTH and buf.capacity >= SPARE_MIN_BYTES:
+            self.bufs[place][self.counts[place]] = buf[0]
+            self.counts[place] += 1
             buf.data = NULL
             buf.size = buf.capacity = 0
         release(buf)
         return 0
 
     def __dealloc__(self):
-        cdef int i
+        cdef int i, k
         for i in range(SPARES_MAX):
-            release(&self.bufs[i])
+            for k in range(self.counts[i]):
+                release(&self.bufs[i][k])
 
 
 cdef class Memory:

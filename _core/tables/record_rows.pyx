@@ -15,7 +15,8 @@ from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u32
 from _core.log.frames cimport FrameHeader, has_records, is_timer_carry
 from _core.tables.delay_headers cimport DelayHeaders, accepted_ms_of
 from _core.tables.columns cimport (
-    make_room, null_i64, put_i32, put_i64, put_octets, repeat_i32, repeat_octets, replace_i64,
+    ColumnData, make_room, note_nulls, note_valid, note_validity, null_i64, put_first_end, put_i32,
+    put_i64, put_octets, repeat_i32, repeat_octets, replace_i64, room_i64s,
 )
 from _core.tables.row_scan cimport *
 from _core.tables.timer_outcomes cimport (
@@ -24,6 +25,15 @@ from _core.tables.timer_outcomes cimport (
 
 cdef enum:
     RECORD_SIZE_MIN = 7
+    ROWS_AT_ONCE = 64            # records that are decoded before their columns are filled
+
+# What a row of `messages` has from its record.
+cdef struct MessageRow:
+    Slice key
+    Slice value
+    int64_t offset
+    int64_t timestamp
+    DelayHeaders delay
 
 cdef Slice IMMEDIATE = Slice(<const uint8_t*>b"immediate", 9)
 cdef Slice[5] STATE_NAMES = [
@@ -48,6 +58,51 @@ cdef inline int64_t _record_bound(const FrameHeader* h, const Cursor* c) noexcep
 cdef inline int64_t _or_null(int64_t epoch_ms) noexcept nogil:
     """An instant whose -1 means none."""
     return INT64_MIN if epoch_ms < 0 else epoch_ms
+
+
+cdef void _put_texts(ColumnData* c, const Slice* text, int count) noexcept nogil:
+    """Put the key or the value of as many `MessageRow`s, of which `text` is the first."""
+    cdef uint8_t* data = c.data.data
+    cdef int64_t end = c.data.size
+    cdef int32_t* ends
+    cdef int nulls = 0, i
+    cdef const uint8_t* at = <const uint8_t*>text
+    put_first_end(c)
+    ends = <int32_t*>(c.offsets.data + c.offsets.size)
+    for i in range(count):
+        text = <const Slice*>(at + i * sizeof(MessageRow))
+        if text.size > 0:
+            memcpy(data + end, text.data, text.size)
+            end += text.size
+        nulls += text.size < 0
+        ends[i] = <int32_t>end
+    c.data.size = end
+    c.offsets.size += 4 * count
+    if nulls == 0:
+        note_valid(c, count)
+        return
+    for i in range(count):
+        note_validity(c, (<const Slice*>(at + i * sizeof(MessageRow))).size >= 0)
+
+
+cdef void _put_instants(ColumnData* c, const int64_t* epoch_ms, int count) noexcept nogil:
+    """Put an instant of as many `MessageRow`s, of which `epoch_ms` is the first; -1 is null."""
+    cdef int64_t* data = <int64_t*>(c.data.data + c.data.size)
+    cdef int nulls = 0, i
+    cdef const uint8_t* at = <const uint8_t*>epoch_ms
+    cdef int64_t value
+    for i in range(count):
+        value = (<const int64_t*>(at + i * sizeof(MessageRow)))[0]
+        data[i] = 0 if value < 0 else in_us(value)
+        nulls += value < 0
+    c.data.size += 8 * count
+    if nulls == 0:
+        note_valid(c, count)
+    elif nulls == count:
+        note_nulls(c, count)
+    else:
+        for i in range(count):
+            note_validity(c, (<const int64_t*>(at + i * sizeof(MessageRow)))[0] >= 0)
 
 
 cdef class RecordRows(RowScan):
@@ -127,14 +182,14 @@ cdef class MessageRows(VisibleRows):
     cdef int _add_visible(
         self, const FrameHeader* h, const uint8_t* p, const Batch* b, Cursor* c
     ) except -1 nogil:
-        cdef bint puts_states = (
-            h.kind == KIND_CARRIED_RECORDS and is_wanted(self, COLUMN_DELAY_STATE)
-        )
-        cdef bint reads_headers = _wants_headers(self) or puts_states
-        cdef DelayHeaders delay
+        cdef bint reads_headers = _wants_headers(self)
+        cdef MessageRow[ROWS_AT_ONCE] rows
         cdef Record r
         cdef int32_t i
         cdef int64_t offset, count = 0
+        cdef int waiting = 0
+        if h.kind == KIND_CARRIED_RECORDS and is_wanted(self, COLUMN_DELAY_STATE):
+            reads_headers = True
         for i in range(h.record_count):
             if not next_record(c, &r):
                 with gil:
@@ -142,17 +197,47 @@ cdef class MessageRows(VisibleRows):
             offset = h.base_offset + r.offset_delta
             if offset < self.start_offset or not holds(&self.timestamps, _timestamp(b, &r)):
                 continue
-            count += 1
-            self._put_record(b, &r, reads_headers, &delay)
-            if is_wanted(self, COLUMN_OFFSET):
-                put_i64(&self.columns[COLUMN_OFFSET], offset)
-            if is_wanted(self, COLUMN_DUE_AT):
-                put_instant(self, COLUMN_DUE_AT, _or_null(delay.due_ms))
-            if is_wanted(self, COLUMN_ACCEPTED_AT):
-                put_instant(self, COLUMN_ACCEPTED_AT, _or_null(delay.accepted_ms))
-            if puts_states:
-                self._put_state(_state_of(h, &delay), 1)
-        return self._add_frame(h, b, count)
+            rows[waiting].key, rows[waiting].value = r.key, r.value
+            rows[waiting].offset, rows[waiting].timestamp = offset, _timestamp(b, &r)
+            if reads_headers:
+                self._put_headers(&r, &rows[waiting].delay)
+            waiting += 1
+            if waiting == ROWS_AT_ONCE:
+                self._put_rows(h, rows, waiting)
+                count += waiting
+                waiting = 0
+        self._put_rows(h, rows, waiting)
+        return self._add_frame(h, b, count + waiting)
+
+    cdef int _put_rows(
+        self, const FrameHeader* h, const MessageRow* rows, int count
+    ) except -1 nogil:
+        """Put the columns that come from records themselves, one column after another.
+
+        What is kept of a column stays in registers then.
+        """
+        cdef int64_t* data
+        cdef int i
+        if is_wanted(self, COLUMN_KEY):
+            _put_texts(&self.columns[COLUMN_KEY], &rows.key, count)
+        if is_wanted(self, COLUMN_VALUE):
+            _put_texts(&self.columns[COLUMN_VALUE], &rows.value, count)
+        if is_wanted(self, COLUMN_TIMESTAMP):
+            data = room_i64s(&self.columns[COLUMN_TIMESTAMP], count)
+            for i in range(count):
+                data[i] = in_us(rows[i].timestamp)
+        if is_wanted(self, COLUMN_OFFSET):
+            data = room_i64s(&self.columns[COLUMN_OFFSET], count)
+            for i in range(count):
+                data[i] = rows[i].offset
+        if is_wanted(self, COLUMN_DUE_AT):
+            _put_instants(&self.columns[COLUMN_DUE_AT], &rows.delay.due_ms, count)
+        if is_wanted(self, COLUMN_ACCEPTED_AT):
+            _put_instants(&self.columns[COLUMN_ACCEPTED_AT], &rows.delay.accepted_ms, count)
+        if h.kind == KIND_CARRIED_RECORDS and is_wanted(self, COLUMN_DELAY_STATE):
+            for i in range(count):
+                self._put_state(_state_of(h, &rows[i].delay), 1)
+        return 0
 
     cdef int _put_state(self, const Slice* state, int64_t count) except -1 nogil:
         if is_wanted(self, COLUMN_DELAY_STATE):

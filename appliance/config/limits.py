@@ -51,7 +51,7 @@ class LimitSettings:
         unit="records",
     )
     delayed_size_max_bytes: int = number(
-        8 * MIB,
+        4 * MIB,
         "limits.delayed_size_max_bytes",
         (KIB, 256 * MIB),
         "One compressed batch with delay headers as it is stored, decompressed; as much as "

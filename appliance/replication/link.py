@@ -18,12 +18,6 @@ BUFFER_MAX_BYTES: Final = 1024 * KIB
 _SMALL_BYTES: Final = 64 * KIB
 """Smaller pieces are joined, so that they leave in one packet; copying costs less than a call."""
 
-_LATE_MS: Final = 50
-"""If the timer is later than that, this process was busy or stopped."""
-
-_GRACE_S: Final = 0.02
-"""How long what arrived meanwhile then has to be handled, before the peer counts as silent."""
-
 _LINGER_S: Final = 1.0
 """How long a peer may take to receive the last message, such as a REFUSED."""
 
@@ -172,15 +166,11 @@ class Link(asyncio.Protocol, Generic[S]):
         now_ms = self.now_ms()
         if due_ms is not None and due_ms > now_ms:
             self._arm(due_ms)  # it moved, as it does with every message
-        elif now_ms - self._due_ms > _LATE_MS:
-            self._timer = self._loop.call_later(_GRACE_S, self._tick)
         else:
-            self._tick()
-
-    def _tick(self) -> None:
-        self._timer = None
-        self.session.tick(self.now_ms())
-        self.step()
+            # If this process was stopped, the loop has read by now what came meanwhile: both kinds
+            # of loop read before they run timers.
+            self.session.tick(now_ms)
+            self.step()
 
     def _cancel(self) -> None:
         if self._timer is not None:

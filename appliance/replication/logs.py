@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from appliance.errors import ReplicaError
 
 NO_CLUSTER: Final = bytes(16)
-"""The cluster id of an empty log."""
+"""The cluster id of a log that belongs to none yet."""
 
 NO_POS: Final = -1
 """The position of the last frame of an empty log."""
@@ -83,7 +83,7 @@ class ReplicaLog(Protocol):
 
     @property
     def cluster(self) -> bytes:
-        """The id of the cluster, 16 bytes; NO_CLUSTER if the log is empty."""
+        """The id of the cluster, 16 bytes; an empty log may have NO_CLUSTER and joins any."""
 
     @property
     def node(self) -> int:
@@ -145,6 +145,10 @@ class ReplicaLog(Protocol):
         Args:
             pos: the end of a whole frame, from `start_pos` to `end_pos`. If it is `end_pos`, no
                 frame is cut. Otherwise the rest is kept aside.
+
+        Raises:
+            LatermqError: it ends the client's work and is its `failure`, such as that of a store
+                which must start again to cut its log.
         """
 
     def restart(self, start_pos: int) -> None:
@@ -152,4 +156,7 @@ class ReplicaLog(Protocol):
 
         Args:
             start_pos: where the log will begin, the base position of a segment.
+
+        Raises:
+            LatermqError: as `truncate`.
         """

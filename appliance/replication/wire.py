@@ -370,7 +370,7 @@ def _check_hello(hello: Hello) -> None:
         and 0 <= hello.start_pos <= hello.end_pos
         and (hello.start_pos == hello.end_pos) == is_empty
         and (is_empty or hello.start_pos <= hello.last_pos < hello.end_pos)
-        and (hello.cluster == NO_CLUSTER) == is_empty
+        and (hello.cluster != NO_CLUSTER or is_empty)
         and not (hello.epochs and is_empty)
         and is_ascending
         and all(epoch > 0 and 0 <= start < hello.end_pos for epoch, start in hello.epochs)

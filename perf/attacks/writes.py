@@ -91,8 +91,8 @@ def hundred_thousand_timers(arena: Arena) -> None:
 
 
 def delayed_zeros(arena: Arena) -> None:
-    """4 connections with batches of 8 MB of held records, which are kept unpacked: 1 KB each."""
-    batch = batches.delayed_zeros(8)
+    """4 connections with batches of 4 MB of held records, which are kept unpacked: 1 KB each."""
+    batch = batches.delayed_zeros(4)
     begin = arena.broker.metric("latermq_log_wrote_pos")
     _flood(arena, 4, lambda index: requests.produce({TOPIC: {index: batch}}))
     wrote = arena.broker.metric("latermq_log_wrote_pos") - begin

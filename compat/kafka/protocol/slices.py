@@ -24,8 +24,8 @@ VALUE_WORK: Final = 64
 FIRST_SLICE_WORK: Final = 64 * KIB
 """Done at once, while the request is handled: about half a millisecond."""
 
-SLICE_WORK: Final = 128 * KIB
-"""Done in each later turn: about a millisecond."""
+SLICE_WORK: Final = 256 * KIB
+"""Done in each later turn, unless it takes longer than SLICE_NS."""
 
 SLICE_NS: Final = NS_PER_MS
 """A slice ends after this time too, should its items take longer than their price says."""

@@ -18,10 +18,11 @@ from appliance.admin.status import (
     FreeingStatus,
     KeyIndexStatus,
     LogPositions,
+    ReplicationStatus,
     StatusSource,
 )
 from appliance.config.config import Address
-from appliance.errors import FindError, SnapshotError
+from appliance.errors import FindError, NotReadyError, SnapshotError
 from appliance.find import FindRequest
 from appliance.model import (
     CleanupStatus,
@@ -78,6 +79,22 @@ BROKER: Final = BrokerStatus(
 )
 
 
+PAIR: Final = ReplicationStatus(
+    role="master",
+    mode="sync",
+    solo=False,
+    node=1,
+    state="streaming",
+    peer="127.0.0.1:1",
+    end=9,
+    received=8,
+    durable=7,
+    lag_bytes=2,
+    heard_ms_ago=3,
+    promise="nothing is lost",
+)
+
+
 @dataclass
 class Status:
     """A broker's status, made of plain values.
@@ -114,6 +131,19 @@ class Status:
 
     def status(self) -> BrokerStatus:
         return BROKER
+
+    def replication(self) -> ReplicationStatus:
+        if not self.ready:
+            raise NotReadyError("the broker is starting")
+        if self.failure is not None:
+            raise self.failure
+        return PAIR
+
+    async def promote(self) -> ReplicationStatus:
+        return self.replication()
+
+    def go_solo(self) -> ReplicationStatus:
+        return self.replication()
 
     def topics(self) -> Iterator[TopicSummary]:
         return (summary for summary, _ in self.known_topics.values())

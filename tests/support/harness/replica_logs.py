@@ -64,6 +64,10 @@ class MemoryLog:
     def end_pos(self) -> int:
         return self._whole_pos
 
+    def frames(self) -> list[tuple[int, tuple[int, int]]]:
+        """Return each frame's position, and its epoch and CRC, in order."""
+        return list(self._frames.items())
+
     def write(self, epoch: int, *payloads: bytes) -> None:
         """Append frames as a master does."""
         self.cluster = CLUSTER

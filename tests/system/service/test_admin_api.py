@@ -17,7 +17,7 @@ from appliance.admin import AdminServer
 from appliance.admin.api import SLICE_WORK
 from appliance.admin.openapi import DESCRIPTION
 from appliance.config.config import Address
-from appliance.errors import DiskFullError, SnapshotError
+from appliance.errors import DiskFullError, RoleError, SnapshotError
 from appliance.find import FindRequest
 from appliance.model import (
     AssignedPartition,
@@ -182,6 +182,10 @@ def full_disk(status: Status) -> None:
     status.failure = DiskFullError("the disk is full")
 
 
+def other_role(status: Status) -> None:
+    status.failure = RoleError("this node has another role")
+
+
 def refusing(status: Status) -> None:
     status.refusal = "the broker's disk is almost full"
 
@@ -206,6 +210,18 @@ CASES: Final = (
     Case("GET", "/readyz", 503, refusing),
     Case("GET", "/metrics", 200),
     Case("GET", "/api/v1/openapi.json", 200),
+    Case("GET", "/api/v1/replication", 200),
+    Case("GET", "/api/v1/replication", 503, starting),
+    *(
+        case
+        for path in ("/api/v1/promote", "/api/v1/solo")
+        for case in (
+            Case("POST", path, 200, headers=JSON, body=b"{}"),
+            Case("POST", path, 403, headers=JSON | FOREIGN, body=b"{}"),
+            Case("POST", path, 409, other_role, headers=JSON, body=b"{}"),
+            Case("POST", path, 503, starting, headers=JSON, body=b"{}"),
+        )
+    ),
     Case("GET", "/api/v1/status", 200),
     Case("GET", "/api/v1/status", 503, starting),
     Case("GET", "/api/v1/topics", 200),

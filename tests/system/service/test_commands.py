@@ -489,6 +489,17 @@ def test_a_command_loads_no_more_than_it_needs() -> None:
     assert heavy & set(result.stdout.split()) == set()
 
 
+def test_an_export_to_parquet_loads_no_functions_of_columns() -> None:
+    """They take a tenth of a second, on one of two processors."""
+    pytest.importorskip("pyarrow")
+    code = "import appliance.commands.table_files, sys; print(*sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "pyarrow.parquet" in result.stdout.split()
+    assert "pyarrow.compute" not in result.stdout.split()
+
+
 def test_ctrl_c_inside_of_the_client_library_is_not_swallowed() -> None:
     """It catches all that is raised within its loop."""
     interrupts = Interrupts()

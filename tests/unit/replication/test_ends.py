@@ -5,6 +5,7 @@ import logging
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -307,6 +308,33 @@ def test_a_slave_that_stops_reading_costs_a_few_pieces_of_memory(make_loop: Make
     run(play(), make_loop)
 
 
+@LOOPS
+def test_a_master_that_was_stopped_hears_first_what_came_meanwhile(make_loop: MakeLoop) -> None:
+    """A slave that was never silent would be lost if the loop ran timers before it reads."""
+    is_over = threading.Event()
+
+    def acknowledge(connection: socket.socket) -> None:
+        connection.setblocking(True)
+        while not is_over.wait(0.01):
+            connection.sendall(wire.encode_ack(wire.Ack(0, 0, 0)))
+
+    async def play() -> None:
+        async with running(filled(1, 11), MemoryLog(2)) as pair:
+            connection, _ = await shake_hands(pair.address)
+            thread = threading.Thread(target=acknowledge, args=(connection,))
+            thread.start()
+            stop_this_thread_s = 1.5 * LIMITS.silence_ms / 1_000
+            time.sleep(stop_this_thread_s)  # noqa: ASYNC251 (what the test is about)
+            await asyncio.sleep(0.1)
+            is_over.set()
+            thread.join()
+            assert pair.server.replicated.state is State.CATCH_UP
+            assert all(each.state is not State.LOST for each in pair.replications)
+            connection.close()
+
+    run(play(), make_loop)
+
+
 def test_a_disk_that_cannot_read_a_piece_ends_the_connection_not_the_master() -> None:
     class BadOnce(MemoryLog):
         def read(self, pos: int, size: int) -> bytes:
@@ -326,7 +354,7 @@ def test_a_disk_that_cannot_read_a_piece_ends_the_connection_not_the_master() ->
     run(play())
 
 
-@pytest.mark.parametrize("call", ["flush", "append"])
+@pytest.mark.parametrize("call", ["flush", "append", "restart"])
 def test_a_disk_that_fails_ends_the_slaves_work(call: str) -> None:
     error = StorageError(Path("segment"), "fdatasync", 5, "Input/output error")
 
@@ -340,6 +368,11 @@ def test_a_disk_that_fails_ends_the_slaves_work(call: str) -> None:
             if call == "append":
                 raise error
             super().append(pos, data)
+
+        def restart(self, start_pos: int) -> None:
+            if call == "restart":
+                raise error
+            super().restart(start_pos)
 
     async def play() -> None:
         async with running(filled(1, 11), MemoryLog(2)) as pair:

@@ -60,7 +60,9 @@ def read_one(data: bytes, *expected: MessageType) -> bytes:
     return message[1]
 
 
-@pytest.mark.parametrize("hello", [HELLO, EMPTY, replace(HELLO, epochs=())])
+@pytest.mark.parametrize(
+    "hello", [HELLO, EMPTY, replace(EMPTY, cluster=HELLO.cluster), replace(HELLO, epochs=())]
+)
 def test_hello_is_read_as_it_was_written(hello: Hello) -> None:
     body = read_one(encode(hello), MessageType.HELLO)
     assert wire.hello_version(body) == wire.VERSION

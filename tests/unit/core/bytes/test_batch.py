@@ -206,3 +206,86 @@ def test_crc_of_a_header_is_the_one_of_the_batch() -> None:
     (crc,) = struct.unpack_from(">I", data, BATCH_AT_CRC)
     fields: dict[str, Any] = batch_header(data)
     assert fields["crc"] == crc == model.crc32c(data[21:])
+
+
+def varint(value: int, padding: int = 0) -> bytes:
+    """A zigzag varint, with as many bytes more than it needs."""
+    raw = value << 1 ^ value >> 63
+    found = bytearray()
+    while raw >= 0x80:
+        found.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    found.append(raw)
+    for _ in range(padding):
+        found[-1] |= 0x80
+        found.append(0)
+    return bytes(found)
+
+
+def taken(data: bytes, at: int) -> tuple[int, int]:
+    """Decode a varint; return its value and where it ends."""
+    raw = shift = 0
+    while shift < 70:
+        raw |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            raw &= 2**64 - 1
+            return raw >> 1 ^ -(raw & 1), at
+        shift += 7
+    raise IndexError
+
+
+def deltas(section: bytes) -> tuple[int, int]:
+    """What the first record of a section says: offset and timestamp, or an IndexError."""
+    length, at = taken(section, 0)
+    if not 0 <= length <= len(section) - at:
+        raise IndexError
+    record = section[at : at + length]
+    _ = record[0]
+    timestamp, at = taken(record, 1)
+    offset, at = taken(record, at)
+    for _ in range(2):
+        size, at = taken(record, at)
+        if size < -1 or max(size, 0) > len(record) - at:
+            raise IndexError
+        at += max(size, 0)
+    count, at = taken(record, at)
+    if not 0 <= count <= (len(record) - at) // 2 or (count == 0 and at != len(record)):
+        raise IndexError
+    return offset, timestamp
+
+
+NUMBERS = st.one_of(
+    st.sampled_from([0, 1, 63, 64, 8191, 8192, 2**20 - 1, 2**20, 2**27 - 1, 2**27, 2**40]),
+    st.integers(0, 2**40),
+)
+PADDINGS = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3]), min_size=6, max_size=6)
+
+
+@settings(max_examples=300)
+@given(data=st.data(), timestamp=NUMBERS, offset=NUMBERS, paddings=PADDINGS)
+def test_a_record_is_the_same_whatever_follows_it_and_however_its_numbers_are_written(
+    data: st.DataObject, timestamp: int, offset: int, paddings: list[int]
+) -> None:
+    key = data.draw(st.none() | st.binary(max_size=70))
+    value = data.draw(st.none() | st.binary(max_size=70))
+    headers = data.draw(st.integers(0, 3))
+    body = b"\0" + varint(timestamp, paddings[0]) + varint(offset, paddings[1])
+    for octets, padding in ((key, paddings[2]), (value, paddings[3])):
+        body += varint(-1 if octets is None else len(octets), padding) + (octets or b"")
+    body += varint(headers, paddings[4]) + b"\x02a\x01" * headers
+    record = bytearray(varint(len(body), paddings[5]) + body)
+    damage = data.draw(
+        st.lists(st.tuples(st.integers(0, len(record) - 1), st.integers(0, 255)), max_size=2)
+    )
+    for at, octet in damage:
+        record[at] = octet
+    section = bytes(record) + data.draw(st.binary(max_size=40))
+    try:
+        expected = deltas(section)
+    except IndexError:
+        with pytest.raises(ValueError, match="malformed"):
+            find_timestamp(section, 1, base_offset=0, base_timestamp=0, start=0, least=0)
+        return
+    found = find_timestamp(section, 1, base_offset=0, base_timestamp=0, start=0, least=0)
+    assert found == (expected if min(expected) >= 0 else None)
