@@ -131,7 +131,7 @@ class Faults:
         self._proxy.delay(0)
 
 
-@pytest.mark.parametrize(("mode", "share"), [("async", 1.0), ("sync", 0.5)])
+@pytest.mark.parametrize(("mode", "share"), [("async", 0.67), ("sync", 0.34)])
 def test_a_pair_keeps_its_logs_equal_and_every_promise_whatever_fails(
     *,
     mode: str,

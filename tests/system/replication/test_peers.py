@@ -123,8 +123,8 @@ def test_a_slave_whose_disk_is_full_ends_and_says_so_while_the_master_serves(
     room = os.statvfs(small_disk.path)
     ballast.write_bytes(bytes(max(0, room.f_bavail * room.f_bsize - MIB)))
     sender = Sender(one)
-    for _ in range(5):
-        sender.send(20_000)
+    for _ in range(4):
+        sender.send(50, size_bytes=20_000)
         sender.finish()
     status = two.wait()
     said = two.stderr_path.read_text()

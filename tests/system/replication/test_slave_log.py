@@ -25,7 +25,7 @@ def test_a_slave_whose_place_was_freed_by_the_master_copies_the_log_anew_by_itse
     await_equal(one, two)
     two.stop()
     while one.end() < 3 * SEGMENT_BYTES:
-        sender.send(20_000)
+        sender.send(50, size_bytes=20_000)
         sender.finish()
     admin = AdminClient({"bootstrap.servers": one.kafka, "log_level": 0})
     for future in admin.delete_records([TopicPartition(TOPIC, 0, OFFSET_END)]).values():

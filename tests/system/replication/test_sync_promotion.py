@@ -109,7 +109,7 @@ def test_nothing_that_a_sync_pair_acknowledged_or_showed_is_lost_by_promotions(
     load.start()
     watch.start()
     epochs = [epoch_of(master)]
-    for _ in range(max(2, rounds // 2)):
+    for _ in range(max(2, rounds // 3)):
         time.sleep(rng.uniform(0.3, 1.5))
         master.kill()
         slave.promote(shell)
