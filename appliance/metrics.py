@@ -131,6 +131,11 @@ class Gauges:
     key_index_runs: int = 0
     recovered_damage: int = 0
     clock_jump_seconds: int = 0
+    replication_slave: bool = False
+    replication_streaming: bool = False
+    replication_solo: bool = False
+    replication_lag_bytes: int = 0
+    replication_silence_seconds: float = 0.0
     disk_full: bool = False
     disk_state: int = 0
     disk_total_bytes: int = 0
@@ -309,6 +314,27 @@ METRICS: Final = (
     ),
     MetricInfo(
         "disk_full", "gauge", "1 if the disk had no room for a segment when one was last needed."
+    ),
+    MetricInfo(
+        "replication_slave", "gauge", "1 if this node is a slave, 0 if it is a master or alone."
+    ),
+    MetricInfo(
+        "replication_streaming",
+        "gauge",
+        "1 if the other node is connected and the slave has caught up.",
+    ),
+    MetricInfo(
+        "replication_solo", "gauge", "1 if a master with sync replication waits for no slave."
+    ),
+    MetricInfo(
+        "replication_lag_bytes",
+        "gauge",
+        "Bytes of the master's log that are not on the disk of the slave, as far as known.",
+    ),
+    MetricInfo(
+        "replication_silence_seconds",
+        "gauge",
+        "Time since the last message of the other node; 0 if there was none.",
     ),
     MetricInfo(
         "disk_state",

@@ -41,7 +41,7 @@ from appliance.pump import Pump
 from appliance.retention import Cleanup
 from appliance.store.log_snapshots import check_name
 from appliance.store.recovery.report import Progress
-from appliance.units import NS_PER_MS
+from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 DAMAGE_SHOWN_MAX: Final = 100
 """Damaged parts in a status; a failing disk may have any number."""
@@ -156,6 +156,16 @@ class LiveStatus:
             broker.gauges(connections, held + admin_held_bytes),
             admin_connections=admin_connections,
         )
+        if self._pair is not None:
+            pair = self._pair.status()
+            gauges = replace(
+                gauges,
+                replication_slave=pair.role == "slave",
+                replication_streaming=pair.state == "streaming",
+                replication_solo=pair.solo,
+                replication_lag_bytes=pair.lag_bytes or 0,
+                replication_silence_seconds=(pair.heard_ms_ago or 0) / MS_PER_SECOND,
+            )
         return render(broker.collect_metrics(), gauges, broker.label_names)
 
     @property

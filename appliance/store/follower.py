@@ -10,6 +10,7 @@ from typing import Final
 
 from _core.bytes.layout import AT_SIZE, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import whole_size
+from appliance.config.config import Config
 from appliance.errors import CorruptionError, LogRefusedError, ReplicaError
 from appliance.store.checkpoint import NO_CLUSTER, NOT_OWN, LogIdentity
 from appliance.store.diverged import cut_log, keep_tail, remove_log
@@ -32,15 +33,13 @@ class Follower:
         is_promoted: set by `promote`; the start then goes on.
     """
 
-    def __init__(
-        self, files: DataFiles, start: Start, *, segment_size_bytes: int, node: int
-    ) -> None:
+    def __init__(self, files: DataFiles, start: Start, *, config: Config, node: int) -> None:
         """Take over a start whose replay has ended.
 
         Args:
             files: the directory; the abort file exists.
             start: holds the replayed state.
-            segment_size_bytes: of the log, the same on both nodes.
+            config: the size of a segment and what an acknowledgement means, as on the master.
             node: which node of the pair this is.
 
         Raises:
@@ -49,7 +48,9 @@ class Follower:
         self._clock, self._checkpoint = files.clock, files.checkpoint
         self._data, self._log, self._start = files, files.log, start
         self._wants_start = False
-        self._segment_size_bytes, self._node = segment_size_bytes, node
+        self._segment_size_bytes, self._node = config.segment_size_bytes, node
+        # Then the master acknowledged what it had not flushed itself.
+        self._keeps_received = config.replication == "sync" and config.flush == "async"
         if start.scan.damage:
             begin, end, why = start.scan.damage[0]
             raise LogRefusedError(
@@ -166,15 +167,26 @@ class Follower:
 
         Raises:
             ReplicaError: it ended later. The rest is kept aside, and a new start must read the log.
+                Or it is kept where it is, because the master acknowledged it and lost it since.
             StorageError: a file could not be changed.
         """
         if pos < self._end_pos:
+            if self._keeps_received and not self._is_own(pos):
+                raise ReplicaError(
+                    f"the master lost the end of its log from {pos} on, which this slave has to "
+                    f"{self._end_pos} and which may be acknowledged: promote this slave"
+                )
             self._wants_start = True
             keep_tail(self._data, pos, self._end_pos, epoch=self._start.scan.epoch)
             cut_log(self._data, pos)
             raise ReplicaError(f"the log had {self._end_pos - pos} bytes that the master's lacks")
         self._files.pos = self._end_pos
         self._next_size = 0
+
+    def _is_own(self, pos: int) -> bool:
+        """Whether this node was the master that wrote the frame at a log position."""
+        epoch = max((each for each, start in self.epochs() if start <= pos), default=0)
+        return epoch % 2 == self._node % 2
 
     def append(self, pos: int, data: bytes | memoryview) -> None:
         """Write bytes of the master's log, and apply the frames that are whole now.

@@ -206,9 +206,8 @@ class MessageStore:
         """Apply what a master sends, until the promotion."""
         self._enter_directory()
         start.finish()
-        size = self._config.segment_size_bytes
         node = choose_node(self._fs, self._paths, self._config)
-        self.follower = Follower(self._files, start, segment_size_bytes=size, node=node)
+        self.follower = Follower(self._files, start, config=self._config, node=node)
         yield from self.follower.wait()
         note_promotion(self._fs, self._paths, self._config)
         start.flushed = start.applied = start.scan.pos

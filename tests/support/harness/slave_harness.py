@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from appliance.broker import Broker
 from appliance.main import KAFKA_FACADE
@@ -21,11 +22,14 @@ class SlaveHarness:
     """
 
     def __init__(
-        self, disk: SimFileSystem | None = None, clock: VirtualClock | None = None
+        self,
+        disk: SimFileSystem | None = None,
+        clock: VirtualClock | None = None,
+        **settings: Any,
     ) -> None:
         self.disk = disk or SimFileSystem()
         self.clock = clock or VirtualClock()
-        self.config = small_config(role="slave", master="127.0.0.1:1")
+        self.config = small_config(role="slave", master="127.0.0.1:1", **settings)
         self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
         self._start: Iterator[Progress] = iter(self.broker.recover())
         while self.broker.follower is None:

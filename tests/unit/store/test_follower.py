@@ -10,7 +10,7 @@ from appliance.store.source_log import SourceLog
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.harness.slave_harness import SlaveHarness
-from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record, delay
 
 SEEDS = range(6)
@@ -61,8 +61,8 @@ def test_slave_has_the_masters_bytes_and_its_state(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("mode", ["kill", "power", "torn"])
-def test_slave_goes_on_after_a_crash_where_its_log_ends(mode: str, seed: int) -> None:
+@pytest.mark.parametrize("mode", ["killed", "dropped", "torn", "pages", "last", "names"])
+def test_slave_goes_on_after_a_crash_where_its_log_ends(mode: CrashMode, seed: int) -> None:
     rng = random.Random(seed)
     master, slave = BrokerHarness(), SlaveHarness()
     for _ in range(5):
@@ -72,7 +72,7 @@ def test_slave_goes_on_after_a_crash_where_its_log_ends(mode: str, seed: int) ->
         if rng.random() < 0.5:
             slave.flush()
         durable = slave.follower.durable_pos
-        slave = slave.crash(mode, rng)  # type: ignore[arg-type]
+        slave = slave.crash(mode, rng)
         assert slave.follower.received_pos == slave.follower.end_pos >= durable
     slave.receive(master)
     slave.flush()
@@ -127,7 +127,7 @@ def test_slave_trusts_its_own_flushed_mark_and_not_those_of_the_master() -> None
     )
     path = DATA_DIR / "commitlog" / segment_name(pos // 65_536 * 65_536)
     slave.disk.open(path).pwritev([b"\xff" * 64], pos % 65_536)
-    again = SlaveHarness(slave.disk.crashed("kill", rng), slave.clock)
+    again = SlaveHarness(slave.disk.crashed("killed", rng), slave.clock)
     assert again.follower.end_pos == pos
     again.receive(master)
     assert again.promote().digest() == master.digest()
@@ -152,7 +152,7 @@ def test_bytes_that_do_not_continue_the_log_are_refused(fault: str) -> None:
         slave.follower.append(end + 8 * (fault == "gap"), bytes(data))
     whole = slave.follower.end_pos
     assert whole < master.broker.log.pointers.committed
-    again = SlaveHarness(slave.disk.crashed("kill", rng), slave.clock)
+    again = SlaveHarness(slave.disk.crashed("killed", rng), slave.clock)
     assert again.follower.end_pos == whole
     again.receive(master)
     assert again.promote().digest() == master.digest()
@@ -188,8 +188,8 @@ def test_tail_that_the_master_lacks_is_kept_aside_and_cut_off() -> None:
     assert again.promote().digest() == new.digest()
 
 
-@pytest.mark.parametrize("mode", ["kill", "power"])
-def test_crash_while_a_tail_is_cut_leaves_one_that_can_be_cut_again(mode: str) -> None:
+@pytest.mark.parametrize("mode", ["killed", "dropped", "torn", "pages"])
+def test_crash_while_a_tail_is_cut_leaves_one_that_can_be_cut_again(mode: CrashMode) -> None:
     rng = random.Random(4)
     master, slave = BrokerHarness(), SlaveHarness()
     write_some(master, rng)
@@ -199,7 +199,7 @@ def test_crash_while_a_tail_is_cut_leaves_one_that_can_be_cut_again(mode: str) -
     slave.flush()
     with pytest.raises(ReplicaError):
         slave.follower.truncate(common)
-    again = slave.crash(mode, rng)  # type: ignore[arg-type]
+    again = slave.crash(mode, rng)
     assert again.follower.end_pos == common
     again.receive(master)
     assert again.promote().digest() == master.digest()
@@ -235,3 +235,35 @@ def test_source_log_says_what_a_slave_needs() -> None:
     assert source.epoch == master.epoch_starts()[-1][0]
     first_end = store.log.files.places[0][1]
     assert len(source.read(first_end - 10, 100)) == 10
+
+
+def test_tail_that_the_master_acknowledged_and_lost_is_not_cut_off() -> None:
+    """With async flush and sync replication the slave's memory vouches for it."""
+    rng = random.Random(7)
+    master = BrokerHarness(config=small_config(node=1, flush="async"))
+    slave = SlaveHarness(replication="sync", flush="async")
+    write_some(master, rng)
+    master.flush()
+    common = master.broker.flushed_pos
+    master.send_produce("t", 0, [Record(b"acknowledged")])
+    master.broker.commit()
+    slave.receive(master)
+    lost = BrokerHarness(master.disk.crashed("dropped", rng), master.clock, master.config)
+    assert b"acknowledged" not in lost.values()
+    with pytest.raises(ReplicaError, match="promote this slave"):
+        slave.follower.truncate(common)
+    assert not slave.follower.wants_start
+    assert b"acknowledged" in slave.promote().values()
+
+
+def test_own_tail_of_a_node_that_was_master_is_cut_off_in_every_mode() -> None:
+    rng = random.Random(8)
+    old = BrokerHarness(config=small_config(node=1, flush="async"))
+    write_some(old, rng)
+    common = old.broker.log.pointers.committed
+    write_some(old, rng)
+    old.broker.close()
+    returned = SlaveHarness(old.disk, old.clock, node=1, replication="sync", flush="async")
+    with pytest.raises(ReplicaError):
+        returned.follower.truncate(common)
+    assert returned.follower.wants_start
