@@ -220,7 +220,10 @@ def test_the_names_are_those_of_the_documents() -> None:
     assert len(rows) == 2
     for right, listed in rows:
         assert re.findall(r"`([^`]+)`", listed) == [each for each in kinds if kinds[each] == right]
-    assert tuple(re.findall(r"^\| `([a-z_]+)` \| ", text, re.MULTILINE)) == REASONS
+    assert tuple(re.findall(r"^\| `([a-z_]+)` \| ", text, re.MULTILINE)) == (
+        *REASONS,
+        *QUOTA_REASONS,
+    )
 
 
 # The base of delays
