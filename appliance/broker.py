@@ -231,8 +231,7 @@ class Broker:
     def source_log(self) -> SourceLog:
         """The log, as a slave reads it."""
         store = self._store
-        size = self.config.segment_size_bytes
-        return SourceLog(store.log, store.state, segment_size_bytes=size)
+        return SourceLog(store.log, store.state, self.config)
 
     def progress(self) -> Progress:
         """The progress of recovery."""

@@ -120,7 +120,8 @@ class Service:
         self._master: MasterRole | None = None
         self._replication = ""
         """What the ready line says of the address for a slave."""
-        self._has_caught_up = False
+        self.was_ready = False
+        """The service manager knows this process as ready; a service that starts again is, too."""
         self.must_start_again = False
         """The slave cut its log; a new service goes on."""
 
@@ -280,7 +281,7 @@ class Service:
         sys.stdout.write(f"latermq ready {text}\n")
         sys.stdout.flush()
         self._notifier.ready(text)
-        self._has_caught_up = True
+        self.was_ready = True
         _log.info("caught up with the master %s", self._config.master)
 
     async def _serve(self, kafka: KafkaServer) -> None:
@@ -323,12 +324,13 @@ class Service:
     async def _report_waiting(self) -> None:
         """Report to systemd that the loop runs while this node waits for the other one, for ever.
 
-        A slave that has caught up is ready, and needs the watchdog; before that, time.
+        A slave that has caught up is ready, and needs the watchdog from then on, also when it
+        starts again in the same process; before that, time.
         """
         interval_ms = min(self._notifier.watchdog_interval_ms or WAIT_STEP_MS, WAIT_STEP_MS)
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            if self._has_caught_up:
+            if self.was_ready:
                 self._notifier.watchdog()
             else:
                 self._notifier.extend_start(START_STEP_MS)
@@ -437,11 +439,12 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
     share_interpreter()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
-            must_start = True
+            must_start, is_ready = True, False
             while must_start:
                 service = Service(config, file_limit, accepts_loss=accepts_loss)
+                service.was_ready = is_ready
                 runner.run(service.run())
-                must_start = service.must_start_again
+                must_start, is_ready = service.must_start_again, service.was_ready
     finally:
         output.flush()  # what follows explains the last lines
     return 0

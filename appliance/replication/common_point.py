@@ -82,7 +82,7 @@ def find_common_point(
         return anew
     if lowest_pos <= last_pos < pos and crc_at(last_pos) != last_crc:
         epoch_pos = master.epochs[in_master][1]
-        if epoch_pos <= lowest_pos:
+        if epoch_pos <= lowest_pos or slave.start_pos > master.start_pos:
             return anew
         return CommonPoint(pos=epoch_pos, relation=Relation.CONFLICT)
     if pos == slave.end_pos:
@@ -90,6 +90,9 @@ def find_common_point(
     is_masters_last = in_master == len(master.epochs) - 1
     is_slaves_last = in_slave == len(slave.epochs) - 1
     relation = Relation.AHEAD if is_masters_last and is_slaves_last else Relation.DIVERGED
+    if relation is Relation.DIVERGED and slave.start_pos > master.start_pos:
+        # What lived on in the head that the slave freed is in the tail that it would lose.
+        return anew
     return CommonPoint(pos=pos, relation=relation)
 
 

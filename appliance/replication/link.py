@@ -82,6 +82,9 @@ class Link(asyncio.Protocol, Generic[S]):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._is_over:  # it was dropped before there was a connection
+            transport.abort()  # type: ignore[attr-defined]
+            return
         # uvloop's class is none of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self.address = transports.prepare(self._transport, buffer_max_bytes=BUFFER_MAX_BYTES)

@@ -60,7 +60,15 @@ class SourceLog(Protocol):
         """
 
     def crc_at(self, pos: int) -> int | None:
-        """Return the CRC of the frame at a position, None if no frame begins there."""
+        """Return the CRC of the frame at a position, None if no frame begins there.
+
+        Raises:
+            StorageError: the disk cannot read it.
+        """
+
+    @property
+    def acknowledges_received(self) -> bool:
+        """Records may be acknowledged that are durable on the slave alone, or nowhere yet."""
 
     def read(self, pos: int, size: int) -> bytes:
         """Return bytes of the log; runs on a thread.
@@ -139,7 +147,7 @@ class ReplicaLog(Protocol):
             StorageError: a sync failed, which ends the process.
         """
 
-    def truncate(self, pos: int) -> None:
+    def truncate(self, pos: int, *, may_be_acknowledged: bool) -> None:
         """Cut the log and forget bytes of a frame that is not whole; called once before a stream.
 
         Args:
@@ -149,6 +157,10 @@ class ReplicaLog(Protocol):
         Raises:
             LatermqError: it ends the client's work and is its `failure`, such as that of a store
                 which must start again to cut its log.
+            may_be_acknowledged: frames that the master lost after a power cut may be.
+
+        Raises:
+            ReplicaError: the master lost frames that may be acknowledged; nothing is cut.
         """
 
     def restart(self, start_pos: int) -> None:

@@ -8,6 +8,7 @@ there are never many of them. Layer 5; on the event loop.
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -176,7 +177,15 @@ class ReplicationServer:
         )
         link = Link(session, self, self._clock)
         if len(self._handshakes) >= HANDSHAKE_COUNT_MAX:
-            self._handshakes.pop(0).drop("too many connections in their handshake")
+            # Whoever floods the port crowds out itself.
+            count = Counter(each.address.rpartition(":")[0] for each in self._handshakes)
+            busiest, _ = count.most_common(1)[0]
+            place = next(
+                place
+                for place, each in enumerate(self._handshakes)
+                if each.address.rpartition(":")[0] == busiest
+            )
+            self._handshakes.pop(place).drop("too many connections in their handshake")
         self._handshakes.append(link)
         return link
 

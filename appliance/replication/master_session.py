@@ -8,7 +8,7 @@ I/O; belongs to the loop's thread.
 from collections.abc import Callable
 from typing import Final
 
-from appliance.errors import RemoteProtocolError
+from appliance.errors import RemoteProtocolError, StorageError
 from appliance.replication import wire
 from appliance.replication.common_point import CommonPoint, LogFacts, Relation, find_common_point
 from appliance.replication.link_limits import CatchUp, LinkLimits
@@ -201,7 +201,11 @@ class MasterSession:
         if mismatch is not None:
             self._refuse(mismatch)
             return
-        common = self._compare(self.hello)
+        try:
+            common = self._compare(self.hello)
+        except StorageError as error:
+            self.fail(f"the logs cannot be compared: {error.message}")
+            return
         refused: Refused | None
         if common.relation is Relation.AHEAD:
             text = f"lost what is after {common.pos}; the slave has it up to {self.hello.end_pos}"
@@ -251,6 +255,7 @@ class MasterSession:
             start_pos=log.start_pos,
             end_pos=log.committed_pos,
             common_pos=common.pos,
+            acknowledges_received=log.acknowledges_received,
         )
         self._output.append(
             wire.encode_welcome(welcome, secret=self._secret, slave_nonce=self._slave_nonce)

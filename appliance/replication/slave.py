@@ -153,8 +153,10 @@ class ReplicationClient:
         for order in session.received(data, link.now_ms()):
             try:
                 if isinstance(order, Begin):
-                    begin = log.restart if order.is_anew else log.truncate
-                    begin(order.pos)
+                    if order.is_anew:
+                        log.restart(order.pos)
+                    else:
+                        log.truncate(order.pos, may_be_acknowledged=order.may_be_acknowledged)
                     session.begun(link.now_ms())
                 else:
                     log.append(order.pos, order.data)

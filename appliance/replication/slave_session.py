@@ -22,6 +22,7 @@ class Begin:
 
     pos: int
     is_anew: bool
+    may_be_acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ class SlaveSession:
         self.welcome = welcome
         self.heard_ms = self._last_ack_ms = now_ms
         self._expected_pos = welcome.common_pos
-        return Begin(pos=welcome.common_pos, is_anew=is_anew)
+        return Begin(welcome.common_pos, is_anew, welcome.acknowledges_received)
 
     def _handle_data(self, data: Data) -> Append:
         if data.pos != self._expected_pos:

@@ -102,6 +102,7 @@ class Welcome:
 
     Attributes:
         common_pos: up to there the logs are equal; `start_pos` if they share nothing.
+        acknowledges_received: the master may have acknowledged what it lost since in a power cut.
     """
 
     cluster: bytes
@@ -111,6 +112,7 @@ class Welcome:
     start_pos: int
     end_pos: int
     common_pos: int
+    acknowledges_received: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ _CHALLENGE: Final = Struct(f">4sH{NONCE_SIZE}s")
 _HELLO_HEAD: Final = Struct(f">H{NONCE_SIZE}s")
 _HELLO: Final = Struct(">16sBHqqqqII")
 _EPOCH: Final = Struct(">iq")
-_WELCOME: Final = Struct(">16sBiqqqq")
+_WELCOME: Final = Struct(">16sBiqqqq?")
 _CODE: Final = Struct(">H")
 _POS: Final = Struct(">q")
 _BEAT: Final = Struct(">qqqqq")
@@ -389,6 +391,7 @@ def encode_welcome(welcome: Welcome, *, secret: bytes, slave_nonce: bytes) -> by
         welcome.start_pos,
         welcome.end_pos,
         welcome.common_pos,
+        welcome.acknowledges_received,
     )
     mac = _mac_of_master(secret, slave_nonce, MessageType.WELCOME, rest)
     return _message(MessageType.WELCOME, mac + rest)

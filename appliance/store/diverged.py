@@ -1,6 +1,7 @@
 """What a slave has that its master lacks: kept aside, and cut off the log.
 
-    diverged/POSITION-EPOCH     the bytes from a log position on; the epoch is that of the last one
+    diverged/POSITION-EPOCH         bytes from a log position on; the epoch is that of the last one
+    diverged/POSITION-EPOCH-log/    the segments of a log that shared nothing with the master's
 
 Frames that only one node wrote before another one was promoted were never part of the log that both
 share from then on. Only people read these files. Layer 2.
@@ -11,6 +12,7 @@ from typing import Final
 
 from appliance.store.checkpoint import NOT_OWN, LogIdentity
 from appliance.store.log.data_files import DataFiles
+from appliance.store.paths import segment_name
 from appliance.units import GIB, MIB
 
 KEPT_MAX_BYTES: Final = GIB
@@ -60,21 +62,30 @@ def cut_log(files: DataFiles, pos: int) -> None:
     files.log.files.cut(pos)
 
 
-def remove_log(files: DataFiles) -> None:
-    """Remove the log and what was derived from it: the slave starts anew.
+def move_log(files: DataFiles, *, epoch: int) -> None:
+    """Move the whole log to diverged/: the slave starts anew.
 
     Args:
         files: the directory.
+        epoch: of the last frame.
 
     Raises:
-        StorageError: a file could not be removed.
+        StorageError: a file could not be moved.
     """
+    fs, paths = files.fs, files.paths
+    # First the claims: a start would refuse a log that is gone, and takes one that nobody claims.
     checkpoint = files.checkpoint
     checkpoint.adopt((), is_own=False)
     checkpoint.log = LogIdentity(own_from=NOT_OWN)
     checkpoint.rewrite(0)
     _remove_key_index(files)
-    files.log.files.cut(0)
+    place = paths.diverged_log(files.log.start_pos, epoch)
+    fs.make_dirs(place)
+    for base in files.log.files.bases:
+        name = segment_name(base)
+        fs.rename(paths.commit_log / name, place / name)
+    for directory in (place, paths.diverged, paths.commit_log, paths.root):
+        fs.sync_dir(directory)
 
 
 def _remove_key_index(files: DataFiles) -> None:

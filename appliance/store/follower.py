@@ -13,9 +13,10 @@ from _core.log.frames import whole_size
 from appliance.config.config import Config
 from appliance.errors import CorruptionError, LogRefusedError, ReplicaError
 from appliance.store.checkpoint import NO_CLUSTER, NOT_OWN, LogIdentity
-from appliance.store.diverged import cut_log, keep_tail, remove_log
+from appliance.store.diverged import cut_log, keep_tail, move_log
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.followed_files import FollowedFiles
+from appliance.store.recovery.log_knowledge import is_covered
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
 
@@ -49,16 +50,17 @@ class Follower:
         self._data, self._log, self._start = files, files.log, start
         self._wants_start = False
         self._segment_size_bytes, self._node = config.segment_size_bytes, node
-        # Then the master acknowledged what it had not flushed itself.
-        self._keeps_received = config.replication == "sync" and config.flush == "async"
-        if start.scan.damage:
-            begin, end, why = start.scan.damage[0]
+        verdicts = list(start.state.verdicts)
+        unjudged = [each for each in start.scan.damage if not is_covered(each[:2], verdicts)]
+        if unjudged:
+            begin, end, why = unjudged[0]
             raise LogRefusedError(
                 files.paths.commit_log,
                 "the slave's log is damaged",
                 "a whole log, or none",
                 f"log positions {begin} to {end}: {why}",
-                advice="Move the data directory away; the slave then copies the log of its master",
+                advice="If the master has that part, move this data directory away: the slave then "
+                "copies its log. If it has not, this may be the only copy",
             )
         self._files = FollowedFiles(files.log, files.checkpoint, pos=start.scan.pos)
         self._next_size = 0
@@ -85,13 +87,13 @@ class Follower:
 
     @property
     def has_log(self) -> bool:
-        """Something was received, now or before an earlier stop, or `restart` was called."""
-        return self._log.has_segments or self._end_pos > 0
+        """There is a whole frame."""
+        return self.last_pos >= 0
 
     @property
     def cluster(self) -> bytes:
         """Id of the cluster that the log belongs to; zeros if it is empty."""
-        return self._start.state.cluster.bytes if self._log.has_segments else bytes(16)
+        return self._start.state.cluster.bytes if self.has_log else bytes(16)
 
     @property
     def node(self) -> int:
@@ -109,7 +111,7 @@ class Follower:
 
     @property
     def start_pos(self) -> int:
-        return self._log.start_pos
+        return self._log.start_pos if self.has_log else self._end_pos
 
     @property
     def end_pos(self) -> int:
@@ -149,21 +151,25 @@ class Follower:
             start_pos: the base position of a segment.
 
         Raises:
-            ReplicaError: the log was not empty. It is now, and a new start must read it.
+            ReplicaError: the log was not empty. It is now, and a new start must begin; what there
+                was is in diverged/.
         """
         if self.has_log:
             self._wants_start = True
-            remove_log(self._data)
-            raise ReplicaError("the log shared nothing with the master's and was removed")
+            move_log(self._data, epoch=self._start.scan.epoch)
+            raise ReplicaError("the log shared nothing with the master's and was moved to diverged")
+        self._log.files.cut(0)  # a part of a frame
+        self._next_size = 0
         self._files.begin_at(start_pos)
         self._start.begin_at(start_pos)
         self._end_pos = start_pos
 
-    def truncate(self, pos: int) -> None:
+    def truncate(self, pos: int, *, may_be_acknowledged: bool = False) -> None:
         """Let the log end where that of the master agrees with it.
 
         Args:
             pos: the end of a whole frame.
+            may_be_acknowledged: what the master wrote and lost since may be.
 
         Raises:
             ReplicaError: it ended later. The rest is kept aside, and a new start must read the log.
@@ -171,7 +177,7 @@ class Follower:
             StorageError: a file could not be changed.
         """
         if pos < self._end_pos:
-            if self._keeps_received and not self._is_own(pos):
+            if may_be_acknowledged and not self._is_own(pos):
                 raise ReplicaError(
                     f"the master lost the end of its log from {pos} on, which this slave has to "
                     f"{self._end_pos} and which may be acknowledged: promote this slave"
@@ -181,6 +187,7 @@ class Follower:
             cut_log(self._data, pos)
             raise ReplicaError(f"the log had {self._end_pos - pos} bytes that the master's lacks")
         self._files.pos = self._end_pos
+        self._files.flushed = min(self._files.flushed, self._end_pos)
         self._next_size = 0
 
     def _is_own(self, pos: int) -> bool:

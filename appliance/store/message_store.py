@@ -230,7 +230,7 @@ class MessageStore:
         presence = LogPresence(self._paths, known, self.log, heads)
         if not self._accepts_loss:
             presence.check()
-        if self._config.must_exist:
+        if self._config.must_exist and not is_slave(self._fs, self._paths, self._config):
             admission.check_holds_log(self._paths, self.log, known)
         has_abort = self._fs.exists(self._paths.abort)
         return presence, admission.find_stop(presence, self.log, known, has_abort=has_abort)

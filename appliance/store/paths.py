@@ -113,6 +113,10 @@ class DataPaths:
         """The file of the bytes from a log position on that a slave had and its master lacked."""
         return self.diverged / f"{segment_name(pos)}-{epoch}"
 
+    def diverged_log(self, pos: int, epoch: int) -> Path:
+        """The directory of a log from a position on that shared nothing with the master's."""
+        return self.diverged / f"{segment_name(pos)}-{epoch}-log"
+
     def log_snapshot(self, name: str) -> Path:
         """The directory of the snapshot of the log with that name."""
         return self.snapshots / name

@@ -2,7 +2,7 @@
 
 from _core.bytes.layout import AT_CRC, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import read_header
-from appliance.errors import StorageError
+from appliance.config.config import Config
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.state.state import State
 
@@ -10,15 +10,21 @@ from appliance.store.state.state import State
 class SourceLog:
     """What is committed of a log that a broker appends to."""
 
-    def __init__(self, log: CommitLog, state: State, *, segment_size_bytes: int) -> None:
+    def __init__(self, log: CommitLog, state: State, config: Config) -> None:
         """Read a log that is recovered.
 
         Args:
             log, state: of the broker.
-            segment_size_bytes: the configured size.
+            config: the size of a segment, and what an acknowledgement means.
         """
         self._log, self._state = log, state
-        self._segment_size_bytes = segment_size_bytes
+        self._segment_size_bytes = config.segment_size_bytes
+        self._acknowledges_received = config.replication == "sync" and config.flush == "async"
+
+    @property
+    def acknowledges_received(self) -> bool:
+        """Records may be acknowledged that are not on this disk yet."""
+        return self._acknowledges_received
 
     @property
     def cluster(self) -> bytes:
@@ -64,13 +70,14 @@ class SourceLog:
         return self._state.epochs.all()
 
     def crc_at(self, pos: int) -> int | None:
-        """Return the CRC of the frame at a log position; None if no frame begins there."""
+        """Return the CRC of the frame at a log position; None if no frame begins there.
+
+        Raises:
+            StorageError: the disk cannot read it.
+        """
         if not self.start_pos <= pos < self.committed_pos:
             return None
-        try:
-            found = self._log.read_header(pos)
-        except StorageError:
-            return None
+        found = self._log.read_header(pos)
         if len(found) < FRAME_HEADER_SIZE or read_header(found)["position"] != pos:
             return None
         return int.from_bytes(found[AT_CRC:], "big")

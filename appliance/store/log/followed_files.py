@@ -50,6 +50,7 @@ class FollowedFiles:
     def begin_at(self, pos: int) -> None:
         """Let an empty log begin at a log position, where a segment of the master begins."""
         assert not self._log.has_segments
+        self._unsynced.clear()
         self.pos = self.flushed = pos
 
     def append(self, data: bytes | memoryview) -> None:

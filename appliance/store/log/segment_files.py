@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from appliance.store.log.reads import read_around
-from appliance.store.log.segment import Segment, SpareJob
+from appliance.store.log.segment import Segment, SpareJob, make_private
 from appliance.store.paths import segment_name
 from appliance.system.files import FileSystem
 
@@ -145,7 +145,10 @@ class SegmentFiles:
             self._fs.unlink(segment.file.path)
         if self._segments:
             last = self._segments[-1]
-            if end < last.end and last.file.next_data(end - last.base) is not None:
+            if end < last.end and last.file.link_count() > 1:
+                # Snapshots and backups keep the file as it is.
+                make_private(self._fs, last, end - last.base)
+            elif end < last.end and last.file.next_data(end - last.base) is not None:
                 last.file.truncate(end - last.base)
             last.file.allocate(self._segment_size_bytes)
             last.size = max(last.size, self._segment_size_bytes)

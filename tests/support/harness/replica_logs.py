@@ -86,6 +86,10 @@ class MemoryLog:
             found.setdefault(epoch, pos)
         return list(found.items())
 
+    @property
+    def acknowledges_received(self) -> bool:
+        return False
+
     def crc_at(self, pos: int) -> int | None:
         frame = self._frames.get(pos)
         return None if frame is None else frame[1]
@@ -109,7 +113,7 @@ class MemoryLog:
         self.flushed_pos = self._whole_pos
         return self.flushed_pos
 
-    def truncate(self, pos: int) -> None:
+    def truncate(self, pos: int, *, may_be_acknowledged: bool = False) -> None:
         assert pos == self._whole_pos or pos in self._frames, f"{pos} is inside a frame"
         if pos < self._whole_pos:
             self.calls.append(f"truncate {pos}")

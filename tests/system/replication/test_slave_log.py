@@ -56,7 +56,7 @@ def test_a_slave_with_a_damaged_log_says_so_and_ends(make_node: MakeNode) -> Non
     assert two.wait() == 74
     said = two.stderr_path.read_text()
     assert "the slave's log is damaged" in said
-    assert "Move the data directory away" in said
+    assert "move this data directory away" in said
     assert "Traceback" not in said
     two.forget()
     two.start()

@@ -40,6 +40,13 @@ CASES = (
     Case("behind by an epoch", (0, 900, TWO), (0, 300, ((11, 0),)), FOLLOWS, 300),
     Case("ends where an epoch begins", (0, 900, TWO), (0, 500, ((11, 0),)), FOLLOWS, 500),
     Case("diverged by an epoch", (0, 900, TWO), (0, 700, ((11, 0),)), DIVERGED, 500),
+    Case(
+        "diverged, and freed its head: what it carried is in the tail",
+        (0, 900, TWO),
+        (300, 700, ((11, 0),)),
+        Relation.ANEW,
+        0,
+    ),
     Case("both began one", (0, 900, TWO), (0, 700, ((11, 0), (12, 400))), DIVERGED, 400),
     Case("both began one, later", (0, 900, TWO), (0, 800, ((11, 0), (12, 600))), DIVERGED, 500),
     Case(

@@ -399,9 +399,9 @@ def test_no_connection_begins_before_the_flush_of_the_one_before_has_ended() -> 
             self.is_flushing = False
             return super().flush()
 
-        def truncate(self, pos: int) -> None:
+        def truncate(self, pos: int, *, may_be_acknowledged: bool = False) -> None:
             assert not self.is_flushing
-            super().truncate(pos)
+            super().truncate(pos, may_be_acknowledged=may_be_acknowledged)
 
     async def play() -> None:
         source, replica = filled(1, 11), Slow(2)

@@ -60,7 +60,10 @@ class Life:
     def connect(self, source: MemoryLog, replica: MemoryLog) -> None:
         chance = self.chance
         expected = common_end(source, replica)
-        before = replica.data[: expected - replica.start_pos]
+        has_lost_head = replica.start_pos > source.start_pos and expected < replica.end_pos
+        if has_lost_head:
+            expected = 0  # what was carried out of it may be in the tail that is cut off
+        before = replica.data[: max(0, expected - replica.start_pos)]
         pair = SessionPair(source, replica)
         end = chance.choice((None, None, chance.randrange(800), chance.randrange(4_000)))
         passed = 0

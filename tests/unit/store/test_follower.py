@@ -215,7 +215,10 @@ def test_slave_that_shares_nothing_starts_anew() -> None:
     with pytest.raises(ReplicaError):
         slave.follower.restart(master.broker.log.start_pos)
     slave.broker.abandon()
-    again = SlaveHarness(slave.disk, slave.clock)
+    (name,) = slave.disk.list_dir(DATA_DIR / "diverged")
+    assert name.endswith("-log")
+    assert slave.disk.list_dir(DATA_DIR / "diverged" / name)
+    again = SlaveHarness(slave.disk, slave.clock, must_exist=True)
     assert not again.follower.has_log
     again.receive(master)
     assert again.promote().digest() == master.digest()
@@ -225,7 +228,7 @@ def test_source_log_says_what_a_slave_needs() -> None:
     master = BrokerHarness(config=small_config(node=1))
     write_some(master, random.Random(6))
     store = master.broker._store
-    source = SourceLog(store.log, store.state, segment_size_bytes=65_536)
+    source = SourceLog(store.log, store.state, master.config)
     tail = store.log.tail
     assert source.crc_at(tail.last_pos) == tail.last_crc
     assert source.crc_at(tail.last_pos + 8) is None
@@ -241,7 +244,7 @@ def test_tail_that_the_master_acknowledged_and_lost_is_not_cut_off() -> None:
     """With async flush and sync replication the slave's memory vouches for it."""
     rng = random.Random(7)
     master = BrokerHarness(config=small_config(node=1, flush="async"))
-    slave = SlaveHarness(replication="sync", flush="async")
+    slave = SlaveHarness()
     write_some(master, rng)
     master.flush()
     common = master.broker.flushed_pos
@@ -251,7 +254,7 @@ def test_tail_that_the_master_acknowledged_and_lost_is_not_cut_off() -> None:
     lost = BrokerHarness(master.disk.crashed("dropped", rng), master.clock, master.config)
     assert b"acknowledged" not in lost.values()
     with pytest.raises(ReplicaError, match="promote this slave"):
-        slave.follower.truncate(common)
+        slave.follower.truncate(common, may_be_acknowledged=True)
     assert not slave.follower.wants_start
     assert b"acknowledged" in slave.promote().values()
 
@@ -263,7 +266,48 @@ def test_own_tail_of_a_node_that_was_master_is_cut_off_in_every_mode() -> None:
     common = old.broker.log.pointers.committed
     write_some(old, rng)
     old.broker.close()
-    returned = SlaveHarness(old.disk, old.clock, node=1, replication="sync", flush="async")
+    returned = SlaveHarness(old.disk, old.clock, node=1)
     with pytest.raises(ReplicaError):
-        returned.follower.truncate(common)
+        returned.follower.truncate(common, may_be_acknowledged=True)
     assert returned.follower.wants_start
+
+
+def test_slave_with_a_part_of_a_frame_has_no_log_and_begins_again() -> None:
+    master, slave = BrokerHarness(), SlaveHarness()
+    write_some(master, random.Random(9))
+    slave.receive(master, end=100)
+    assert not slave.follower.has_log
+    assert slave.follower.cluster == bytes(16)
+    slave.follower.restart(master.broker.log.start_pos)
+    slave.receive(master)
+    slave.flush()
+    assert slave.promote().digest() == master.digest()
+
+
+def test_bytes_of_a_frame_that_was_cut_are_not_durable() -> None:
+    master, slave = BrokerHarness(), SlaveHarness()
+    master.create_topic("t", 1)
+    whole = master.broker.log.pointers.committed
+    master.produce("t", 0, [Record(b"part" * 500)])
+    slave.receive(master, end=whole + 500)
+    slave.flush()
+    slave.follower.truncate(slave.follower.end_pos)
+    slave.receive(master)
+    assert slave.follower.durable_pos == whole, "nothing was flushed since"
+    slave.flush()
+    assert slave.follower.durable_pos == slave.follower.end_pos
+
+
+def test_snapshot_of_a_slave_keeps_what_is_cut_off() -> None:
+    rng = random.Random(10)
+    master, slave = BrokerHarness(), SlaveHarness()
+    write_some(master, rng, 5)
+    slave.receive(master)
+    slave.flush()
+    end = slave.follower.end_pos
+    path = DATA_DIR / "commitlog" / segment_name(0)
+    before = slave.disk.open(path).pread(end, 0)
+    slave.disk.link(path, DATA_DIR / "kept")
+    with pytest.raises(ReplicaError):
+        slave.follower.truncate(slave.follower.last_pos)
+    assert slave.disk.open(DATA_DIR / "kept").pread(end, 0) == before
