@@ -66,7 +66,7 @@ class LoopTurns:
         """Call a function in a later turn.
 
         Args:
-            step: does a piece of work and notes with `spend` what it took; raises nothing.
+            step: does a piece of work and notes with `spend` what it took.
             is_light: it comes before all that are not, and several of them may share a turn.
         """
         (self._light if is_light else self._heavy).append(step)
@@ -90,11 +90,13 @@ class LoopTurns:
         if not self._light and not self._heavy:
             return
         self.turn_count += 1
-        for _ in range(len(self._light)):
-            if self.is_spent:
-                break
-            self._light.popleft()()
-        if self._heavy:
-            self._heavy.popleft()()
-        if self._light or self._heavy:
-            self._arm()
+        try:
+            for _ in range(len(self._light)):
+                if self.is_spent:
+                    break
+                self._light.popleft()()
+            if self._heavy:
+                self._heavy.popleft()()
+        finally:  # an error of one member keeps nobody else waiting
+            if self._light or self._heavy:
+                self._arm()

@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Callable
 
+import pytest
+
 from appliance.loop_share import DEBT_MAX_NS, PIECE_NS, SHARE, LoopShare
 from appliance.loop_turns import TURN_NS, LoopTurns
 from appliance.units import NS_PER_MS
@@ -86,6 +88,19 @@ def test_work_that_asks_again_waits_for_a_later_turn() -> None:
     work.turns.ask(again, is_light=True)
     assert work.turn() == ["again"]
     assert work.turn() == ["again"]
+
+
+def test_error_of_one_member_keeps_nobody_else_waiting() -> None:
+    work = Work()
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    work.turns.ask(fail)
+    work.ask("b")
+    with pytest.raises(ValueError, match="a bug"):
+        work.turn()
+    assert work.turn() == ["b"]
 
 
 def test_turn_is_spent_until_the_next_one_begins() -> None:
