@@ -32,11 +32,6 @@ cdef class Pointers:
     cdef int64_t visible_pos(self) noexcept nogil:
         return min(self.flushed if self.sync_flush else self.committed, self.replicated)  # I3
 
-    @property
-    def needs_replica(self):
-        """Whether nothing is visible that a slave lacks."""
-        return self.replicated < INT64_MAX
-
     def need_replica(self):
         """Let nothing more become visible before the slave has it."""
         if self.replicated == INT64_MAX:
