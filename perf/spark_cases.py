@@ -87,7 +87,7 @@ class Spark:
             columns = {"columns": KAFKA_COLUMNS}
             measured.take("as Kafka's columns", lambda: drained(self.ours(data, **columns)))
             measured.take("Kafka source", lambda: drained(self.kafka()))
-        for name, spark_name in (("none", "uncompressed"), ("zstd", "zstd")):
+        for name, spark_name in (("none", "uncompressed"), ("snappy", "snappy"), ("zstd", "zstd")):
             measured.take(f"export {name}", partial(self._export, name))
             measured.take(f"df.write.parquet {name}", partial(self._write_parquet, spark_name))
         measured.take(

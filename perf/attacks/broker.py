@@ -5,6 +5,7 @@ a gap is one of the loop and not of who reads them.
 """
 
 import fcntl
+import http.client
 import itertools
 import math
 import os
@@ -15,9 +16,8 @@ import struct
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,9 @@ UNREAD_BYTES: Final = 4_096
 SAMPLE_S: Final = 0.01
 GAUGE_S: Final = 0.25
 START_LIMIT_S: Final = 60.0
+READER_ADDRESS: Final = "127.0.0.2"
+"""Of who reads the gauges: an attacker may hold all connections that its own address may have."""
+
 _SO_TIMESTAMPNS: Final = 35
 _READY: Final = re.compile(rb"latermq ready kafka=(\S+) admin=(\S+)")
 GAUGE: Final = "latermq_anonymous_bytes"
@@ -236,8 +239,13 @@ class ObservedBroker:
 
 
 def _read_metrics(admin: str, names: tuple[str, ...], *, limit_s: float) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=limit_s) as answer:
-        lines = answer.read().decode().splitlines()
+    host, port = admin.rsplit(":", 1)
+    source = (READER_ADDRESS, 0)
+    with closing(
+        http.client.HTTPConnection(host, int(port), timeout=limit_s, source_address=source)
+    ) as connection:
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
     found = (line.rsplit(" ", 1) for line in lines if line.startswith(names))
     return {name: float(value) for name, value in found}
 
