@@ -110,6 +110,7 @@ class SlaveRole:
         self._master = config.master
         self._ended = asyncio.Event()
         self._is_wanted = False
+        self._on_caught_up = caught_up
         self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client = ReplicationClient(
             follower,
@@ -118,9 +119,13 @@ class SlaveRole:
             clock=broker.clock,
             lines=broker.client_log,
             changed=self._changed,
-            caught_up=caught_up,
+            caught_up=self._note_caught_up,
             limits=_limits(config),
         )
+
+    def _note_caught_up(self) -> None:
+        self._follower.note_caught_up()
+        self._on_caught_up()
 
     async def follow(self, stop: asyncio.Event) -> Outcome:
         """Follow until the promotion, or until `stop` is set.
@@ -151,16 +156,34 @@ class SlaveRole:
         if self._follower.wants_start:
             self._ended.set()
 
-    async def promote(self) -> None:
+    async def promote(self, *, is_forced: bool = False) -> None:
         """See `Pair`."""
         if not self._follower.has_log:
             raise RoleError(
                 f"this slave has nothing of the log of {self._master} yet: a promotion would begin "
                 "a new cluster. Wait until it is connected, or start a broker without --role slave"
             )
+        if not self._follower.has_caught_up:
+            if not is_forced:
+                raise RoleError(
+                    f"this slave has never caught up with {self._master}: {self._missing()}. Let "
+                    "it catch up, or promote it with --force to go on without what is missing"
+                )
+            _log.warning("promoted by force, without ever having caught up: %s", self._missing())
         self._is_wanted = True
         self._ended.set()
         await asyncio.shield(self._served)
+
+    def _missing(self) -> str:
+        """What the promotion of a slave that has never caught up would lose, as far as known."""
+        known, end = self._client.following, self._follower.end_pos
+        if known.heard_ms is None or not known.committed_pos:
+            return f"it has the log to {end}; how much is missing is not known"
+        missing_bytes = max(0, known.committed_pos - end)
+        return (
+            f"it has the log to {end}, and the master had it to {known.committed_pos}, so at least "
+            f"{missing_bytes} bytes are missing"
+        )
 
     def go_solo(self) -> None:
         """See `Pair`."""
@@ -194,6 +217,7 @@ class SlaveRole:
             lag_bytes=None if known.heard_ms is None else known.lag_bytes,
             heard_ms_ago=_since_ms(self._clock, known.heard_ms),
             promise="this node serves no client",
+            caught_up=self._follower.has_caught_up,
         )
 
 
@@ -281,7 +305,7 @@ class MasterRole:
             pos = known.durable_pos if is_sync_flush else known.received_pos
             self._pump.show(self._broker.replicated(pos))
 
-    async def promote(self) -> None:
+    async def promote(self, *, is_forced: bool = False) -> None:
         """See `Pair`."""
         raise RoleError("this node is the master already")
 

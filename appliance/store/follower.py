@@ -12,6 +12,7 @@ from _core.bytes.layout import AT_SIZE, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import whole_size
 from appliance.config.config import Config
 from appliance.errors import CorruptionError, LogRefusedError, ReplicaError
+from appliance.store.caught_up import forget_caught_up, has_caught_up, note_caught_up
 from appliance.store.checkpoint import NO_CLUSTER, NOT_OWN, LogIdentity
 from appliance.store.diverged import cut_log, keep_tail, move_log
 from appliance.store.log.data_files import DataFiles
@@ -71,6 +72,7 @@ class Follower:
         self._files.cut()
         self._note_identity()
         self._checkpoint.rewrite(start.scan.pos)
+        self._has_caught_up = has_caught_up(files.fs, files.paths)
         self.is_promoted = False
 
     def wait(self) -> Iterator[Progress]:
@@ -82,6 +84,25 @@ class Follower:
     def wants_start(self) -> bool:
         """The files were changed below what is applied: only a new start can go on."""
         return self._wants_start
+
+    @property
+    def has_caught_up(self) -> bool:
+        """The log was once all of the master's log; it may have fallen behind since."""
+        return self._has_caught_up
+
+    def note_caught_up(self) -> None:
+        """Remember durably that all of the master's log is durable here.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        if not self._has_caught_up:
+            note_caught_up(self._data.fs, self._data.paths)
+            self._has_caught_up = True
+
+    def _forget_caught_up(self) -> None:
+        self._has_caught_up = False
+        forget_caught_up(self._data.fs, self._data.paths)
 
     # What the master asks for
 
@@ -154,6 +175,7 @@ class Follower:
             ReplicaError: the log was not empty. It is now, and a new start must begin; what there
                 was is in diverged/.
         """
+        self._forget_caught_up()
         if self.has_log:
             self._wants_start = True
             move_log(self._data, epoch=self._start.scan.epoch)
@@ -183,6 +205,7 @@ class Follower:
                     f"{self._end_pos} and which may be acknowledged: promote this slave"
                 )
             self._wants_start = True
+            self._forget_caught_up()
             keep_tail(self._data, pos, self._end_pos, epoch=self._start.scan.epoch)
             cut_log(self._data, pos)
             raise ReplicaError(f"the log had {self._end_pos - pos} bytes that the master's lacks")
