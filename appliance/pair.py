@@ -44,6 +44,12 @@ _KEPT: Final = {
 }
 
 
+TEND_S: Final = 0.1
+"""Between two looks at whether a slave's checkpoint is due."""
+
+SLICE_PAUSE_S: Final = 0.002
+"""Between two slices of one."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -109,6 +115,7 @@ class SlaveRole:
         self._config, self._clock, self._follower = config, broker.clock, follower
         self._master = config.master
         self._ended = asyncio.Event()
+        self._over = asyncio.Event()
         self._is_wanted = False
         self._on_caught_up = caught_up
         self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,23 +141,43 @@ class SlaveRole:
             StorageError: the disk failed; the process must end.
         """
         self._client.start()
+        tending = asyncio.ensure_future(self._tend_log())
         waits = [
             asyncio.ensure_future(each)
             for each in (stop.wait(), self._ended.wait(), asyncio.shield(self._client.failure))
         ]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*waits, tending], return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
         await self._client.stop()
+        self._over.set()
+        await tending  # no thread uses the files after it
         if self._client.failure.done():
             raise self._client.failure.result()
         if self._follower.wants_start:
             return Outcome.STARTS_AGAIN
         if not self._is_wanted:
-            self._follower.close()
             return Outcome.STOPPED
         self._follower.promote()
         return Outcome.PROMOTED
+
+    async def _tend_log(self) -> None:
+        """Take checkpoints until the following ends; a thread writes their files.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        follower = self._follower
+        while not self._over.is_set():
+            job = follower.step_checkpoint()
+            if job is not None:
+                await asyncio.to_thread(job.run)
+                follower.end_checkpoint(job)
+                if job.error is not None:
+                    _log.warning("checkpoint failed, will be retried: %s", job.error)
+            pause_s = SLICE_PAUSE_S if follower.checkpoints.is_capturing else TEND_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), pause_s)
 
     def _changed(self, _following: Following) -> None:
         if self._follower.wants_start:

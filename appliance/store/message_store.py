@@ -24,7 +24,7 @@ from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
-from appliance.store.follower import Follower
+from appliance.store.follower import Follower, make_checkpointer
 from appliance.store.head.carriers import Carriers, make_carriers
 from appliance.store.head.head_freer import HeadFreer, remove_segments
 from appliance.store.head.quiet_hours import QuietHours
@@ -345,13 +345,11 @@ class MessageStore:
         self.cold = ColdReader(
             self._clock, self._fs, self.log, self._queues, self.state.projections
         )
-        self.checkpoints = Checkpointer(
-            self._files,
-            queues=self._queues,
-            state=self.state,
-            runs=start.runs,
-            interval_bytes=self._config.checkpoint_interval_bytes,
-            kept=start.kept,
+        follower = self.follower
+        self.checkpoints = (
+            make_checkpointer(self._files, start, self._config)
+            if follower is None
+            else follower.checkpoints
         )
         self.state.expiry = Expiry(
             AgeClock(self._clock, self.state.saved_age),
@@ -451,6 +449,10 @@ class MessageStore:
         Raises:
             StorageError: a write or sync failed; the next start recovers as after a crash.
         """
+        if self.follower is not None and not self.follower.is_promoted:
+            self.stop_error = self.follower.close()
+            self.abandon(is_clean=True)
+            return
         self.commit()
         self.flush()
         self.mark.finish()

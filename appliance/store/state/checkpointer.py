@@ -213,10 +213,7 @@ class Checkpointer:
             return False
 
     def _give_up(self, error: StorageError) -> None:
-        assert self._capture is not None
-        self._capture.abandon()
-        self._capture = None
-        self._runs.abandon(self._runs_job)
+        self.abandon()
         self._failed_ns = self._clock.monotonic_ns()
         self.failure = error
         _log.warning("checkpoint %d failed, the last one stays: %s", self._number, error)
@@ -318,6 +315,13 @@ class Checkpointer:
 
     # Stop
 
+    def abandon(self) -> None:
+        """Give up a checkpoint that is being captured; no job may run."""
+        if self._capture is not None:
+            self._capture.abandon()
+            self._capture = None
+            self._runs.abandon(self._runs_job)
+
     def finish(self) -> StorageError | CorruptionError | None:
         """Take a last checkpoint at the end of the log, all of which is flushed.
 
@@ -336,10 +340,7 @@ class Checkpointer:
             if isinstance(self._job.error, StorageError) and self._job.error.is_fatal:
                 raise self._job.error
             self.end(self._job)
-        if self._capture is not None:
-            self._capture.abandon()
-            self._capture = None
-            self._runs.abandon(self._runs_job)
+        self.abandon()
         if self._applied == self._log.pointers.committed and self._saved_age == self._state.age:
             return None
         capture = self._begin()

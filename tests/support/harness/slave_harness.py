@@ -13,6 +13,9 @@ from tests.support.harness.configs import small_config
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.simulator.virtual_clock import VirtualClock
 
+STEPS_MAX = 1_000
+"""Slices of a checkpoint, many more than one takes."""
+
 
 class SlaveHarness:
     """A slave that follows, until it is promoted.
@@ -58,6 +61,24 @@ class SlaveHarness:
     def flush(self) -> None:
         """Make durable what was received."""
         self.follower.flush()
+
+    def checkpoint(self) -> None:
+        """Flush, and take a checkpoint."""
+        self.flush()
+        self.follower.checkpoints.ask()
+        for _ in range(STEPS_MAX):
+            job = self.follower.step_checkpoint()
+            if job is not None:
+                job.run()
+                self.follower.end_checkpoint(job)
+                assert job.error is None
+                return
+        raise AssertionError("the checkpoint does not end")
+
+    def restart(self) -> "SlaveHarness":
+        """Stop cleanly, and start again on the same disk."""
+        self.broker.close()
+        return SlaveHarness(self.disk, self.clock)
 
     def crash(self, mode: CrashMode, rng: random.Random) -> "SlaveHarness":
         """Start a slave on what a crash at this moment leaves."""
