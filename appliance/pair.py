@@ -21,6 +21,7 @@ from appliance.replication.states import State
 from appliance.replication.wire import SECRET_SIZE_MIN_BYTES
 from appliance.store.follower import Follower
 from appliance.store.source_log import SourceLog
+from appliance.store.state.checkpointer import CheckpointJob
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.units import NS_PER_MS
@@ -162,24 +163,25 @@ class SlaveRole:
         return Outcome.PROMOTED
 
     async def _tend_log(self) -> None:
-        """Take checkpoints until the following ends; a thread writes their files.
+        """Take checkpoints and free segments until the following ends; a thread does the I/O.
 
         Raises:
             StorageError: the disk failed.
         """
         follower = self._follower
         while not self._over.is_set():
-            job = follower.step_checkpoint()
+            job = follower.step_job()
             if job is not None:
                 await asyncio.to_thread(job.run)
-                follower.end_checkpoint(job)
-                if job.error is not None:
+                follower.end_job(job)
+                if isinstance(job, CheckpointJob) and job.error is not None:
                     _log.warning("checkpoint failed, will be retried: %s", job.error)
             pause_s = SLICE_PAUSE_S if follower.checkpoints.is_capturing else TEND_S
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), pause_s)
 
-    def _changed(self, _following: Following) -> None:
+    def _changed(self, following: Following) -> None:
+        self._follower.head.note_master(following.start_pos, following.committed_pos)
         if self._follower.wants_start:
             self._ended.set()
 

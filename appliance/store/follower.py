@@ -6,7 +6,7 @@ A promotion is the end of that start. Layer 2.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from _core.bytes.layout import AT_SIZE, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import whole_size
@@ -17,8 +17,11 @@ from appliance.errors import CorruptionError, LogRefusedError, ReplicaError, Sto
 from appliance.store.caught_up import forget_caught_up, has_caught_up, note_caught_up
 from appliance.store.checkpoint import NO_CLUSTER, NOT_OWN, LogIdentity
 from appliance.store.diverged import cut_log, keep_tail, move_log
+from appliance.store.head.followed_head import FollowedHead
+from appliance.store.head.head_freer import FreeJob
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.followed_files import FollowedFiles
+from appliance.store.log.segment import FreedSegment
 from appliance.store.recovery.log_knowledge import is_covered
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
@@ -30,6 +33,9 @@ SIZE_END: Final = AT_SIZE + 4
 
 MARK_STEP_NS: Final = 1_000_000_000
 """Between two writes of the flushed position, after which a start may judge its own tail."""
+
+
+Job: TypeAlias = CheckpointJob | FreeJob
 
 
 def make_checkpointer(files: DataFiles, start: Start, config: Config) -> Checkpointer:
@@ -50,9 +56,18 @@ class Follower:
     Attributes:
         is_promoted: set by `promote`; the start then goes on.
         checkpoints: takes the slave's checkpoints, and those of the master that it becomes.
+        head: frees the segments that the master freed.
     """
 
-    def __init__(self, files: DataFiles, start: Start, *, config: Config, node: int) -> None:
+    def __init__(
+        self,
+        files: DataFiles,
+        start: Start,
+        *,
+        config: Config,
+        node: int,
+        left: list[FreedSegment],
+    ) -> None:
         """Take over a start whose replay has ended.
 
         Args:
@@ -60,6 +75,7 @@ class Follower:
             start: holds the replayed state.
             config: the size of a segment and what an acknowledgement means, as on the master.
             node: which node of the pair this is.
+            left: freed segments, ascending, whose files could not be removed yet.
 
         Raises:
             LogRefusedError: the log is damaged; a slave does not judge that.
@@ -94,7 +110,9 @@ class Follower:
         found = [KnownDamage(begin, end - begin, why) for begin, end, why in start.scan.damage]
         start.state.damage = [*start.damage, *found]
         start.queues.flushed = lambda: files.log.pointers.flushed
+        start.state.projections.moved.start = files.log.start_pos
         self.checkpoints = make_checkpointer(files, start, config)
+        self.head = FollowedHead(files, start.state, self.checkpoints, left)
         self._has_caught_up = has_caught_up(files.fs, files.paths)
         self.is_promoted = False
 
@@ -208,6 +226,7 @@ class Follower:
         self._next_size = 0
         self._files.begin_at(start_pos)
         self._start.begin_at(start_pos)
+        self.head.forget_master()
         self._end_pos = start_pos
         self._begin_pointers()
 
@@ -332,13 +351,15 @@ class Follower:
         pointers = self._log.pointers
         pointers.advance_flushed(max(pointers.flushed, min(self.durable_pos, pointers.committed)))
 
-    # Checkpoints
+    # Checkpoints, and the begin of the log
 
-    def step_checkpoint(self) -> CheckpointJob | None:
-        """Continue a checkpoint, or begin one that is due; call it often, on the loop.
+    def step_job(self) -> Job | None:
+        """Continue a checkpoint, or begin one that is due, or free segments; call it often.
+
+        Runs on the loop.
 
         Returns:
-            A job to run on a thread and then pass to `end_checkpoint`, or None.
+            A job to run on a thread and then pass to `end_job`, or None.
 
         Raises:
             StorageError: the disk failed; the process must end.
@@ -346,14 +367,17 @@ class Follower:
         if self._wants_start or self._is_saving or not self.has_log:
             return None
         self._note_flushed()
-        job = self.checkpoints.step()
+        job = self.checkpoints.step() or self.head.step(self.durable_pos)
         self._is_saving = job is not None
         return job
 
-    def end_checkpoint(self, job: CheckpointJob) -> None:
+    def end_job(self, job: Job) -> None:
         """Note that a job has run."""
         self._is_saving = False
-        self.checkpoints.end(job)
+        if isinstance(job, FreeJob):
+            self.head.end(job)
+        else:
+            self.checkpoints.end(job)
 
     # The disk
 

@@ -207,7 +207,9 @@ class MessageStore:
         self._enter_directory()
         start.finish()
         node = choose_node(self._fs, self._paths, self._config)
-        self.follower = Follower(self._files, start, config=self._config, node=node)
+        self.follower = Follower(
+            self._files, start, config=self._config, node=node, left=self._freed
+        )
         yield from self.follower.wait()
         note_promotion(self._fs, self._paths, self._config)
         start.flushed = start.applied = start.scan.pos

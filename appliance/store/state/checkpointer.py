@@ -170,6 +170,11 @@ class Checkpointer:
         """A checkpoint is being captured: call `step` again soon."""
         return self._capture is not None
 
+    @property
+    def saved_pos(self) -> int:
+        """Log position up to which the newest saved state has everything; -1: there is none."""
+        return self._applied
+
     def ask(self) -> None:
         """Request a checkpoint as soon as possible, even if little has changed."""
         self._is_asked = True

@@ -72,11 +72,11 @@ def test_crash_between_any_steps_of_a_checkpoint_loses_nothing(mode: CrashMode, 
         for _ in range(rng.randrange(8)):
             if rng.random() < 0.5:
                 slave.flush()
-            job = slave.follower.step_checkpoint()
+            job = slave.follower.step_job()
             if job is not None:
                 job.run()
                 if rng.random() < 0.7:
-                    slave.follower.end_checkpoint(job)
+                    slave.follower.end_job(job)
             slave.receive(master, rng, end=rng.randrange(slave.follower.received_pos, end + 1))
         durable = slave.follower.durable_pos
         slave = slave.crash(mode, rng)
@@ -154,18 +154,18 @@ def test_log_is_not_cut_while_a_checkpoint_of_it_is_written() -> None:
     slave.receive(master)
     slave.flush()
     slave.follower.checkpoints.ask()
-    job = slave.follower.step_checkpoint()
+    job = slave.follower.step_job()
     while job is None:
-        job = slave.follower.step_checkpoint()
+        job = slave.follower.step_job()
     for cut in (slave.follower.truncate, slave.follower.restart):
         with pytest.raises(ReplicaError, match="a checkpoint is being written"):
             cut(common)
         assert not slave.follower.wants_start
     job.run()
-    slave.follower.end_checkpoint(job)
+    slave.follower.end_job(job)
     with pytest.raises(ReplicaError, match="bytes that the master's lacks"):
         slave.follower.truncate(common)
-    assert slave.follower.step_checkpoint() is None, "the log waits for a start"
+    assert slave.follower.step_job() is None, "the log waits for a start"
     again = slave.crash("killed", rng)
     assert replayed_from(again) == again.follower.end_pos == common
     again.receive(master)
@@ -181,7 +181,7 @@ def test_promotion_gives_up_a_checkpoint_in_progress_and_the_master_takes_the_ne
     write_some(master, rng)
     slave.receive(master)  # not flushed: the checkpoint waits
     slave.follower.checkpoints.ask()
-    assert slave.follower.step_checkpoint() is None
+    assert slave.follower.step_job() is None
     assert slave.follower.checkpoints.is_capturing
     promoted = slave.promote()
     assert promoted.digest() == master.digest()
