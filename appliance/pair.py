@@ -319,6 +319,8 @@ class MasterRole:
             await self._server.stop()
 
     def _changed(self, known: Replicated) -> None:
+        is_connected = known.state in (State.CATCH_UP, State.STREAMING)
+        self._broker.head_freer.hold.note_slave(known.durable_pos if is_connected else None)
         if not self._is_sync:
             return
         is_there = known.state is State.STREAMING
@@ -373,6 +375,8 @@ class MasterRole:
             lag_bytes=lag_bytes,
             heard_ms_ago=None if acked is None else _since_ms(self._clock, acked.acked_ms),
             promise=self._promise(state),
+            held_bytes=self._broker.head_freer.hold.held_bytes,
+            given_up=self._broker.head_freer.hold.has_given_up,
         )
 
     def _promise(self, state: str) -> str:

@@ -167,6 +167,7 @@ class LiveStatus:
                 replication_streaming=pair.state == "streaming",
                 replication_solo=pair.solo,
                 replication_lag_bytes=pair.lag_bytes or 0,
+                replication_held_bytes=pair.held_bytes,
                 replication_silence_seconds=(pair.heard_ms_ago or 0) / MS_PER_SECOND,
             )
         return render(broker.collect_metrics(), gauges, broker.label_names)

@@ -102,6 +102,14 @@ _SCHEMAS: Final[dict[str, Any]] = {
             "type": ["boolean", "null"],
             "description": "this slave once had the whole log, and may be promoted; null: a master",
         },
+        held_bytes={
+            **_COUNT,
+            "description": "of the log, kept for the slave alone",
+        },
+        given_up={
+            "type": "boolean",
+            "description": "a master freed what its connected slave lacks: it was too much to keep",
+        },
     ),
     "Status": _object(
         version=_TEXT,

@@ -97,6 +97,8 @@ class ReplicationStatus:
         heard_ms_ago: the time since the last message of the peer; None if there was none.
         promise: what an acknowledgement means at this moment.
         caught_up: a slave has once had the whole log, so that it may be promoted; None on a master.
+        held_bytes: of the log, which a master keeps for its slave alone.
+        given_up: a master freed what its connected slave lacks: that was too much to keep.
     """
 
     role: str
@@ -112,6 +114,8 @@ class ReplicationStatus:
     heard_ms_ago: int | None
     promise: str
     caught_up: bool | None = None
+    held_bytes: int = 0
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,10 @@ def _fields(found: Any) -> list[tuple[str, object]]:
         )
     if found["caught_up"] is False:
         fields.append(("caught up", "never: `latermq promote` refuses it without --force"))
+    if found["held_bytes"]:
+        fields.append(("kept", f"{found['held_bytes']} bytes of the log for the slave alone"))
+    if found["given_up"]:
+        fields.append(("given up", "the slave lacks too much: it copies the log anew"))
     if found["lag_bytes"] is not None:
         fields.append(("lag", f"{found['lag_bytes']} bytes"))
     if found["heard_ms_ago"] is not None:

@@ -63,19 +63,19 @@ class Follower:
         self,
         files: DataFiles,
         start: Start,
+        left: list[FreedSegment],
         *,
         config: Config,
         node: int,
-        left: list[FreedSegment],
     ) -> None:
         """Take over a start whose replay has ended.
 
         Args:
             files: the directory; the abort file exists.
             start: holds the replayed state.
+            left: freed segments, ascending, whose files could not be removed yet.
             config: the size of a segment and what an acknowledgement means, as on the master.
             node: which node of the pair this is.
-            left: freed segments, ascending, whose files could not be removed yet.
 
         Raises:
             LogRefusedError: the log is damaged; a slave does not judge that.

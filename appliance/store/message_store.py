@@ -28,6 +28,7 @@ from appliance.store.follower import Follower, make_checkpointer
 from appliance.store.head.carriers import Carriers, make_carriers
 from appliance.store.head.head_freer import HeadFreer, remove_segments
 from appliance.store.head.quiet_hours import QuietHours
+from appliance.store.head.slave_hold import SlaveHold
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
@@ -207,9 +208,7 @@ class MessageStore:
         self._enter_directory()
         start.finish()
         node = choose_node(self._fs, self._paths, self._config)
-        self.follower = Follower(
-            self._files, start, config=self._config, node=node, left=self._freed
-        )
+        self.follower = Follower(self._files, start, self._freed, config=self._config, node=node)
         yield from self.follower.wait()
         note_promotion(self._fs, self._paths, self._config)
         start.flushed = start.applied = start.scan.pos
@@ -377,6 +376,7 @@ class MessageStore:
             self.checkpoints,
             start.runs,
             carriers=self.carriers,
+            hold=SlaveHold(self.log, bytes_max=self._config.keep_for_slave_bytes),
             may_carry=quiet_hours.may_carry,
             forget_damage=self._forget_damage,
             id_memory_ms=self._config.completed_id_memory_ms,

@@ -5,10 +5,20 @@ import random
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from appliance.errors import StorageError
 from appliance.store.head.head_freer import RETRY_NS, FreeJob
 from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.harness.carrying import carry_and_free, last_base, raw_records
+from tests.support.harness.carrying import (
+    SEGMENT,
+    carry,
+    carry_and_free,
+    free_below,
+    last_base,
+    raw_records,
+)
+from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.harness.slave_harness import SlaveHarness
 from tests.support.simulator.sim_fs import CrashMode, SimCrash
 from tests.unit.retention.test_carry_faults import fill, keep, ready_to_carry
@@ -151,3 +161,80 @@ def test_segment_that_cannot_be_removed_is_removed_later() -> None:
     slave.work()
     assert slave.log_bases() == master.broker.log.files.bases
     assert last_base(master) in slave.log_bases()
+
+
+def held_master() -> BrokerHarness:
+    """A master with segments to free, and a connected slave that lacks them."""
+    master = ready_to_carry()
+    master.broker.head_freer.hold.note_slave(0)
+    carry_and_wait(master)
+    return master
+
+
+def carry_and_wait(master: BrokerHarness) -> None:
+    """Carry what lives, as far as the last segment, and free what no slave needs."""
+    cut = last_base(master)
+    master.flush()
+    take_checkpoint(master)
+    assert carry(master, cut).blocked_at is None
+    master.flush()
+    free_below(master, cut)
+
+
+def test_master_keeps_what_its_connected_slave_lacks() -> None:
+    master = held_master()
+    hold, end = master.broker.head_freer.hold, last_base(master)
+    assert master.broker.log.start_pos == 0
+    assert hold.held_bytes >= end
+    hold.note_slave(end)
+    free_below(master, end)
+    assert master.broker.log.start_pos > 0
+    assert hold.held_bytes == 0
+    assert not hold.has_given_up
+
+
+def test_master_keeps_nothing_for_a_slave_that_is_away() -> None:
+    master = held_master()
+    master.broker.head_freer.hold.note_slave(None)
+    free_below(master, last_base(master))
+    assert master.broker.log.start_pos > 0
+    assert not master.broker.head_freer.hold.has_given_up
+
+
+def test_master_frees_up_to_where_its_slave_is() -> None:
+    master = ready_to_carry()
+    bases = master.broker.log.files.bases
+    master.broker.head_freer.hold.note_slave(bases[-1] - 1)
+    carry_and_wait(master)
+    assert master.broker.log.start_pos == bases[-2]
+
+
+def test_master_gives_a_slave_up_beyond_the_bound_until_it_connects_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    master = held_master()
+    hold = master.broker.head_freer.hold
+    hold._bytes_max = hold.held_bytes + 2 * SEGMENT
+    fill(master, 1)
+    master.free_head()
+    assert master.broker.log.start_pos == 0
+    fill(master, 1.5)
+    master.flush()
+    master.free_head()
+    assert master.broker.log.start_pos > 0
+    assert hold.has_given_up
+    assert hold.held_bytes == 0
+    assert "the slave is given up" in caplog.text
+    assert "replication.keep_for_slave_bytes" in caplog.text
+    hold.note_slave(10)
+    assert not hold.is_held(last_base(master)), "it is the same connection"
+    hold.note_slave(None)
+    hold.note_slave(10)
+    assert not hold.has_given_up
+
+
+def test_master_gives_a_slave_up_when_its_disk_is_full() -> None:
+    master = held_master()
+    master.broker.log.is_full = True
+    assert not master.broker.head_freer.hold.is_held(last_base(master))
+    assert master.broker.head_freer.hold.has_given_up
