@@ -245,8 +245,10 @@ class Service:
             self._notifier.extend_start(START_STEP_MS)
             self._notifier.status(f"{progress.phase} {progress.recovered_bytes} bytes")
             await asyncio.sleep(0)
-            if self._stop.is_set() or not await self._follow():
+            if self._stop.is_set():
                 self._broker.abandon()
+                return False
+            if not await self._follow():
                 return False
         for rejected in self._broker.report.rejected:
             _log.warning("%s", rejected)
@@ -272,7 +274,11 @@ class Service:
         self._status.joins(self._slave)
         outcome = await self._slave.follow(self._stop)
         self.must_start_again = outcome is Outcome.STARTS_AGAIN
-        if outcome is Outcome.PROMOTED:
+        if self.must_start_again:
+            self._broker.abandon()
+        elif outcome is Outcome.STOPPED:
+            self._close()
+        else:
             _log.warning("promoted: this node is the master from %d on", follower.end_pos)
         return outcome is Outcome.PROMOTED
 

@@ -135,6 +135,7 @@ class Gauges:
     replication_streaming: bool = False
     replication_solo: bool = False
     replication_lag_bytes: int = 0
+    replication_held_bytes: int = 0
     replication_silence_seconds: float = 0.0
     disk_full: bool = False
     disk_state: int = 0
@@ -330,6 +331,11 @@ METRICS: Final = (
         "replication_lag_bytes",
         "gauge",
         "Bytes of the master's log that are not on the disk of the slave, as far as known.",
+    ),
+    MetricInfo(
+        "replication_held_bytes",
+        "gauge",
+        "Bytes of the log that a master keeps for its connected slave alone.",
     ),
     MetricInfo(
         "replication_silence_seconds",

@@ -21,6 +21,7 @@ from appliance.replication.states import State
 from appliance.replication.wire import SECRET_SIZE_MIN_BYTES
 from appliance.store.follower import Follower
 from appliance.store.source_log import SourceLog
+from appliance.store.state.checkpointer import CheckpointJob
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.units import NS_PER_MS
@@ -43,6 +44,12 @@ _KEPT: Final = {
     "async": "acknowledged records survive a crash; a power cut may lose the newest",
 }
 
+
+TEND_S: Final = 0.1
+"""Between two looks at whether a slave's checkpoint is due."""
+
+SLICE_PAUSE_S: Final = 0.002
+"""Between two slices of one."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +116,9 @@ class SlaveRole:
         self._config, self._clock, self._follower = config, broker.clock, follower
         self._master = config.master
         self._ended = asyncio.Event()
+        self._over = asyncio.Event()
         self._is_wanted = False
+        self._on_caught_up = caught_up
         self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client = ReplicationClient(
             follower,
@@ -118,9 +127,13 @@ class SlaveRole:
             clock=broker.clock,
             lines=broker.client_log,
             changed=self._changed,
-            caught_up=caught_up,
+            caught_up=self._note_caught_up,
             limits=_limits(config),
         )
+
+    def _note_caught_up(self) -> None:
+        self._follower.note_caught_up()
+        self._on_caught_up()
 
     async def follow(self, stop: asyncio.Event) -> Outcome:
         """Follow until the promotion, or until `stop` is set.
@@ -129,38 +142,77 @@ class SlaveRole:
             StorageError: the disk failed; the process must end.
         """
         self._client.start()
+        tending = asyncio.ensure_future(self._tend_log())
         waits = [
             asyncio.ensure_future(each)
             for each in (stop.wait(), self._ended.wait(), asyncio.shield(self._client.failure))
         ]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*waits, tending], return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
         await self._client.stop()
+        self._over.set()
+        await tending  # no thread uses the files after it
         if self._client.failure.done():
             raise self._client.failure.result()
         if self._follower.wants_start:
             return Outcome.STARTS_AGAIN
         if not self._is_wanted:
-            self._follower.close()
             return Outcome.STOPPED
         self._follower.promote()
         return Outcome.PROMOTED
 
-    def _changed(self, _following: Following) -> None:
+    async def _tend_log(self) -> None:
+        """Take checkpoints and free segments until the following ends; a thread does the I/O.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        follower = self._follower
+        while not self._over.is_set():
+            job = follower.step_job()
+            if job is not None:
+                await asyncio.to_thread(job.run)
+                follower.end_job(job)
+                if isinstance(job, CheckpointJob) and job.error is not None:
+                    _log.warning("checkpoint failed, will be retried: %s", job.error)
+            pause_s = SLICE_PAUSE_S if follower.checkpoints.is_capturing else TEND_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), pause_s)
+
+    def _changed(self, following: Following) -> None:
+        self._follower.head.note_master(following.start_pos, following.committed_pos)
         if self._follower.wants_start:
             self._ended.set()
 
-    async def promote(self) -> None:
+    async def promote(self, *, is_forced: bool = False) -> None:
         """See `Pair`."""
         if not self._follower.has_log:
             raise RoleError(
                 f"this slave has nothing of the log of {self._master} yet: a promotion would begin "
                 "a new cluster. Wait until it is connected, or start a broker without --role slave"
             )
+        if not self._follower.has_caught_up:
+            if not is_forced:
+                raise RoleError(
+                    f"this slave has never caught up with {self._master}: {self._missing()}. Let "
+                    "it catch up, or promote it with --force to go on without what is missing"
+                )
+            _log.warning("promoted by force, without ever having caught up: %s", self._missing())
         self._is_wanted = True
         self._ended.set()
         await asyncio.shield(self._served)
+
+    def _missing(self) -> str:
+        """What the promotion of a slave that has never caught up would lose, as far as known."""
+        known, end = self._client.following, self._follower.end_pos
+        if known.heard_ms is None or not known.committed_pos:
+            return f"it has the log to {end}; how much is missing is not known"
+        missing_bytes = max(0, known.committed_pos - end)
+        return (
+            f"it has the log to {end}, and the master had it to {known.committed_pos}, so at least "
+            f"{missing_bytes} bytes are missing"
+        )
 
     def go_solo(self) -> None:
         """See `Pair`."""
@@ -194,6 +246,7 @@ class SlaveRole:
             lag_bytes=None if known.heard_ms is None else known.lag_bytes,
             heard_ms_ago=_since_ms(self._clock, known.heard_ms),
             promise="this node serves no client",
+            caught_up=self._follower.has_caught_up,
         )
 
 
@@ -266,6 +319,8 @@ class MasterRole:
             await self._server.stop()
 
     def _changed(self, known: Replicated) -> None:
+        is_connected = known.state in (State.CATCH_UP, State.STREAMING)
+        self._broker.head_freer.hold.note_slave(known.durable_pos if is_connected else None)
         if not self._is_sync:
             return
         is_there = known.state is State.STREAMING
@@ -281,7 +336,7 @@ class MasterRole:
             pos = known.durable_pos if is_sync_flush else known.received_pos
             self._pump.show(self._broker.replicated(pos))
 
-    async def promote(self) -> None:
+    async def promote(self, *, is_forced: bool = False) -> None:
         """See `Pair`."""
         raise RoleError("this node is the master already")
 
@@ -320,6 +375,8 @@ class MasterRole:
             lag_bytes=lag_bytes,
             heard_ms_ago=None if acked is None else _since_ms(self._clock, acked.acked_ms),
             promise=self._promise(state),
+            held_bytes=self._broker.head_freer.hold.held_bytes,
+            given_up=self._broker.head_freer.hold.has_given_up,
         )
 
     def _promise(self, state: str) -> str:

@@ -77,7 +77,7 @@ class Api:
         return [
             web.get("/api/v1/openapi.json", self._get_description),
             web.get("/api/v1/replication", self._get_replication),
-            web.post("/api/v1/promote", self._promote),
+            web.post("/api/v1/promote", _with_body(_force_wanted, self._promote)),
             web.post("/api/v1/solo", self._go_solo),
             web.get("/api/v1/status", self._when_ready(self._get_status)),
             web.get("/api/v1/topics", self._when_ready(self._get_topics)),
@@ -111,9 +111,9 @@ class Api:
     async def _get_replication(self, _request: web.Request) -> web.Response:
         return _answer(self._status.replication())
 
-    async def _promote(self, _request: web.Request) -> web.Response:
+    async def _promote(self, is_forced: bool) -> web.Response:
         try:
-            return _answer(await self._status.promote())
+            return _answer(await self._status.promote(is_forced=is_forced))
         except RoleError as error:
             return error_answer(409, error.message)
 
@@ -281,6 +281,18 @@ def _snapshot_name(body: bytes) -> str | None:
     if name is not None and not isinstance(name, str):
         raise ValueError("the name is not a string")
     return name
+
+
+def _force_wanted(body: bytes) -> bool:
+    """Return whether a request to promote insists.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    is_forced = _json_fields(body, ("force",)).get("force", False)
+    if not isinstance(is_forced, bool):
+        raise ValueError("force is not a boolean")
+    return is_forced
 
 
 def _cancelled(timer: TimerState) -> web.Response:

@@ -85,11 +85,14 @@ class Pair(Protocol):
     def status(self) -> ReplicationStatus:
         """Return the state of the pair."""
 
-    async def promote(self) -> None:
+    async def promote(self, *, is_forced: bool = False) -> None:
         """Make this slave the master; return once it serves clients.
 
+        Args:
+            is_forced: also if it has never caught up; what it lacks is lost.
+
         Raises:
-            RoleError: it is no slave.
+            RoleError: it is no slave, or has never caught up.
             NotReadyError: the broker stops.
         """
 
@@ -164,6 +167,7 @@ class LiveStatus:
                 replication_streaming=pair.state == "streaming",
                 replication_solo=pair.solo,
                 replication_lag_bytes=pair.lag_bytes or 0,
+                replication_held_bytes=pair.held_bytes,
                 replication_silence_seconds=(pair.heard_ms_ago or 0) / MS_PER_SECOND,
             )
         return render(broker.collect_metrics(), gauges, broker.label_names)
@@ -179,8 +183,8 @@ class LiveStatus:
     def replication(self) -> ReplicationStatus:
         return self._joined.status()
 
-    async def promote(self) -> ReplicationStatus:
-        await self._joined.promote()
+    async def promote(self, *, is_forced: bool = False) -> ReplicationStatus:
+        await self._joined.promote(is_forced=is_forced)
         return self._joined.status()
 
     def go_solo(self) -> ReplicationStatus:

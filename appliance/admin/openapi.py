@@ -98,6 +98,18 @@ _SCHEMAS: Final[dict[str, Any]] = {
         lag_bytes={**_MAYBE_COUNT, "description": "what the slave lacks"},
         heard_ms_ago={**_MAYBE_COUNT, "description": "time since the peer's last message, ms"},
         promise={"type": "string", "description": "what an acknowledgement means now"},
+        caught_up={
+            "type": ["boolean", "null"],
+            "description": "this slave once had the whole log, and may be promoted; null: a master",
+        },
+        held_bytes={
+            **_COUNT,
+            "description": "of the log, kept for the slave alone",
+        },
+        given_up={
+            "type": "boolean",
+            "description": "a master freed what its connected slave lacks: it was too much to keep",
+        },
     ),
     "Status": _object(
         version=_TEXT,
@@ -478,10 +490,18 @@ _PATHS: Final[dict[str, Any]] = {
         "post": {
             "operationId": "promote",
             "summary": "make this slave the master; answers once it serves clients",
+            "requestBody": _body(
+                force={
+                    "type": "boolean",
+                    "description": "also if it has never caught up: what it lacks is lost",
+                }
+            ),
             "responses": {
                 "200": _json("the pair after it", _ref("Replication")),
+                "400": _error("the body is wrong"),
                 "403": _error("the request comes from a web page of another origin"),
-                "409": _error("this node is no slave"),
+                "409": _error("this node is no slave, or has never caught up"),
+                "415": _error("the body is not JSON"),
                 "503": _NOT_READY,
             },
         },

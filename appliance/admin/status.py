@@ -96,6 +96,9 @@ class ReplicationStatus:
         lag_bytes: what the slave lacks; None if that is not known.
         heard_ms_ago: the time since the last message of the peer; None if there was none.
         promise: what an acknowledgement means at this moment.
+        caught_up: a slave has once had the whole log, so that it may be promoted; None on a master.
+        held_bytes: of the log, which a master keeps for its slave alone.
+        given_up: a master freed what its connected slave lacks: that was too much to keep.
     """
 
     role: str
@@ -110,6 +113,9 @@ class ReplicationStatus:
     lag_bytes: int | None
     heard_ms_ago: int | None
     promise: str
+    caught_up: bool | None = None
+    held_bytes: int = 0
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +222,14 @@ class StatusSource(Protocol):
             NotReadyError: the start has not come so far.
         """
 
-    async def promote(self) -> ReplicationStatus:
+    async def promote(self, *, is_forced: bool = False) -> ReplicationStatus:
         """Make this slave the master; return once it serves clients.
 
+        Args:
+            is_forced: also if it has never caught up; what it lacks is lost.
+
         Raises:
-            RoleError: it is no slave.
+            RoleError: it is no slave, or has never caught up.
             NotReadyError: the start has not come so far, or the broker stops.
         """
 

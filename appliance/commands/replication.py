@@ -1,6 +1,6 @@
 """`latermq replication`, `promote` and `solo`: the pair of master and slave. Layer 6."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from appliance.commands import admin_client, usage
 from appliance.commands.admin_client import SNAPSHOT_TIMEOUT_S
@@ -12,6 +12,9 @@ Examples:
 
 \b
   latermq promote --admin 127.0.0.1:9192
+
+A slave that has never caught up with its master is refused: --force promotes it with the part of
+the log that it has. The rest is lost, unless the old master comes back.
 
 Stop the old master first, or make sure that it is off: nothing here does that. It may come back as
 a slave; what it had and this node lacks is then kept in its directory diverged/.
@@ -26,9 +29,15 @@ Examples:
 """
 
 
-def promote(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+Force = Annotated[
+    bool, usage.Option("--force", help="Also if it has never caught up: what it lacks is lost.")
+]
+
+
+def promote(admin: Admin = DEFAULT_ADMIN, json: Json = False, force: Force = False) -> None:
     """Make a slave the master: it serves clients and delivers what is due."""
-    found = admin_client.post(admin, "promote", body={}, timeout_s=SNAPSHOT_TIMEOUT_S)
+    body = {"force": force}
+    found = admin_client.post(admin, "promote", body=body, timeout_s=SNAPSHOT_TIMEOUT_S)
     if json:
         print_json(found)
     else:
@@ -66,6 +75,12 @@ def _fields(found: Any) -> list[tuple[str, object]]:
         fields.append(
             ("slave", f"has the log to {found['received']}, on its disk to {found['durable']}")
         )
+    if found["caught_up"] is False:
+        fields.append(("caught up", "never: `latermq promote` refuses it without --force"))
+    if found["held_bytes"]:
+        fields.append(("kept", f"{found['held_bytes']} bytes of the log for the slave alone"))
+    if found["given_up"]:
+        fields.append(("given up", "the slave lacks too much: it copies the log anew"))
     if found["lag_bytes"] is not None:
         fields.append(("lag", f"{found['lag_bytes']} bytes"))
     if found["heard_ms_ago"] is not None:

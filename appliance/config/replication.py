@@ -13,7 +13,7 @@ from appliance.config.setting import (
     read_optional_path,
     value,
 )
-from appliance.units import MS_PER_MINUTE
+from appliance.units import GIB, MS_PER_MINUTE
 
 _ADDRESS: Final = "HOST:PORT, an IPv6 host in brackets"
 
@@ -74,4 +74,11 @@ class ReplicationSettings:
         "replication.timeout_ms",
         (100, MS_PER_MINUTE),
         "A peer that says nothing for so long is lost.",
+    )
+    keep_for_slave_bytes: int = number(
+        16 * GIB,
+        "replication.keep_for_slave_bytes",
+        (0, 1 << 50),
+        "How much of its log a master keeps beyond retention because a connected slave lacks it. "
+        "Beyond that, or on a full disk, the slave copies the log anew.",
     )

@@ -6,19 +6,27 @@ A promotion is the end of that start. Layer 2.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from _core.bytes.layout import AT_SIZE, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import whole_size
+from _core.log.pointers import Pointers
+from _core.log.tail import LogTail
 from appliance.config.config import Config
-from appliance.errors import CorruptionError, LogRefusedError, ReplicaError
+from appliance.errors import CorruptionError, LogRefusedError, ReplicaError, StorageError
+from appliance.store.caught_up import forget_caught_up, has_caught_up, note_caught_up
 from appliance.store.checkpoint import NO_CLUSTER, NOT_OWN, LogIdentity
 from appliance.store.diverged import cut_log, keep_tail, move_log
+from appliance.store.head.followed_head import FollowedHead
+from appliance.store.head.head_freer import FreeJob
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.followed_files import FollowedFiles
+from appliance.store.log.segment import FreedSegment
 from appliance.store.recovery.log_knowledge import is_covered
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
+from appliance.store.state.checkpointer import Checkpointer, CheckpointJob
+from appliance.store.state.snapshot import KnownDamage
 
 SIZE_END: Final = AT_SIZE + 4
 """So many bytes of a frame say how large it is."""
@@ -27,19 +35,45 @@ MARK_STEP_NS: Final = 1_000_000_000
 """Between two writes of the flushed position, after which a start may judge its own tail."""
 
 
+Job: TypeAlias = CheckpointJob | FreeJob
+
+
+def make_checkpointer(files: DataFiles, start: Start, config: Config) -> Checkpointer:
+    """Return what takes checkpoints from the end of a start on, on a slave or on a master."""
+    return Checkpointer(
+        files,
+        queues=start.queues,
+        state=start.state,
+        runs=start.runs,
+        interval_bytes=config.checkpoint_interval_bytes,
+        kept=start.kept,
+    )
+
+
 class Follower:
     """Appends what the master sends.
 
     Attributes:
         is_promoted: set by `promote`; the start then goes on.
+        checkpoints: takes the slave's checkpoints, and those of the master that it becomes.
+        head: frees the segments that the master freed.
     """
 
-    def __init__(self, files: DataFiles, start: Start, *, config: Config, node: int) -> None:
+    def __init__(
+        self,
+        files: DataFiles,
+        start: Start,
+        left: list[FreedSegment],
+        *,
+        config: Config,
+        node: int,
+    ) -> None:
         """Take over a start whose replay has ended.
 
         Args:
             files: the directory; the abort file exists.
             start: holds the replayed state.
+            left: freed segments, ascending, whose files could not be removed yet.
             config: the size of a segment and what an acknowledgement means, as on the master.
             node: which node of the pair this is.
 
@@ -67,10 +101,19 @@ class Follower:
         """Of the frame at `end_pos`, 0 if it is not known yet."""
         self._end_pos = start.scan.pos
         self._marked_ns = 0
+        self._is_saving = False
         self._checkpoint.lower_flushed(start.scan.pos)
         self._files.cut()
-        self._note_identity()
+        self._begin_pointers()
+        self._note_applied()
         self._checkpoint.rewrite(start.scan.pos)
+        found = [KnownDamage(begin, end - begin, why) for begin, end, why in start.scan.damage]
+        start.state.damage = [*start.damage, *found]
+        start.queues.flushed = lambda: files.log.pointers.flushed
+        start.state.projections.moved.start = files.log.start_pos
+        self.checkpoints = make_checkpointer(files, start, config)
+        self.head = FollowedHead(files, start.state, self.checkpoints, left)
+        self._has_caught_up = has_caught_up(files.fs, files.paths)
         self.is_promoted = False
 
     def wait(self) -> Iterator[Progress]:
@@ -82,6 +125,25 @@ class Follower:
     def wants_start(self) -> bool:
         """The files were changed below what is applied: only a new start can go on."""
         return self._wants_start
+
+    @property
+    def has_caught_up(self) -> bool:
+        """The log was once all of the master's log; it may have fallen behind since."""
+        return self._has_caught_up
+
+    def note_caught_up(self) -> None:
+        """Remember durably that all of the master's log is durable here.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        if not self._has_caught_up:
+            note_caught_up(self._data.fs, self._data.paths)
+            self._has_caught_up = True
+
+    def _forget_caught_up(self) -> None:
+        self._has_caught_up = False
+        forget_caught_up(self._data.fs, self._data.paths)
 
     # What the master asks for
 
@@ -154,7 +216,9 @@ class Follower:
             ReplicaError: the log was not empty. It is now, and a new start must begin; what there
                 was is in diverged/.
         """
+        self._forget_caught_up()
         if self.has_log:
+            self._check_not_saving()
             self._wants_start = True
             move_log(self._data, epoch=self._start.scan.epoch)
             raise ReplicaError("the log shared nothing with the master's and was moved to diverged")
@@ -162,7 +226,9 @@ class Follower:
         self._next_size = 0
         self._files.begin_at(start_pos)
         self._start.begin_at(start_pos)
+        self.head.forget_master()
         self._end_pos = start_pos
+        self._begin_pointers()
 
     def truncate(self, pos: int, *, may_be_acknowledged: bool = False) -> None:
         """Let the log end where that of the master agrees with it.
@@ -182,13 +248,20 @@ class Follower:
                     f"the master lost the end of its log from {pos} on, which this slave has to "
                     f"{self._end_pos} and which may be acknowledged: promote this slave"
                 )
+            self._check_not_saving()
             self._wants_start = True
+            self._forget_caught_up()
             keep_tail(self._data, pos, self._end_pos, epoch=self._start.scan.epoch)
             cut_log(self._data, pos)
             raise ReplicaError(f"the log had {self._end_pos - pos} bytes that the master's lacks")
         self._files.pos = self._end_pos
         self._files.flushed = min(self._files.flushed, self._end_pos)
         self._next_size = 0
+
+    def _check_not_saving(self) -> None:
+        """A thread that saves what is cut off would vouch for it afterwards."""
+        if self._is_saving:
+            raise ReplicaError("a checkpoint is being written: the log is cut after it")
 
     def _is_own(self, pos: int) -> bool:
         """Whether this node was the master that wrote the frame at a log position."""
@@ -252,6 +325,59 @@ class Follower:
             raise ReplicaError(str(error)) from error
         finally:
             self._end_pos = self._start.scan.pos
+            self._note_applied()
+
+    # The pointers of the log, as a checkpoint of a broker reads them
+
+    def _begin_pointers(self) -> None:
+        self._log.pointers = Pointers(self._end_pos, sync_flush=True)
+        self._log.tail = LogTail(self._log.pointers, reserve_bytes=0)
+
+    def _note_applied(self) -> None:
+        """Note on the loop where the log ends, and what was learned of it."""
+        log, start, scan = self._log, self._start, self._start.scan
+        state = start.state
+        state.salt = state.salt or scan.salt
+        state.lost = scan.lost_ranges
+        if self.has_log and log.tail.epoch != scan.epoch:
+            log.tail = LogTail(log.pointers, reserve_bytes=0)
+            log.tail.begin_epoch(scan.epoch, scan.salt)
+        log.tail.last_pos, log.tail.last_crc = start.last_frame
+        log.pointers.advance_wrote(self._end_pos)
+        log.pointers.advance_committed(self._end_pos)
+        self._note_identity()
+
+    def _note_flushed(self) -> None:
+        pointers = self._log.pointers
+        pointers.advance_flushed(max(pointers.flushed, min(self.durable_pos, pointers.committed)))
+
+    # Checkpoints, and the begin of the log
+
+    def step_job(self) -> Job | None:
+        """Continue a checkpoint, or begin one that is due, or free segments; call it often.
+
+        Runs on the loop.
+
+        Returns:
+            A job to run on a thread and then pass to `end_job`, or None.
+
+        Raises:
+            StorageError: the disk failed; the process must end.
+        """
+        if self._wants_start or self._is_saving or not self.has_log:
+            return None
+        self._note_flushed()
+        job = self.checkpoints.step() or self.head.step(self.durable_pos)
+        self._is_saving = job is not None
+        return job
+
+    def end_job(self, job: Job) -> None:
+        """Note that a job has run."""
+        self._is_saving = False
+        if isinstance(job, FreeJob):
+            self.head.end(job)
+        else:
+            self.checkpoints.end(job)
 
     # The disk
 
@@ -271,22 +397,29 @@ class Follower:
             self._mark()
         return self.durable_pos
 
-    def close(self) -> None:
-        """End the following without a promotion: what was received is durable, and marked so.
+    def close(self) -> StorageError | CorruptionError | None:
+        """End the following cleanly, without a promotion; no job of a checkpoint may run.
+
+        What was received as whole frames is durable, the rest is cut.
+
+        Returns:
+            The error if no checkpoint could be written; the next start replays more.
 
         Raises:
-            StorageError: it could not be made so.
+            StorageError: it could not be made durable.
         """
-        self.flush()
-        self._note_identity()
-        self._checkpoint.note_flushed(self.durable_pos)
+        self._files.pos = self._end_pos
+        self._files.cut()
+        self._note_flushed()
+        error = self.checkpoints.finish() if self.has_log else None
+        self._checkpoint.end(self._end_pos)
+        return error
 
     def _mark(self) -> None:
         """Write now and then how far the log is durable: a start judges its tail by that."""
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._marked_ns >= MARK_STEP_NS:
             self._marked_ns = now_ns
-            self._note_identity()
             self._checkpoint.note_flushed(self.durable_pos)
 
     def _note_identity(self) -> None:
@@ -302,11 +435,13 @@ class Follower:
     def promote(self) -> None:
         """End the following: everything received as whole frames is durable, the rest is cut.
 
+        No job of a checkpoint may run.
+
         Raises:
             StorageError: it could not be made so.
         """
+        self.checkpoints.abandon()
         self._files.pos = self._end_pos
         self._files.cut()
-        self._note_identity()
         self._checkpoint.note_flushed(self._end_pos)
         self.is_promoted = True

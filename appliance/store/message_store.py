@@ -24,10 +24,11 @@ from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile
 from appliance.store.cold_reads import ColdRead, ColdReader
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
-from appliance.store.follower import Follower
+from appliance.store.follower import Follower, make_checkpointer
 from appliance.store.head.carriers import Carriers, make_carriers
 from appliance.store.head.head_freer import HeadFreer, remove_segments
 from appliance.store.head.quiet_hours import QuietHours
+from appliance.store.head.slave_hold import SlaveHold
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
@@ -207,7 +208,7 @@ class MessageStore:
         self._enter_directory()
         start.finish()
         node = choose_node(self._fs, self._paths, self._config)
-        self.follower = Follower(self._files, start, config=self._config, node=node)
+        self.follower = Follower(self._files, start, self._freed, config=self._config, node=node)
         yield from self.follower.wait()
         note_promotion(self._fs, self._paths, self._config)
         start.flushed = start.applied = start.scan.pos
@@ -345,13 +346,11 @@ class MessageStore:
         self.cold = ColdReader(
             self._clock, self._fs, self.log, self._queues, self.state.projections
         )
-        self.checkpoints = Checkpointer(
-            self._files,
-            queues=self._queues,
-            state=self.state,
-            runs=start.runs,
-            interval_bytes=self._config.checkpoint_interval_bytes,
-            kept=start.kept,
+        follower = self.follower
+        self.checkpoints = (
+            make_checkpointer(self._files, start, self._config)
+            if follower is None
+            else follower.checkpoints
         )
         self.state.expiry = Expiry(
             AgeClock(self._clock, self.state.saved_age),
@@ -377,6 +376,7 @@ class MessageStore:
             self.checkpoints,
             start.runs,
             carriers=self.carriers,
+            hold=SlaveHold(self.log, bytes_max=self._config.keep_for_slave_bytes),
             may_carry=quiet_hours.may_carry,
             forget_damage=self._forget_damage,
             id_memory_ms=self._config.completed_id_memory_ms,
@@ -451,6 +451,10 @@ class MessageStore:
         Raises:
             StorageError: a write or sync failed; the next start recovers as after a crash.
         """
+        if self.follower is not None and not self.follower.is_promoted:
+            self.stop_error = self.follower.close()
+            self.abandon(is_clean=True)
+            return
         self.commit()
         self.flush()
         self.mark.finish()

@@ -11,6 +11,7 @@
     lost/POSITION-EPOCH                     bytes that a start cut off the log at that position
     diverged/POSITION-EPOCH                 bytes that a slave had and its master lacked
     promoted                                says that this node was a slave, and of which master
+    caught_up                               says that this slave has had its master's whole log
     node                                    which node of a pair this is
     snapshots/NAME/                         a snapshot: `snapshot`, commitlog/ and checkpoint
     snapshot                                says that no broker may start on the directory, and why
@@ -89,6 +90,7 @@ class DataPaths:
         self.restored_mark = root / "restored"
         self.node = root / "node"
         self.promoted = root / "promoted"
+        self.caught_up = root / "caught_up"
 
     def directories(self) -> tuple[Path, ...]:
         """All directories of a store, parents first."""

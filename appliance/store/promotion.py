@@ -10,6 +10,7 @@ import contextlib
 
 from appliance.config.config import Config
 from appliance.errors import StorageError
+from appliance.store.caught_up import forget_caught_up
 from appliance.store.paths import DataPaths
 from appliance.system.files import FileSystem
 
@@ -44,7 +45,7 @@ def note_promotion(fs: FileSystem, paths: DataPaths, config: Config) -> None:
         file.truncate(len(data))
         file.pwritev([data], 0)
         file.fdatasync()
-    fs.sync_dir(paths.root)
+    forget_caught_up(fs, paths)  # as a slave again it lacks what the other master wrote
 
 
 def _text(config: Config) -> bytes:

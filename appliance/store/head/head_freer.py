@@ -25,6 +25,7 @@ from _core.log.tail import ROOM_CONTROL
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.head.carrier import Carrier, CarryJob
 from appliance.store.head.carriers import Carriers
+from appliance.store.head.slave_hold import SlaveHold
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import FreedSegment
 from appliance.store.runs.run_set import RowsNow, Runs
@@ -153,6 +154,7 @@ class HeadFreer:
 
     Attributes:
         freed_bytes: bytes of segments freed since the start.
+        hold: keeps what a connected slave lacks.
         may_carry: whether records and timers that live on may be moved now. Control state may
             always: it is little beside what it frees.
     """
@@ -165,6 +167,7 @@ class HeadFreer:
         runs: Runs,
         *,
         carriers: Carriers,
+        hold: SlaveHold,
         may_carry: Callable[[], bool],
         forget_damage: Callable[[int], None],
         id_memory_ms: int,
@@ -179,6 +182,7 @@ class HeadFreer:
             checkpoints: knows how large the control state is, and saves it after its log was cut.
             runs: say which timers are pending.
             carriers: move what lives.
+            hold: keeps what a connected slave lacks.
             may_carry: whether records and timers that live on may be moved now.
             forget_damage: (start) forgets damage before the log position where the log begins.
             id_memory_ms: how long ids of completed timers are remembered.
@@ -192,6 +196,7 @@ class HeadFreer:
         self._runs = runs
         self._carriers = carriers
         self._all = [*carriers.movers, *carriers.repeaters]
+        self.hold = hold
         self.may_carry = may_carry
         self._forget_damage = forget_damage
         self._left = left
@@ -289,7 +294,8 @@ class HeadFreer:
                 return job
         if self._pauses:
             return None
-        if self._phase == "flushing" and self._log.pointers.flushed >= self._carried_pos:
+        is_flushed = self._log.pointers.flushed >= self._carried_pos
+        if self._phase == "flushing" and is_flushed and not self.hold.is_held(self._cut):
             return self._free()
         return None
 
@@ -362,7 +368,7 @@ class HeadFreer:
     def _begin(self, kept_from: int) -> FindJob | None:
         """Find how far the log may be freed, except for timers; look for these on a thread."""
         log = self._log
-        cut = self._base_of(min(kept_from, log.pointers.flushed))
+        cut = self.hold.limit(self._base_of(min(kept_from, log.pointers.flushed)))
         self._leaves_ids = False
         self._began_full = log.is_full
         self._carry_cut = self._choose_carry_cut(self._base_of(log.pointers.flushed))

@@ -378,6 +378,8 @@ class Start:
     def follow(self, end: int) -> None:
         """Go on with a replay that has ended, over frames that were appended since.
 
+        The timers stay in memory: the checkpoints of a slave save them.
+
         Args:
             end: log position after the last of them; all are whole.
 
@@ -409,10 +411,14 @@ class Start:
         self._unbounded += end - start
         if self._unbounded >= SCAN_SLICE_BYTES:
             self._unbounded = 0
-            self._bound_memory()
+            self._bound_units()
 
     def _bound_memory(self) -> None:
         """Write units and timers of a long replay to files, as while the broker serves."""
+        self._bound_units()
+        self._bound_runs()
+
+    def _bound_units(self) -> None:
         projections = self.state.projections
         for partition in projections.partitions:
             if partition is None:
@@ -422,6 +428,8 @@ class Start:
                 self.queues.save(partition)
         # Otherwise a mark for each frame of the whole log would accumulate.
         projections.advance_visible(self.scan.pos)
+
+    def _bound_runs(self) -> None:
         if self.runs.is_due and self.runs.delta_bytes > self._retried_at_bytes:
             self._remove_orphans()
             job = self.runs.freeze(self.scan.pos)

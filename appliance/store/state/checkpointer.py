@@ -170,6 +170,11 @@ class Checkpointer:
         """A checkpoint is being captured: call `step` again soon."""
         return self._capture is not None
 
+    @property
+    def saved_pos(self) -> int:
+        """Log position up to which the newest saved state has everything; -1: there is none."""
+        return self._applied
+
     def ask(self) -> None:
         """Request a checkpoint as soon as possible, even if little has changed."""
         self._is_asked = True
@@ -213,10 +218,7 @@ class Checkpointer:
             return False
 
     def _give_up(self, error: StorageError) -> None:
-        assert self._capture is not None
-        self._capture.abandon()
-        self._capture = None
-        self._runs.abandon(self._runs_job)
+        self.abandon()
         self._failed_ns = self._clock.monotonic_ns()
         self.failure = error
         _log.warning("checkpoint %d failed, the last one stays: %s", self._number, error)
@@ -318,6 +320,13 @@ class Checkpointer:
 
     # Stop
 
+    def abandon(self) -> None:
+        """Give up a checkpoint that is being captured; no job may run."""
+        if self._capture is not None:
+            self._capture.abandon()
+            self._capture = None
+            self._runs.abandon(self._runs_job)
+
     def finish(self) -> StorageError | CorruptionError | None:
         """Take a last checkpoint at the end of the log, all of which is flushed.
 
@@ -336,10 +345,7 @@ class Checkpointer:
             if isinstance(self._job.error, StorageError) and self._job.error.is_fatal:
                 raise self._job.error
             self.end(self._job)
-        if self._capture is not None:
-            self._capture.abandon()
-            self._capture = None
-            self._runs.abandon(self._runs_job)
+        self.abandon()
         if self._applied == self._log.pointers.committed and self._saved_age == self._state.age:
             return None
         capture = self._begin()

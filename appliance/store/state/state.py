@@ -221,8 +221,8 @@ class State:
 
     @property
     def age(self) -> SavedAge | None:
-        """The age to save; None if there is none that is certain."""
-        return None if self.expiry is None else self.expiry.age_clock.saved
+        """The age to save; None if there is none that is certain. A slave's log does not age."""
+        return self.saved_age if self.expiry is None else self.expiry.age_clock.saved
 
     # Floors and verdicts
 

@@ -139,7 +139,7 @@ class Status:
             raise self.failure
         return PAIR
 
-    async def promote(self) -> ReplicationStatus:
+    async def promote(self, *, is_forced: bool = False) -> ReplicationStatus:
         return self.replication()
 
     def go_solo(self) -> ReplicationStatus:

@@ -6,12 +6,16 @@ from typing import Any
 
 from appliance.broker import Broker
 from appliance.main import KAFKA_FACADE
-from appliance.store.follower import Follower
+from appliance.store.follower import Follower, Job
 from appliance.store.recovery.report import Progress
+from appliance.store.state.checkpointer import CheckpointJob
 from tests.support.harness.broker_harness import BrokerHarness
-from tests.support.harness.configs import small_config
+from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.simulator.virtual_clock import VirtualClock
+
+STEPS_MAX = 1_000
+"""Slices of a checkpoint, many more than one takes."""
 
 
 class SlaveHarness:
@@ -58,6 +62,45 @@ class SlaveHarness:
     def flush(self) -> None:
         """Make durable what was received."""
         self.follower.flush()
+
+    def checkpoint(self) -> None:
+        """Flush, and take a checkpoint."""
+        self.flush()
+        self.follower.checkpoints.ask()
+        job = self.next_job()
+        assert isinstance(job, CheckpointJob)
+        job.run()
+        self.follower.end_job(job)
+        assert job.error is None
+
+    def next_job(self) -> Job:
+        """The next job of this slave, which has one."""
+        for _ in range(STEPS_MAX):
+            job = self.follower.step_job()
+            if job is not None:
+                return job
+        raise AssertionError("there is no job")
+
+    def work(self) -> None:
+        """Take the checkpoints that are due and free what can be freed, without a flush."""
+        idle = 0
+        while idle < 2:  # a step may ask for a checkpoint that the next one begins
+            job = self.follower.step_job()
+            if job is not None:
+                job.run()
+                self.follower.end_job(job)
+            is_waiting = self.follower.durable_pos < self.follower.end_pos
+            is_going_on = self.follower.checkpoints.is_capturing and not is_waiting
+            idle = 0 if job is not None or is_going_on else idle + 1
+
+    def log_bases(self) -> list[int]:
+        """The base positions of the segments on the disk, ascending."""
+        return sorted(int(name) for name in self.disk.list_dir(DATA_DIR / "commitlog"))
+
+    def restart(self) -> "SlaveHarness":
+        """Stop cleanly, and start again on the same disk."""
+        self.broker.close()
+        return SlaveHarness(self.disk, self.clock)
 
     def crash(self, mode: CrashMode, rng: random.Random) -> "SlaveHarness":
         """Start a slave on what a crash at this moment leaves."""

@@ -222,6 +222,9 @@ CASES: Final = (
             Case("POST", path, 503, starting, headers=JSON, body=b"{}"),
         )
     ),
+    Case("POST", "/api/v1/promote", 200, headers=JSON, body=b'{"force": true}'),
+    Case("POST", "/api/v1/promote", 400, headers=JSON, body=b'{"force": 1}'),
+    Case("POST", "/api/v1/promote", 415, body=b"{}"),
     Case("GET", "/api/v1/status", 200),
     Case("GET", "/api/v1/status", 503, starting),
     Case("GET", "/api/v1/topics", 200),

@@ -224,6 +224,33 @@ def test_slave_that_shares_nothing_starts_anew() -> None:
     assert again.promote().digest() == master.digest()
 
 
+@pytest.mark.parametrize("mode", ["killed", "dropped", "names"])
+def test_mark_that_a_slave_caught_up_lasts_until_it_has_less_than_that(mode: CrashMode) -> None:
+    rng = random.Random(11)
+    master, slave = BrokerHarness(), SlaveHarness()
+    write_some(master, rng)
+    slave.receive(master)
+    slave.flush()
+    assert not slave.follower.has_caught_up
+    slave.follower.note_caught_up()
+    slave = slave.crash(mode, rng)
+    assert slave.follower.has_caught_up
+    with pytest.raises(ReplicaError):
+        slave.follower.truncate(slave.follower.last_pos)
+    slave = slave.crash(mode, rng)
+    assert not slave.follower.has_caught_up, "cut"
+    slave.follower.note_caught_up()
+    with pytest.raises(ReplicaError):
+        slave.follower.restart(master.broker.log.start_pos)
+    slave = slave.crash(mode, rng)
+    assert not slave.follower.has_caught_up, "begun anew"
+    slave.receive(master)
+    slave.follower.note_caught_up()
+    slave.promote().broker.close()
+    slave.disk.unlink(DATA_DIR / "promoted")
+    assert not SlaveHarness(slave.disk, slave.clock).follower.has_caught_up, "promoted"
+
+
 def test_source_log_says_what_a_slave_needs() -> None:
     master = BrokerHarness(config=small_config(node=1))
     write_some(master, random.Random(6))

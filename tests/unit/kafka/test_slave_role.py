@@ -1,0 +1,65 @@
+"""A slave is promoted when an operator asks for it, and not before it has had the whole log."""
+
+import asyncio
+import random
+
+import pytest
+
+from appliance.errors import RoleError
+from appliance.pair import ONE_MACHINE, Outcome, SlaveRole
+from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.slave_harness import SlaveHarness
+from tests.unit.store.test_follower import write_some
+
+LIMIT_S = 30.0
+
+
+def slave_with_a_part() -> SlaveHarness:
+    master, slave = BrokerHarness(), SlaveHarness()
+    write_some(master, random.Random(1))
+    slave.receive(master, end=master.broker.log.pointers.committed // 2)
+    slave.flush()
+    return slave
+
+
+def role_of(slave: SlaveHarness) -> SlaveRole:
+    return SlaveRole(slave.broker, slave.follower, ONE_MACHINE, lambda: None)
+
+
+async def promoted(role: SlaveRole, *, is_forced: bool) -> Outcome:
+    following = asyncio.ensure_future(role.follow(asyncio.Event()))
+    asked = asyncio.ensure_future(role.promote(is_forced=is_forced))
+    async with asyncio.timeout(LIMIT_S):
+        outcome = await following
+        role.serves()
+        await asked
+    return outcome
+
+
+def test_slave_that_never_caught_up_is_promoted_by_force_alone() -> None:
+    slave = slave_with_a_part()
+
+    async def run() -> None:
+        role = role_of(slave)
+        assert role.status().caught_up is False
+        end = slave.follower.end_pos
+        with pytest.raises(RoleError, match=rf"never caught up.*log to {end}.*not known.*--force"):
+            await role.promote()
+        assert not slave.follower.is_promoted
+        assert await promoted(role, is_forced=True) is Outcome.PROMOTED
+        assert slave.follower.is_promoted
+
+    asyncio.run(run())
+
+
+def test_slave_that_caught_up_once_is_promoted_after_a_restart_too() -> None:
+    slave = slave_with_a_part()
+    slave.follower.note_caught_up()
+    again = slave.crash("killed", random.Random(2))
+
+    async def run() -> None:
+        role = role_of(again)
+        assert role.status().caught_up is True
+        assert await promoted(role, is_forced=False) is Outcome.PROMOTED
+
+    asyncio.run(run())
