@@ -103,6 +103,7 @@ class Follower:
         self._marked_ns = 0
         self._is_saving = False
         self._checkpoint.lower_flushed(start.scan.pos)
+        files.log.remove_empty()
         self._files.cut()
         self._begin_pointers()
         self._note_applied()
@@ -188,7 +189,7 @@ class Follower:
     @property
     def durable_pos(self) -> int:
         """Log position up to which all whole frames are on the disk."""
-        return min(self._files.flushed, self._end_pos)
+        return self._files.durable
 
     @property
     def last_pos(self) -> int:
@@ -390,10 +391,13 @@ class Follower:
         Raises:
             StorageError: a sync failed, which ends the process.
         """
+        whole = self._end_pos  # more may come while this runs
         job = self._files.begin_flush()
         if job is not None:
             job.run()
             self._files.end_flush(job)
+        self._files.durable = max(self._files.durable, whole)
+        if job is not None:
             self._mark()
         return self.durable_pos
 

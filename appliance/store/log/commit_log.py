@@ -179,8 +179,7 @@ class CommitLog:
         Raises:
             StorageError: a file operation failed, or the disk has no room for a segment.
         """
-        for path in self._empty:
-            self._fs.unlink(path)
+        self.remove_empty()
         last = self._checkpoint.last
         unwritten_from = end if last is None else last.watermark
         while self._segments and self._segments[-1].base >= end:
@@ -208,6 +207,12 @@ class CommitLog:
         self.tail.prepare_spare = self._prepare_spare
         self._enter(self._segments[-1])
         self._raise_watermark()
+
+    def remove_empty(self) -> None:
+        """Remove files that a crash left empty, before segments of these names are made."""
+        for path in self._empty:
+            self._fs.unlink(path)
+        self._empty.clear()
 
     def _cut(self, segment: Segment, end: int, durable: int) -> None:
         """Zero the bytes after `end`, and make all bytes before it durable."""

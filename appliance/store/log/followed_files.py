@@ -21,6 +21,8 @@ class FollowedFiles:
     Attributes:
         pos: log position of the next byte.
         flushed: log position up to which all bytes are on the disk.
+        durable: the end of the whole frames of that, as the owner says. Checkpoints name it: if
+            they named a place within a frame, a torn end would look like damage.
     """
 
     def __init__(self, log: CommitLog, checkpoint: CheckpointFile, *, pos: int) -> None:
@@ -36,7 +38,7 @@ class FollowedFiles:
         self._unsynced: dict[File, None] = {}
         self._watermark = 0
         self.pos = pos
-        self.flushed = 0
+        self.flushed = self.durable = 0
 
     def cut(self) -> None:
         """Remove everything after the end of the log, and make everything before it durable.
@@ -45,13 +47,13 @@ class FollowedFiles:
             StorageError: a file could not be changed or synced.
         """
         self._log.files.cut(self.pos)
-        self.flushed = self.pos
+        self.flushed = self.durable = self.pos
 
     def begin_at(self, pos: int) -> None:
         """Let an empty log begin at a log position, where a segment of the master begins."""
         assert not self._log.has_segments
         self._unsynced.clear()
-        self.pos = self.flushed = pos
+        self.pos = self.flushed = self.durable = pos
 
     def append(self, data: bytes | memoryview) -> None:
         """Write bytes at the end; they do not cross the end of a segment.
@@ -65,7 +67,7 @@ class FollowedFiles:
             raise ValueError(f"{len(data)} bytes at {self.pos} cross the end of the segment")
         if self.pos + len(data) > self._watermark:
             watermark = self.pos + len(data) + WATERMARK_STEP_BYTES
-            self._checkpoint.write(self.flushed, watermark)
+            self._checkpoint.write(self.durable, watermark)
             self._watermark = watermark
         segment.file.pwritev([data], self.pos - segment.base)
         self._unsynced[segment.file] = None

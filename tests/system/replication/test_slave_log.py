@@ -38,6 +38,33 @@ def test_a_slave_whose_place_was_freed_by_the_master_copies_the_log_anew_by_itse
     stop_and_check(shell, two, one)
 
 
+def test_a_slave_frees_what_its_master_frees_and_stops_as_cleanly(
+    make_node: MakeNode, shell: CommandLine
+) -> None:
+    one, two = make_node("one"), make_node("two")
+    one.start()
+    create_topic(one)
+    two.follows(one.replication).start()
+    assert two.pair()["caught_up"] is True
+    sender = Sender(one)
+    while one.end() < 3 * SEGMENT_BYTES:
+        sender.send(50, size_bytes=20_000)
+        sender.finish()
+    admin = AdminClient({"bootstrap.servers": one.kafka, "log_level": 0})
+    for future in admin.delete_records([TopicPartition(TOPIC, 0, OFFSET_END)]).values():
+        future.result(timeout=30)
+    until(lambda: one.first() > 0, "the end of the first segment")
+    until(lambda: two.first() == one.first(), "the end of the first segment on the slave")
+    await_equal(one, two)
+    two.stop()
+    assert not (two.data_dir / "abort").exists()
+    two.check(shell)
+    two.start()
+    await_equal(one, two)
+    assert two.first() == one.first()
+    stop_and_check(shell, two, one)
+
+
 def test_a_slave_with_a_damaged_log_says_so_and_ends(make_node: MakeNode) -> None:
     one, two = make_node("one"), make_node("two")
     one.start()

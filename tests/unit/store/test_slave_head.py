@@ -80,6 +80,7 @@ def test_slave_frees_again_and_again_so_that_its_disk_does_not_fill_up() -> None
         keep(master, number)
         fill(master, 2)
         master.broker.topics.delete_records(master.topic(), {0: master.partition().next_offset})
+        slave.receive(master)
         carry_and_free(master)
         slave.receive(master)
         note(slave, master)
