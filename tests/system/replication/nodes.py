@@ -62,6 +62,14 @@ class Node(ApplianceProcess):
         """Add a line of `[replication]` to its configuration."""
         self._config.write_text(f"{self._config.read_text()}{line}\n")
 
+    def advertises(self, address: str) -> None:
+        """Give clients this address instead of its own.
+
+        Args:
+            address: HOST:PORT.
+        """
+        self._base += ["--advertise", address]
+
     def follows(self, master: str) -> Self:
         """Start as a slave from now on.
 
