@@ -20,7 +20,9 @@ from appliance.config.config import Address, Config, settings
 from appliance.errors import AddressError, ConfigError
 from appliance.facade import Facade
 from appliance.log_text import quoted
-from appliance.pair import MasterRole, Outcome, SlaveRole, read_secret
+from appliance.pair.link_settings import read_secret
+from appliance.pair.master_role import MasterRole
+from appliance.pair.slave_role import Outcome, SlaveRole
 from appliance.system import listening
 from appliance.system.allocator import (
     FreeMemoryPolicy,

@@ -16,6 +16,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.main": 6,
     "appliance.cli": 6,
     "appliance.pair": 6,
+    "appliance.pair.*": 6,
     "appliance.commands": 6,
     "appliance.commands.*": 6,
     # 5: asyncio lives here and only here

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from appliance.pair import ONE_MACHINE, MasterRole
+from appliance.pair.link_settings import ONE_MACHINE
+from appliance.pair.master_role import MasterRole
 from appliance.replication.master import Replicated
 from appliance.replication.states import State
 from tests.support.harness.broker_harness import BrokerHarness

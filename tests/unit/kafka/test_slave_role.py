@@ -6,7 +6,8 @@ import random
 import pytest
 
 from appliance.errors import RoleError
-from appliance.pair import ONE_MACHINE, Outcome, SlaveRole
+from appliance.pair.link_settings import ONE_MACHINE
+from appliance.pair.slave_role import Outcome, SlaveRole
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.slave_harness import SlaveHarness
 from tests.unit.store.test_follower import write_some

@@ -1,0 +1,168 @@
+"""A master that serves clients, and its slave. Layer 6."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from socket import socket
+from typing import Final
+
+from appliance.admin.status import ReplicationStatus
+from appliance.broker import Broker
+from appliance.errors import RoleError
+from appliance.pair.link_settings import link_limits, since_ms
+from appliance.pump import Pump
+from appliance.replication.master import Replicated, ReplicationServer
+from appliance.replication.states import State
+from appliance.store.source_log import SourceLog
+
+NO_SLAVE: Final = (
+    "no slave has caught up, and replication.mode is sync: start it, or if it is off for long, let "
+    "the master go on alone with `latermq solo`"
+)
+
+_KEPT: Final = {
+    "sync": "acknowledged records survive a power cut of this machine",
+    "async": "acknowledged records survive a crash; a power cut may lose the newest",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class MasterRole:
+    """A master that serves clients; it has a slave if `replication.mode` says so.
+
+    With sync replication nothing is acknowledged, and nothing readable, before the slave has it;
+    without a slave new batches are refused. Solo, which an operator orders, the master waits for
+    nobody until the slave has caught up.
+    """
+
+    def __init__(self, broker: Broker, pump: Pump, secret: bytes, *, is_solo: bool) -> None:
+        """Prepare to serve a slave.
+
+        Args:
+            broker, pump: serve clients.
+            secret: what both nodes know.
+            is_solo: nobody else is a master, and the slave is not expected at once.
+        """
+        self._config, self._clock = broker.config, broker.clock
+        self._broker, self._pump = broker, pump
+        self._source: SourceLog = broker.source_log()
+        self._is_sync = broker.config.replication == "sync"
+        self._is_solo = self._is_sync and is_solo
+        self._admitted = asyncio.Event()
+        if not self._is_sync or self._is_solo:
+            self._admitted.set()
+        self._server: ReplicationServer | None = None
+        if broker.config.replication != "none":
+            self._server = ReplicationServer(
+                self._source,
+                secret,
+                clock=broker.clock,
+                lines=broker.client_log,
+                changed=self._changed,
+                limits=link_limits(broker.config),
+            )
+            # A bug there ends the process: else nobody would notice that the slave gets nothing.
+            self._server.failure.add_done_callback(lambda done: pump.fail(done.result()))
+
+    async def start(self, sockets: Sequence[socket]) -> None:
+        """Listen for the slave."""
+        if self._server is not None:
+            await self._server.start(sockets)
+        if not self._admitted.is_set():
+            self._broker.need_replica(NO_SLAVE)
+
+    async def admitted(self, stop: asyncio.Event) -> None:
+        """Wait until the log is that of the pair, or until `stop` is set.
+
+        The end of the log of a sync master may lack on the slave after a crash. What a consumer saw
+        of it would be gone if the slave was promoted next.
+        """
+        if self._admitted.is_set():
+            return
+        _log.warning("serves nobody yet: %s", NO_SLAVE)
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._admitted, stop)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+
+    def notify(self) -> None:
+        """Note that the log may be longer."""
+        if self._server is not None:
+            self._server.notify()
+
+    async def stop(self) -> None:
+        """Close the connection to the slave."""
+        if self._server is not None:
+            await self._server.stop()
+
+    def _changed(self, known: Replicated) -> None:
+        is_connected = known.state in (State.CATCH_UP, State.STREAMING)
+        self._broker.head_freer.hold.note_slave(known.durable_pos if is_connected else None)
+        if not self._is_sync:
+            return
+        is_there = known.state is State.STREAMING
+        if self._is_solo and is_there:
+            self._is_solo = False
+            _log.warning("the slave has caught up: acknowledgements wait for it again")
+        if not self._is_solo:
+            self._broker.need_replica(None if is_there else NO_SLAVE)
+            if is_there:
+                self._admitted.set()
+        if known.acked_ms is not None and not self._is_solo:
+            is_sync_flush = self._config.flush == "sync"
+            pos = known.durable_pos if is_sync_flush else known.received_pos
+            self._pump.show(self._broker.replicated(pos))
+
+    async def promote(self, *, is_forced: bool = False) -> None:
+        """See `Pair`."""
+        raise RoleError("this node is the master already")
+
+    def go_solo(self) -> None:
+        """See `Pair`."""
+        if not self._is_sync:
+            raise RoleError("this node waits for no slave: replication.mode is not sync")
+        assert self._server is not None
+        if self._server.replicated.state is State.STREAMING:
+            raise RoleError("the slave is connected: stop it first")
+        self._is_solo = True
+        self._pump.show(self._broker.release_replica())
+        self._admitted.set()
+        _log.warning("goes on alone: the operator says that the slave is off")
+
+    def status(self) -> ReplicationStatus:
+        """See `Pair`."""
+        known = None if self._server is None else self._server.replicated
+        state = "off"
+        if known is not None:
+            state = "waiting" if known.state is State.LOST else known.state.value
+        acked = known if known is not None and known.acked_ms is not None else None
+        lag_bytes = None
+        if acked is not None:
+            lag_bytes = max(0, self._source.committed_pos - acked.durable_pos)
+        return ReplicationStatus(
+            role="master",
+            mode=self._config.replication,
+            solo=self._is_solo,
+            node=self._source.node,
+            state=state,
+            peer=known.address if known is not None and state != "waiting" else None,
+            end=self._source.committed_pos,
+            received=None if acked is None else acked.received_pos,
+            durable=None if acked is None else acked.durable_pos,
+            lag_bytes=lag_bytes,
+            heard_ms_ago=None if acked is None else since_ms(self._clock, acked.acked_ms),
+            promise=self._promise(state),
+            held_bytes=self._broker.head_freer.hold.held_bytes,
+            given_up=self._broker.head_freer.hold.has_given_up,
+        )
+
+    def _promise(self, state: str) -> str:
+        kept = _KEPT[self._config.flush]
+        if self._server is None:
+            return kept
+        if not self._is_sync or self._is_solo:
+            return f"{kept}; the slave may lack the newest"
+        if state != State.STREAMING.value:
+            return f"nothing is accepted: {NO_SLAVE}"
+        return f"{kept}, and the loss of this machine"

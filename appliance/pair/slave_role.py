@@ -1,0 +1,191 @@
+"""A slave: what it does from the end of its replay until its promotion. Layer 6."""
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from appliance.admin.status import ReplicationStatus
+from appliance.broker import Broker
+from appliance.errors import NotReadyError, RoleError
+from appliance.pair.link_settings import link_limits, since_ms
+from appliance.replication.slave import Following, ReplicationClient
+from appliance.replication.states import State
+from appliance.store.follower import Follower
+from appliance.store.state.checkpointer import CheckpointJob
+
+TEND_S: Final = 0.1
+"""Between two looks at whether a slave's checkpoint is due."""
+
+SLICE_PAUSE_S: Final = 0.002
+"""Between two slices of one."""
+
+_log = logging.getLogger(__name__)
+
+
+class Outcome(enum.Enum):
+    """How the following of a slave ended."""
+
+    PROMOTED = enum.auto()
+    STOPPED = enum.auto()
+    STARTS_AGAIN = enum.auto()
+    """The log was cut below what was applied."""
+
+
+class SlaveRole:
+    """A slave, until it is promoted or stops."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        follower: Follower,
+        secret: bytes,
+        caught_up: Callable[[], None],
+    ) -> None:
+        """Prepare to follow.
+
+        Args:
+            broker: its start has come to the follower.
+            follower: what follows.
+            secret: what both nodes know.
+            caught_up: called once, when the slave has caught up for the first time.
+        """
+        config = broker.config
+        assert config.master is not None
+        self._config, self._clock, self._follower = config, broker.clock, follower
+        self._master = config.master
+        self._ended = asyncio.Event()
+        self._over = asyncio.Event()
+        self._is_wanted = False
+        self._on_caught_up = caught_up
+        self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._client = ReplicationClient(
+            follower,
+            config.master,
+            secret,
+            clock=broker.clock,
+            lines=broker.client_log,
+            changed=self._changed,
+            caught_up=self._note_caught_up,
+            limits=link_limits(config),
+        )
+
+    def _note_caught_up(self) -> None:
+        self._follower.note_caught_up()
+        self._on_caught_up()
+
+    async def follow(self, stop: asyncio.Event) -> Outcome:
+        """Follow until the promotion, or until `stop` is set.
+
+        Raises:
+            StorageError: the disk failed; the process must end.
+        """
+        self._client.start()
+        tending = asyncio.ensure_future(self._tend_log())
+        waits = [
+            asyncio.ensure_future(each)
+            for each in (stop.wait(), self._ended.wait(), asyncio.shield(self._client.failure))
+        ]
+        await asyncio.wait([*waits, tending], return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        await self._client.stop()
+        self._over.set()
+        await tending  # no thread uses the files after it
+        if self._client.failure.done():
+            raise self._client.failure.result()
+        if self._follower.wants_start:
+            return Outcome.STARTS_AGAIN
+        if not self._is_wanted:
+            return Outcome.STOPPED
+        self._follower.promote()
+        return Outcome.PROMOTED
+
+    async def _tend_log(self) -> None:
+        """Take checkpoints and free segments until the following ends; a thread does the I/O.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        follower = self._follower
+        while not self._over.is_set():
+            job = follower.step_job()
+            if job is not None:
+                await asyncio.to_thread(job.run)
+                follower.end_job(job)
+                if isinstance(job, CheckpointJob) and job.error is not None:
+                    _log.warning("checkpoint failed, will be retried: %s", job.error)
+            pause_s = SLICE_PAUSE_S if follower.checkpoints.is_capturing else TEND_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), pause_s)
+
+    def _changed(self, following: Following) -> None:
+        self._follower.head.note_master(following.start_pos, following.committed_pos)
+        if self._follower.wants_start:
+            self._ended.set()
+
+    async def promote(self, *, is_forced: bool = False) -> None:
+        """See `Pair`."""
+        if not self._follower.has_log:
+            raise RoleError(
+                f"this slave has nothing of the log of {self._master} yet: a promotion would begin "
+                "a new cluster. Wait until it is connected, or start a broker without --role slave"
+            )
+        if not self._follower.has_caught_up:
+            if not is_forced:
+                raise RoleError(
+                    f"this slave has never caught up with {self._master}: {self._missing()}. Let "
+                    "it catch up, or promote it with --force to go on without what is missing"
+                )
+            _log.warning("promoted by force, without ever having caught up: %s", self._missing())
+        self._is_wanted = True
+        self._ended.set()
+        await asyncio.shield(self._served)
+
+    def _missing(self) -> str:
+        """What the promotion of a slave that has never caught up would lose, as far as known."""
+        known, end = self._client.following, self._follower.end_pos
+        if known.heard_ms is None or not known.committed_pos:
+            return f"it has the log to {end}; how much is missing is not known"
+        missing_bytes = max(0, known.committed_pos - end)
+        return (
+            f"it has the log to {end}, and the master had it to {known.committed_pos}, so at least "
+            f"{missing_bytes} bytes are missing"
+        )
+
+    def go_solo(self) -> None:
+        """See `Pair`."""
+        raise RoleError("this node is a slave: promote it to let it serve")
+
+    def serves(self) -> None:
+        """Note that this node serves clients as a master now."""
+        if not self._served.done():
+            self._served.set_result(None)
+
+    def ends(self) -> None:
+        """Note that it never will."""
+        if not self._served.done():
+            self._served.set_exception(NotReadyError("the broker is stopping"))
+            self._served.exception()  # nobody may wait for it
+
+    def status(self) -> ReplicationStatus:
+        """See `Pair`."""
+        known = self._client.following
+        is_lost = known.state is State.LOST
+        return ReplicationStatus(
+            role="slave",
+            mode=self._config.replication,
+            solo=False,
+            node=self._follower.node,
+            state="waiting" if is_lost else known.state.value,
+            peer=None if is_lost else str(self._master),
+            end=self._follower.end_pos,
+            received=self._follower.received_pos,
+            durable=self._follower.durable_pos,
+            lag_bytes=None if known.heard_ms is None else known.lag_bytes,
+            heard_ms_ago=since_ms(self._clock, known.heard_ms),
+            promise="this node serves no client",
+            caught_up=self._follower.has_caught_up,
+        )
