@@ -20,6 +20,7 @@ from appliance.client_log import ClientLog, LineKind
 from appliance.errors import StorageError
 from appliance.log_text import quoted
 from appliance.replication import transport, wire
+from appliance.replication.facts import Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import SourceLog
@@ -84,6 +85,7 @@ class ReplicationServer:
         lines: ClientLog,
         changed: Callable[[Replicated], None],
         limits: LinkLimits | None = None,
+        facts: Callable[[], Facts] = Facts,
         make_nonce: Callable[[int], bytes] = token_bytes,
     ) -> None:
         """Make a server that does not listen yet.
@@ -95,6 +97,7 @@ class ReplicationServer:
             lines: writes the lines of the log, some of which anybody can cause.
             changed: called on the loop with `replicated` after each change of it.
             limits: as the slave has them; None: the default ones.
+            facts: returns what this node says of itself.
             make_nonce: returns that many random bytes.
         """
         self._source = log
@@ -103,6 +106,7 @@ class ReplicationServer:
         self._lines = lines
         self._changed = changed
         self._limits = limits or LinkLimits()
+        self._facts = facts
         self._make_nonce = make_nonce
         self._loop = asyncio.get_running_loop()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-read")
@@ -174,6 +178,7 @@ class ReplicationServer:
             now_ms=self._clock.monotonic_ns() // NS_PER_MS,
             admit=self._admit,
             limits=self._limits,
+            facts=self._facts,
         )
         link = Link(session, self, self._clock)
         if len(self._handshakes) >= HANDSHAKE_COUNT_MAX:

@@ -11,6 +11,7 @@ from typing import Final
 from appliance.errors import RemoteProtocolError, StorageError
 from appliance.replication import wire
 from appliance.replication.common_point import CommonPoint, LogFacts, Relation, find_common_point
+from appliance.replication.facts import Facts
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, SourceLog
 from appliance.replication.states import MASTER_STATES, Event, State, Walk
@@ -53,6 +54,7 @@ class MasterSession:
         now_ms: int,
         admit: Callable[[Hello], Refused | None],
         limits: LinkLimits,
+        facts: Callable[[], Facts] = Facts,
     ) -> None:
         """Begin with a CHALLENGE.
 
@@ -63,6 +65,7 @@ class MasterSession:
             now_ms: monotonic time, as in all calls; never falls.
             admit: says why a slave is refused that fits otherwise, None if it is not.
             limits: as the slave has them.
+            facts: returns what WELCOME says of this node.
         """
         assert len(nonce) == wire.NONCE_SIZE
         assert len(secret) >= wire.SECRET_SIZE_MIN_BYTES
@@ -71,7 +74,7 @@ class MasterSession:
         self._nonce = nonce
         self._slave_nonce = b""
         self._admit = admit
-        self._limits = limits
+        self._limits, self._facts = limits, facts
         self._reader = wire.MessageReader()
         self._walk = Walk(MASTER_STATES)
         self._output: list[bytes] = [wire.encode_challenge(nonce)]
@@ -256,6 +259,7 @@ class MasterSession:
             end_pos=log.committed_pos,
             common_pos=common.pos,
             acknowledges_received=log.acknowledges_received,
+            facts=self._facts(),
         )
         self._output.append(
             wire.encode_welcome(welcome, secret=self._secret, slave_nonce=self._slave_nonce)

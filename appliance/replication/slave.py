@@ -18,6 +18,7 @@ from appliance.client_log import ClientLog, LineKind
 from appliance.config.setting import Address
 from appliance.log_text import quoted
 from appliance.replication import transport, wire
+from appliance.replication.facts import Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import ReplicaError, ReplicaLog
@@ -90,6 +91,7 @@ class ReplicationClient:
         changed: Callable[[Following], None],
         caught_up: Callable[[], None],
         limits: LinkLimits | None = None,
+        facts: Callable[[], Facts] = Facts,
         make_nonce: Callable[[int], bytes] = token_bytes,
     ) -> None:
         """Make a client that does not connect yet.
@@ -103,6 +105,7 @@ class ReplicationClient:
             changed: called on the loop with `following` after each change of it.
             caught_up: called on the loop, once, when the slave has caught up for the first time.
             limits: as the master has them; None: the default ones.
+            facts: returns what this node says of itself.
             make_nonce: returns that many random bytes.
         """
         self._replica = log
@@ -113,6 +116,7 @@ class ReplicationClient:
         self._changed = changed
         self._caught_up = caught_up
         self._limits = limits or LinkLimits()
+        self._facts = facts
         self._make_nonce = make_nonce
         self._loop = asyncio.get_running_loop()
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-flush")
@@ -225,6 +229,7 @@ class ReplicationClient:
             nonce=self._make_nonce(wire.NONCE_SIZE),
             now_ms=self._clock.monotonic_ns() // NS_PER_MS,
             limits=self._limits,
+            facts=self._facts,
         )
         self._link = Link(session, self, self._clock)
         return self._link

@@ -5,11 +5,13 @@ done to the log is returned by `received`. The owner does it in that order, and 
 `begun`, `appended` and `flushed`. Layer 3; does no I/O; belongs to the loop's thread.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from appliance.errors import RemoteProtocolError
 from appliance.replication import wire
+from appliance.replication.facts import Facts
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, NO_POS, ReplicaLog
 from appliance.replication.states import SLAVE_STATES, Event, State, Walk
@@ -51,7 +53,14 @@ class SlaveSession:
     """
 
     def __init__(
-        self, log: ReplicaLog, secret: bytes, *, nonce: bytes, now_ms: int, limits: LinkLimits
+        self,
+        log: ReplicaLog,
+        secret: bytes,
+        *,
+        nonce: bytes,
+        now_ms: int,
+        limits: LinkLimits,
+        facts: Callable[[], Facts] = Facts,
     ) -> None:
         """Wait for a CHALLENGE.
 
@@ -61,13 +70,14 @@ class SlaveSession:
             nonce: NONCE_SIZE random bytes, never used before.
             now_ms: monotonic time, as in all calls; never falls.
             limits: as the master has them.
+            facts: returns what HELLO says of this node.
         """
         assert len(nonce) == wire.NONCE_SIZE
         assert len(secret) >= wire.SECRET_SIZE_MIN_BYTES
         self._log = log
         self._secret = secret
         self._nonce = nonce
-        self._limits = limits
+        self._limits, self._facts = limits, facts
         self._reader = wire.MessageReader()
         self._walk = Walk(SLAVE_STATES)
         self._output: list[bytes] = []
@@ -208,6 +218,7 @@ class SlaveSession:
             last_pos=log.last_pos,
             last_crc=log.last_crc,
             epochs=tuple(log.epochs()[-wire.EPOCH_COUNT_MAX :]),
+            facts=self._facts(),
         )
         self._output.append(
             wire.encode_hello(

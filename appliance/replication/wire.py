@@ -7,13 +7,20 @@ it: by the type, and by what the receiver expects at all. Layer 3; does no I/O.
 
 import hmac
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from struct import Struct
 from typing import Final
 
 from appliance.errors import RemoteProtocolError
 from appliance.log_text import quoted
+from appliance.replication.facts import (
+    FIELDS_SIZE_MAX_BYTES,
+    NO_FACTS,
+    Facts,
+    decode_facts,
+    encode_facts,
+)
 from appliance.replication.logs import NO_CLUSTER, NO_POS
 from appliance.units import KIB, MIB
 
@@ -83,6 +90,7 @@ class Hello:
 
     Attributes:
         epochs: the newest EPOCH_COUNT_MAX epochs of its log and their starts, ascending.
+        facts: what else it says of itself.
     """
 
     cluster: bytes
@@ -94,6 +102,7 @@ class Hello:
     last_pos: int
     last_crc: int
     epochs: tuple[tuple[int, int], ...]
+    facts: Facts = NO_FACTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,7 @@ class Welcome:
     Attributes:
         common_pos: up to there the logs are equal; `start_pos` if they share nothing.
         acknowledges_received: the master may have acknowledged what it lost since in a power cut.
+        facts: what else it says of itself.
     """
 
     cluster: bytes
@@ -113,6 +123,7 @@ class Welcome:
     end_pos: int
     common_pos: int
     acknowledges_received: bool = False
+    facts: Facts = NO_FACTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +193,14 @@ _REFUSED_SIZE_MIN: Final = MAC_SIZE + _CODE.size
 
 BODY_SIZES: Final[dict[MessageType, tuple[int, int]]] = {
     MessageType.CHALLENGE: (_CHALLENGE.size, _CHALLENGE.size),
-    MessageType.HELLO: (_HELLO_SIZE_MIN, _HELLO_SIZE_MIN + EPOCH_COUNT_MAX * _EPOCH.size),
-    MessageType.WELCOME: (MAC_SIZE + _WELCOME.size, MAC_SIZE + _WELCOME.size),
+    MessageType.HELLO: (
+        _HELLO_SIZE_MIN,
+        _HELLO_SIZE_MIN + EPOCH_COUNT_MAX * _EPOCH.size + FIELDS_SIZE_MAX_BYTES,
+    ),
+    MessageType.WELCOME: (
+        MAC_SIZE + _WELCOME.size,
+        MAC_SIZE + _WELCOME.size + FIELDS_SIZE_MAX_BYTES,
+    ),
     MessageType.REFUSED: (_REFUSED_SIZE_MIN, _REFUSED_SIZE_MIN + REFUSAL_SIZE_MAX_BYTES),
     MessageType.DATA: (_POS.size + 1, _POS.size + DATA_SIZE_MAX_BYTES),
     MessageType.BEAT: (_BEAT.size, _BEAT.size),
@@ -315,7 +332,8 @@ def encode_hello(
         hello.last_pos,
         hello.last_crc,
         len(hello.epochs),
-    ) + b"".join(_EPOCH.pack(*each) for each in hello.epochs)
+    )
+    rest += b"".join(_EPOCH.pack(*each) for each in hello.epochs) + encode_facts(hello.facts)
     mac = _mac_of_slave(secret, master_nonce, head, rest)
     return _message(MessageType.HELLO, head + mac + rest)
 
@@ -341,8 +359,10 @@ def decode_hello(body: bytes, *, secret: bytes, master_nonce: bytes) -> tuple[He
     if not hmac.compare_digest(mac, _mac_of_slave(secret, master_nonce, head, rest)):
         return None
     cluster, node, version, segment_size, start, end, last, crc, count = _HELLO.unpack_from(rest)
-    if len(rest) != _HELLO.size + count * _EPOCH.size:
+    end_of_epochs = _HELLO.size + count * _EPOCH.size
+    if count > EPOCH_COUNT_MAX or len(rest) < end_of_epochs:
         raise RemoteProtocolError(f"a HELLO of {len(body)} bytes with {count} epochs")
+    epochs = _EPOCH.iter_unpack(rest[_HELLO.size : end_of_epochs])
     hello = Hello(
         cluster=cluster,
         node=node,
@@ -352,7 +372,8 @@ def decode_hello(body: bytes, *, secret: bytes, master_nonce: bytes) -> tuple[He
         end_pos=end,
         last_pos=last,
         last_crc=crc,
-        epochs=tuple((epoch, pos) for epoch, pos in _EPOCH.iter_unpack(rest[_HELLO.size :])),
+        epochs=tuple((epoch, pos) for epoch, pos in epochs),
+        facts=decode_facts(rest[end_of_epochs:]),
     )
     _check_hello(hello)
     return hello, nonce
@@ -392,13 +413,13 @@ def encode_welcome(welcome: Welcome, *, secret: bytes, slave_nonce: bytes) -> by
         welcome.end_pos,
         welcome.common_pos,
         welcome.acknowledges_received,
-    )
+    ) + encode_facts(welcome.facts)
     mac = _mac_of_master(secret, slave_nonce, MessageType.WELCOME, rest)
     return _message(MessageType.WELCOME, mac + rest)
 
 
 def decode_welcome(body: bytes, *, secret: bytes, slave_nonce: bytes) -> Welcome:
-    """Decode a body of the right size.
+    """Decode a body of an allowed size.
 
     Raises:
         RemoteProtocolError: the sender does not know the secret, or contradicts itself.
@@ -407,7 +428,9 @@ def decode_welcome(body: bytes, *, secret: bytes, slave_nonce: bytes) -> Welcome
     expected = _mac_of_master(secret, slave_nonce, MessageType.WELCOME, rest)
     if not hmac.compare_digest(mac, expected):
         raise RemoteProtocolError("the master does not know the secret")
-    welcome = Welcome(*_WELCOME.unpack(rest))
+    welcome = replace(
+        Welcome(*_WELCOME.unpack_from(rest)), facts=decode_facts(rest[_WELCOME.size :])
+    )
     is_sound = (
         welcome.cluster != NO_CLUSTER
         and welcome.node in (1, 2)

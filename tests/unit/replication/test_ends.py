@@ -277,7 +277,7 @@ async def shake_hands(address: tuple[str, int]) -> tuple[socket.socket, SlaveSes
     await loop.sock_connect(connection, address)
     session = SlaveSession(MemoryLog(2), SECRET, nonce=bytes(32), now_ms=0, limits=LIMITS)
     while not session.has_stream:
-        session.received(await loop.sock_recv(connection, 100), 0)
+        session.received(await loop.sock_recv(connection, 10), 0)  # no BEAT
         for data in session.take_output():
             await loop.sock_sendall(connection, data)
     return connection, session

@@ -131,7 +131,8 @@ def test_a_recorded_hello_is_of_no_use_for_another_connection() -> None:
     recorded = bytes(streaming().to_master)
     pair = SessionPair(filled(1, 11), MemoryLog(2))
     pair.master._nonce = bytes([7]) * 32
-    pair.master.received(recorded[: 5 + 34 + 32 + 63], pair.now_ms)
+    size = 4 + int.from_bytes(recorded[:4], "big")
+    pair.master.received(recorded[:size], pair.now_ms)
     assert pair.master.reason == "refused: wrong secret"
 
 

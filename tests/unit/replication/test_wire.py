@@ -8,6 +8,15 @@ import pytest
 
 from appliance.errors import RemoteProtocolError
 from appliance.replication import wire
+from appliance.replication.facts import (
+    FIELD_COUNT_MAX,
+    FIELDS_SIZE_MAX_BYTES,
+    TERM_MAX,
+    Facts,
+    Role,
+    decode_facts,
+    encode_facts,
+)
 from appliance.replication.logs import NO_CLUSTER, NO_POS
 from appliance.replication.wire import (
     Ack,
@@ -35,9 +44,12 @@ HELLO = Hello(
     last_pos=4_800,
     last_crc=0xFFFFFFFF,
     epochs=((11, 208), (13, 4_000)),
+    facts=Facts(7, Role.SLAVE),
 )
 EMPTY = Hello(NO_CLUSTER, 1, 1, 4096, 0, 0, NO_POS, 0, ())
-WELCOME = Welcome(bytes(range(16)), 1, 13, 1 << 26, 0, 1 << 62, 5_000)
+WELCOME = Welcome(
+    bytes(range(16)), 1, 13, 1 << 26, 0, 1 << 62, 5_000, facts=Facts(TERM_MAX, Role.MASTER)
+)
 BEAT = Beat(0, (1 << 63) - 1, 17, 2**31 - 1, 123_456)
 
 
@@ -201,7 +213,7 @@ def test_a_hello_that_contradicts_itself_is_refused(change: dict[str, object]) -
 
 def test_a_hello_with_a_wrong_count_of_epochs_is_refused() -> None:
     body = bytearray(encode(HELLO)[5:])
-    place = len(body) - 2 * 12 - 4
+    place = len(body) - len(encode_facts(HELLO.facts)) - 2 * 12 - 4
     body[place : place + 4] = struct.pack(">I", 1 << 31)
     rest = bytes(body[66:])
     mac = wire._mac_of_slave(SECRET, MASTER_NONCE, bytes(body[:34]), rest)
@@ -225,6 +237,38 @@ def test_a_welcome_that_contradicts_itself_is_refused(change: dict[str, object])
     data = wire.encode_welcome(replace(WELCOME, **change), **proof)  # type: ignore[arg-type]
     with pytest.raises(RemoteProtocolError, match="contradicts"):
         wire.decode_welcome(data[5:], **proof)
+
+
+def test_fields_that_a_node_does_not_know_are_skipped() -> None:
+    facts = Facts(7, Role.MASTER)
+    known = encode_facts(facts)
+    assert decode_facts(known + b"\xc8\0\x03new" + b"\xc9\0\0") == facts
+    assert decode_facts(b"") == Facts()
+    assert decode_facts(b"\xc8\0\x03new") == Facts()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\1",
+        b"\1\0",
+        b"\1\0\x09" + bytes(8),
+        b"\1\0\x08" + bytes(8),
+        b"\1\0\x0a" + bytes(10),
+        encode_facts(Facts(7)) * 2,
+        b"\xc8\0\0" + encode_facts(Facts(7)),
+        struct.pack(">BHqB", 1, 9, -1, 1),
+        struct.pack(">BHqB", 1, 9, TERM_MAX + 1, 1),
+        struct.pack(">BHqB", 1, 9, 7, 0),
+        struct.pack(">BHqB", 1, 9, 7, 3),
+        b"".join(bytes([tag, 0, 0]) for tag in range(2, FIELD_COUNT_MAX + 3)),
+        b"\xc8" + struct.pack(">H", FIELDS_SIZE_MAX_BYTES) + bytes(FIELDS_SIZE_MAX_BYTES),
+    ],
+    ids=range(13),
+)
+def test_fields_that_are_not_whole_or_out_of_bounds_are_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_facts(data)
 
 
 def test_a_challenge_of_another_protocol_is_refused() -> None:

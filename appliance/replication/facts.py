@@ -1,0 +1,98 @@
+"""What a node says of itself beyond its log: the fields at the end of HELLO and WELCOME.
+
+A field is u8 tag | u16 length | bytes, big-endian. Fields come in ascending order of their tags,
+each tag at most once. A receiver skips a tag that it does not know: a node may say more than its
+peer understands. Layer 3; does no I/O.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+from appliance.errors import RemoteProtocolError
+
+FIELD_COUNT_MAX: Final = 32
+FIELDS_SIZE_MAX_BYTES: Final = 4_096
+"""All fields of one message, with their heads."""
+
+TERM_MAX: Final = (1 << 62) - 1
+
+
+class Role(IntEnum):
+    """What a node is at this moment."""
+
+    MASTER = 1
+    SLAVE = 2
+
+
+class Tag(IntEnum):
+    """The first byte of a field."""
+
+    TERM = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node says of itself.
+
+    Attributes:
+        term: of the pair, as this node knows it: it grows with each change of the master. 0: it
+            knows none yet.
+        role: what it is in that term.
+    """
+
+    term: int = 0
+    role: Role = Role.SLAVE
+
+
+NO_FACTS: Final = Facts()
+
+_HEAD: Final = Struct(">BH")
+_TERM: Final = Struct(">qB")
+
+
+def encode_facts(facts: Facts) -> bytes:
+    """Return the fields of a message."""
+    fields = {Tag.TERM: _TERM.pack(facts.term, facts.role)}
+    data = b"".join(_HEAD.pack(tag, len(fields[tag])) + fields[tag] for tag in sorted(fields))
+    assert len(data) <= FIELDS_SIZE_MAX_BYTES
+    return data
+
+
+def decode_facts(data: bytes) -> Facts:
+    """Decode the fields at the end of a message.
+
+    Raises:
+        RemoteProtocolError: they are not whole, too many, not in order, or one contradicts itself.
+    """
+    fields = _split(data)
+    term, role = 0, int(Role.SLAVE)
+    if Tag.TERM in fields:
+        term, role = _unpack(_TERM, Tag.TERM, fields[Tag.TERM])
+    if not 0 <= term <= TERM_MAX or role not in tuple(Role):
+        raise RemoteProtocolError(f"a node of role {role} in term {term}")
+    return Facts(term=term, role=Role(role))
+
+
+def _split(data: bytes) -> dict[int, bytes]:
+    if len(data) > FIELDS_SIZE_MAX_BYTES:
+        raise RemoteProtocolError(f"fields of {len(data)} bytes; at most {FIELDS_SIZE_MAX_BYTES}")
+    fields: dict[int, bytes] = {}
+    at, last = 0, -1
+    while at < len(data):
+        if len(data) - at < _HEAD.size or len(fields) == FIELD_COUNT_MAX:
+            raise RemoteProtocolError("fields that are not whole, or too many")
+        tag, size = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        if tag <= last or len(data) - at < size:
+            raise RemoteProtocolError(f"field {tag} is not in order, or not whole")
+        fields[tag] = data[at : at + size]
+        at, last = at + size, tag
+    return fields
+
+
+def _unpack(form: Struct, tag: Tag, data: bytes) -> tuple[int, ...]:
+    if len(data) != form.size:
+        raise RemoteProtocolError(f"field {tag.name} of {len(data)} bytes; it has {form.size}")
+    return form.unpack(data)
