@@ -56,7 +56,8 @@ from appliance.system.files import FileSystem
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
 
-NODE_ID: Final = 1
+LONE_NODE_ID: Final = 1
+"""The id, for clients, of a broker that was never a node of a pair."""
 
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions visited in one turn of the housekeeping."""
@@ -88,7 +89,6 @@ class Broker:
         report: the outcome of recovery, once it is complete.
     """
 
-    node_id = NODE_ID
     key_index: KeyIndex
 
     def __init__(
@@ -511,6 +511,11 @@ class Broker:
     @property
     def cluster_id(self) -> str:
         return str(self._store.state.cluster)
+
+    @property
+    def node_id(self) -> int:
+        """The id of this broker for clients: its number in the pair, which stays with it."""
+        return self._store.state.node or LONE_NODE_ID
 
     @property
     def epoch(self) -> int:

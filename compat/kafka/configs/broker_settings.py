@@ -43,6 +43,8 @@ _ALIASES: Final = {
 }
 """Kafka's names, and the field of Config with the same meaning and unit."""
 
+_NODE_ID_NOTE: Final = "The number of the node in its pair; 1 without a pair."
+
 _FACTS: Final[tuple[tuple[str, ConfigType, Callable[[Node], str], str], ...]] = (
     (
         "advertised.listeners",
@@ -50,8 +52,8 @@ _FACTS: Final[tuple[tuple[str, ConfigType, Callable[[Node], str], str], ...]] = 
         lambda node: f"PLAINTEXT://{node.host}:{node.port}",
         "The address at which clients are told to connect.",
     ),
-    ("broker.id", ConfigType.INT, lambda node: str(node.broker.node_id), "There is one broker."),
-    ("node.id", ConfigType.INT, lambda node: str(node.broker.node_id), "There is one broker."),
+    ("broker.id", ConfigType.INT, lambda node: str(node.broker.node_id), _NODE_ID_NOTE),
+    ("node.id", ConfigType.INT, lambda node: str(node.broker.node_id), _NODE_ID_NOTE),
     ("default.replication.factor", ConfigType.INT, lambda _: "1", "There is one broker."),
     ("min.insync.replicas", ConfigType.INT, lambda _: "1", "There is one broker."),
     ("delete.topic.enable", ConfigType.BOOLEAN, lambda _: "true", "Topics can be deleted."),
