@@ -342,6 +342,18 @@ class ReplicaError(LatermqError):
     """A slave cannot follow its master: what it got is not the continuation of its log."""
 
 
+class CoordinatorError(LatermqError):
+    """The coordinator of a pair did not do what it was asked, or what it did is not known.
+
+    Attributes:
+        is_refused: it answered that it did not do it, and never will.
+    """
+
+    def __init__(self, message: str, *, is_refused: bool) -> None:
+        super().__init__(message)
+        self.is_refused = is_refused
+
+
 class NotReadyError(LatermqError):
     """The broker is starting or stopping; the same call works later."""
 

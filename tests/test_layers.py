@@ -20,6 +20,8 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.commands": 6,
     "appliance.commands.*": 6,
     # 5: asyncio lives here and only here
+    "appliance.coordination.coordinator": 5,
+    "appliance.coordination.etcd": 5,
     "appliance.pump": 5,
     "appliance.loop_turns": 5,
     "appliance.work_thread": 5,
@@ -51,6 +53,8 @@ LAYERS: Final[dict[str, int]] = {
     "compat.spark": 5,
     "compat.spark.*": 5,
     # 3: sans-IO
+    "appliance.coordination": 3,
+    "appliance.coordination.*": 3,
     "appliance.early_expiry": 3,
     "appliance.offset_search": 3,
     "appliance.producers": 3,

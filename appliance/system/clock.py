@@ -1,7 +1,8 @@
 """Time: the clocks, and a timer that wakes a loop at an instant.
 
 This is the only module that reads a clock; all others take a `Clock`, so that tests run years in a
-second. Wall time is for due times and store times, monotonic time for durations. Layer 1.
+second. Wall time is for due times and store times, monotonic time for durations, boottime for those
+that a suspended machine must not stretch. Layer 1.
 """
 
 import ctypes
@@ -27,6 +28,12 @@ class Clock(Protocol):
     def monotonic_ns(self) -> int:
         """Return the nanoseconds since some fixed instant; never steps backwards."""
 
+    def boottime_ns(self) -> int:
+        """Return the nanoseconds since another fixed instant, with those of suspended machines.
+
+        For what another machine counts on meanwhile, such as a lease.
+        """
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -42,6 +49,9 @@ class SystemClock:
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
+
+    def boottime_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def local_hour(wall_ms: int) -> int:

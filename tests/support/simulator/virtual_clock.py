@@ -14,11 +14,12 @@ FIRST_EPOCH: Final = 189_388_800
 class VirtualClock:
     """A `Clock` that `advance_ms` moves; `step_ms` sets its wall time alone."""
 
-    __slots__ = ("_monotonic_ns", "_wall_ns")
+    __slots__ = ("_monotonic_ns", "_suspended_ns", "_wall_ns")
 
     def __init__(self, *, wall_ms: int = START_MS, monotonic_ns: int = 0) -> None:
         self._wall_ns = wall_ms * NS_PER_MS
         self._monotonic_ns = monotonic_ns
+        self._suspended_ns = 0
 
     def wall_ms(self) -> int:
         return self._wall_ns // NS_PER_MS
@@ -29,12 +30,21 @@ class VirtualClock:
     def monotonic_ns(self) -> int:
         return self._monotonic_ns
 
+    def boottime_ns(self) -> int:
+        return self._monotonic_ns + self._suspended_ns
+
+    def suspend_ms(self, duration_ms: int) -> None:
+        """Let time pass while the machine is suspended: its monotonic time stands."""
+        assert duration_ms >= 0
+        self._wall_ns += duration_ms * NS_PER_MS
+        self._suspended_ns += duration_ms * NS_PER_MS
+
     def advance_ms(self, duration_ms: int) -> None:
-        """Let `duration_ms` (0 or more) pass on both clocks."""
+        """Let `duration_ms` (0 or more) pass on all clocks."""
         self.advance_ns(duration_ms * NS_PER_MS)
 
     def advance_ns(self, duration_ns: int) -> None:
-        """Let `duration_ns` (0 or more) pass on both clocks."""
+        """Let `duration_ns` (0 or more) pass on all clocks."""
         assert duration_ns >= 0, "time passes forwards; step_ms sets the wall clock back"
         self._wall_ns += duration_ns
         self._monotonic_ns += duration_ns
