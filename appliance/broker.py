@@ -38,6 +38,7 @@ from appliance.producers import Producers
 from appliance.retention import Retention
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.store.cold_reads import ColdRead
+from appliance.store.comparison import Comparison
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
 from appliance.store.follower import Follower
@@ -48,6 +49,7 @@ from appliance.store.log.flush_job import FlushJob
 from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery.report import Progress, RecoveryReport
+from appliance.store.role_file import RoleFile, RoleRecord
 from appliance.store.source_log import SourceLog
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.flushed_mark import FlushedMark
@@ -99,8 +101,15 @@ class Broker:
         facade: Facade,
         *,
         accepts_loss: bool = False,
+        compares: bool = False,
     ) -> None:
-        """Touch no file yet. With `accepts_loss`, recovery continues without what the log lacks."""
+        """Touch no file yet.
+
+        Args:
+            clock, fs, config, facade: what it works with.
+            accepts_loss: recovery continues without what the log lacks.
+            compares: a pair's master waits before its first write; see `comparison`.
+        """
         self.clock = clock
         self.config = config
         self.metrics = Metrics()
@@ -114,7 +123,9 @@ class Broker:
 
         left_out = self._left_out = set[int]()
 
-        self._store = MessageStore(clock, fs, config, configure, accepts_loss=accepts_loss)
+        self._store = MessageStore(
+            clock, fs, config, configure, accepts_loss=accepts_loss, compares=compares
+        )
         self._progress = Progress("starting", 0, 0)
         self.log = self._store.log
 
@@ -227,6 +238,21 @@ class Broker:
     def follower(self) -> Follower | None:
         """A slave's end of the log, once its start has come so far; None for a master."""
         return self._store.follower
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """A pair's master before its first write, once its start has come so far; else None."""
+        return self._store.comparison
+
+    @property
+    def role_file(self) -> RoleFile:
+        """Where the role of this node is remembered."""
+        return self._store.role
+
+    @property
+    def role(self) -> RoleRecord:
+        """The role of this node in a pair, and its term, once the start holds the directory."""
+        return self._store.role.record
 
     def source_log(self) -> SourceLog:
         """The log, as a slave reads it."""

@@ -86,6 +86,13 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
         usage.Option("--allow-insecure", help=settings()["allow_insecure"].reason),
     ] = False,
     accept_loss: AcceptLoss = False,
+    alone: Annotated[
+        bool,
+        usage.Option(
+            "--alone",
+            help="Of a pair's master: the other node is off, so compare no logs before serving.",
+        ),
+    ] = False,
 ) -> None:
     """Run the broker in the foreground."""
     overrides = {
@@ -112,7 +119,7 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
 
     gc.freeze()
     gc.enable()
-    raise usage.Exit(run(completed, accepts_loss=accept_loss))
+    raise usage.Exit(run(completed, accepts_loss=accept_loss, is_alone=alone))
 
 
 # Each module is imported when its command is asked for.
@@ -127,6 +134,7 @@ _app.later("cleanup", "appliance.commands.cleanup", "COMMAND")
 _app.later("snapshot", "appliance.commands.snapshots", "app")
 _app.later("replication", "appliance.commands.replication", "REPLICATION")
 _app.later("promote", "appliance.commands.replication", "PROMOTE")
+_app.later("alone", "appliance.commands.replication", "ALONE")
 _app.later("solo", "appliance.commands.replication", "SOLO")
 _app.later("backup", "appliance.commands.backup", "COMMAND")
 _app.later("restore", "appliance.commands.restore", "COMMAND")

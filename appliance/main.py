@@ -20,6 +20,7 @@ from appliance.config.config import Address, Config, settings
 from appliance.errors import AddressError, ConfigError
 from appliance.facade import Facade
 from appliance.log_text import quoted
+from appliance.pair.comparing_role import Compared, ComparingRole
 from appliance.pair.link_settings import read_secret
 from appliance.pair.master_role import MasterRole
 from appliance.pair.slave_role import Outcome, SlaveRole
@@ -106,14 +107,28 @@ KAFKA_FACADE = Facade(
 class Service:
     """One broker with its servers."""
 
-    def __init__(self, config: Config, file_limit: int, *, accepts_loss: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        file_limit: int,
+        *,
+        accepts_loss: bool = False,
+        is_alone: bool = False,
+    ) -> None:
         self._config = config
         self._file_limit = file_limit
         self._clock = SystemClock()
         self._fs = OsFileSystem()
         self._broker = Broker(
-            self._clock, self._fs, config, KAFKA_FACADE, accepts_loss=accepts_loss
+            self._clock,
+            self._fs,
+            config,
+            KAFKA_FACADE,
+            accepts_loss=accepts_loss,
+            compares=not is_alone,
         )
+        self._is_alone = is_alone
+        self._replication_sockets: list[socket] = []
         self._status = LiveStatus(self._broker)
         self._notifier = Notifier()
         self._stop = asyncio.Event()
@@ -143,6 +158,7 @@ class Service:
             await self._run(sockets)
         finally:
             listening.close_all(sockets)
+            listening.close_all(self._replication_sockets)
 
     async def _run(self, sockets: Sequence[socket]) -> None:
         """Serve on these sockets, which are bound."""
@@ -190,6 +206,7 @@ class Service:
             sys.stdout.write(f"latermq ready {addresses}\n")
             sys.stdout.flush()
             self._notifier.ready(addresses)
+            self.was_ready = True
             _log.info(
                 "latermq %s serves Kafka clients on %s, advertised as %s",
                 version(),
@@ -215,16 +232,29 @@ class Service:
         """
         config = self._config
         secret = read_secret(self._fs, config.replication_secret_file)
-        self._master = MasterRole(self._broker, kafka.pump, secret, is_solo=self._slave is not None)
+        is_solo = self._is_alone or self._slave is not None
+        self._master = MasterRole(self._broker, kafka.pump, secret, is_solo=is_solo)
         if config.replication != "none":
-            sockets = await listening.bind(config.replication_listen, "--replication-listen")
-            await self._master.start(sockets)
-            host, port = sockets[0].getsockname()[:2]
-            self._replication = f" replication={Address(host, port)}"
+            await self._bind_replication()
+            await self._master.start(self._replication_sockets)
         kafka.pump.committed = self._master.notify
         self._status.joins(self._master)
         await self._master.admitted(self._stop)
-        return not self._stop.is_set()
+        self.must_start_again = self._master.fenced.is_set() and not self._stop.is_set()
+        return not (self._master.fenced.is_set() or self._stop.is_set())
+
+    async def _bind_replication(self) -> None:
+        """Bind the address for the slave, if it is not bound yet.
+
+        Raises:
+            AddressError, ConfigError: it cannot be used.
+        """
+        if not self._replication_sockets:
+            self._replication_sockets = await listening.bind(
+                self._config.replication_listen, "--replication-listen"
+            )
+        host, port = self._replication_sockets[0].getsockname()[:2]
+        self._replication = f" replication={Address(host, port)}"
 
     def _handle_signals(self) -> None:
         """Stop at SIGTERM and SIGINT. At SIGHUP stop if it says that the terminal is gone."""
@@ -250,7 +280,7 @@ class Service:
             if self._stop.is_set():
                 self._broker.abandon()
                 return False
-            if not await self._follow():
+            if not await self._compare() or not await self._follow():
                 return False
         for rejected in self._broker.report.rejected:
             _log.warning("%s", rejected)
@@ -265,6 +295,31 @@ class Service:
                 self._config.flush_bound_ms,
             )
         return True
+
+    async def _compare(self) -> bool:
+        """Compare logs if this is a pair's master before its first write; return whether to go on.
+
+        Raises:
+            AddressError, ConfigError: the address for the slave cannot be used.
+        """
+        comparison = self._broker.comparison
+        if comparison is None or comparison.is_over:
+            return True
+        secret = read_secret(self._fs, self._config.replication_secret_file)
+        if self._config.replication != "none":
+            await self._bind_replication()
+        role = ComparingRole(self._broker, comparison, secret)
+        self._status.joins(role)
+        self._notifier.status("compares its log with the other node's, which is awaited")
+        sys.stdout.write(f"latermq comparing admin={self._admin_address}{self._replication}\n")
+        sys.stdout.flush()
+        outcome = await role.compare(self._replication_sockets, self._stop)
+        self._is_alone = role.is_alone
+        self.must_start_again = outcome is Compared.FOLLOWS
+        if outcome is not Compared.GOES_ON:
+            self._broker.close()
+            _log.info("stopped comparing; nothing was written to the log")
+        return outcome is Compared.GOES_ON
 
     async def _follow(self) -> bool:
         """Follow a master if this is a slave, until the promotion; return whether to go on."""
@@ -285,19 +340,25 @@ class Service:
         return outcome is Outcome.PROMOTED
 
     def _note_caught_up(self) -> None:
-        text = f"role=slave master={self._config.master} admin={self._admin_address}"
+        master = self._broker.role_file.peer
+        text = f"role=slave master={master} admin={self._admin_address}"
         sys.stdout.write(f"latermq ready {text}\n")
         sys.stdout.flush()
         self._notifier.ready(text)
         self.was_ready = True
-        _log.info("caught up with the master %s", self._config.master)
+        _log.info("caught up with the master %s", master)
 
     async def _serve(self, kafka: KafkaServer) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
         memory = asyncio.ensure_future(self._tend_memory())
         watchdog = asyncio.ensure_future(self._watch())
         preparation = asyncio.ensure_future(prepare_codecs(self._is_busy))
-        await asyncio.wait((stop, kafka.pump.failure), return_when=asyncio.FIRST_COMPLETED)
+        assert self._master is not None
+        fenced = asyncio.ensure_future(self._master.fenced.wait())
+        await asyncio.wait((stop, fenced, kafka.pump.failure), return_when=asyncio.FIRST_COMPLETED)
+        # It was stopped: a new start compares, and follows.
+        self.must_start_again = self._master.fenced.is_set() and not self._stop.is_set()
+        fenced.cancel()
         watchdog.cancel()
         memory.cancel()
         preparation.cancel()
@@ -422,12 +483,13 @@ def show_setting(key: str, value: object) -> str:
             return quoted(str(value), char_count_max=VALUE_MAX_CHARS)
 
 
-def run(config: Config, *, accepts_loss: bool = False) -> int:
+def run(config: Config, *, accepts_loss: bool = False, is_alone: bool = False) -> int:
     """Run the broker in the foreground.
 
     Args:
         config: valid settings.
         accepts_loss: continue without the missing part of the log.
+        is_alone: a pair's master does not wait for the other node at this start.
 
     Returns:
         The exit status 0 after a clean stop.
@@ -449,7 +511,8 @@ def run(config: Config, *, accepts_loss: bool = False) -> int:
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
             must_start, is_ready = True, False
             while must_start:
-                service = Service(config, file_limit, accepts_loss=accepts_loss)
+                service = Service(config, file_limit, accepts_loss=accepts_loss, is_alone=is_alone)
+                is_alone = False  # what happens later is not what the operator spoke of
                 service.was_ready = is_ready
                 runner.run(service.run())
                 must_start, is_ready = service.must_start_again, service.was_ready

@@ -29,6 +29,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.admin.*": 5,
     "appliance.replication.link": 5,
     "appliance.replication.master": 5,
+    "appliance.replication.question": 5,
     "appliance.replication.slave": 5,
     "appliance.replication.transport": 5,
     "appliance.system.listening": 5,

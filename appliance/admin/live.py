@@ -96,6 +96,13 @@ class Pair(Protocol):
             NotReadyError: the broker stops.
         """
 
+    def go_alone(self) -> None:
+        """Let a master that compares its log go on without that.
+
+        Raises:
+            RoleError: it compares none.
+        """
+
     def go_solo(self) -> None:
         """Let the master of a sync pair go on without its slave.
 
@@ -185,6 +192,10 @@ class LiveStatus:
 
     async def promote(self, *, is_forced: bool = False) -> ReplicationStatus:
         await self._joined.promote(is_forced=is_forced)
+        return self._joined.status()
+
+    def go_alone(self) -> ReplicationStatus:
+        self._joined.go_alone()
         return self._joined.status()
 
     def go_solo(self) -> ReplicationStatus:

@@ -90,7 +90,8 @@ _SCHEMAS: Final[dict[str, Any]] = {
         mode={"enum": ["none", "async", "sync"]},
         solo={"type": "boolean", "description": "a sync master waits for no slave for now"},
         node={"type": "integer", "minimum": 0, "maximum": 2, "description": "0: of no pair"},
-        state={"enum": ["off", "waiting", "handshake", "catch-up", "streaming"]},
+        term={**_COUNT, "description": "grows with each change of the master; 0: none is known"},
+        state={"enum": ["off", "comparing", "waiting", "handshake", "catch-up", "streaming"]},
         peer=_MAYBE_TEXT,
         end={**_POSITION, "description": "end of this node's log"},
         received={**_MAYBE_COUNT, "description": "up to here the slave has the log"},
@@ -502,6 +503,18 @@ _PATHS: Final[dict[str, Any]] = {
                 "403": _error("the request comes from a web page of another origin"),
                 "409": _error("this node is no slave, or has never caught up"),
                 "415": _error("the body is not JSON"),
+                "503": _NOT_READY,
+            },
+        },
+    },
+    "/api/v1/alone": {
+        "post": {
+            "operationId": "goAlone",
+            "summary": "let a master go on that compares its log first; the other node is off",
+            "responses": {
+                "200": _json("the pair after it", _ref("Replication")),
+                "403": _error("the request comes from a web page of another origin"),
+                "409": _error("this node compares no logs"),
                 "503": _NOT_READY,
             },
         },

@@ -85,10 +85,12 @@ class ReplicationStatus:
 
     Attributes:
         role: "master" or "slave".
+        term: of the pair, as this node knows it; 0 if it knows none.
         mode: "none", "async" or "sync".
         solo: a master of a sync pair that waits for no slave for now.
         node: 1 or 2; 0 if this node is none of a pair.
-        state: "off", "waiting" for the peer, "handshake", "catch-up", "streaming".
+        state: "off", "waiting" for the peer, "handshake", "catch-up", "streaming";
+            "comparing": a master that serves nobody yet.
         peer: address of the other node; None if it is not connected.
         end: log position of the end of this node's log.
         received, durable: what the slave has, and what of that is on its disk; None if no slave was
@@ -116,6 +118,7 @@ class ReplicationStatus:
     caught_up: bool | None = None
     held_bytes: int = 0
     given_up: bool = False
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,14 @@ class StatusSource(Protocol):
         Raises:
             RoleError: it is no slave, or has never caught up.
             NotReadyError: the start has not come so far, or the broker stops.
+        """
+
+    def go_alone(self) -> ReplicationStatus:
+        """Let a master that compares its log go on: the operator says that the other node is off.
+
+        Raises:
+            RoleError: it compares none.
+            NotReadyError: the start has not come so far.
         """
 
     def go_solo(self) -> ReplicationStatus:

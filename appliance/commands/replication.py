@@ -1,4 +1,4 @@
-"""`latermq replication`, `promote` and `solo`: the pair of master and slave. Layer 6."""
+"""`latermq replication`, `promote`, `alone` and `solo`: the pair of master and slave. Layer 6."""
 
 from typing import Annotated, Any, Final
 
@@ -44,6 +44,15 @@ def promote(admin: Admin = DEFAULT_ADMIN, json: Json = False, force: Force = Fal
         print_line(f"node {found['node']} is the master now; its log ends at {found['end']}")
 
 
+def alone(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Let a master serve that waits for the other node, which is off."""
+    found = admin_client.post(admin, "alone", body={})
+    if json:
+        print_json(found)
+    else:
+        print_line(f"node {found['node']} goes on alone, as the master of term {found['term']}")
+
+
 def solo(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
     """Let the master of a sync pair go on without its slave, until that has caught up again."""
     found = admin_client.post(admin, "solo", body={})
@@ -66,7 +75,7 @@ def _fields(found: Any) -> list[tuple[str, object]]:
     node = f", node {found['node']}" if found["node"] else ""
     peer = "" if found["peer"] is None else f" with {found['peer']}"
     fields: list[tuple[str, object]] = [
-        ("role", f"{found['role']}{node}"),
+        ("role", f"{found['role']}{node}, term {found['term']}"),
         ("state", f"{found['state']}{peer}"),
         ("log", f"ends at {found['end']}"),
         ("promise", found["promise"]),
@@ -98,6 +107,18 @@ Stop the slave first, or make sure that it is off: if it is promoted meanwhile, 
 masters, and what this one acknowledged alone is lost.
 """
 
+ALONE_EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq alone --admin 127.0.0.1:9192
+
+A master of a pair that was stopped does not know whether the other node was promoted since. Make
+sure that it was not, and that it is off: else there are two masters. Whatever the other node has,
+and this one lacks, is then lost, or kept in its directory diverged/.
+"""
+
+ALONE: Final = usage.Command(alone, ALONE_EXAMPLES)
 PROMOTE: Final = usage.Command(promote, PROMOTE_EXAMPLES)
 SOLO: Final = usage.Command(solo, SOLO_EXAMPLES)
 REPLICATION: Final = usage.Command(replication, REPLICATION_EXAMPLES)

@@ -253,7 +253,7 @@ def _check_replication(config: Config) -> None:
         "remove it",
     )
     peers = {"listen": config.replication_listen if config.replication != "none" else None}
-    peers["master"] = config.master
+    peers["master"], peers["peer"] = config.master, config.peer
     for name, address in peers.items():
         _check(
             address is None

@@ -53,6 +53,14 @@ class ReplicationSettings:
         "The `listen` address of the master; a slave needs it.",
         flag="--master",
     )
+    peer: Address | None = value(
+        None,
+        "replication.peer",
+        read_optional_address,
+        _ADDRESS,
+        "The `listen` address of the other node. A master asks there whether that one is the "
+        "master now, and follows it if so. For a slave it is `master`.",
+    )
     node: int = number(
         0,
         "replication.node",

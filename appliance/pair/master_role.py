@@ -9,11 +9,14 @@ from typing import Final
 from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
 from appliance.errors import RoleError
+from appliance.pair.comparing_role import ASK_S, ask_peer
 from appliance.pair.link_settings import link_limits, since_ms
 from appliance.pump import Pump
+from appliance.replication.facts import Facts, Role
 from appliance.replication.master import Replicated, ReplicationServer
 from appliance.replication.states import State
 from appliance.store.source_log import SourceLog
+from appliance.units import MS_PER_SECOND
 
 NO_SLAVE: Final = (
     "no slave has caught up, and replication.mode is sync: start it, or if it is off for long, let "
@@ -34,6 +37,9 @@ class MasterRole:
     With sync replication nothing is acknowledged, and nothing readable, before the slave has it;
     without a slave new batches are refused. Solo, which an operator orders, the master waits for
     nobody until the slave has caught up.
+
+    Attributes:
+        fenced: set when the other node is known to have a higher term: serve nobody then.
     """
 
     def __init__(self, broker: Broker, pump: Pump, secret: bytes, *, is_solo: bool) -> None:
@@ -49,7 +55,10 @@ class MasterRole:
         self._source: SourceLog = broker.source_log()
         self._is_sync = broker.config.replication == "sync"
         self._is_solo = self._is_sync and is_solo
+        self._secret = secret
         self._admitted = asyncio.Event()
+        self._asking: asyncio.Future[None] | None = None
+        self.fenced = asyncio.Event()
         if not self._is_sync or self._is_solo:
             self._admitted.set()
         self._server: ReplicationServer | None = None
@@ -61,14 +70,21 @@ class MasterRole:
                 lines=broker.client_log,
                 changed=self._changed,
                 limits=link_limits(broker.config),
+                facts=self._facts,
+                fenced=self._note_newer,
             )
             # A bug there ends the process: else nobody would notice that the slave gets nothing.
             self._server.failure.add_done_callback(lambda done: pump.fail(done.result()))
 
+    def _facts(self) -> Facts:
+        return Facts(self._broker.role.term, Role.MASTER)
+
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen for the slave."""
         if self._server is not None:
-            await self._server.start(sockets)
+            await self._server.start([each.dup() for each in sockets])
+            self._asking = asyncio.ensure_future(self._ask_peer())
+            self._asking.add_done_callback(self._end_asking)
         if not self._admitted.is_set():
             self._broker.need_replica(NO_SLAVE)
 
@@ -81,7 +97,8 @@ class MasterRole:
         if self._admitted.is_set():
             return
         _log.warning("serves nobody yet: %s", NO_SLAVE)
-        waits = [asyncio.ensure_future(each.wait()) for each in (self._admitted, stop)]
+        events = (self._admitted, self.fenced, stop)
+        waits = [asyncio.ensure_future(each.wait()) for each in events]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
@@ -93,8 +110,41 @@ class MasterRole:
 
     async def stop(self) -> None:
         """Close the connection to the slave."""
+        if self._asking is not None:
+            self._asking.cancel()
         if self._server is not None:
             await self._server.stop()
+
+    def _end_asking(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            error = done.exception()
+            assert error is not None
+            self._pump.fail(error)
+
+    async def _ask_peer(self) -> None:
+        """Ask the other node now and then, while it is no slave, whether it is the master now."""
+        peer, server = self._broker.role_file.peer, self._server
+        if peer is None or server is None:
+            return
+        limit_s = link_limits(self._config).silence_ms / MS_PER_SECOND
+        while not self.fenced.is_set():
+            await asyncio.sleep(ASK_S)
+            if server.replicated.state is State.LOST:
+                said = await ask_peer(
+                    peer, self._source, self._facts(), self._secret, limit_s=limit_s
+                )
+                if isinstance(said, Facts) and said.term > self._broker.role.term:
+                    self._note_newer(said.term)
+
+    def _note_newer(self, term: int) -> None:
+        if not self.fenced.is_set():
+            _log.error(
+                "is the master of term %d no longer, because the other node knows term %d: serves "
+                "nobody",
+                self._broker.role.term,
+                term,
+            )
+            self.fenced.set()
 
     def _changed(self, known: Replicated) -> None:
         is_connected = known.state in (State.CATCH_UP, State.STREAMING)
@@ -117,6 +167,10 @@ class MasterRole:
     async def promote(self, *, is_forced: bool = False) -> None:
         """See `Pair`."""
         raise RoleError("this node is the master already")
+
+    def go_alone(self) -> None:
+        """See `Pair`."""
+        raise RoleError("this node serves clients: it waits for no comparison")
 
     def go_solo(self) -> None:
         """See `Pair`."""
@@ -142,6 +196,7 @@ class MasterRole:
             lag_bytes = max(0, self._source.committed_pos - acked.durable_pos)
         return ReplicationStatus(
             role="master",
+            term=self._broker.role.term,
             mode=self._config.replication,
             solo=self._is_solo,
             node=self._source.node,

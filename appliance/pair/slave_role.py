@@ -9,10 +9,12 @@ from typing import Final
 
 from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
-from appliance.errors import NotReadyError, RoleError
+from appliance.errors import ConfigError, NotReadyError, RoleError
 from appliance.pair.link_settings import link_limits, since_ms
+from appliance.replication.facts import Facts, Role
 from appliance.replication.slave import Following, ReplicationClient
 from appliance.replication.states import State
+from appliance.replication.wire import Welcome
 from appliance.store.follower import Follower
 from appliance.store.state.checkpointer import CheckpointJob
 
@@ -21,6 +23,11 @@ TEND_S: Final = 0.1
 
 SLICE_PAUSE_S: Final = 0.002
 """Between two slices of one."""
+
+NO_MASTER: Final = (
+    "this node is a slave, as its role file says, and knows no address of its master: set "
+    "replication.peer"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +58,16 @@ class SlaveRole:
             follower: what follows.
             secret: what both nodes know.
             caught_up: called once, when the slave has caught up for the first time.
+
+        Raises:
+            ConfigError: it does not know where its master is.
         """
         config = broker.config
-        assert config.master is not None
+        master = broker.role_file.peer
+        if master is None:
+            raise ConfigError(NO_MASTER)
         self._config, self._clock, self._follower = config, broker.clock, follower
-        self._master = config.master
+        self._master = master
         self._ended = asyncio.Event()
         self._over = asyncio.Event()
         self._is_wanted = False
@@ -63,14 +75,19 @@ class SlaveRole:
         self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client = ReplicationClient(
             follower,
-            config.master,
+            master,
             secret,
             clock=broker.clock,
             lines=broker.client_log,
             changed=self._changed,
             caught_up=self._note_caught_up,
             limits=link_limits(config),
+            facts=lambda: Facts(follower.term, Role.SLAVE),
+            welcomed=self._note_welcome,
         )
+
+    def _note_welcome(self, welcome: Welcome) -> None:
+        self._follower.adopt_term(welcome.facts.term, self._master)
 
     def _note_caught_up(self) -> None:
         self._follower.note_caught_up()
@@ -155,6 +172,10 @@ class SlaveRole:
             f"{missing_bytes} bytes are missing"
         )
 
+    def go_alone(self) -> None:
+        """See `Pair`."""
+        raise RoleError("this node is a slave: promote it to let it serve")
+
     def go_solo(self) -> None:
         """See `Pair`."""
         raise RoleError("this node is a slave: promote it to let it serve")
@@ -176,6 +197,7 @@ class SlaveRole:
         is_lost = known.state is State.LOST
         return ReplicationStatus(
             role="slave",
+            term=self._follower.term,
             mode=self._config.replication,
             solo=False,
             node=self._follower.node,

@@ -24,6 +24,8 @@ class Role(IntEnum):
 
     MASTER = 1
     SLAVE = 2
+    COMPARING = 3
+    """A master that serves nobody yet, because it compares its log with the other node's."""
 
 
 class Tag(IntEnum):

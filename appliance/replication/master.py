@@ -20,6 +20,7 @@ from appliance.client_log import ClientLog, LineKind
 from appliance.errors import StorageError
 from appliance.log_text import quoted
 from appliance.replication import transport, wire
+from appliance.replication.common_point import CommonPoint
 from appliance.replication.facts import Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
@@ -72,8 +73,6 @@ class ReplicationServer:
     Attributes:
         replicated: what is known of the slave.
         failure: completes with an error that is a bug; the owner ends the process.
-        newer_epoch: the highest epoch that a slave with the secret had above the master's own: this
-            master was fenced. None if there was none.
     """
 
     def __init__(
@@ -86,6 +85,8 @@ class ReplicationServer:
         changed: Callable[[Replicated], None],
         limits: LinkLimits | None = None,
         facts: Callable[[], Facts] = Facts,
+        compared: Callable[[Hello, CommonPoint], None] | None = None,
+        fenced: Callable[[int], None] = lambda _: None,
         make_nonce: Callable[[int], bytes] = token_bytes,
     ) -> None:
         """Make a server that does not listen yet.
@@ -98,6 +99,9 @@ class ReplicationServer:
             changed: called on the loop with `replicated` after each change of it.
             limits: as the slave has them; None: the default ones.
             facts: returns what this node says of itself.
+            compared: called on the loop with a slave and how its log relates to this one; if given,
+                logs are compared alone, and nothing is streamed.
+            fenced: called on the loop with the higher term that the other node knows.
             make_nonce: returns that many random bytes.
         """
         self._source = log
@@ -106,7 +110,7 @@ class ReplicationServer:
         self._lines = lines
         self._changed = changed
         self._limits = limits or LinkLimits()
-        self._facts = facts
+        self._facts, self._compared, self._fenced = facts, compared, fenced
         self._make_nonce = make_nonce
         self._loop = asyncio.get_running_loop()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-read")
@@ -115,7 +119,6 @@ class ReplicationServer:
         self._handshakes: list[SlaveLink] = []
         self._slave: SlaveLink | None = None
         self._is_stopped = False
-        self.newer_epoch: int | None = None
         self.replicated = Replicated(State.LOST, "no slave has connected yet")
         self.failure: asyncio.Future[Exception] = self._loop.create_future()
 
@@ -163,6 +166,17 @@ class ReplicationServer:
             self._report(link)
         if session.state is State.LOST:
             self._forget(link)
+            self._note_hello(session)
+
+    def _note_hello(self, session: MasterSession) -> None:
+        """Report what a handshake without a stream has shown."""
+        hello = session.hello
+        if hello is None or self._is_stopped:
+            return
+        if hello.facts.term > self._facts().term:
+            self._fenced(hello.facts.term)
+        elif session.compared is not None and self._compared is not None:
+            self._compared(hello, session.compared)
 
     def fail(self, error: Exception) -> None:
         """End all work because of a bug."""
@@ -179,6 +193,7 @@ class ReplicationServer:
             admit=self._admit,
             limits=self._limits,
             facts=self._facts,
+            compares=self._compared is not None,
         )
         link = Link(session, self, self._clock)
         if len(self._handshakes) >= HANDSHAKE_COUNT_MAX:
@@ -262,9 +277,9 @@ class ReplicationServer:
         if session.state is link.shown:
             return
         link.shown = session.state
-        refused, hello = session.refused, session.hello
-        if refused is not None and refused.code == RefusalCode.NEWER_EPOCH and hello is not None:
-            self.newer_epoch = max(self.newer_epoch or 0, hello.epochs[-1][0])
+        if session.is_answered:
+            return
+        hello = session.hello
         source: tuple[LineKind, str] = "replication", link.address.rpartition(":")[0]
         node = 0 if hello is None else hello.node
         if session.state is State.LOST:

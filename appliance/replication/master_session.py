@@ -11,7 +11,7 @@ from typing import Final
 from appliance.errors import RemoteProtocolError, StorageError
 from appliance.replication import wire
 from appliance.replication.common_point import CommonPoint, LogFacts, Relation, find_common_point
-from appliance.replication.facts import Facts
+from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, SourceLog
 from appliance.replication.states import MASTER_STATES, Event, State, Walk
@@ -36,6 +36,8 @@ class MasterSession:
         hello: who the slave is; None before a HELLO of somebody who knows the secret.
         refused: the REFUSED that was sent: close the connection after what is to be sent.
         relation: how the slave's log relates to this one; None before the stream.
+        compared: the same of a session that only compares.
+        is_answered: it was lost because it was only a question, or only compared the logs.
         sent_pos: the end of what was sent.
         received_pos, durable_pos: as the slave acknowledged last; 0 before.
         proved_ms: the slave is known to have been there after this time, and to have had a
@@ -55,6 +57,7 @@ class MasterSession:
         admit: Callable[[Hello], Refused | None],
         limits: LinkLimits,
         facts: Callable[[], Facts] = Facts,
+        compares: bool = False,
     ) -> None:
         """Begin with a CHALLENGE.
 
@@ -66,6 +69,7 @@ class MasterSession:
             admit: says why a slave is refused that fits otherwise, None if it is not.
             limits: as the slave has them.
             facts: returns what WELCOME says of this node.
+            compares: the logs are only compared, and no stream begins.
         """
         assert len(nonce) == wire.NONCE_SIZE
         assert len(secret) >= wire.SECRET_SIZE_MIN_BYTES
@@ -74,7 +78,7 @@ class MasterSession:
         self._nonce = nonce
         self._slave_nonce = b""
         self._admit = admit
-        self._limits, self._facts = limits, facts
+        self._limits, self._facts, self._compares = limits, facts, compares
         self._reader = wire.MessageReader()
         self._walk = Walk(MASTER_STATES)
         self._output: list[bytes] = [wire.encode_challenge(nonce)]
@@ -85,6 +89,8 @@ class MasterSession:
         self.hello: Hello | None = None
         self.refused: Refused | None = None
         self.relation: Relation | None = None
+        self.compared: CommonPoint | None = None
+        self.is_answered = False
         self.sent_pos = 0
         self.received_pos = 0
         self.durable_pos = 0
@@ -204,21 +210,31 @@ class MasterSession:
         if mismatch is not None:
             self._refuse(mismatch)
             return
+        if self.hello.facts.role is not Role.SLAVE:  # it asks who the master is
+            self._answer(self._log.start_pos)
+            return
+        newer = self._find_newer_term(self.hello)
+        if newer is not None:
+            self._refuse(newer)
+            return
         try:
             common = self._compare(self.hello)
         except StorageError as error:
             self.fail(f"the logs cannot be compared: {error.message}")
             return
         refused: Refused | None
-        if common.relation is Relation.AHEAD:
+        if self._lost_end(self.hello, common):
             text = f"lost what is after {common.pos}; the slave has it up to {self.hello.end_pos}"
             refused = Refused(RefusalCode.AHEAD, text)
         else:
             refused = self._admit(self.hello)
-        if refused is None:
-            self._welcome(common, now_ms)
-        else:
+        if refused is not None:
             self._refuse(refused)
+        elif self._compares:
+            self.compared = common
+            self._answer(common.pos)
+        else:
+            self._welcome(common, now_ms)
 
     def _find_mismatch(self, hello: Hello) -> Refused | None:
         log = self._log
@@ -233,10 +249,25 @@ class MasterSession:
             return Refused(RefusalCode.OTHER_CLUSTER, text)
         if hello.node == log.node:
             return Refused(RefusalCode.SAME_NODE, f"is node {log.node} as well")
-        if hello.epochs and hello.epochs[-1][0] > log.epoch:
-            text = f"has epoch {log.epoch}, the slave {hello.epochs[-1][0]}"
-            return Refused(RefusalCode.NEWER_EPOCH, text)
         return None
+
+    def _find_newer_term(self, hello: Hello) -> Refused | None:
+        term = self._facts().term
+        if hello.facts.term <= term:
+            return None
+        text = f"is of term {term}, which ended: the slave knows term {hello.facts.term}"
+        return Refused(RefusalCode.NEWER_TERM, text)
+
+    def _lost_end(self, hello: Hello, common: CommonPoint) -> bool:
+        """Whether the slave has what this node wrote in this term, and lost before it served again.
+
+        A slave of an older term may have been the master, and what it has beyond is its own.
+        """
+        if not self._compares:
+            return common.relation is Relation.AHEAD
+        is_longer = common.pos == self._log.committed_pos < hello.end_pos
+        has_common = common.relation is not Relation.ANEW
+        return is_longer and has_common and hello.facts.term == self._facts().term
 
     def _compare(self, hello: Hello) -> CommonPoint:
         log = self._log
@@ -248,7 +279,12 @@ class MasterSession:
             crc_at=log.crc_at,
         )
 
-    def _welcome(self, common: CommonPoint, now_ms: int) -> None:
+    def _answer(self, common_pos: int) -> None:
+        self._send_welcome(common_pos)
+        self.is_answered = True
+        self._lose(Event.ANSWERED, "answered")
+
+    def _send_welcome(self, common_pos: int) -> None:
         log = self._log
         welcome = Welcome(
             cluster=log.cluster,
@@ -257,13 +293,17 @@ class MasterSession:
             segment_size_bytes=log.segment_size_bytes,
             start_pos=log.start_pos,
             end_pos=log.committed_pos,
-            common_pos=common.pos,
+            common_pos=common_pos,
             acknowledges_received=log.acknowledges_received,
             facts=self._facts(),
         )
         self._output.append(
             wire.encode_welcome(welcome, secret=self._secret, slave_nonce=self._slave_nonce)
         )
+
+    def _welcome(self, common: CommonPoint, now_ms: int) -> None:
+        log = self._log
+        self._send_welcome(common.pos)
         self._walk.go(Event.HELLO)
         self._common_pos = self.sent_pos = common.pos
         self.relation = common.relation

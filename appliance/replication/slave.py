@@ -24,6 +24,7 @@ from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import ReplicaError, ReplicaLog
 from appliance.replication.slave_session import Begin, SlaveSession
 from appliance.replication.states import State
+from appliance.replication.wire import Welcome
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
@@ -92,6 +93,7 @@ class ReplicationClient:
         caught_up: Callable[[], None],
         limits: LinkLimits | None = None,
         facts: Callable[[], Facts] = Facts,
+        welcomed: Callable[[Welcome], None] = lambda _: None,
         make_nonce: Callable[[int], bytes] = token_bytes,
     ) -> None:
         """Make a client that does not connect yet.
@@ -106,6 +108,8 @@ class ReplicationClient:
             caught_up: called on the loop, once, when the slave has caught up for the first time.
             limits: as the master has them; None: the default ones.
             facts: returns what this node says of itself.
+            welcomed: called on the loop with each WELCOME, before the log is changed because of it.
+                Its error ends the work.
             make_nonce: returns that many random bytes.
         """
         self._replica = log
@@ -116,7 +120,7 @@ class ReplicationClient:
         self._changed = changed
         self._caught_up = caught_up
         self._limits = limits or LinkLimits()
-        self._facts = facts
+        self._facts, self._welcomed = facts, welcomed
         self._make_nonce = make_nonce
         self._loop = asyncio.get_running_loop()
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-flush")
@@ -157,6 +161,8 @@ class ReplicationClient:
         for order in session.received(data, link.now_ms()):
             try:
                 if isinstance(order, Begin):
+                    assert session.welcome is not None
+                    self._welcomed(session.welcome)
                     if order.is_anew:
                         log.restart(order.pos)
                     else:
@@ -193,7 +199,8 @@ class ReplicationClient:
         try:
             while not self._is_stopped:
                 await self._follow()
-                if self._link is not None and self._link.shown is State.STREAMING:
+                link = self._link
+                if link and (link.shown is State.STREAMING or link.session.was_compared):
                     back_off_ms = limits.back_off_min_ms
                 await asyncio.sleep(back_off_ms / MS_PER_SECOND)
                 back_off_ms = min(2 * back_off_ms, limits.back_off_max_ms)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from appliance.errors import RemoteProtocolError
 from appliance.replication import wire
-from appliance.replication.facts import Facts
+from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, NO_POS, ReplicaLog
 from appliance.replication.states import SLAVE_STATES, Event, State, Walk
@@ -43,6 +43,7 @@ class SlaveSession:
 
     Attributes:
         welcome: who the master is; None before its WELCOME.
+        was_compared: the master has compared its log with this one, and goes on soon.
         beat: its last BEAT; None before the first.
         is_begun: the log ends where the stream began, and takes what comes.
         received_pos: the end of what was appended; 0 before `begun`.
@@ -88,6 +89,7 @@ class SlaveSession:
         self._last_ack_ms = now_ms
         self._catch_up: CatchUp | None = None
         self.welcome: Welcome | None = None
+        self.was_compared = False
         self.beat: Beat | None = None
         self.is_begun = False
         self.received_pos = 0
@@ -230,17 +232,18 @@ class SlaveSession:
         )
         self._walk.go(Event.CHALLENGE)
 
-    def _handle_welcome(self, body: bytes, now_ms: int) -> Begin:
+    def _handle_welcome(self, body: bytes, now_ms: int) -> Begin | None:
         welcome = wire.decode_welcome(body, secret=self._secret, slave_nonce=self._nonce)
         hello = self._hello
         assert hello is not None
-        if hello.cluster not in (NO_CLUSTER, welcome.cluster):
+        if welcome.cluster != NO_CLUSTER and hello.cluster not in (NO_CLUSTER, welcome.cluster):
             raise RemoteProtocolError(f"the master is of cluster {welcome.cluster.hex()}")
         if welcome.segment_size_bytes != hello.segment_size_bytes or welcome.node == hello.node:
             raise RemoteProtocolError("the master does not fit, and does not refuse either")
-        if hello.epochs and welcome.epoch < hello.epochs[-1][0]:
+        if welcome.facts.term < hello.facts.term:
             raise RemoteProtocolError(
-                f"the master has epoch {welcome.epoch}, below {hello.epochs[-1][0]} of this log"
+                f"the master is of term {welcome.facts.term}, which ended: this node knows term "
+                f"{hello.facts.term}"
             )
         is_anew = hello.last_pos == NO_POS or welcome.common_pos == welcome.start_pos
         if not is_anew and not hello.start_pos < welcome.common_pos <= hello.end_pos:
@@ -248,6 +251,10 @@ class SlaveSession:
                 f"the logs cannot be equal up to {welcome.common_pos}: this one is from "
                 f"{hello.start_pos} to {hello.end_pos}"
             )
+        if welcome.facts.role is Role.COMPARING:
+            self.was_compared = True
+            self._lose(Event.NO_STREAM, "the master compares its log, and serves nobody yet")
+            return None
         self._walk.go(Event.WELCOME)
         self.welcome = welcome
         self.heard_ms = self._last_ack_ms = now_ms

@@ -26,6 +26,8 @@ class Event(Enum):
     CHALLENGE = "CHALLENGE arrives"
     HELLO = "HELLO arrives and is accepted"
     WELCOME = "WELCOME arrives"
+    ANSWERED = "HELLO is answered with WELCOME, and no stream begins"
+    NO_STREAM = "WELCOME of a master that compares arrives"
     REFUSED = "REFUSED is sent, or arrives"
     DATA = "DATA arrives"
     BEAT = "BEAT arrives"
@@ -54,6 +56,7 @@ SLAVE_READS: Final = frozenset(MessageType) - MASTER_READS
 
 MASTER_STATES: Final[States] = {
     (State.HANDSHAKE, Event.HELLO): State.CATCH_UP,
+    (State.HANDSHAKE, Event.ANSWERED): State.LOST,
     (State.HANDSHAKE, Event.REFUSED): State.LOST,
     (State.HANDSHAKE, Event.FAULT): State.LOST,
     (State.HANDSHAKE, Event.SILENCE): State.LOST,
@@ -72,6 +75,7 @@ MASTER_STATES: Final[States] = {
 SLAVE_STATES: Final[States] = {
     (State.HANDSHAKE, Event.CHALLENGE): State.HANDSHAKE,
     (State.HANDSHAKE, Event.WELCOME): State.CATCH_UP,
+    (State.HANDSHAKE, Event.NO_STREAM): State.LOST,
     (State.HANDSHAKE, Event.REFUSED): State.LOST,
     (State.HANDSHAKE, Event.FAULT): State.LOST,
     (State.HANDSHAKE, Event.SILENCE): State.LOST,

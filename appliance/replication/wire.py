@@ -18,6 +18,7 @@ from appliance.replication.facts import (
     FIELDS_SIZE_MAX_BYTES,
     NO_FACTS,
     Facts,
+    Role,
     decode_facts,
     encode_facts,
 )
@@ -68,7 +69,7 @@ class RefusalCode(IntEnum):
     OTHER_SEGMENT_SIZE = 5
     SAME_NODE = 6
     OTHER_SLAVE = 7
-    NEWER_EPOCH = 8
+    NEWER_TERM = 8
     AHEAD = 9
 
 
@@ -432,7 +433,7 @@ def decode_welcome(body: bytes, *, secret: bytes, slave_nonce: bytes) -> Welcome
         Welcome(*_WELCOME.unpack_from(rest)), facts=decode_facts(rest[_WELCOME.size :])
     )
     is_sound = (
-        welcome.cluster != NO_CLUSTER
+        (welcome.cluster != NO_CLUSTER or welcome.facts.role is Role.COMPARING)
         and welcome.node in (1, 2)
         and 0 <= welcome.start_pos <= welcome.common_pos <= welcome.end_pos
     )

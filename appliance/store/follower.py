@@ -12,7 +12,7 @@ from _core.bytes.layout import AT_SIZE, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import whole_size
 from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
-from appliance.config.config import Config
+from appliance.config.config import Address, Config
 from appliance.errors import CorruptionError, LogRefusedError, ReplicaError, StorageError
 from appliance.store.caught_up import forget_caught_up, has_caught_up, note_caught_up
 from appliance.store.checkpoint import NO_CLUSTER, NOT_OWN, LogIdentity
@@ -25,6 +25,7 @@ from appliance.store.log.segment import FreedSegment
 from appliance.store.recovery.log_knowledge import is_covered
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
+from appliance.store.role_file import RoleFile, next_term
 from appliance.store.state.checkpointer import Checkpointer, CheckpointJob
 from appliance.store.state.snapshot import KnownDamage
 
@@ -67,6 +68,7 @@ class Follower:
         *,
         config: Config,
         node: int,
+        role: RoleFile,
     ) -> None:
         """Take over a start whose replay has ended.
 
@@ -76,13 +78,14 @@ class Follower:
             left: freed segments, ascending, whose files could not be removed yet.
             config: the size of a segment and what an acknowledgement means, as on the master.
             node: which node of the pair this is.
+            role: says that it is a slave, and in which term.
 
         Raises:
             LogRefusedError: the log is damaged; a slave does not judge that.
         """
         self._clock, self._checkpoint = files.clock, files.checkpoint
         self._data, self._log, self._start = files, files.log, start
-        self._wants_start = False
+        self._wants_start, self._role = False, role
         self._segment_size_bytes, self._node = config.segment_size_bytes, node
         verdicts = list(start.state.verdicts)
         unjudged = [each for each in start.scan.damage if not is_covered(each[:2], verdicts)]
@@ -141,6 +144,23 @@ class Follower:
         if not self._has_caught_up:
             note_caught_up(self._data.fs, self._data.paths)
             self._has_caught_up = True
+
+    @property
+    def term(self) -> int:
+        """The newest term that this node knows; 0 if it knows none yet."""
+        return self._role.record.term
+
+    def adopt_term(self, term: int, master: Address) -> None:
+        """Remember durably which term the master is of, before anything of it counts here.
+
+        Args:
+            term: at least `term`.
+            master: where it replicates.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        self._role.change(term=term, is_master=False, peer=master, has_yielded=False)
 
     def _forget_caught_up(self) -> None:
         self._has_caught_up = False
@@ -439,7 +459,8 @@ class Follower:
     def promote(self) -> None:
         """End the following: everything received as whole frames is durable, the rest is cut.
 
-        No job of a checkpoint may run.
+        Then this node is the master of a new term, durably, though it has not served yet. No job of
+        a checkpoint may run.
 
         Raises:
             StorageError: it could not be made so.
@@ -448,4 +469,6 @@ class Follower:
         self._files.pos = self._end_pos
         self._files.cut()
         self._checkpoint.note_flushed(self._end_pos)
+        self._role.change(term=next_term(self.term, self._node), is_master=True)
+        self._forget_caught_up()  # as a slave again it lacks what the other master wrote
         self.is_promoted = True

@@ -20,10 +20,12 @@ from _core.state.writer import LogWriter
 from appliance.config.config import Config
 from appliance.config.setting import parse_hours
 from appliance.errors import CorruptionError, DiskFullError, LogRefusedError, StorageError
-from appliance.store.checkpoint import NO_CLUSTER, Checkpoint, CheckpointFile
+from appliance.store.checkpoint import CheckpointFile
 from appliance.store.cold_reads import ColdRead, ColdReader
+from appliance.store.comparison import Comparison
 from appliance.store.damage import Damage
 from appliance.store.disk_space import DiskSpace
+from appliance.store.entering import enter_directory, forget_freed, sync_parents
 from appliance.store.follower import Follower, make_checkpointer
 from appliance.store.head.carriers import Carriers, make_carriers
 from appliance.store.head.head_freer import HeadFreer, remove_segments
@@ -33,10 +35,9 @@ from appliance.store.keys.key_index import KeyIndex
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import FreedSegment
-from appliance.store.log_snapshots import LogSnapshots, remove_incomplete, shared_end
+from appliance.store.log_snapshots import LogSnapshots, shared_end
 from appliance.store.node_number import choose_node
 from appliance.store.paths import DataPaths, parse_segment_name
-from appliance.store.promotion import is_slave, note_promotion
 from appliance.store.queue.consume_queue import (
     UNITS_PER_SLICE,
     UNITS_SAVED_AT,
@@ -45,17 +46,18 @@ from appliance.store.queue.consume_queue import (
 from appliance.store.recovery import admission
 from appliance.store.recovery.decisions import TAILS, End, Stop
 from appliance.store.recovery.identity import identify
-from appliance.store.recovery.log_presence import LogPresence, cluster_of, read_heads
+from appliance.store.recovery.log_presence import LogPresence, read_heads
 from appliance.store.recovery.lost import set_aside
 from appliance.store.recovery.report import Progress, RecoveryReport
 from appliance.store.recovery.restored import forget_restored, is_restored
 from appliance.store.recovery.start import Start
 from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
+from appliance.store.role_file import NO_TERM, RoleFile, next_term
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
-from appliance.store.state.control_frames import PRODUCER_ID_BLOCK, HeadFrame
+from appliance.store.state.control_frames import PRODUCER_ID_BLOCK
 from appliance.store.state.expiry import Expiry
 from appliance.store.state.flushed_mark import FlushedMark
 from appliance.store.state.log_calls import LogCalls
@@ -78,6 +80,8 @@ class MessageStore:
             by `recover`.
         damage: all known damage, found by recovery or later.
         follower: a slave's end of the log, until it is promoted; else None.
+        comparison: a pair's master before its first write; else None.
+        role: which role this node has in a pair, and in which term.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
 
@@ -98,6 +102,7 @@ class MessageStore:
         configure_topic: Callable[[Topic], None],
         *,
         accepts_loss: bool = False,
+        compares: bool = False,
     ) -> None:
         """Touch no file yet.
 
@@ -107,8 +112,9 @@ class MessageStore:
             config: settings.
             configure_topic: applies the settings of a new or replayed topic to it.
             accepts_loss: recovery continues without the missing part of the log.
+            compares: a master of a pair waits before its first write; see `Comparison`.
         """
-        self._accepts_loss = accepts_loss
+        self._accepts_loss, self._compares = accepts_loss, compares
         self._clock = clock
         self._fs = fs
         self._config = config
@@ -130,12 +136,15 @@ class MessageStore:
         self._files = DataFiles(
             clock=clock, fs=fs, paths=self._paths, log=self.log, checkpoint=self._checkpoint
         )
+        self.role = RoleFile(fs, self._paths, config)
         self._lock: Lock | None = None
         self._freed: list[FreedSegment] = []
         self._unsaved: Iterator[Partition] = iter(())
         self.damage: list[Damage] = []
         self.producer_ids_pos = 0
         self.follower: Follower | None = None
+        self.comparison: Comparison | None = None
+        self._was_clean = False
         self.stop_error: StorageError | CorruptionError | None = None
         self.state = self._new_state()
         self._queues = ConsumeQueues(fs, self._paths, self.state.projections.blocks)
@@ -181,8 +190,8 @@ class MessageStore:
         for directory in self._paths.directories():
             self._fs.make_dirs(directory)
         if not self.log.has_segments:
-            self._sync_parents()
-        follows = is_slave(self._fs, self._paths, self._config)
+            sync_parents(self._fs, self._paths)
+        follows = not self.role.record.is_master
         start = Start(self._files, presence=presence, new_state=self._new_state, is_slave=follows)
         for progress in start.run(stop):
             self.state, self._queues = start.state, start.queues
@@ -190,6 +199,8 @@ class MessageStore:
         self.state, self._queues = start.state, start.queues
         if follows:
             yield from self._follow(start)
+        elif self._compares and self.role.is_member:
+            yield from self._compare(start, stop)
         verdict = Verdict(start.scan, start.state, flushed=start.flushed)
         if not self._accepts_loss:
             limit_bytes = self._config.loss_max_bytes
@@ -198,20 +209,30 @@ class MessageStore:
             self._paths, start.state.verdicts, verdict, segment_size=self._config.segment_size_bytes
         )
         if self.follower is None:
-            self._enter_directory()
+            if self.comparison is None:
+                enter_directory(self._files)
             start.finish()
         yield Progress("finishing", start.scan.pos, start.scan.pos)
         self._finish_recovery(start, stop, verdict, started_ns=started_ns)
 
     def _follow(self, start: Start) -> Iterator[Progress]:
         """Apply what a master sends, until the promotion."""
-        self._enter_directory()
+        enter_directory(self._files)
         start.finish()
         node = choose_node(self._fs, self._paths, self._config)
-        self.follower = Follower(self._files, start, self._freed, config=self._config, node=node)
+        self.follower = Follower(
+            self._files, start, self._freed, config=self._config, node=node, role=self.role
+        )
         yield from self.follower.wait()
-        note_promotion(self._fs, self._paths, self._config)
         start.flushed = start.applied = start.scan.pos
+
+    def _compare(self, start: Start, stop: Stop) -> Iterator[Progress]:
+        """Wait until it is certain that this log is the one that counts."""
+        enter_directory(self._files)
+        node = choose_node(self._fs, self._paths, self._config)
+        self.comparison = Comparison(self.log, start, config=self._config, node=node)
+        self._was_clean = stop is Stop.CLEAN
+        yield from self.comparison.wait()
 
     def _check_log(self) -> tuple[LogPresence, Stop]:
         """Take the lock, and check whether this log may be served; changes nothing else.
@@ -223,51 +244,19 @@ class MessageStore:
         admission.check_exists(self._fs, self._paths, must_exist=self._config.must_exist)
         self._fs.make_dirs(self._paths.root)
         self._lock = self._fs.lock(self._paths.root)
+        self.role.read()
         self._checkpoint.open()
         self.log.open_segments()
         known = self._checkpoint.last
         heads = read_heads(self.log)
-        self._freed = self._forget_freed(known, heads)
+        self._freed = forget_freed(self.log, known, heads)
         presence = LogPresence(self._paths, known, self.log, heads)
         if not self._accepts_loss:
             presence.check()
-        if self._config.must_exist and not is_slave(self._fs, self._paths, self._config):
+        if self._config.must_exist and self.role.record.is_master:
             admission.check_holds_log(self._paths, self.log, known)
         has_abort = self._fs.exists(self._paths.abort)
         return presence, admission.find_stop(presence, self.log, known, has_abort=has_abort)
-
-    def _forget_freed(
-        self, known: Checkpoint | None, heads: dict[int, HeadFrame]
-    ) -> list[FreedSegment]:
-        """Take the segments out of the log that were freed when a crash kept their files."""
-        if known is None or known.log.cluster == NO_CLUSTER:
-            return []
-        start = known.log.start
-        if cluster_of(heads) != known.log.cluster or start not in self.log.files.bases:
-            return []
-        for base in [base for base in heads if base < start]:
-            del heads[base]
-        return self.log.forget_head(start)
-
-    def _enter_directory(self) -> None:
-        """Create the abort file before the first change: it survives if this start is killed."""
-        fs, paths = self._fs, self._paths
-        # A start that was killed may have made the directories without syncing their names.
-        fs.sync_dir(paths.root.parent)
-        if not fs.exists(paths.abort):
-            fs.open(paths.abort, create=True).close()
-        fs.sync_dir(paths.root)
-        self._checkpoint.ensure()
-        remove_incomplete(fs, paths)
-
-    def _sync_parents(self) -> None:
-        """Make the path to the data directory durable, as far as permissions allow."""
-        for directory in self._paths.root.parents:
-            try:
-                self._fs.sync_dir(directory)
-            except StorageError as error:
-                if error.is_fatal:
-                    raise
 
     def _finish_recovery(
         self, start: Start, stop: Stop, verdict: Verdict, *, started_ns: int
@@ -278,6 +267,7 @@ class MessageStore:
         state.projections.moved.start = self.log.start_pos
         self._note_damage(start, verdict)
         epoch = identify(self._files, start, self._config)
+        self._begin_term()
         was_restored = is_restored(self._fs, self._paths)
         if was_restored:
             verdict.restored_in = epoch
@@ -432,6 +422,11 @@ class MessageStore:
         is_of_log = damage.path.parent == self._paths.commit_log
         return is_of_log and base is not None and base + damage.offset < start
 
+    def _begin_term(self) -> None:
+        """Be the first master of a pair, durably, if there never was one."""
+        if self.role.is_member and self.role.record.term == NO_TERM:
+            self.role.change(term=next_term(NO_TERM, self.state.node), is_master=True)
+
     def _begin_epoch(self, epoch: int) -> None:
         self.log.tail.begin_epoch(epoch, self.state.salt)
         self.log.append_head()
@@ -454,6 +449,9 @@ class MessageStore:
         if self.follower is not None and not self.follower.is_promoted:
             self.stop_error = self.follower.close()
             self.abandon(is_clean=True)
+            return
+        if self.comparison is not None and not self.comparison.is_over:
+            self.abandon(is_clean=self._was_clean)  # it has written nothing
             return
         self.commit()
         self.flush()

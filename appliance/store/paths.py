@@ -10,7 +10,8 @@
     checkpoint                              which of these belong together; the end of the log
     lost/POSITION-EPOCH                     bytes that a start cut off the log at that position
     diverged/POSITION-EPOCH                 bytes that a slave had and its master lacked
-    promoted                                says that this node was a slave, and of which master
+    role                                    which node of the pair is the master, since which term
+    role.new                                a role file that is being written
     caught_up                               says that this slave has had its master's whole log
     node                                    which node of a pair this is
     snapshots/NAME/                         a snapshot: `snapshot`, commitlog/ and checkpoint
@@ -89,7 +90,8 @@ class DataPaths:
         self.manifest = root / "manifest"
         self.restored_mark = root / "restored"
         self.node = root / "node"
-        self.promoted = root / "promoted"
+        self.role = root / "role"
+        self.new_role = root / "role.new"
         self.caught_up = root / "caught_up"
 
     def directories(self) -> tuple[Path, ...]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from appliance.config.config import Config, settings
 from appliance.metrics import METRICS
+from appliance.replication.member import MEMBER_STEPS
 from appliance.replication.states import MASTER_STATES, SLAVE_STATES
 from appliance.store.recovery.decisions import DECISIONS, LOG_FAULTS, REASONS, TAILS, Unclean
 from appliance.units import format_duration_ms
@@ -91,8 +92,11 @@ def recovery_tables() -> str:
 
 
 def replication_tables() -> str:
-    """Return docs/REPLICATION.md's tables: the states of a master's connection, and a slave's."""
-    tables = []
+    """Return docs/REPLICATION.md's tables: the states of a node, and of both ends' connections."""
+    members = [("state of a node", "what happens", "the role file says first", "next state")]
+    for (node, happening), step in MEMBER_STEPS.items():
+        members.append((node.value, happening.value, step.write.value, step.state.value))
+    tables = [markdown_table(members)]
     for role, states in (("master", MASTER_STATES), ("slave", SLAVE_STATES)):
         rows = [(f"state, on the {role}", "what happens", "next state")]
         for (state, event), then in states.items():

@@ -3,6 +3,7 @@
 from typing import Final
 
 from appliance.replication import wire
+from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import ReplicaError
 from appliance.replication.master_session import MasterSession
@@ -32,6 +33,8 @@ class SessionPair:
         *,
         limits: LinkLimits = LIMITS,
         slave_secret: bytes = SECRET,
+        terms: tuple[int, int] = (0, 0),
+        compares: bool = False,
     ) -> None:
         self.now_ms = 1_000
         self.is_flushing = True
@@ -47,6 +50,8 @@ class SessionPair:
             now_ms=self.now_ms,
             admit=self._admit,
             limits=limits,
+            facts=lambda: Facts(terms[0], Role.COMPARING if compares else Role.MASTER),
+            compares=compares,
         )
         self.slave = SlaveSession(
             replica,
@@ -54,6 +59,7 @@ class SessionPair:
             nonce=bytes([2]) * wire.NONCE_SIZE,
             now_ms=self.now_ms,
             limits=limits,
+            facts=lambda: Facts(terms[1], Role.SLAVE),
         )
 
     def _admit(self, _hello: Hello) -> Refused | None:

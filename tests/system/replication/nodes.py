@@ -33,6 +33,7 @@ timeout_ms = {SILENCE_MS}
 MASTER_LINE: Final = re.compile(
     r"latermq ready kafka=(\S+:\d+) admin=(\S+:\d+) replication=(\S+:\d+)\n"
 )
+COMPARING_LINE: Final = re.compile(r"latermq comparing admin=(\S+:\d+) replication=(\S+:\d+)\n")
 SLAVE_LINE: Final = re.compile(r"latermq ready role=slave master=(\S+:\d+) admin=(\S+:\d+)\n")
 
 LIMIT_S: Final = 60.0
@@ -45,6 +46,7 @@ class Node(ApplianceProcess):
 
     Attributes:
         mode: of replication, while it is a master.
+        is_alone: a start as an async master does not wait for its slave.
         replication: where it waits for a slave, while it is a master.
     """
 
@@ -54,6 +56,7 @@ class Node(ApplianceProcess):
         self._base = ["--config", str(self._config)]
         super().__init__(data_dir or root / name, self._base, root / f"{name}.stderr")
         self.mode = "async"
+        self.is_alone = True
         self.replication = "127.0.0.1:0"
         self._is_slave = False
         self._slave_arguments: tuple[str, ...] = ()
@@ -83,7 +86,9 @@ class Node(ApplianceProcess):
     def spawn(self) -> None:
         """Start the process; do not wait."""
         pair = ["--replication", self.mode, "--replication-listen", self.replication]
-        self._arguments = [*self._base, *pair, *self._slave_arguments]
+        is_alone = self.is_alone and self.mode == "async" and not self._is_slave
+        alone = ["--alone"] if is_alone else []
+        self._arguments = [*self._base, *pair, *self._slave_arguments, *alone]
         super().spawn()
 
     def start(self, *, limit_s: float = READY_LIMIT_S) -> None:
@@ -140,6 +145,14 @@ class Node(ApplianceProcess):
     def first(self) -> int:
         """The base position of its first segment."""
         return min(int(each.name) for each in (self.data_dir / "commitlog").glob("[0-9]" * 20))
+
+    def end_of_files(self) -> int:
+        """After the last byte of its log that is not zero."""
+        ends = [0]
+        for path in (self.data_dir / "commitlog").glob("[0-9]" * 20):
+            size = len(path.read_bytes().rstrip(b"\0"))
+            ends.append(int(path.name) + size if size else 0)
+        return max(ends)
 
     def check(self, shell: CommandLine) -> None:
         """Fail if `latermq check` finds a fault; it must not run."""

@@ -149,6 +149,7 @@ def test_a_pair_keeps_its_logs_equal_and_every_promise_whatever_fails(
     try:
         master.replication = free_address()
         master.mode = slave.mode = mode
+        master.is_alone = False  # each start compares
         proxy = make_proxy(master.replication)
         slave.follows(proxy.address).spawn()
         master.start()

@@ -129,8 +129,6 @@ def test_nothing_that_a_sync_pair_acknowledged_or_showed_is_lost_by_promotions(
         master.kill()
         slave.promote(shell)
         epochs.append(epoch_of(slave))
-        # The file says that it followed this address; it is to follow it again.
-        (master.data_dir / "promoted").unlink(missing_ok=True)
         time.sleep(rng.uniform(0, 0.5))
         master.follows(ways[slave].address).start()
         master, slave = slave, master

@@ -7,6 +7,7 @@ import pytest
 
 from appliance.replication import wire
 from appliance.replication.common_point import Relation
+from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.states import State
 from appliance.replication.wire import Ack, Beat, RefusalCode, Refused
@@ -87,8 +88,6 @@ def other_slave(code: RefusalCode) -> tuple[MemoryLog, MemoryLog]:
             replica.segment_size_bytes *= 2
         case RefusalCode.SAME_NODE:
             replica.node = 1
-        case RefusalCode.NEWER_EPOCH:
-            replica = filled(2, 11, 14)
         case RefusalCode.AHEAD:
             replica = filled(2, 11, 13, count=10)
             replica.write(13, b"the master lost this")
@@ -101,7 +100,7 @@ def other_slave(code: RefusalCode) -> tuple[MemoryLog, MemoryLog]:
 def test_a_slave_that_does_not_fit_is_refused_with_the_reason(code: RefusalCode) -> None:
     source, replica = other_slave(code)
     before = replica.data
-    pair = SessionPair(source, replica)
+    pair = SessionPair(source, replica, terms=(1, 2 if code is RefusalCode.NEWER_TERM else 1))
     if code is RefusalCode.OTHER_SLAVE:
         pair.refused = Refused(code, "has a slave at 10.0.0.3:7")
     pair.settle()
@@ -112,6 +111,29 @@ def test_a_slave_that_does_not_fit_is_refused_with_the_reason(code: RefusalCode)
     assert code.name.lower().replace("_", " ") in pair.slave.reason
     assert replica.data == before
     assert not replica.calls
+
+
+def test_an_old_master_that_began_one_more_epoch_follows_the_master_of_the_newer_term() -> None:
+    master = filled(2, 11, 14)
+    old = filled(1, 11, 15)
+    pair = SessionPair(master, old, terms=(2, 1))
+    pair.settle()
+    assert pair.slave.state is State.STREAMING
+    assert old.data == master.data
+    assert old.diverged
+
+
+def test_a_slave_does_not_follow_a_master_whose_term_has_ended() -> None:
+    """The master would refuse it; this one does not know its own term."""
+    replica = filled(2, 11, 13)
+    before = replica.data
+    pair = SessionPair(filled(1, 11, 13), replica, terms=(2, 2))
+    pair.master._facts = lambda: Facts(2 if pair.master.hello is None else 1, Role.MASTER)
+    pair.master._find_mismatch = lambda _: None  # type: ignore[method-assign]
+    pair.settle()
+    assert pair.slave.state is State.LOST
+    assert "term 1, which ended" in pair.slave.reason
+    assert replica.data == before
 
 
 def test_who_does_not_know_the_secret_learns_nothing() -> None:
@@ -165,7 +187,6 @@ def test_a_slave_leaves_a_master_of_another_protocol() -> None:
         ({"cluster": bytes([9]) * 16}, "cluster"),
         ({"segment_size_bytes": 1 << 20}, "does not fit"),
         ({"node": 2}, "does not fit"),
-        ({"epoch": 9}, "below 11"),
         ({"common_pos": 10_121}, "cannot be equal"),
         ({"start_pos": 10_130, "common_pos": 10_131}, "cannot be equal"),
     ],

@@ -260,7 +260,7 @@ def test_fields_that_a_node_does_not_know_are_skipped() -> None:
         struct.pack(">BHqB", 1, 9, -1, 1),
         struct.pack(">BHqB", 1, 9, TERM_MAX + 1, 1),
         struct.pack(">BHqB", 1, 9, 7, 0),
-        struct.pack(">BHqB", 1, 9, 7, 3),
+        struct.pack(">BHqB", 1, 9, 7, 4),
         b"".join(bytes([tag, 0, 0]) for tag in range(2, FIELD_COUNT_MAX + 3)),
         b"\xc8" + struct.pack(">H", FIELDS_SIZE_MAX_BYTES) + bytes(FIELDS_SIZE_MAX_BYTES),
     ],

@@ -247,7 +247,7 @@ def test_mark_that_a_slave_caught_up_lasts_until_it_has_less_than_that(mode: Cra
     slave.receive(master)
     slave.follower.note_caught_up()
     slave.promote().broker.close()
-    slave.disk.unlink(DATA_DIR / "promoted")
+    slave.disk.unlink(DATA_DIR / "role")
     assert not SlaveHarness(slave.disk, slave.clock).follower.has_caught_up, "promoted"
 
 
