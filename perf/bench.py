@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,9 @@ from perf.machine import (
     MissingToolError,
     build_directory,
     machine_line,
+    version_of,
 )
+from perf.pairs import beside_other
 from perf.plot import plot
 from perf.report import Run, document, report
 from perf.rounds import Plan, run_rounds
@@ -75,19 +78,50 @@ def measure(options: argparse.Namespace, command: str) -> Run:
         MissingToolError: something has to be installed first.
         BenchError: a broker that all runs share did not start.
     """
-    workloads = choose(WORKLOADS, options.only)
+    run = _run(options, command, choose(WORKLOADS, options.only))
+    (BUILD_DIR / "bench.json").write_text(json.dumps(document(run), indent=1) + "\n")
+    (BUILD_DIR / "bench.md").write_text(report(run))
+    (BUILD_DIR / "bench.svg").write_text(plot(run.results, run.metric_of, run.machine))
+    return run
+
+
+def measure_beside(options: argparse.Namespace, command: str, other: Path) -> Run:
+    """Run latermq alone, in turn with another build of it, and write build/perf/pairs.json.
+
+    `other` is a checkout with its .venv. Each run has a broker of its own, so none warms another.
+
+    Raises:
+        MissingToolError: something has to be installed first.
+    """
+    workloads = beside_other(choose(WORKLOADS, options.only))
+    run = _run(options, command, workloads, other)
+    (BUILD_DIR / "pairs.json").write_text(json.dumps(document(run), indent=1) + "\n")
+    return run
+
+
+def _run(
+    options: argparse.Namespace,
+    command: str,
+    workloads: Sequence[Workload],
+    other: Path | None = None,
+) -> Run:
     wanted = frozenset(name for workload in workloads for name in workload.brokers)
     left_out = wanted & _KAFKAS if options.without_kafka else frozenset()
+    plan = plan_of(options)
+    if other is not None:
+        plan = replace(plan, has_warm_up=False)
     with build_directory() as directory:
         client = build_client()
-        with Brokers(client, wanted - left_out, directory, options.config) as brokers:
+        with Brokers(client, wanted - left_out, directory, options.config, other) as brokers:
             brokers.skipped.update(dict.fromkeys(left_out, "--without-kafka"))
             for broker, why in brokers.skipped.items():
                 print(f"SKIPPED {broker}: {why}", file=sys.stderr)
-            outcome = run_rounds(brokers, client, workloads, plan_of(options))
+            outcome = run_rounds(brokers, client, workloads, plan)
     has_kafka = bool(wanted & _KAFKAS - brokers.skipped.keys())
-    run = Run(
-        machine=machine_line([f"Apache Kafka {VERSION}"] if has_kafka else []),
+    more = [f"Apache Kafka {VERSION}"] if has_kafka else []
+    more += [f"other {version_of(other)}"] if other is not None else []
+    return Run(
+        machine=machine_line(more),
         command=command,
         results=outcome.results,
         workloads=workloads,
@@ -95,10 +129,6 @@ def measure(options: argparse.Namespace, command: str) -> Run:
         skipped=brokers.skipped,
         failures=outcome.failures,
     )
-    (BUILD_DIR / "bench.json").write_text(json.dumps(document(run), indent=1) + "\n")
-    (BUILD_DIR / "bench.md").write_text(report(run))
-    (BUILD_DIR / "bench.svg").write_text(plot(run.results, run.metric_of, run.machine))
-    return run
 
 
 def command_line(target: str) -> str:

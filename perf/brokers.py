@@ -37,6 +37,9 @@ MACHINE: Final = "machine"
 MOCK: Final = "mock"
 ASYNC: Final = "latermq async"
 SYNC: Final = "latermq sync"
+OTHER_ASYNC: Final = "other async"
+"""Another build of latermq, for `make bench-check` with --other."""
+OTHER_SYNC: Final = "other sync"
 KAFKA: Final = "Kafka"
 KAFKA_SYNC: Final = "Kafka flush=1"
 
@@ -56,6 +59,8 @@ class Endpoint:
     acks: str
     directory: Path
     """Directory for files of the run; deleted after it."""
+    admin: str = ""
+    """HOST:PORT of latermq's metrics; empty if it is something else."""
 
 
 def build_client() -> Path:
@@ -89,15 +94,16 @@ def build_client() -> Path:
     return binary
 
 
-def find_broker_command() -> Path:
-    """The `latermq` command of the environment this runs in.
+def find_broker_command(checkout: Path | None = None) -> Path:
+    """The `latermq` command of a checkout's .venv; by default of the environment this runs in.
 
     Raises:
         MissingToolError: it is not installed there.
     """
-    command = Path(sys.executable).parent / "latermq"
+    programs = Path(sys.executable).parent if checkout is None else checkout / ".venv" / "bin"
+    command = programs.resolve() / "latermq"
     if not command.exists():
-        raise MissingToolError(f"{command} does not exist: run make bench, which sets up .venv")
+        raise MissingToolError(f"{command} does not exist: run make build there, which makes it")
     return command
 
 
@@ -157,20 +163,33 @@ class Brokers:
     """All that can be measured; a context manager that ends what it started."""
 
     def __init__(
-        self, client: Path, wanted: frozenset[str], directory: Path, config: Path | None = None
+        self,
+        client: Path,
+        wanted: frozenset[str],
+        directory: Path,
+        config: Path | None = None,
+        other: Path | None = None,
     ) -> None:
         """Start nothing yet.
 
         `client` is the compiled perf/client; `wanted` are the brokers to measure; data directories
         are made below `directory`, which should be on a disk: many systems keep temporary files
-        in memory, where a flush costs nothing. `config` is latermq's.
+        in memory, where a flush costs nothing. `config` is latermq's. `other` is a checkout with
+        another build of it.
+
+        Raises:
+            MissingToolError: a build of latermq is not there.
         """
         self._client = client
         self._wanted = wanted
         self._directory = directory
-        self._latermq = [str(find_broker_command()), "serve"]
-        if config is not None:
-            self._latermq += ["--config", str(config)]
+        commands = dict.fromkeys((ASYNC, SYNC), find_broker_command())
+        if other is not None:
+            commands |= dict.fromkeys((OTHER_ASYNC, OTHER_SYNC), find_broker_command(other))
+        settings = ["--config", str(config)] if config is not None else []
+        self._latermq = {
+            broker: [str(command), "serve", *settings] for broker, command in commands.items()
+        }
         self._stack = ExitStack()
         self._mock: Served | None = None
         self._kafka: Kafka | None = None
@@ -258,16 +277,16 @@ class Brokers:
     def _serve_latermq(
         self, broker: str, partition_count: int, directory: Path
     ) -> Iterator[Endpoint]:
-        flush = ["--flush", "sync" if broker == SYNC else "async"]
+        flush = ["--flush", "sync" if broker in {SYNC, OTHER_SYNC} else "async"]
         ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         data = ["--data-dir", str(directory / "data")]
         with (directory / "log").open("w") as log:
-            served = Served([*self._latermq, *data, *ports, *flush], log)
+            served = Served([*self._latermq[broker], *data, *ports, *flush], log)
             is_done = False
             try:
                 topics = ("bench", "load")
                 create_topics(served.address, topics, partition_count, {})
-                yield Endpoint(served.address, served.pid, *topics, "1", directory)
+                yield Endpoint(served.address, served.pid, *topics, "1", directory, served.admin)
                 is_done = True
             finally:
                 try:

@@ -3,9 +3,10 @@
 Pure: knows nothing of processes and clocks, so its rules are tested in tests/unit/perf.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 # Shared machines repeat to within 1.3x. Beyond this the median says more about the moment than
@@ -14,6 +15,9 @@ SPREAD_MAX: Final = 1.5
 
 # A run is disturbed if other processes used more than a tenth of a core.
 OTHER_CPU_SHARE_MAX: Final = 0.1
+
+# How sure an interval is of holding the median, as soon as there are five runs.
+INTERVAL_CONFIDENCE: Final = 0.9
 
 Sample = Mapping[str, float]
 """Metric name -> value, of one run of one workload against one broker."""
@@ -73,6 +77,21 @@ class Figure:
         return self.max / self.min if self.min > 0 else float("inf")
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Where the median of very many runs would lie, with INTERVAL_CONFIDENCE.
+
+        It assumes nothing of how runs are distributed: each lies below that median as likely as
+        above it. With fewer than five runs it is the whole range, which is less sure.
+        """
+        count, ordered = len(self.values), sorted(self.values)
+        left_out, outside = 0, 1 / 2**count
+        while True:
+            outside += math.comb(count, left_out + 1) / 2**count
+            if 2 * outside > 1 - INTERVAL_CONFIDENCE:
+                return ordered[left_out], ordered[-1 - left_out]
+            left_out += 1
+
+    @property
     def is_conclusive(self) -> bool:
         return self.spread <= SPREAD_MAX
 
@@ -93,6 +112,15 @@ class Result:
         """Return the metric over the runs, None if no run reports it."""
         values = tuple(sample[metric] for sample in self.samples.values() if metric in sample)
         return Figure(values) if values else None
+
+    def quiet(self, others_max: float = OTHER_CPU_SHARE_MAX) -> "Result":
+        """The runs beside which other processes used at most so much of a core."""
+        quiet = {
+            number: sample
+            for number, sample in self.samples.items()
+            if sample.get("other_cpu_share", 0.0) <= others_max
+        }
+        return replace(self, samples=quiet)
 
     def as_json(self) -> dict[str, object]:
         figures = {name: figure for name in METRICS if (figure := self.find(name)) is not None}
@@ -143,11 +171,15 @@ class Measured:
         A round runs each workload against each broker, close in time: both sides of a pair saw the
         machine in the same state, so ratios repeat better than absolute figures.
         """
+        values = tuple(self.ratios(of, to).values())
+        return Figure(values) if values else None
+
+    def ratios(self, of: Quantity, to: Sequence[Quantity]) -> dict[int, float]:
+        """Return `of` over the lowest of `to` by round; `of` itself if there are none."""
         above = self._by_round(of)
         below = [self._by_round(quantity) for quantity in to]
         numbers = [n for n in above if all(n in values for values in below)]
-        values = tuple(above[n] / min(values[n] for values in below) for n in numbers)
-        return Figure(values) if values else None
+        return {n: above[n] / min((values[n] for values in below), default=1.0) for n in numbers}
 
     def _by_round(self, quantity: Quantity) -> dict[int, float]:
         """The positive values by round. A tiny run may measure zero, which cannot divide."""
@@ -156,6 +188,18 @@ class Measured:
             return {}
         found = {n: sample.get(quantity.metric, 0.0) for n, sample in result.samples.items()}
         return {number: value for number, value in found.items() if value > 0}
+
+
+def join(runs: Sequence[Sequence[Result]]) -> list[Result]:
+    """Return the results of several benchmarks as those of one with all of their rounds."""
+    samples: dict[tuple[str, str], dict[int, Sample]] = {}
+    round_count = 0
+    for results in runs:
+        for result in results:
+            rounds = samples.setdefault((result.workload, result.broker), {})
+            rounds.update({round_count + n: sample for n, sample in result.samples.items()})
+        round_count += max((n for result in results for n in result.samples), default=0)
+    return [Result(*key, rounds) for key, rounds in samples.items()]
 
 
 def find_warnings(results: Sequence[Result], metric_of: Mapping[str, str]) -> list[str]:

@@ -55,10 +55,15 @@ def machine_line(more: Sequence[str] = ()) -> str:
         f"confluent-kafka {version('confluent-kafka')}",
         f"uvloop {version('uvloop')}",
         *more,
-        f"latermq {_output(['git', '-C', str(REPOSITORY), 'describe', '--always', '--dirty'])}",
+        f"latermq {version_of(REPOSITORY)}",
         f"{datetime.now(UTC):%Y-%m-%d}",
     ]
     return ", ".join(facts)
+
+
+def version_of(checkout: Path) -> str:
+    """The commit of a checkout; `-dirty` follows if it was changed since."""
+    return _output(["git", "-C", str(checkout), "describe", "--always", "--dirty"])
 
 
 def _lines(path: str) -> list[str]:

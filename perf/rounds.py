@@ -51,13 +51,13 @@ def order_of_round(
     """Yield the runs of one round: workloads in random order, each against all of its brokers.
 
     The brokers of one workload stay together, because they are compared; the first one changes from
-    round to round.
+    round to round, and with the seed.
     """
     shuffled = list(workloads)
     random.Random(seed * 1000 + number).shuffle(shuffled)
     for workload in shuffled:
         names = [name for name in workload.brokers if name in brokers]
-        turn = number % len(names) if names else 0
+        turn = (number + seed) % len(names) if names else 0
         for name in (*names[turn:], *names[:turn]):
             yield workload, name
 

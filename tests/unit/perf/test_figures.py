@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from perf.figures import Figure, Measured, Quantity, Result, find_warnings
+from perf.figures import Figure, Measured, Quantity, Result, find_warnings, join
 from tests.support.values.bench_results import rate, result
 
 
@@ -13,6 +13,22 @@ def test_a_figure_is_the_median_with_its_range() -> None:
     assert (figure.median, figure.min, figure.max) == (3.0, 1.0, 100.0)
     assert figure.spread == 100.0
     assert Figure((0.0, 1.0)).spread == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("count", "left_out"), [(1, 0), (3, 0), (5, 0), (7, 0), (8, 1), (10, 1), (11, 2), (50, 18)]
+)
+def test_the_interval_of_the_median_leaves_out_runs_at_both_ends(count: int, left_out: int) -> None:
+    """As tables of the sign test at 90 % have it."""
+    values = tuple(float(value) for value in range(count))
+    assert Figure(values[::-1]).interval == (left_out, count - 1 - left_out)
+
+
+def test_runs_that_are_joined_keep_all_of_their_rounds() -> None:
+    first = [result("w", "a", p50_ms=[1.0, 2.0]), result("w", "b", p50_ms=[3.0])]
+    joined = {r.broker: r for r in join([first, [result("w", "a", p50_ms=[4.0])]])}
+    assert joined["a"] == result("w", "a", p50_ms=[1.0, 2.0, 4.0])
+    assert joined["b"] == result("w", "b", p50_ms=[3.0])
 
 
 @pytest.mark.parametrize(("largest", "is_conclusive"), [(1.5, True), (1.51, False)])

@@ -7,7 +7,7 @@ import pytest
 from perf.bench import choose
 from perf.brokers import KAFKA, MACHINE, MOCK
 from perf.curves import CURVES, Curve, curves_table, exponent, growth
-from perf.measure import sample_of, scale
+from perf.measure import metric_in, sample_of, scale
 from perf.rounds import order_of_round
 from perf.workloads import WORKLOADS, Workload, pipeline, produce, produce_delayed
 from tests.support.values.bench_results import result
@@ -87,6 +87,12 @@ def test_the_client_knows_better_which_part_of_the_cpu_time_counts() -> None:
     sample = sample_of([said(0.0, 1.0, broker_cpu_s=0.25, last_ms=7.0)], broker_cpu_s=9.0)
     assert sample["broker_cpu_s_per_gb"] == 0.25
     assert sample["last_ms"] == 7.0
+
+
+def test_an_older_broker_may_not_know_a_metric() -> None:
+    page = '# TYPE lag gauge\nlag 4.5e6\nlag_of{topic="a"} 1.0\n'
+    assert metric_in(page, "lag") == 4_500_000
+    assert metric_in(page, "lag_of") is None
 
 
 @pytest.mark.parametrize(
