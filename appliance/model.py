@@ -17,6 +17,20 @@ the unit of that record and the frame that the unit points to."""
 
 
 @dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where clients reach a node.
+
+    Attributes:
+        host, port: as it advertises them.
+        rack: where the machine is, as `client.rack` of consumers has it; "" if it does not say.
+    """
+
+    host: str
+    port: int
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TimerState:
     """The state of the timer with a user's id in one topic.
 

@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 
 from appliance.errors import RemoteProtocolError
+from appliance.model import Endpoint
 
 FIELD_COUNT_MAX: Final = 32
 FIELDS_SIZE_MAX_BYTES: Final = 4_096
@@ -32,6 +33,7 @@ class Tag(IntEnum):
     """The first byte of a field."""
 
     TERM = 1
+    ENDPOINT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +44,29 @@ class Facts:
         term: of the pair, as this node knows it: it grows with each change of the master. 0: it
             knows none yet.
         role: what it is in that term.
+        endpoint: where Kafka clients reach it; None if it does not say.
     """
 
     term: int = 0
     role: Role = Role.SLAVE
+    endpoint: Endpoint | None = None
 
 
 NO_FACTS: Final = Facts()
 
 _HEAD: Final = Struct(">BH")
 _TERM: Final = Struct(">qB")
+_ENDPOINT: Final = Struct(">HB")
+
+HOST_SIZE_MAX_BYTES: Final = 255
+RACK_SIZE_MAX_BYTES: Final = 255
 
 
 def encode_facts(facts: Facts) -> bytes:
     """Return the fields of a message."""
     fields = {Tag.TERM: _TERM.pack(facts.term, facts.role)}
+    if facts.endpoint is not None:
+        fields[Tag.ENDPOINT] = _encode_endpoint(facts.endpoint)
     data = b"".join(_HEAD.pack(tag, len(fields[tag])) + fields[tag] for tag in sorted(fields))
     assert len(data) <= FIELDS_SIZE_MAX_BYTES
     return data
@@ -74,7 +84,30 @@ def decode_facts(data: bytes) -> Facts:
         term, role = _unpack(_TERM, Tag.TERM, fields[Tag.TERM])
     if not 0 <= term <= TERM_MAX or role not in tuple(Role):
         raise RemoteProtocolError(f"a node of role {role} in term {term}")
-    return Facts(term=term, role=Role(role))
+    endpoint = None
+    if Tag.ENDPOINT in fields:
+        endpoint = _decode_endpoint(fields[Tag.ENDPOINT])
+    return Facts(term=term, role=Role(role), endpoint=endpoint)
+
+
+def _encode_endpoint(endpoint: Endpoint) -> bytes:
+    rack, host = endpoint.rack.encode(), endpoint.host.encode()
+    assert len(rack) <= RACK_SIZE_MAX_BYTES
+    assert 0 < len(host) <= HOST_SIZE_MAX_BYTES
+    return _ENDPOINT.pack(endpoint.port, len(rack)) + rack + host
+
+
+def _decode_endpoint(data: bytes) -> Endpoint:
+    if len(data) < _ENDPOINT.size:
+        raise RemoteProtocolError(f"an address for clients of {len(data)} bytes")
+    port, rack_size = _ENDPOINT.unpack_from(data)
+    rack, host = data[_ENDPOINT.size :][:rack_size], data[_ENDPOINT.size + rack_size :]
+    if len(rack) != rack_size or not 0 < len(host) <= HOST_SIZE_MAX_BYTES or port == 0:
+        raise RemoteProtocolError("an address for clients that cannot be")
+    try:
+        return Endpoint(host=host.decode(), port=port, rack=rack.decode())
+    except UnicodeDecodeError:
+        raise RemoteProtocolError("an address for clients that is no text") from None
 
 
 def _split(data: bytes) -> dict[int, bytes]:

@@ -52,6 +52,10 @@ class SourceLog(Protocol):
     def flushed_pos(self) -> int:
         """The end of what is durable here, at most `committed_pos`; only grows."""
 
+    @property
+    def visible_pos(self) -> int:
+        """The end of what consumers may read, at most `committed_pos`; only grows."""
+
     def epochs(self) -> list[tuple[int, int]]:
         """Return each epoch that has frames in the log, and where it begins, both ascending.
 

@@ -21,7 +21,7 @@ from appliance.errors import StorageError
 from appliance.log_text import quoted
 from appliance.replication import transport, wire
 from appliance.replication.common_point import CommonPoint
-from appliance.replication.facts import Facts
+from appliance.replication.facts import NO_FACTS, Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import SourceLog
@@ -48,6 +48,7 @@ class Replicated:
         reason: why it is LOST; "" if it is not.
         address: of the slave, host:port; "" before there was one.
         node: its number; 0 before there was one.
+        facts: what it said of itself in its last HELLO.
         sent_pos: the end of what was sent.
         received_pos, durable_pos: what the slave acknowledged last on its last connection; 0 before
             its first ACK.
@@ -60,6 +61,7 @@ class Replicated:
     reason: str = ""
     address: str = ""
     node: int = 0
+    facts: Facts = NO_FACTS
     sent_pos: int = 0
     received_pos: int = 0
     durable_pos: int = 0
@@ -261,6 +263,7 @@ class ReplicationServer:
             reason=session.reason,
             address=link.address,
             node=session.hello.node,
+            facts=session.hello.facts,
             sent_pos=session.sent_pos,
             received_pos=session.received_pos,
             durable_pos=session.durable_pos,

@@ -352,6 +352,7 @@ class MasterSession:
             start_pos=log.start_pos,
             committed_pos=log.committed_pos,
             flushed_pos=log.flushed_pos,
+            visible_pos=log.visible_pos,
             epoch=log.epoch,
             time_ms=time_ms,
         )

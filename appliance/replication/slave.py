@@ -18,7 +18,7 @@ from appliance.client_log import ClientLog, LineKind
 from appliance.config.setting import Address
 from appliance.log_text import quoted
 from appliance.replication import transport, wire
-from appliance.replication.facts import Facts
+from appliance.replication.facts import NO_FACTS, Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import ReplicaError, ReplicaLog
@@ -44,7 +44,8 @@ class Following:
         state: of its connection; LOST if there is none.
         reason: why it is LOST; "" if it is not.
         node, epoch: of the master; 0 before its first WELCOME.
-        start_pos, committed_pos, flushed_pos: of the master's log, as last reported.
+        facts: what the master said of itself in its last WELCOME.
+        start_pos, committed_pos, flushed_pos, visible_pos: of the master's log, as last reported.
         received_pos, durable_pos: what this slave appended and flushed on its last connection; 0
             before that.
         heard_ms: monotonic time at which the master was heard last; None before.
@@ -57,9 +58,11 @@ class Following:
     reason: str = ""
     node: int = 0
     epoch: int = 0
+    facts: Facts = NO_FACTS
     start_pos: int = 0
     committed_pos: int = 0
     flushed_pos: int = 0
+    visible_pos: int = 0
     received_pos: int = 0
     durable_pos: int = 0
     heard_ms: int | None = None
@@ -270,10 +273,12 @@ class ReplicationClient:
                 state=session.state,
                 reason=session.reason,
                 node=old.node if welcome is None else welcome.node,
+                facts=old.facts if welcome is None else welcome.facts,
                 epoch=beat.epoch if beat else welcome.epoch if welcome else old.epoch,
                 start_pos=beat.start_pos if beat else old.start_pos,
                 committed_pos=beat.committed_pos if beat else old.committed_pos,
                 flushed_pos=beat.flushed_pos if beat else old.flushed_pos,
+                visible_pos=beat.visible_pos if beat else old.visible_pos,
                 received_pos=session.received_pos if session.is_begun else old.received_pos,
                 durable_pos=session.durable_pos if session.is_begun else old.durable_pos,
                 heard_ms=session.heard_ms if welcome else old.heard_ms,

@@ -275,11 +275,12 @@ class SlaveSession:
         if before is None:
             assert self.welcome is not None
             welcome = self.welcome
-            before = Beat(welcome.start_pos, welcome.end_pos, 0, welcome.epoch, 0)
+            before = Beat(welcome.start_pos, welcome.end_pos, 0, 0, welcome.epoch, 0)
         is_later = (
             before.start_pos <= beat.start_pos <= beat.committed_pos
             and before.committed_pos <= beat.committed_pos
             and before.flushed_pos <= beat.flushed_pos <= beat.committed_pos
+            and before.visible_pos <= beat.visible_pos <= beat.committed_pos
             and before.epoch <= beat.epoch
             and before.time_ms <= beat.time_ms
             and self._expected_pos <= beat.committed_pos

@@ -153,12 +153,14 @@ class Beat:
     """Where the master's log is, and when it was there.
 
     Attributes:
+        visible_pos: what consumers of the master may read, at most `committed_pos`.
         time_ms: of the master's own clock; an acknowledgement returns it.
     """
 
     start_pos: int
     committed_pos: int
     flushed_pos: int
+    visible_pos: int
     epoch: int
     time_ms: int
 
@@ -186,7 +188,7 @@ _EPOCH: Final = Struct(">iq")
 _WELCOME: Final = Struct(">16sBiqqqq?")
 _CODE: Final = Struct(">H")
 _POS: Final = Struct(">q")
-_BEAT: Final = Struct(">qqqqq")
+_BEAT: Final = Struct(">qqqqqq")
 _ACK: Final = Struct(">qqq")
 
 _HELLO_SIZE_MIN: Final = _HELLO_HEAD.size + MAC_SIZE + _HELLO.size
@@ -485,7 +487,14 @@ def encode_beat(beat: Beat) -> bytes:
     """Return a BEAT."""
     return _message(
         MessageType.BEAT,
-        _BEAT.pack(beat.start_pos, beat.committed_pos, beat.flushed_pos, beat.epoch, beat.time_ms),
+        _BEAT.pack(
+            beat.start_pos,
+            beat.committed_pos,
+            beat.flushed_pos,
+            beat.visible_pos,
+            beat.epoch,
+            beat.time_ms,
+        ),
     )
 
 

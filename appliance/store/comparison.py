@@ -96,6 +96,11 @@ class Comparison:
         """The end of what is known to be durable."""
         return min(max(self._start.flushed, 0), self.committed_pos)
 
+    @property
+    def visible_pos(self) -> int:
+        """Nothing may be read yet."""
+        return 0
+
     def epochs(self) -> list[tuple[int, int]]:
         """Each epoch with its start position, ascending."""
         return self._start.state.epochs.all()

@@ -12,6 +12,7 @@ from _core.bytes.layout import AT_SIZE, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import whole_size
 from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
+from _core.queue.partition import Partition
 from appliance.config.config import Address, Config
 from appliance.errors import CorruptionError, LogRefusedError, ReplicaError, StorageError
 from appliance.store.caught_up import forget_caught_up, has_caught_up, note_caught_up
@@ -103,6 +104,8 @@ class Follower:
         self._next_size = 0
         """Of the frame at `end_pos`, 0 if it is not known yet."""
         self._end_pos = start.scan.pos
+        self._replayed_pos = start.scan.pos
+        self._shown_pos = 0
         self._marked_ns = 0
         self._is_saving = False
         self._checkpoint.lower_flushed(start.scan.pos)
@@ -347,6 +350,39 @@ class Follower:
         finally:
             self._end_pos = self._start.scan.pos
             self._note_applied()
+
+    # What consumers may read
+
+    def show(self, master_visible_pos: int) -> list[Partition]:
+        """Let consumers read what is durable and applied here, and may be read on the master.
+
+        Runs on the loop.
+
+        Args:
+            master_visible_pos: the end of what may be read there, as it last said.
+
+        Returns:
+            The partitions with new records and parked fetches.
+        """
+        pos = min(self.durable_pos, master_visible_pos)
+        if pos <= self._shown_pos:
+            return []
+        self._shown_pos = pos
+        return self._start.state.projections.advance_visible(pos)
+
+    @property
+    def shown_pos(self) -> int:
+        """The end of what consumers may read, by the last `show`."""
+        return self._shown_pos
+
+    @property
+    def is_readable(self) -> bool:
+        """No partition shows more than the master does.
+
+        The replay of a start shows all of this log, and the master may not have shown all of it
+        yet, or have lost the end of it since.
+        """
+        return self.has_log and not self._wants_start and self._shown_pos >= self._replayed_pos
 
     # The pointers of the log, as a checkpoint of a broker reads them
 

@@ -333,9 +333,7 @@ class MessageStore:
             _log.warning("a freed segment could not be removed: %s", error)
 
     def _make_parts(self, start: Start) -> None:
-        self.cold = ColdReader(
-            self._clock, self._fs, self.log, self._queues, self.state.projections
-        )
+        self.cold = self.make_reader()
         follower = self.follower
         self.checkpoints = (
             make_checkpointer(self._files, start, self._config)
@@ -553,6 +551,10 @@ class MessageStore:
             self.log.end_flush(job)
 
     # Read
+
+    def make_reader(self) -> ColdReader:
+        """Return what reads frames and units that are not in memory, of the state as it is now."""
+        return ColdReader(self._clock, self._fs, self.log, self._queues, self.state.projections)
 
     def note_read(self, read: ColdRead) -> list[Damage]:
         """Apply the result of `ColdReader.read`; on the loop. Returns new damage."""

@@ -65,6 +65,11 @@ class SourceLog:
         """The end of what is durable here."""
         return self._log.pointers.flushed
 
+    @property
+    def visible_pos(self) -> int:
+        """The end of what consumers may read."""
+        return self._log.pointers.visible
+
     def epochs(self) -> list[tuple[int, int]]:
         """Each epoch with its start position, ascending."""
         return self._state.epochs.all()

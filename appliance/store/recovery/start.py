@@ -378,7 +378,8 @@ class Start:
     def follow(self, end: int) -> None:
         """Go on with a replay that has ended, over frames that were appended since.
 
-        The timers stay in memory: the checkpoints of a slave save them.
+        The timers stay in memory: the checkpoints of a slave save them. What may be read is said
+        by others, who must say it often: a mark for each frame waits for that.
 
         Args:
             end: log position after the last of them; all are whole.
@@ -416,18 +417,17 @@ class Start:
     def _bound_memory(self) -> None:
         """Write units and timers of a long replay to files, as while the broker serves."""
         self._bound_units()
+        # Otherwise a mark for each frame of the whole log would accumulate.
+        self.state.projections.advance_visible(self.scan.pos)
         self._bound_runs()
 
     def _bound_units(self) -> None:
-        projections = self.state.projections
-        for partition in projections.partitions:
+        for partition in self.state.projections.partitions:
             if partition is None:
                 continue
             if max(partition.unsaved_count, partition.moved_count) > UNITS_IN_MEMORY_MAX:
                 self._reset_units()
                 self.queues.save(partition)
-        # Otherwise a mark for each frame of the whole log would accumulate.
-        projections.advance_visible(self.scan.pos)
 
     def _bound_runs(self) -> None:
         if self.runs.is_due and self.runs.delta_bytes > self._retried_at_bytes:

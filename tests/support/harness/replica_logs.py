@@ -61,6 +61,10 @@ class MemoryLog:
         return self._whole_pos
 
     @property
+    def visible_pos(self) -> int:
+        return min(self.flushed_pos, self._whole_pos)
+
+    @property
     def end_pos(self) -> int:
         return self._whole_pos
 

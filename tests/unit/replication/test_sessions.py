@@ -320,6 +320,8 @@ def test_data_that_does_not_follow_is_rejected(shift: int) -> None:
         {"committed_pos": 10_119},
         {"flushed_pos": 10_119},
         {"flushed_pos": 10_121},
+        {"visible_pos": 10_119},
+        {"visible_pos": 10_121},
         {"epoch": 10},
         {"time_ms": 999},
     ],
@@ -329,7 +331,7 @@ def test_a_beat_that_goes_back_is_rejected(change: dict[str, int]) -> None:
     source = filled(1, 11)
     source.flush()
     pair = streaming(source)
-    beat = Beat(0, 10_120, 10_120, 11, pair.now_ms)
+    beat = Beat(0, 10_120, 10_120, 10_120, 11, pair.now_ms)
     assert pair.slave.beat == beat
     pair.give_slave(wire.encode_beat(replace(beat, **change)))
     assert pair.slave.reason == "a BEAT that goes back"

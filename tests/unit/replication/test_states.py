@@ -65,7 +65,7 @@ def valid_message(kind: MessageType, pair: SessionPair) -> bytes:
             frame = make_frame(end_pos, 11, b"x")
             return wire.encode_data_head(end_pos, len(frame)) + frame
         case MessageType.BEAT:
-            return wire.encode_beat(Beat(0, source.committed_pos + 999, 0, 11, pair.now_ms))
+            return wire.encode_beat(Beat(0, source.committed_pos + 999, 0, 0, 11, pair.now_ms))
         case MessageType.ACK:
             master = pair.master
             return wire.encode_ack(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.errors import RemoteProtocolError
+from appliance.model import Endpoint
 from appliance.replication import wire
 from appliance.replication.facts import (
     FIELD_COUNT_MAX,
@@ -44,13 +45,13 @@ HELLO = Hello(
     last_pos=4_800,
     last_crc=0xFFFFFFFF,
     epochs=((11, 208), (13, 4_000)),
-    facts=Facts(7, Role.SLAVE),
+    facts=Facts(7, Role.SLAVE, Endpoint("10.0.0.2", 9092, "rack-b")),
 )
 EMPTY = Hello(NO_CLUSTER, 1, 1, 4096, 0, 0, NO_POS, 0, ())
 WELCOME = Welcome(
     bytes(range(16)), 1, 13, 1 << 26, 0, 1 << 62, 5_000, facts=Facts(TERM_MAX, Role.MASTER)
 )
-BEAT = Beat(0, (1 << 63) - 1, 17, 2**31 - 1, 123_456)
+BEAT = Beat(0, (1 << 63) - 1, 17, 15, 2**31 - 1, 123_456)
 
 
 def encode(hello: Hello, **changes: bytes) -> bytes:
@@ -316,3 +317,28 @@ def test_the_bytes_of_data_are_passed_on_without_a_copy() -> None:
 def test_a_refusal_is_one_line_whatever_the_master_says() -> None:
     assert wire.refusal_text(Refused(1, "")) == "refused: wrong secret"
     assert wire.refusal_text(Refused(77, 'a\n"b')) == 'refused: code 77 "a\\n\\"b"'
+
+
+@pytest.mark.parametrize(
+    "endpoint", [Endpoint("h", 1), Endpoint("host.example", 65_535, "ü" * 127)]
+)
+def test_address_for_clients_is_read_as_it_was_written(endpoint: Endpoint) -> None:
+    facts = Facts(7, Role.MASTER, endpoint)
+    assert decode_facts(encode_facts(facts)) == facts
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"",
+        b"\0\x01",
+        b"\0\x01\0",
+        b"\0\x01\x02r",
+        b"\0\0\0h",
+        b"\0\x01\0\xff",
+        b"\0\x01\0" + b"h" * 256,
+    ],
+)
+def test_address_for_clients_that_cannot_be_is_refused(field: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="address for clients"):
+        decode_facts(b"\x02" + len(field).to_bytes(2, "big") + field)
