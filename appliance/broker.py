@@ -16,16 +16,14 @@ from typing import Final, cast
 
 from _core.paths.answer import Reply
 from _core.paths.cancel import CancelPath
-from _core.paths.delay_split import BatchSplitter
 from _core.paths.deliver import DeliverPath
-from _core.paths.fetch import FetchPath
 from _core.paths.parked_fetch import ParkedFetch
-from _core.paths.produce import ProducePath
 from _core.paths.session import ResponseSlot, Session
 from _core.paths.timer_quota import TimerQuota
 from _core.queue.partition import Partition, Topic
 from appliance import broker_metrics
 from appliance.client_log import ClientLog
+from appliance.client_paths import make_fetch_path, make_produce_path
 from appliance.config.config import Config
 from appliance.early_expiry import EarlyExpiry
 from appliance.errors import CorruptionError, DiskFullError, ProducerQuotaError, StorageError
@@ -37,6 +35,7 @@ from appliance.offset_search import OffsetSearch
 from appliance.producers import Producers
 from appliance.retention import Retention
 from appliance.schedule.scheduler import Delivery, Scheduler
+from appliance.slave_broker import SlaveBroker
 from appliance.store.cold_reads import ColdRead
 from appliance.store.comparison import Comparison
 from appliance.store.damage import Damage
@@ -86,11 +85,13 @@ class Broker:
         retention: what expires records; set by `recover`.
         early_expiry: what does so because the disk fills up; set by `recover`.
         key_index: where keys and ids are in the log; set by `recover`.
+        leads: True: it accepts records and coordinates groups.
         metrics: the counters.
         client_log: writes the lines of the log that clients cause.
         report: the outcome of recovery, once it is complete.
     """
 
+    leads = True
     key_index: KeyIndex
 
     def __init__(
@@ -168,35 +169,13 @@ class Broker:
     def _make_paths(self) -> None:
         """Make what handles produced, fetched, due and cancelled records."""
         store, config = self._store, self.config
-        splitter = BatchSplitter(
-            list(config.delay_levels),
-            record_size_max=config.record_size_max_bytes,
-            header_count_max=config.header_count_max,
-            delayed_count_max=config.delayed_count_max,
-            header_size_max=config.header_size_max_bytes,
-        )
-        item_count_max = config.partition_total_max + config.topic_count_max
-        closed_topics = self._facade.closed_topics(self.cluster_id)
-        self._produce = ProducePath(
-            store.writer,
-            splitter,
-            self._facade.decompress,
-            item_count_max=item_count_max,
-            record_count_max=config.record_count_max,
-            delayed_size_max=config.delayed_size_max_bytes,
-            unpacked_batch_max=config.decompressed_size_max_bytes,
-            unpacked_size_max=config.request_decompressed_size_max_bytes,
-            closed_topics=closed_topics,
-            quota=self.timer_quota,
+        facade, cluster_id = self._facade, self.cluster_id
+        self._produce = make_produce_path(
+            store.writer, self.timer_quota, config, facade, cluster_id
         )
         self._produce.admit_producer = self.producers.admit
-        self._fetch = FetchPath(
-            store.state.projections,
-            store.log.view,
-            size_max=config.fetch_size_max_bytes,
-            item_count_max=item_count_max,
-            closed_topics=closed_topics,
-        )
+        projections, view = store.state.projections, store.log.view
+        self._fetch = make_fetch_path(projections, view, config, facade, cluster_id)
         self._fetch.epoch = store.log.tail.epoch
         self._deliver = DeliverPath(
             store.writer,
@@ -253,6 +232,25 @@ class Broker:
     def role(self) -> RoleRecord:
         """The role of this node in a pair, and its term, once the start holds the directory."""
         return self._store.role.record
+
+    def slave(self) -> SlaveBroker:
+        """What this node serves while it follows; its log has a whole frame."""
+        follower = self._store.follower
+        assert follower is not None
+        return SlaveBroker(
+            self._store,
+            follower,
+            self._facade,
+            self._decompress,
+            config=self.config,
+            clock=self.clock,
+            metrics=self.metrics,
+            client_log=self.client_log,
+        )
+
+    def read_at_slave(self, node_id: int | None, rack: str, late_bytes: int) -> None:
+        """Let consumers read from a slave, or from none; see `ReadReplica.set`."""
+        self._fetch.replica.set(-1 if node_id is None else node_id, rack.encode(), late_bytes)
 
     def source_log(self) -> SourceLog:
         """The log, as a slave reads it."""

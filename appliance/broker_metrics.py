@@ -107,6 +107,7 @@ def collect(
     metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))
     metrics.delay_refused = produce.delays.refused
     metrics.delay_passed = produce.delays.passed
+    metrics.sent_to_slave = {"near": fetch.replica.near_count, "late": fetch.replica.late_count}
     metrics.accepted_frames = state.accepted_frames
     metrics.accepted_records = state.accepted_records + state.timers_accepted
     metrics.timers_accepted = state.timers_accepted

@@ -20,10 +20,14 @@ from appliance.config.config import Address, Config, settings
 from appliance.errors import AddressError, ConfigError
 from appliance.facade import Facade
 from appliance.log_text import quoted
+from appliance.model import Endpoint
 from appliance.pair.comparing_role import Compared, ComparingRole
 from appliance.pair.link_settings import read_secret
 from appliance.pair.master_role import MasterRole
+from appliance.pair.slave_front import SlaveFront
 from appliance.pair.slave_role import Outcome, SlaveRole
+from appliance.pump import Pump
+from appliance.routes import Member, Routes
 from appliance.system import listening
 from appliance.system.allocator import (
     FreeMemoryPolicy,
@@ -47,7 +51,7 @@ from compat.kafka import dispatch
 from compat.kafka.configs.internal_topic import closed_keys
 from compat.kafka.configs.topic_settings import read_topic_policy
 from compat.kafka.groups.status import GroupsStatus
-from compat.kafka.network.server import KafkaServer
+from compat.kafka.network.server import KafkaServer, advertised_endpoint
 from compat.kafka.protocol.codecs import decompress
 from compat.kafka.protocol.error_codes import name_of_code
 
@@ -135,6 +139,8 @@ class Service:
         self._moved_bytes = 0
         self._slave: SlaveRole | None = None
         self._master: MasterRole | None = None
+        self._sockets: Sequence[socket] = ()
+        self._endpoint: Endpoint
         self._replication = ""
         """What the ready line says of the address for a slave."""
         self.was_ready = False
@@ -154,6 +160,8 @@ class Service:
         )
         # Before any file is touched: a start without its addresses leaves nothing behind.
         sockets = await listening.bind(self._config.listen, "--listen")
+        self._sockets = sockets
+        self._endpoint = advertised_endpoint(self._config, sockets)
         try:
             await self._run(sockets)
         finally:
@@ -179,10 +187,12 @@ class Service:
         try:
             if not await self._recover():
                 return
-            kafka = KafkaServer(self._broker, self._file_limit)
+            routes = Routes(Member(self._broker.node_id, self._endpoint))
+            pump = Pump(self._broker)
+            kafka = KafkaServer(self._broker, pump, self._file_limit, routes=routes)
             admin.share(kafka.turns)
             try:
-                if not await self._join(kafka):
+                if not await self._join(pump, routes):
                     await kafka.stop()
                     self._close()
                     return
@@ -223,7 +233,7 @@ class Service:
                 await self._master.stop()
             await admin.stop()
 
-    async def _join(self, kafka: KafkaServer) -> bool:
+    async def _join(self, pump: Pump, routes: Routes) -> bool:
         """Take the part of a master in the pair; return False if a signal came first.
 
         Raises:
@@ -233,11 +243,12 @@ class Service:
         config = self._config
         secret = read_secret(self._fs, config.replication_secret_file)
         is_solo = self._is_alone or self._slave is not None
-        self._master = MasterRole(self._broker, kafka.pump, secret, is_solo=is_solo)
+        self._master = MasterRole(self._broker, pump, secret, is_solo=is_solo, routes=routes)
         if config.replication != "none":
             await self._bind_replication()
             await self._master.start(self._replication_sockets)
-        kafka.pump.committed = self._master.notify
+        pump.committed = self._master.notify
+        pump.shown = self._master.note_shown
         self._status.joins(self._master)
         await self._master.admitted(self._stop)
         self.must_start_again = self._master.fenced.is_set() and not self._stop.is_set()
@@ -327,7 +338,8 @@ class Service:
         if follower is None or follower.is_promoted:
             return True
         secret = read_secret(self._fs, self._config.replication_secret_file)
-        self._slave = SlaveRole(self._broker, follower, secret, self._note_caught_up)
+        front = SlaveFront(self._broker, follower, self._sockets, self._endpoint, self._file_limit)
+        self._slave = SlaveRole(self._broker, follower, secret, self._note_caught_up, front)
         self._status.joins(self._slave)
         outcome = await self._slave.follow(self._stop)
         self.must_start_again = outcome is Outcome.STARTS_AGAIN
@@ -341,14 +353,15 @@ class Service:
 
     def _note_caught_up(self) -> None:
         master = self._broker.role_file.peer
-        text = f"role=slave master={master} admin={self._admin_address}"
+        kafka = Address(*self._sockets[0].getsockname()[:2])
+        text = f"role=slave master={master} kafka={kafka} admin={self._admin_address}"
         sys.stdout.write(f"latermq ready {text}\n")
         sys.stdout.flush()
         self._notifier.ready(text)
         self.was_ready = True
         _log.info("caught up with the master %s", master)
 
-    async def _serve(self, kafka: KafkaServer) -> None:
+    async def _serve(self, kafka: KafkaServer[Pump]) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
         memory = asyncio.ensure_future(self._tend_memory())
         watchdog = asyncio.ensure_future(self._watch())

@@ -69,6 +69,8 @@ class Metrics:
     connections_closed: dict[str, int] = field(default_factory=dict)
     """Closed by the broker, by reason."""
     late_answers: int = 0
+    sent_to_slave: dict[str, int] = field(default_factory=dict)
+    """By the reason."""
     admin_connections_refused: dict[str, int] = field(default_factory=dict)
     """By the limit that was exceeded."""
     admin_connections_closed: dict[str, int] = field(default_factory=dict)
@@ -211,6 +213,13 @@ METRICS: Final = (
         "counter",
         "Answers about topics, groups and offsets that waited too long for the disk; an error made "
         "the client ask again. Produce has REQUEST_TIMED_OUT in latermq_request_errors_total.",
+    ),
+    MetricInfo(
+        "sent_to_slave",
+        "counter",
+        "Partitions of Fetch requests whose consumers were sent to the slave: those in its rack "
+        "(near), those far behind (late).",
+        "reason",
     ),
     MetricInfo(
         "admin_connections_refused",

@@ -64,18 +64,14 @@ class Pump:
         is_stopped: it has failed or was stopped: no request handled from now on is written.
         work: does work of requests that would keep the loop too long.
         committed: called after each turn in which the log may have grown.
+        shown: called after each turn in which consumers may see more.
+        progressed: called at the end of each turn with the parked fetches that have new records;
+            answers may leave up to `durable_pos`.
     """
 
-    def __init__(self, broker: Broker, progressed: Progressed) -> None:
-        """Make a stopped pump.
-
-        Args:
-            broker: a recovered broker.
-            progressed: called at the end of each turn with the parked fetches that have new
-                records; answers may leave up to `durable_pos`.
-        """
+    def __init__(self, broker: Broker) -> None:
+        """Make a stopped pump of a recovered broker."""
         self._broker = broker
-        self._progressed = progressed
         self._loop = asyncio.get_running_loop()
         # Each kind of work has its own threads, so that no flush waits for a consumer's cold reads.
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
@@ -114,6 +110,8 @@ class Pump:
         self._cleanup: asyncio.Future[None] | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
         self.committed: Callable[[], None] = lambda: None
+        self.shown: Callable[[], None] = lambda: None
+        self.progressed: Progressed = lambda _: None
         self.is_stopped = self._is_closed = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()
 
@@ -303,7 +301,8 @@ class Pump:
 
     def _notify(self, woken: list[ParkedFetch]) -> None:
         """Notify all waiters of progress."""
-        self._progressed(woken)
+        self.progressed(woken)
+        self.shown()
         if self._awaited:
             durable_pos = self.durable_pos
             for pos, future in self._awaited:

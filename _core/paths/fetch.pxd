@@ -4,6 +4,7 @@ from _core.bytes.buffer cimport Buf
 from _core.queue.frame_finder cimport FrameFinder
 from _core.log.view cimport LogView
 from _core.bytes.octets cimport Cursor
+from _core.paths.read_replica cimport ReadReplica
 from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
 
@@ -38,6 +39,13 @@ cdef class FetchPath:
     cdef readonly LogView view
     cdef FrameFinder finder
     cdef public int32_t epoch
+    cdef public bint is_shut            # nothing may be read here now
+    cdef public bint is_slave
+    cdef readonly ReadReplica replica
+    cdef dict redirected                # of the connection: see `Session.redirected`
+    cdef bint is_near                   # the consumer is in the rack of the slave
+    cdef bint is_redirecting            # a partition is sent to the slave
+    cdef bint is_patient                # the request may still wait
     cdef int64_t size_max
     cdef int64_t item_count_max
     cdef frozenset closed_topics
@@ -78,6 +86,7 @@ cdef class FetchPath:
     cdef int handle(
         self, Cursor* c, int version, bint patient, bint is_retry, Buf* out, FetchAsk* ask
     ) except -1
+    cdef int adopt(self, FetchPath shared) except -1
     cdef int _begin(self, Cursor* c, int version, FetchAsk* ask) except -1
     cdef int _outcome(self, bint patient, bint is_retry, const FetchAsk* ask) except -1
     # Writes the response to a request that is refused as a whole; returns a FetchResult.
@@ -96,6 +105,8 @@ cdef class FetchPath:
     cdef int _check_position(
         self, Partition partition, int32_t leader_epoch, int64_t offset
     ) except -1
+    # Whether the consumer that sends this body is in the rack of the slave.
+    cdef bint find_near(self, const uint8_t* body, Py_ssize_t size, int version) except -1
     cdef int64_t _collect(
         self, Partition partition, int64_t offset, int64_t limit, bint at_least_one
     ) except -1

@@ -1,6 +1,7 @@
 from typing import Self
 
 from _core.log.view import LogView
+from _core.paths.read_replica import ReadReplica
 from _core.queue.partition import Partition
 from _core.state.projections import Projections
 
@@ -8,6 +9,9 @@ class FetchPath:
     projections: Projections
     view: LogView
     epoch: int
+    is_shut: bool
+    is_slave: bool
+    replica: ReadReplica
     cold: list[int | tuple[int, int]]
     ahead: list[tuple[Partition, int]]
     sent_bytes: int

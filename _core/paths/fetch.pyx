@@ -21,6 +21,10 @@ BLOCKS_MAX_BYTES. The client fetches the rest with its next request. A request w
 COLD_MAX cold places at a time, and only until some data is available. Otherwise frames read for one
 partition could be evicted for another before the response is sent.
 
+Slaves (KIP-392). A slave serves what its master shows and it has itself. A consumer ahead of it
+waits, and is sent back with OFFSET_NOT_AVAILABLE, or OFFSET_OUT_OF_RANGE if the slave has no such
+offset at all. `read_replica` says whom a master sends there.
+
 Versions. 5: log start offset; 7: sessions; 9: leader epoch; 11: rack; 12: flexible encoding, last
 fetched epoch; 13: topics by id; 15: replica id and epoch as a tagged field; 16: tagged endpoints in
 the response, omitted; 17: tagged directory id. Tagged fields of requests are for followers and are
@@ -49,10 +53,12 @@ from _core.bytes.octets cimport (
     take_i64,
 )
 from _core.queue.partition cimport Partition, Topic
+from _core.paths.read_replica cimport ReadReplica, partition_size
 from _core.state.projections cimport Projections
 
 cdef enum:
     FIRST_WITH_SESSIONS = 7
+    FIRST_WITH_REPLICA = 11
     FIRST_FLEXIBLE = 12
     FIRST_WITH_TOPIC_IDS = 13
     FIRST_WITH_TAGGED_REPLICA = 15
@@ -81,16 +87,14 @@ cdef enum:
     AHEAD_MAX = 64
 
 
-cdef inline int _partition_size(int version) noexcept nogil:
-    """Bytes of a requested partition: index, epoch, offset, last epoch, log start, limit."""
-    return 16 + 4 * (version >= 9) + 4 * (version >= 12) + 8 * (version >= 5)
-
-
 cdef class FetchPath:
     """Handles the Fetch requests of all connections.
 
     Attributes:
         epoch: the current leader epoch.
+        is_shut: every partition is answered with NOT_LEADER_OR_FOLLOWER.
+        is_slave: this node is a slave: what it lacks, its master may have.
+        replica: the slave that consumers may be sent to.
         cold: after FETCH_COLD, the places that a thread must read first: see `FrameFinder.place`.
         ahead: (partition, offset) of probable next fetches; `read_ahead` clears it.
         watched: partitions of the last request.
@@ -118,6 +122,7 @@ cdef class FetchPath:
         self.size_max = size_max
         self.item_count_max = item_count_max
         self.closed_topics = closed_topics
+        self.replica = ReadReplica()
         self.copies_max = COPIES_MAX_BYTES
         self.blocks_max = BLOCKS_MAX_BYTES
         self.blocks = []
@@ -125,6 +130,26 @@ cdef class FetchPath:
         self.ahead = []
         self.watched = []
         self.refused = {}
+
+    cdef int adopt(self, FetchPath shared) except -1:
+        """Answer as another path does."""
+        self.epoch = shared.epoch
+        self.refused = shared.refused
+        self.is_shut = shared.is_shut
+        self.is_slave = shared.is_slave
+        self.replica = shared.replica
+        self.redirected = shared.redirected
+        self.is_near = shared.is_near
+        return 0
+
+    cdef bint find_near(self, const uint8_t* body, Py_ssize_t size, int version) except -1:
+        cdef Cursor c
+        cdef FetchAsk ask
+        if self.replica.node_id < 0:
+            return False
+        c = cursor_of(body, size)
+        self._read_ask(&c, version, &ask)
+        return not c.failed and self.replica.is_near(c.p, c.end - c.p, version)
 
     def save_memory(self, bint is_scarce):
         """Use less memory per response if memory `is_scarce`, else the normal amount."""
@@ -151,13 +176,13 @@ cdef class FetchPath:
         cdef int error
         cdef int64_t read_bytes = self.view.read_bytes
         error = self._begin(c, version, ask)
+        self.is_patient = patient and ask.max_wait_ms > 0 and ask.min_bytes > 0
         if error == NONE:
             self._put_head(out, version, NONE)
             error = self._topics(c, version, out)
             self._count_work()
             self.work_bytes += (self.view.read_bytes - read_bytes) // READ_WORK_PART
-        # The rest of the request, forgotten topics and rack, is unused: sessions and replicas are
-        # not supported.
+        # The rest of the request is unused here; `find_near` has read the rack.
         if c.failed:
             return FETCH_MALFORMED
         if error:
@@ -177,7 +202,7 @@ cdef class FetchPath:
         self.blocks = []
         self.view.user += 1
         self.user = self.view.user
-        self.any_error = self.is_full = False
+        self.any_error = self.is_full = self.is_redirecting = False
         self.cold = []
         self.watched = []
         self._read_ask(c, version, ask)
@@ -201,10 +226,14 @@ cdef class FetchPath:
 
     cdef int _outcome(self, bint patient, bint is_retry, const FetchAsk* ask) except -1:
         """Return whether the response is to be sent, a FetchResult."""
-        if self.cold and not (is_retry and self.answered_bytes):
+        # The client of a partition that is redirected is to go elsewhere at once.
+        if self.cold and not self.is_redirecting and not (is_retry and self.answered_bytes):
             return FETCH_COLD
         if patient and ask.max_wait_ms > 0 and (self.watched or self.named) and not self.cold:
-            if self.answered_bytes < ask.min_bytes and not self.any_error and not self.is_full:
+            if (
+                self.answered_bytes < ask.min_bytes and not self.any_error and not self.is_full
+                and not self.is_redirecting
+            ):
                 return FETCH_TOO_LITTLE
         self.sent_bytes += self.answered_bytes
         return FETCH_ANSWERED
@@ -255,11 +284,11 @@ cdef class FetchPath:
             items += partitions
             put_array(out, flexible, partitions)
             for k in range(partitions):
-                start = take(c, _partition_size(version))
+                start = take(c, partition_size(version))
                 skip_tags(c, flexible)
                 if c.failed:
                     return -1
-                append(out, start, _partition_size(version))
+                append(out, start, partition_size(version))
                 if flexible:
                     put_i8(out, 0)
             skip_tags(c, flexible)
@@ -345,6 +374,7 @@ cdef class FetchPath:
         cdef int32_t leader_epoch = take_i32(c) if version >= 9 else -1
         cdef int64_t offset = take_i64(c)
         cdef int64_t limit, size = 0, high_watermark = -1, start = -1
+        cdef int32_t preferred = -1
         cdef Partition partition = None
         cdef int error
         if version >= 12:
@@ -355,7 +385,9 @@ cdef class FetchPath:
         skip_tags(c, flexible)
         if c.failed:
             return 0
-        if self.is_closed:
+        if self.is_shut:
+            error = NOT_LEADER_OR_FOLLOWER
+        elif self.is_closed:
             error = TOPIC_AUTHORIZATION_FAILED
         elif topic is None:
             error = (
@@ -373,7 +405,12 @@ cdef class FetchPath:
         if partition is not None:
             high_watermark = partition.visible_offset
             start = partition.start_offset
-            if not error:
+            if not error and version >= FIRST_WITH_REPLICA and self.replica.takes(
+                partition, offset, self.projections.visible_pos, self.is_near, self.redirected
+            ):
+                preferred = self.replica.node_id
+                self.is_redirecting = True
+            elif not error:
                 size = self._collect(partition, offset, limit, self.answered_bytes == 0)
         self.answered_bytes += size
         put_i32(out, index)
@@ -384,7 +421,7 @@ cdef class FetchPath:
             put_i64(out, start)
         put_array(out, flexible, 0)  # aborted transactions
         if version >= 11:
-            put_i32(out, -1)  # preferred read replica
+            put_i32(out, preferred)
         self._put_records(out, flexible, size)
         if flexible:
             put_i8(out, 0)
@@ -421,9 +458,15 @@ cdef class FetchPath:
             return FENCED_LEADER_EPOCH
         if leader_epoch > self.epoch:
             return UNKNOWN_LEADER_EPOCH
-        if offset < partition.start_offset or offset > partition.next_offset:
+        if offset < partition.start_offset:
             return OFFSET_OUT_OF_RANGE
-        return NONE
+        if self.is_slave:
+            # The next bytes of the master may bring it.
+            if offset <= partition.visible_offset or self.is_patient:
+                return NONE
+            if offset <= partition.next_offset:
+                return OFFSET_NOT_AVAILABLE
+        return OFFSET_OUT_OF_RANGE if offset > partition.next_offset else NONE
 
     cdef int64_t _collect(
         self, Partition partition, int64_t offset, int64_t limit, bint at_least_one

@@ -54,6 +54,7 @@ cdef class ProducePath:
     cdef readonly DelayNotices delays
     cdef public object admit_producer
     cdef public str missing_replica
+    cdef public bint is_slave
     cdef int64_t round_base_ms          # receive time of what arrived last, rounded up
     cdef int64_t base_ms                # that of the current request
     cdef int64_t accepted_ms            # the same in whole ms

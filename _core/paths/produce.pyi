@@ -13,6 +13,7 @@ class ProducePath:
     refused: dict[int, int]
     delays: DelayNotices
     missing_replica: str | None
+    is_slave: bool
     admit_producer: Callable[[int, int, int], str | None] | None
     quota: TimerQuota
     requests: int

@@ -79,6 +79,7 @@ cdef class ProducePath:
             called for this batch before, for a batch of a producer that its partition does not
             know; returns None, or why it must wait.
         missing_replica: why every batch is refused with NOT_ENOUGH_REPLICAS; None if none is.
+        is_slave: every batch is refused with NOT_LEADER_OR_FOLLOWER.
     """
 
     def __cinit__(
@@ -249,6 +250,8 @@ cdef class ProducePath:
         if acks < -1 or acks > 1:
             o.error = INVALID_REQUIRED_ACKS
             self.message = f"acks must be 0, 1 or all, not {acks}"
+        elif self.is_slave:
+            o.error = NOT_LEADER_OR_FOLLOWER
         elif self.transactional:
             o.error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             self.message = "transactions are not supported yet"

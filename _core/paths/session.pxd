@@ -30,6 +30,8 @@ cdef class Session:
     cdef readonly int64_t silent_pos
     cdef readonly int64_t late_count
     cdef object control_plane
+    # Partition handle -> fetches that are served before the client is sent to the slave again.
+    cdef dict redirected
     cdef object answers          # deque of Answer
     cdef int64_t request_size_max
     cdef int64_t queued_bytes    # size of queued responses

@@ -143,6 +143,7 @@ cdef class Session:
         self.queued_max_bytes = QUEUED_MAX_BYTES
         self.answers = deque()
         self.new_parked = []
+        self.redirected = {}
         self.merged_wait_ms = INT64_MAX
 
     def __dealloc__(self):
@@ -382,6 +383,8 @@ cdef class Session:
         cdef bytes request = None
         cdef int result = FETCH_UNFINISHED
         self._end_round()
+        self.fetch.redirected = self.redirected
+        self.fetch.is_near = self.fetch.find_near(body, size, version)
         shrink(&self.out, KEEP_BYTES)
         begin_answer(&self.out, correlation, version >= FETCH_FLEXIBLE)
         if size >= WIDE_MIN_BYTES:
@@ -438,6 +441,8 @@ cdef class Session:
         if parked.answered:
             return True
         self.parked_bytes -= parked.held_bytes()
+        self.fetch.redirected = self.redirected
+        self.fetch.is_near = False  # what is kept of the request has no rack
         shrink(&self.out, KEEP_BYTES)
         pieces = parked.attempt(self.fetch, &self.out)
         if pieces is None:

@@ -46,8 +46,7 @@ cdef class WideFetch:
             shared.projections, shared.view, size_max=shared.size_max,
             item_count_max=shared.item_count_max, closed_topics=shared.closed_topics,
         )
-        self.path.epoch = shared.epoch
-        self.path.refused = shared.refused
+        self.path.adopt(shared)
         self.path.waiter = waiter
         self.topics = set()
 
@@ -67,7 +66,9 @@ cdef class WideFetch:
             p.copies_max, p.blocks_max = self.shared.copies_max, self.shared.blocks_max
             p.named = {}
             self.begun_pos = p.projections.visible_pos
+            p.is_shut = self.shared.is_shut
             error = p._begin(&c, version, &self.ask)
+            p.is_patient = patient and self.ask.max_wait_ms > 0 and self.ask.min_bytes > 0
             if error != NONE:
                 return self._end(p.refuse_all(version, error, &self.out))
             p._put_head(&self.out, version, NONE)

@@ -111,6 +111,10 @@ _SCHEMAS: Final[dict[str, Any]] = {
             "type": "boolean",
             "description": "a master freed what its connected slave lacks: it was too much to keep",
         },
+        read_bytes={
+            **_COUNT,
+            "description": "of records, which consumers read from this slave since its start",
+        },
     ),
     "Status": _object(
         version=_TEXT,

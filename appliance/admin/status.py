@@ -101,6 +101,7 @@ class ReplicationStatus:
         caught_up: a slave has once had the whole log, so that it may be promoted; None on a master.
         held_bytes: of the log, which a master keeps for its slave alone.
         given_up: a master freed what its connected slave lacks: that was too much to keep.
+        read_bytes: of records, which consumers read from this slave since its start.
     """
 
     role: str
@@ -119,6 +120,7 @@ class ReplicationStatus:
     held_bytes: int = 0
     given_up: bool = False
     term: int = 0
+    read_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

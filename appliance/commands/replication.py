@@ -88,6 +88,8 @@ def _fields(found: Any) -> list[tuple[str, object]]:
         fields.append(("caught up", "never: `latermq promote` refuses it without --force"))
     if found["held_bytes"]:
         fields.append(("kept", f"{found['held_bytes']} bytes of the log for the slave alone"))
+    if found["read_bytes"]:
+        fields.append(("reads", f"consumers read {found['read_bytes']} bytes of records here"))
     if found["given_up"]:
         fields.append(("given up", "the slave lacks too much: it copies the log anew"))
     if found["lag_bytes"] is not None:

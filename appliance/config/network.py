@@ -9,6 +9,7 @@ from appliance.config.setting import (
     read_address,
     read_names,
     read_optional_address,
+    read_rack,
     switch,
     value,
 )
@@ -55,6 +56,14 @@ class NetworkSettings:
         "Address that the broker gives to clients; required if `listen` is a wildcard. "
         "Port 0 means the port of `listen`.",
         flag="--advertise",
+    )
+    rack: str = value(
+        "",
+        "network.rack",
+        read_rack,
+        "up to 255 printable ASCII characters, no spaces",
+        "Where this machine is, as `client.rack` of consumers has it: a rack, a room, a zone. Of a "
+        "pair, a consumer in the rack of the slave reads from the slave.",
     )
     allow_insecure: bool = switch(
         False,

@@ -26,7 +26,8 @@ class ReplicationSettings:
         "master",
         "replication.role",
         ("master", "slave"),
-        "A slave follows the log of its master and serves no client until it is promoted.",
+        "A slave follows the log of its master. Until it is promoted it accepts nothing: it names "
+        "the master to clients, and lets consumers read.",
         flag="--role",
     )
     replication: Literal["none", "async", "sync"] = choice(
@@ -82,6 +83,13 @@ class ReplicationSettings:
         "replication.timeout_ms",
         (100, MS_PER_MINUTE),
         "A peer that says nothing for so long is lost.",
+    )
+    slave_reads_percent: int = number(
+        40,
+        "replication.slave_reads_percent",
+        (0, 100),
+        "A consumer that is further behind the end of the log than this part of the machine's "
+        "memory reads from the slave, if it can (KIP-392). 0: only those in the slave's rack do.",
     )
     keep_for_slave_bytes: int = number(
         16 * GIB,

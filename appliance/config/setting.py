@@ -19,6 +19,7 @@ LEVEL_COUNT_MAX: Final = 64
 HOURS_PER_DAY: Final = 24
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+_RACK: Final = re.compile(r"[!-~]{0,255}")
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -188,6 +189,14 @@ def read_names(value: object) -> str:
         is_address = _ip_address(inside) is not None and (name != inside) == (":" in inside)
         if not is_address and not _HOST_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a host")
+    return value
+
+
+def read_rack(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("it is not a string")
+    if not _RACK.fullmatch(value):
+        raise ValueError("it is longer, or has other characters")
     return value
 
 

@@ -15,7 +15,9 @@ from appliance.pump import Pump
 from appliance.replication.facts import Facts, Role
 from appliance.replication.master import Replicated, ReplicationServer
 from appliance.replication.states import State
+from appliance.routes import Member, Routes
 from appliance.store.source_log import SourceLog
+from appliance.system.process import total_memory_bytes
 from appliance.units import MS_PER_SECOND
 
 NO_SLAVE: Final = (
@@ -27,6 +29,14 @@ _KEPT: Final = {
     "sync": "acknowledged records survive a power cut of this machine",
     "async": "acknowledged records survive a crash; a power cut may lose the newest",
 }
+
+SHOWN_BEAT_S: Final = 0.01
+"""After consumers may see more, until the slave hears of that, which is soon enough for consumers
+of the slave and a small part of what a busy master sends it."""
+
+LISTED_S: Final = 300.0
+"""So long clients still hear of a slave that is away, as long as they keep what they heard: a
+client that asks while the slave starts again would not find it when the master is lost later."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +52,28 @@ class MasterRole:
         fenced: set when the other node is known to have a higher term: serve nobody then.
     """
 
-    def __init__(self, broker: Broker, pump: Pump, secret: bytes, *, is_solo: bool) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        pump: Pump,
+        secret: bytes,
+        *,
+        is_solo: bool,
+        routes: Routes | None = None,
+    ) -> None:
         """Prepare to serve a slave.
 
         Args:
             broker, pump: serve clients.
             secret: what both nodes know.
             is_solo: nobody else is a master, and the slave is not expected at once.
+            routes: gets the slave while it is connected; None: clients do not hear of it.
         """
+        self._routes = routes
+        self._is_beat_due = False
+        self._forgetting: asyncio.TimerHandle | None = None
+        percent = broker.config.slave_reads_percent
+        self._late_bytes = total_memory_bytes() * percent // 100
         self._config, self._clock = broker.config, broker.clock
         self._broker, self._pump = broker, pump
         self._source: SourceLog = broker.source_log()
@@ -77,7 +101,8 @@ class MasterRole:
             self._server.failure.add_done_callback(lambda done: pump.fail(done.result()))
 
     def _facts(self) -> Facts:
-        return Facts(self._broker.role.term, Role.MASTER)
+        endpoint = None if self._routes is None else self._routes.me.at
+        return Facts(self._broker.role.term, Role.MASTER, endpoint)
 
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen for the slave."""
@@ -108,8 +133,21 @@ class MasterRole:
         if self._server is not None:
             self._server.notify()
 
+    def note_shown(self) -> None:
+        """Note that consumers may see more; the slave hears of it soon, and not each time."""
+        server = self._server
+        if server is None or self._is_beat_due or server.replicated.state is State.LOST:
+            return
+        self._is_beat_due = True
+        asyncio.get_running_loop().call_later(SHOWN_BEAT_S, self._say_shown)
+
+    def _say_shown(self) -> None:
+        self._is_beat_due = False
+        self.notify()
+
     async def stop(self) -> None:
         """Close the connection to the slave."""
+        self._keep_peer()
         if self._asking is not None:
             self._asking.cancel()
         if self._server is not None:
@@ -149,6 +187,7 @@ class MasterRole:
     def _changed(self, known: Replicated) -> None:
         is_connected = known.state in (State.CATCH_UP, State.STREAMING)
         self._broker.head_freer.hold.note_slave(known.durable_pos if is_connected else None)
+        self._route(known, is_connected=is_connected)
         if not self._is_sync:
             return
         is_there = known.state is State.STREAMING
@@ -163,6 +202,34 @@ class MasterRole:
             is_sync_flush = self._config.flush == "sync"
             pos = known.durable_pos if is_sync_flush else known.received_pos
             self._pump.show(self._broker.replicated(pos))
+
+    def _route(self, known: Replicated, *, is_connected: bool) -> None:
+        """Tell clients of the slave, and consumers once it has caught up."""
+        routes, endpoint = self._routes, known.facts.endpoint
+        if routes is None:
+            return
+        if is_connected and endpoint is not None:
+            routes.peer = Member(known.node, endpoint)
+            self._keep_peer()
+        elif routes.peer is not None and self._forgetting is None:
+            loop = asyncio.get_running_loop()
+            self._forgetting = loop.call_later(LISTED_S, self._forget_peer)
+        routes.is_peer_in_sync = known.state is State.STREAMING and endpoint is not None
+        if endpoint is None or not routes.is_peer_in_sync or routes.shares_address:
+            self._broker.read_at_slave(None, "", 0)
+            return
+        rack = "" if endpoint.rack == routes.me.at.rack else endpoint.rack
+        self._broker.read_at_slave(known.node, rack, self._late_bytes)
+
+    def _keep_peer(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+
+    def _forget_peer(self) -> None:
+        self._forgetting = None
+        assert self._routes is not None
+        self._routes.peer = None
 
     async def promote(self, *, is_forced: bool = False) -> None:
         """See `Pair`."""

@@ -11,6 +11,7 @@ from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
 from appliance.errors import ConfigError, NotReadyError, RoleError
 from appliance.pair.link_settings import link_limits, since_ms
+from appliance.pair.slave_front import SlaveFront
 from appliance.replication.facts import Facts, Role
 from appliance.replication.slave import Following, ReplicationClient
 from appliance.replication.states import State
@@ -50,6 +51,7 @@ class SlaveRole:
         follower: Follower,
         secret: bytes,
         caught_up: Callable[[], None],
+        front: SlaveFront | None = None,
     ) -> None:
         """Prepare to follow.
 
@@ -58,6 +60,7 @@ class SlaveRole:
             follower: what follows.
             secret: what both nodes know.
             caught_up: called once, when the slave has caught up for the first time.
+            front: serves clients meanwhile.
 
         Raises:
             ConfigError: it does not know where its master is.
@@ -71,7 +74,7 @@ class SlaveRole:
         self._ended = asyncio.Event()
         self._over = asyncio.Event()
         self._is_wanted = False
-        self._on_caught_up = caught_up
+        self._on_caught_up, self._front = caught_up, front
         self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client = ReplicationClient(
             follower,
@@ -82,7 +85,9 @@ class SlaveRole:
             changed=self._changed,
             caught_up=self._note_caught_up,
             limits=link_limits(config),
-            facts=lambda: Facts(follower.term, Role.SLAVE),
+            facts=lambda: Facts(
+                follower.term, Role.SLAVE, None if front is None else front.routes.me.at
+            ),
             welcomed=self._note_welcome,
         )
 
@@ -110,7 +115,12 @@ class SlaveRole:
             each.cancel()
         await self._client.stop()
         self._over.set()
-        await tending  # no thread uses the files after it
+        try:
+            await tending
+        finally:
+            if self._front is not None:
+                await self._front.stop()
+        # No thread uses the files from here on.
         if self._client.failure.done():
             raise self._client.failure.result()
         if self._follower.wants_start:
@@ -123,11 +133,16 @@ class SlaveRole:
     async def _tend_log(self) -> None:
         """Take checkpoints and free segments until the following ends; a thread does the I/O.
 
+        Clients are served from the first frame on.
+
         Raises:
             StorageError: the disk failed.
+            AddressError, ConfigError: the address for clients cannot be used.
         """
-        follower = self._follower
+        follower, front = self._follower, self._front
         while not self._over.is_set():
+            if front is not None:
+                await front.serve(self._client.following)
             job = follower.step_job()
             if job is not None:
                 await asyncio.to_thread(job.run)
@@ -140,6 +155,10 @@ class SlaveRole:
 
     def _changed(self, following: Following) -> None:
         self._follower.head.note_master(following.start_pos, following.committed_pos)
+        if self._front is not None:
+            self._front.note(following)
+        else:
+            self._follower.show(following.visible_pos)
         if self._follower.wants_start:
             self._ended.set()
 
@@ -191,6 +210,11 @@ class SlaveRole:
             self._served.set_exception(NotReadyError("the broker is stopping"))
             self._served.exception()  # nobody may wait for it
 
+    def _promise(self) -> str:
+        if self._front is not None and self._front.serves_reads:
+            return "consumers may read what the master shows; nothing is accepted"
+        return "nothing is accepted, and nothing served but where the master is"
+
     def status(self) -> ReplicationStatus:
         """See `Pair`."""
         known = self._client.following
@@ -208,6 +232,7 @@ class SlaveRole:
             durable=self._follower.durable_pos,
             lag_bytes=None if known.heard_ms is None else known.lag_bytes,
             heard_ms_ago=since_ms(self._clock, known.heard_ms),
-            promise="this node serves no client",
+            promise=self._promise(),
             caught_up=self._follower.has_caught_up,
+            read_bytes=0 if self._front is None else self._front.read_bytes,
         )

@@ -55,6 +55,14 @@ def anonymous_bytes() -> int:
     return (int(resident) - int(shared)) * resource.getpagesize()
 
 
+def total_memory_bytes() -> int:
+    """Return the memory of this machine; 0 if the kernel does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
+    except (OSError, ValueError):
+        return 0
+
+
 def has_terminal() -> bool:
     """Return whether a terminal controls this process, whose end sends it SIGHUP."""
     try:

@@ -183,6 +183,9 @@ class _Request:
 
     def handle(self) -> Response | Steps[Response]:
         assert self.api.handler is not None
+        answer = self.api.on_slave.answer
+        if answer is not None and not self.node.routes.leads:
+            return answer(self.node, self.header.api_version, self.fields)
         return self.api.handler(self.node, self.header.api_version, self.fields)
 
     def write(self, response: Response | Steps[Response]) -> Steps[None]:

@@ -12,6 +12,7 @@ from appliance.allowance import Allowance
 from appliance.config.config import Config
 from appliance.model import ColdPlace
 from appliance.offset_search import OffsetSearch
+from appliance.routes import Routes
 from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from appliance.topics import Topics
@@ -79,9 +80,8 @@ class Node:
 
     Args:
         broker: the broker.
-        host: the advertised host; an IPv4 literal unless the user chose a name: for "localhost"
-            librdkafka tries ::1 first.
-        port: the advertised port, 1 to 65535.
+        routes: the brokers that clients know. The advertised host is an IPv4 literal unless the
+            user chose a name: for "localhost" librdkafka tries ::1 first.
         groups: the consumer groups of this broker.
         read_cold: (places, then): reads frames and units from the disk, and calls `then` when they
             are in memory or known to be damaged.
@@ -94,8 +94,7 @@ class Node:
     """
 
     broker: ControlBroker
-    host: str
-    port: int
+    routes: Routes
     groups: GroupCoordinator
     read_cold: Callable[[list[ColdPlace], Callable[[], None]], None]
     aside: Callable[[Callable[[], Callable[[], None] | None], Callable[[], None]], None]
@@ -108,8 +107,7 @@ class Node:
         # dataclasses.replace takes three times as long, for each request.
         return Node(
             self.broker,
-            self.host,
-            self.port,
+            self.routes,
             self.groups,
             self.read_cold,
             self.aside,
@@ -117,6 +115,16 @@ class Node:
             Client(client_id, self.client.host),
             self.auto_creation,
         )
+
+    @property
+    def host(self) -> str:
+        """The advertised host of this broker."""
+        return self.routes.me.at.host
+
+    @property
+    def port(self) -> int:
+        """The advertised port of this broker, 1 to 65535."""
+        return self.routes.me.at.port
 
     def now_ms(self) -> int:
         """Return the monotonic time in ms, the clock of the protocol's time-outs."""

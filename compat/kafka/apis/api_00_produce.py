@@ -11,6 +11,13 @@ Layer 4; does no I/O.
 """
 
 from _core.paths.session import KEY_PRODUCE, PRODUCE_FLEXIBLE, PRODUCE_MAX, PRODUCE_MIN
-from compat.kafka.protocol.registry import Api
+from compat.kafka.protocol.registry import Api, OnSlave
 
-produce = Api(KEY_PRODUCE, "Produce", (0, PRODUCE_MAX), PRODUCE_FLEXIBLE, served_from=PRODUCE_MIN)
+produce = Api(
+    KEY_PRODUCE,
+    "Produce",
+    (0, PRODUCE_MAX),
+    PRODUCE_FLEXIBLE,
+    served_from=PRODUCE_MIN,
+    on_slave=OnSlave("NOT_LEADER_OR_FOLLOWER"),
+)

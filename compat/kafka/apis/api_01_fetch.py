@@ -9,6 +9,13 @@ Layer 4; does no I/O.
 """
 
 from _core.paths.session import FETCH_FLEXIBLE, FETCH_MAX, FETCH_MIN, KEY_FETCH
-from compat.kafka.protocol.registry import Api
+from compat.kafka.protocol.registry import Api, OnSlave
 
-fetch = Api(KEY_FETCH, "Fetch", (FETCH_MIN, FETCH_MAX), FETCH_FLEXIBLE, served_from=FETCH_MIN)
+fetch = Api(
+    KEY_FETCH,
+    "Fetch",
+    (FETCH_MIN, FETCH_MAX),
+    FETCH_FLEXIBLE,
+    served_from=FETCH_MIN,
+    on_slave=OnSlave("what the master shows and it has; NOT_LEADER_OR_FOLLOWER without its master"),
+)

@@ -36,7 +36,7 @@ from compat.kafka.cold_search import search_partitions
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import TOPICS, refuse_partitions
+from compat.kafka.protocol.needs import TOPICS, on_slave, refuse_partitions
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces
 
@@ -72,8 +72,18 @@ _NEEDS: Final = Needs(
     ),
 )
 
+_ON_SLAVE: Final = on_slave(
+    ErrorCode.not_leader_or_follower,
+    refuse_partitions,
+    timestamp=-1,
+    offset=-1,
+    leader_epoch=_NO_EPOCH,
+)
 
-@handles(key=2, name="ListOffsets", versions=(1, 9), flexible_from=6, needs=_NEEDS)
+
+@handles(
+    key=2, name="ListOffsets", versions=(1, 9), flexible_from=6, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def list_offsets(node: Node, version: int, request: Fields) -> InPieces:
     """Return one offset for each requested partition."""
     topics = search_partitions(

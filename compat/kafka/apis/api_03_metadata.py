@@ -1,13 +1,17 @@
 """Metadata (key 3): v0-12.
 
 Behaviour:
-- This broker is the only one: it is the controller and leads every partition. The leader epoch
-  (v7+) is the log's.
+- One broker is the controller and leads every partition: this one, or of a pair the master. The
+  other node of a pair is listed too, unless both advertise one address. The leader epoch (v7+) is
+  the log's.
+- While no leader is known, partitions have leader -1 and LEADER_NOT_AVAILABLE, and clients ask
+  again: a slave does not hear its master, or a master may not accept anything.
 - A null topic list (v1+), or an empty one (v0), means all topics. An empty list (v1+) means none;
   librdkafka sends it to learn the brokers. A topic that is requested twice is answered once.
 - A missing topic is created with the broker's default partition count if the broker's settings and
   the request allow it (v0-3 always do); the response has it already. Otherwise it gets
-  UNKNOWN_TOPIC_OR_PARTITION. An invalid name gets INVALID_TOPIC_EXCEPTION.
+  UNKNOWN_TOPIC_OR_PARTITION. An invalid name gets INVALID_TOPIC_EXCEPTION. A slave creates nothing:
+  where a master would, it closes the connection, and clients ask another broker.
 - The internal topic `__consumer_offsets` is always listed, with one partition; a request by its
   name or id gets it too. Committed offsets are not stored there.
 - Topic ids (v10+) are real. A request by id (v12) never creates a topic: UNKNOWN_TOPIC_ID.
@@ -32,6 +36,7 @@ from uuid import UUID
 
 from _core.queue.partition import Topic
 from appliance.errors import RemoteProtocolError, RequestError
+from appliance.routes import NO_NODE
 from compat.kafka.configs.internal_topic import (
     INTERNAL_TOPIC,
     PARTITION_COUNT,
@@ -43,7 +48,7 @@ from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.named_items import each_once
-from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.registry import Fields, Needs, OnSlave, handles
 from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, InPieces, Items
 
 _KEY: Final = 3
@@ -76,19 +81,34 @@ def _answer_late(node: Node, version: int, request: Fields) -> InPieces:
 _NEEDS: Final = Needs(_find_positions, _answer_late)
 
 
-@handles(key=_KEY, name="Metadata", versions=(0, 12), flexible_from=9, needs=_NEEDS)
+@handles(
+    key=_KEY,
+    name="Metadata",
+    versions=(0, 12),
+    flexible_from=9,
+    needs=_NEEDS,
+    on_slave=OnSlave("names the master; closes the connection where a master would create a topic"),
+)
 def metadata(node: Node, version: int, request: Fields) -> InPieces:
     """Return the brokers, topics and partitions; create missing topics if allowed."""
     return _answer(node, version, request, is_late=False)
 
 
 def _answer(node: Node, version: int, request: Fields, *, is_late: bool) -> InPieces:
-    broker = node.broker
+    leader = node.routes.leader
     return InPieces(
         {
-            "brokers": [{"node_id": broker.node_id, "host": node.host, "port": node.port}],
-            "cluster_id": broker.cluster_id,
-            "controller_id": broker.node_id,
+            "brokers": [
+                {
+                    "node_id": each.node_id,
+                    "host": each.at.host,
+                    "port": each.at.port,
+                    "rack": each.at.rack or None,
+                }
+                for each in node.routes.members
+            ],
+            "cluster_id": node.broker.cluster_id,
+            "controller_id": NO_NODE if leader is None else leader.node_id,
             "topics": _answer_topics(node, version, request, is_late=is_late),
         }
     )
@@ -161,6 +181,9 @@ def _answer_by_name(node: Node, version: int, name: str, may_create: bool) -> Fi
             check_topic_name(name)
             if not may_create:
                 return _refuse(ErrorCode.unknown_topic_or_partition, name, None)
+            if not node.routes.leads:
+                # After an error, librdkafka asks the one broker that it is connected to again.
+                raise RemoteProtocolError("a slave creates no topics: ask the master")
             if not node.auto_creation.take(node.client.host, node.now_ms()):
                 return _refuse(ErrorCode.leader_not_available, name, None)
             topic = broker.topics.create_named(name, broker.config.default_partition_count)
@@ -209,8 +232,15 @@ def _encode_chunks(node: Node, version: int, count: int) -> Items:
 
 
 def _encode_partitions(node: Node, version: int, indexes: range) -> list[bytes]:
-    broker = node.broker
-    first = _encode_partition(version, broker.node_id, broker.epoch)
+    routes = node.routes
+    leader = routes.leader
+    first = _encode_partition(
+        version,
+        NO_NODE if leader is None else leader.node_id,
+        node.broker.epoch,
+        routes.replica_ids,
+        routes.in_sync_ids,
+    )
     # Partitions differ only in their index, which follows the int16 error code in every version.
     # A topic may have a thousand, and every client requests them repeatedly.
     head, tail = first[:2], first[6:]
@@ -218,18 +248,21 @@ def _encode_partitions(node: Node, version: int, indexes: range) -> list[bytes]:
 
 
 @functools.lru_cache(maxsize=32)
-def _encode_partition(version: int, node_id: int, epoch: int) -> bytes:
-    """Encode partition 0 with error code 0."""
+def _encode_partition(
+    version: int, leader_id: int, epoch: int, replicas: tuple[int, ...], in_sync: tuple[int, ...]
+) -> bytes:
+    """Encode partition 0."""
+    has_leader = leader_id != NO_NODE
     return messages.encode_response_item(
         _KEY,
         version,
         "topics.partitions",
         {
-            "error_code": ErrorCode.none,
+            "error_code": ErrorCode.none if has_leader else ErrorCode.leader_not_available,
             "partition_index": 0,
-            "leader_id": node_id,
+            "leader_id": leader_id,
             "leader_epoch": epoch,
-            "replica_nodes": (node_id,),
-            "isr_nodes": (node_id,),
+            "replica_nodes": replicas,
+            "isr_nodes": in_sync,
         },
     )

@@ -46,7 +46,7 @@ from compat.kafka.groups.offset_rules import (
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
-from compat.kafka.protocol.needs import GROUP, refuse_partitions
+from compat.kafka.protocol.needs import GROUP, on_slave, refuse_partitions
 from compat.kafka.protocol.registry import Fields, Needs, Response, handles
 from compat.kafka.protocol.slices import InPieces, Steps
 
@@ -57,8 +57,12 @@ _LAST_MS: Final = (1 << 63) - 1
 
 _NEEDS: Final = Needs(GROUP, refuse_partitions(ErrorCode.coordinator_not_available))
 
+_ON_SLAVE: Final = on_slave(ErrorCode.not_coordinator, refuse_partitions)
 
-@handles(key=8, name="OffsetCommit", versions=(2, 9), flexible_from=8, needs=_NEEDS)
+
+@handles(
+    key=8, name="OffsetCommit", versions=(2, 9), flexible_from=8, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def offset_commit(node: Node, version: int, request: Fields) -> Steps[Response]:
     """Commit offsets of one group."""
     by_name = yield from by_partition(request["topics"], "name", "partitions", "partition_index")

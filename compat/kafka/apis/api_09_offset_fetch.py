@@ -19,6 +19,7 @@ Layer 4; does no I/O.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from _core.queue.partition import Topic
@@ -26,7 +27,7 @@ from appliance.store.state.group_frames import OffsetEntry
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
-from compat.kafka.protocol.needs import of_groups
+from compat.kafka.protocol.needs import of_groups, on_slave
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items, free_in_steps
 
@@ -38,15 +39,13 @@ def _named(request: Fields) -> list[str]:
     return [request["group_id"]] if groups is None else [group["group_id"] for group in groups]
 
 
-def _answer_late(node: Node, version: int, request: Fields) -> Fields:
-    error = ErrorCode.coordinator_load_in_progress
+def _refuse(error: ErrorCode, node: Node, version: int, request: Fields) -> InPieces:
     if version >= _FIRST_VERSION_WITH_MANY_GROUPS:
         groups = dict.fromkeys(_named(request))
-        return {
-            "groups": [{"group_id": each, "error_code": error, "topics": ()} for each in groups]
-        }
+        refused = ({"group_id": each, "error_code": error, "topics": ()} for each in groups)
+        return InPieces({"groups": refused})
     nothing = {"committed_offset": -1, "metadata": "", "error_code": error}
-    topics = [
+    topics = (
         {
             "name": topic["name"],
             "partitions": [
@@ -54,14 +53,18 @@ def _answer_late(node: Node, version: int, request: Fields) -> Fields:
             ],
         }
         for topic in request["topics"] or ()
-    ]
-    return {"error_code": error, "topics": topics}
+    )
+    return InPieces({"error_code": error, "topics": topics})
 
 
-_NEEDS: Final = Needs(of_groups(_named), _answer_late)
+_NEEDS: Final = Needs(of_groups(_named), partial(_refuse, ErrorCode.coordinator_load_in_progress))
+
+_ON_SLAVE: Final = on_slave(ErrorCode.not_coordinator, lambda code: partial(_refuse, code))
 
 
-@handles(key=9, name="OffsetFetch", versions=(1, 9), flexible_from=6, needs=_NEEDS)
+@handles(
+    key=9, name="OffsetFetch", versions=(1, 9), flexible_from=6, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def offset_fetch(node: Node, version: int, request: Fields) -> InPieces:
     """Return the committed offsets of groups."""
     if version < _FIRST_VERSION_WITH_MANY_GROUPS:

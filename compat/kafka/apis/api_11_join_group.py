@@ -36,7 +36,7 @@ from compat.kafka.groups.member import JoinAnswer, JoinRequest
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import GROUP
+from compat.kafka.protocol.needs import GROUP, on_slave
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces
 
@@ -49,15 +49,18 @@ PROTOCOLS_MAX: Final = 100
 """Protocols of one member, which are compared with those of all others. Clients send a few."""
 
 
-def _answer_late(node: Node, version: int, request: Fields) -> InPieces:
-    error = ErrorCode.coordinator_not_available
+def _refuse(error: ErrorCode, node: Node, version: int, request: Fields) -> InPieces:
     return _response(version, JoinAnswer(error=error, member_id=request["member_id"]))
 
 
-_NEEDS: Final = Needs(GROUP, _answer_late)
+_NEEDS: Final = Needs(GROUP, partial(_refuse, ErrorCode.coordinator_not_available))
+
+_ON_SLAVE: Final = on_slave(ErrorCode.not_coordinator, lambda code: partial(_refuse, code))
 
 
-@handles(key=11, name="JoinGroup", versions=(0, 9), flexible_from=6, needs=_NEEDS)
+@handles(
+    key=11, name="JoinGroup", versions=(0, 9), flexible_from=6, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def join_group(node: Node, version: int, request: Fields) -> DeferredResponse[JoinAnswer]:
     """Add a client to a group; the response is deferred until all members have joined."""
     deferred = DeferredResponse(partial(_response, version))

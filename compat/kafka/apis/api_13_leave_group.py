@@ -13,7 +13,7 @@ from typing import Final
 
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import GROUP, refuse
+from compat.kafka.protocol.needs import GROUP, on_slave, refuse
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces, Items
 
@@ -25,8 +25,12 @@ MEMBERS_AT_ONCE: Final = 1_000
 
 _NEEDS: Final = Needs(GROUP, refuse(ErrorCode.coordinator_not_available, members=()))
 
+_ON_SLAVE: Final = on_slave(ErrorCode.not_coordinator, refuse, members=())
 
-@handles(key=13, name="LeaveGroup", versions=(0, 5), flexible_from=4, needs=_NEEDS)
+
+@handles(
+    key=13, name="LeaveGroup", versions=(0, 5), flexible_from=4, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def leave_group(node: Node, version: int, request: Fields) -> Fields | InPieces:
     """Remove members from a group."""
     group_id: str = request["group_id"]

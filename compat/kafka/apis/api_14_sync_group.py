@@ -22,13 +22,17 @@ from compat.kafka.groups.member import SyncAnswer, SyncRequest
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import GROUP, refuse
+from compat.kafka.protocol.needs import GROUP, on_slave, refuse
 from compat.kafka.protocol.registry import Fields, Needs, handles
 
 _NEEDS: Final = Needs(GROUP, refuse(ErrorCode.coordinator_not_available, assignment=b""))
 
+_ON_SLAVE: Final = on_slave(ErrorCode.not_coordinator, refuse, assignment=b"")
 
-@handles(key=14, name="SyncGroup", versions=(0, 5), flexible_from=4, needs=_NEEDS)
+
+@handles(
+    key=14, name="SyncGroup", versions=(0, 5), flexible_from=4, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def sync_group(node: Node, version: int, request: Fields) -> DeferredResponse[SyncAnswer]:
     """Return a member's assignment; the response is deferred until the leader has sent it."""
     deferred = DeferredResponse(_response)

@@ -13,6 +13,7 @@ message.
 Layer 4; does no I/O.
 """
 
+from functools import partial
 from typing import Final
 
 from compat.kafka.configs.entries import shown
@@ -21,29 +22,39 @@ from compat.kafka.groups.member import Member
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import each_once
-from compat.kafka.protocol.needs import of_groups
+from compat.kafka.protocol.needs import of_groups, on_slave
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces, Items
 
 _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 
 
-def _answer_late(node: Node, version: int, request: Fields) -> Fields:
-    error = ErrorCode.coordinator_load_in_progress
+def _refuse(error: ErrorCode, node: Node, version: int, request: Fields) -> InPieces:
     groups = dict.fromkeys(request["groups"])
     nothing = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": ()}
-    return {
-        "groups": [
-            {"group_id": group, "error_code": error, "error_message": None, **nothing}
-            for group in groups
-        ]
-    }
+    refused = (
+        {"group_id": group, "error_code": error, "error_message": None, **nothing}
+        for group in groups
+    )
+    return InPieces({"groups": refused})
 
 
-_NEEDS: Final = Needs(of_groups(lambda request: request["groups"]), _answer_late)
+_NEEDS: Final = Needs(
+    of_groups(lambda request: request["groups"]),
+    partial(_refuse, ErrorCode.coordinator_load_in_progress),
+)
+
+_ON_SLAVE: Final = on_slave(ErrorCode.not_coordinator, lambda code: partial(_refuse, code))
 
 
-@handles(key=15, name="DescribeGroups", versions=(0, 6), flexible_from=5, needs=_NEEDS)
+@handles(
+    key=15,
+    name="DescribeGroups",
+    versions=(0, 6),
+    flexible_from=5,
+    needs=_NEEDS,
+    on_slave=_ON_SLAVE,
+)
 def describe_groups(node: Node, version: int, request: Fields) -> InPieces:
     """Return the state and the members of groups."""
     # Each group once, so that a small request cannot cause a response of any size.

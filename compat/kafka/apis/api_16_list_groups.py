@@ -14,7 +14,7 @@ from compat.kafka.groups.group import GroupState
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.needs import refuse
-from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.registry import Fields, Needs, OnSlave, handles
 from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 _TYPE: Final = "classic"
@@ -25,8 +25,12 @@ _NEEDS: Final = Needs(
     refuse(ErrorCode.coordinator_load_in_progress, groups=()),
 )
 
+_ON_SLAVE: Final = OnSlave("no group", refuse(ErrorCode.none, groups=()))
 
-@handles(key=16, name="ListGroups", versions=(0, 5), flexible_from=3, needs=_NEEDS)
+
+@handles(
+    key=16, name="ListGroups", versions=(0, 5), flexible_from=3, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def list_groups(node: Node, version: int, request: Fields) -> InPieces:
     """Return the groups that match the filters."""
     return InPieces({"error_code": ErrorCode.none, "groups": _list(node, request)})

@@ -20,13 +20,20 @@ from typing import Final
 
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.registry import SERVED, Fields, handles
 
 _NEVER_FLEXIBLE: Final = 2
 """Both versions have the old encoding."""
 
 
-@handles(key=17, name="SaslHandshake", versions=(0, 1), flexible_from=_NEVER_FLEXIBLE, needs=None)
+@handles(
+    key=17,
+    name="SaslHandshake",
+    versions=(0, 1),
+    flexible_from=_NEVER_FLEXIBLE,
+    needs=None,
+    on_slave=SERVED,
+)
 def sasl_handshake(node: Node, version: int, request: Fields) -> Fields:
     """Refuse the mechanism."""
     return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ()}

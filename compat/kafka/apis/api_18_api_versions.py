@@ -25,7 +25,7 @@ from typing import Final
 from compat.kafka.node import Node
 from compat.kafka.protocol import messages
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.registry import Api, Fields, handles
+from compat.kafka.protocol.registry import SERVED, Api, Fields, handles
 from compat.kafka.protocol.wire import API_VERSIONS_KEY
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
@@ -34,7 +34,14 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.
 def make_api(others: Iterable[Api]) -> Api:
     """Return the row of ApiVersions, whose response lists itself and all other APIs."""
 
-    @handles(key=API_VERSIONS_KEY, name="ApiVersions", versions=(0, 4), flexible_from=3, needs=None)
+    @handles(
+        key=API_VERSIONS_KEY,
+        name="ApiVersions",
+        versions=(0, 4),
+        flexible_from=3,
+        needs=None,
+        on_slave=SERVED,
+    )
     def api_versions(node: Node, version: int, request: Fields) -> Fields | bytes:
         software = (
             request.get("client_software_name", "unknown"),

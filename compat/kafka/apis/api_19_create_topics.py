@@ -35,7 +35,7 @@ from compat.kafka.configs.topic_settings import check_topic_settings, list_topic
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode
 from compat.kafka.protocol.named_items import answer_each
-from compat.kafka.protocol.needs import TOPICS, refuse_each
+from compat.kafka.protocol.needs import TOPICS, on_slave, refuse_each
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces
 
@@ -49,8 +49,17 @@ _NEEDS: Final = Needs(
     ),
 )
 
+_ON_SLAVE: Final = on_slave(
+    ErrorCode.not_controller,
+    partial(refuse_each, "topics", ("name",), "topics"),
+    topic_id=None,
+    configs=(),
+)
 
-@handles(key=19, name="CreateTopics", versions=(2, 7), flexible_from=5, needs=_NEEDS)
+
+@handles(
+    key=19, name="CreateTopics", versions=(2, 7), flexible_from=5, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def create_topics(node: Node, version: int, request: Fields) -> InPieces:
     """Create topics, each independently."""
     create = partial(_create_topic, node, is_only_checked=request["validate_only"])

@@ -16,6 +16,7 @@ Layer 4; does no I/O.
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -31,7 +32,7 @@ from compat.kafka.configs.internal_topic import (
 from compat.kafka.configs.topic_names import RESERVED_TOPIC_NAMES
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
-from compat.kafka.protocol.needs import of_topics
+from compat.kafka.protocol.needs import of_topics, on_slave
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items, free_in_steps
 
@@ -46,28 +47,30 @@ def _named(request: Fields) -> Iterable[str | None]:
     return request.get("topic_names") or (item["name"] for item in request.get("topics") or ())
 
 
-def _answer_late(node: Node, version: int, request: Fields) -> Fields:
+def _refuse(error: ErrorCode, node: Node, version: int, request: Fields) -> InPieces:
     topics = request.get("topics") or [
         {"name": name, "topic_id": None} for name in request["topic_names"]
     ]
-    error = ErrorCode.request_timed_out
-    return {
-        "responses": [
-            {
-                "name": each["name"],
-                "topic_id": each["topic_id"],
-                "error_code": error,
-                "error_message": None,
-            }
-            for each in topics
-        ]
-    }
+    refused = (
+        {
+            "name": each["name"],
+            "topic_id": each["topic_id"],
+            "error_code": error,
+            "error_message": None,
+        }
+        for each in topics
+    )
+    return InPieces({"responses": refused})
 
 
-_NEEDS: Final = Needs(of_topics(_named), _answer_late)
+_NEEDS: Final = Needs(of_topics(_named), partial(_refuse, ErrorCode.request_timed_out))
+
+_ON_SLAVE: Final = on_slave(ErrorCode.not_controller, lambda code: partial(_refuse, code))
 
 
-@handles(key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4, needs=_NEEDS)
+@handles(
+    key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def delete_topics(node: Node, version: int, request: Fields) -> InPieces:
     """Delete topics, each independently."""
     asked: Iterable[_Asked]

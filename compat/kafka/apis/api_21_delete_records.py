@@ -24,7 +24,7 @@ from appliance.errors import RequestError, UnknownTopicError
 from compat.kafka.configs.internal_topic import check_changeable
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode, code_of
-from compat.kafka.protocol.needs import TOPICS, refuse_partitions
+from compat.kafka.protocol.needs import TOPICS, on_slave, refuse_partitions
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
@@ -34,8 +34,12 @@ _NO_WATERMARK: Final = -1
 
 _NEEDS: Final = Needs(TOPICS, refuse_partitions(ErrorCode.request_timed_out, low_watermark=-1))
 
+_ON_SLAVE: Final = on_slave(ErrorCode.not_leader_or_follower, refuse_partitions, low_watermark=-1)
 
-@handles(key=21, name="DeleteRecords", versions=(0, 2), flexible_from=2, needs=_NEEDS)
+
+@handles(
+    key=21, name="DeleteRecords", versions=(0, 2), flexible_from=2, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def delete_records(node: Node, version: int, request: Fields) -> InPieces:
     """Delete records, in each partition independently."""
     return InPieces({"topics": _delete_topics(node, request["topics"])})

@@ -7,6 +7,7 @@ Behaviour:
 - With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends the producer at once in
   every client; see compat.kafka.apis.api_10_find_coordinator.
 - If the broker cannot store the next id, the error code gives the reason.
+- A slave closes the connection: clients ask another broker.
 - At the limits of producers (docs/CONFIGURATION.md, Producers): COORDINATOR_LOAD_IN_PROGRESS, after
   which every client waits and asks again.
 
@@ -19,11 +20,11 @@ Layer 4; does no I/O.
 
 from typing import Final
 
-from appliance.errors import RequestError
+from appliance.errors import RemoteProtocolError, RequestError
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode, code_of
 from compat.kafka.protocol.needs import refuse
-from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.registry import Fields, Needs, OnSlave, handles
 
 # The code after which librdkafka and the Java client ask again.
 _NEEDS: Final = Needs(
@@ -32,7 +33,26 @@ _NEEDS: Final = Needs(
 )
 
 
-@handles(key=22, name="InitProducerId", versions=(0, 5), flexible_from=2, needs=_NEEDS)
+def _close(node: Node, version: int, request: Fields) -> Fields:
+    """Close the connection, so that the client asks another broker.
+
+    After an error, librdkafka asks the one broker that it is connected to, again and again, and
+    that may be this one.
+    """
+    raise RemoteProtocolError("a slave gives out no producer ids: ask the master")
+
+
+_ON_SLAVE: Final = OnSlave("closes the connection", _close)
+
+
+@handles(
+    key=22,
+    name="InitProducerId",
+    versions=(0, 5),
+    flexible_from=2,
+    needs=_NEEDS,
+    on_slave=_ON_SLAVE,
+)
 def init_producer_id(node: Node, version: int, request: Fields) -> Fields:
     """Return a producer id that was never used before."""
     if request["transactional_id"] is not None:

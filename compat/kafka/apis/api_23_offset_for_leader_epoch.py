@@ -30,13 +30,33 @@ from compat.kafka.cold_search import search_partitions
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
+from compat.kafka.protocol.needs import on_slave
 from compat.kafka.protocol.registry import Fields, handles
-from compat.kafka.protocol.slices import InPieces
+from compat.kafka.protocol.slices import InPieces, Items
 
 _NO_EPOCH: Final = -1
 
 
-@handles(key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4, needs=None)
+def _refuse(error: ErrorCode, node: Node, version: int, request: Fields) -> InPieces:
+    def refused(topic: Fields) -> Items:
+        for each in topic["partitions"]:
+            yield {"partition": each["partition"], "error_code": error}
+
+    topics = ({"topic": each["topic"], "partitions": refused(each)} for each in request["topics"])
+    return InPieces({"topics": topics})
+
+
+_ON_SLAVE: Final = on_slave(ErrorCode.not_leader_or_follower, lambda code: partial(_refuse, code))
+
+
+@handles(
+    key=23,
+    name="OffsetForLeaderEpoch",
+    versions=(2, 4),
+    flexible_from=4,
+    needs=None,
+    on_slave=_ON_SLAVE,
+)
 def offset_for_leader_epoch(node: Node, version: int, request: Fields) -> InPieces:
     """Return the end of an epoch in each requested partition."""
     topics = search_partitions(

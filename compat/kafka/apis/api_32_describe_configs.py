@@ -33,7 +33,7 @@ from compat.kafka.protocol import messages
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import answer_each
 from compat.kafka.protocol.needs import RESOURCES, refuse_each
-from compat.kafka.protocol.registry import Fields, Needs, handles
+from compat.kafka.protocol.registry import SERVED, Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces
 
 _KEY: Final = 32
@@ -50,7 +50,14 @@ _NEEDS: Final = Needs(
 )
 
 
-@handles(key=_KEY, name="DescribeConfigs", versions=(1, 4), flexible_from=4, needs=_NEEDS)
+@handles(
+    key=_KEY,
+    name="DescribeConfigs",
+    versions=(1, 4),
+    flexible_from=4,
+    needs=_NEEDS,
+    on_slave=SERVED,
+)
 def describe_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Describe resources, each independently."""
     describer = _Describer(node, version, request)

@@ -15,6 +15,7 @@ Versions: 1 as 0; 2 flexible. Clients should use IncrementalAlterConfigs (key 44
 Layer 4; does no I/O.
 """
 
+from functools import partial
 from typing import Final
 
 from appliance.errors import InvalidRequestError
@@ -24,7 +25,7 @@ from compat.kafka.configs.resources import NAME_FIELDS
 from compat.kafka.configs.topic_settings import check_topic_settings
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import RESOURCES, refuse_each
+from compat.kafka.protocol.needs import RESOURCES, on_slave, refuse_each
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces
 
@@ -32,8 +33,14 @@ _NEEDS: Final = Needs(
     RESOURCES, refuse_each("resources", NAME_FIELDS, "responses", ErrorCode.request_timed_out)
 )
 
+_ON_SLAVE: Final = on_slave(
+    ErrorCode.not_controller, partial(refuse_each, "resources", NAME_FIELDS, "responses")
+)
 
-@handles(key=33, name="AlterConfigs", versions=(0, 2), flexible_from=2, needs=_NEEDS)
+
+@handles(
+    key=33, name="AlterConfigs", versions=(0, 2), flexible_from=2, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def alter_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Replace the settings of topics, each independently."""
 

@@ -14,11 +14,18 @@ Layer 4; does no I/O.
 from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.registry import SERVED, Fields, handles
 from compat.kafka.protocol.slices import VALUE_WORK, InPieces, Items
 
 
-@handles(key=34, name="AlterReplicaLogDirs", versions=(1, 2), flexible_from=2, needs=None)
+@handles(
+    key=34,
+    name="AlterReplicaLogDirs",
+    versions=(1, 2),
+    flexible_from=2,
+    needs=None,
+    on_slave=SERVED,
+)
 def alter_replica_log_dirs(node: Node, version: int, request: Fields) -> InPieces:
     """Answer where partitions cannot be moved to."""
     return InPieces({"results": _answer_topics(node, request["dirs"])})

@@ -23,7 +23,7 @@ from appliance.errors import StorageError
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
-from compat.kafka.protocol.registry import Fields, handles
+from compat.kafka.protocol.registry import SERVED, Fields, handles
 from compat.kafka.protocol.slices import VALUE_WORK, EncodedItems, InPieces, Items, free_in_steps
 
 _KEY: Final = 35
@@ -39,7 +39,12 @@ _CHUNK_PARTITIONS: Final = 250
 
 
 @handles(
-    key=_KEY, name="DescribeLogDirs", versions=(1, 4), flexible_from=_FLEXIBLE_FROM, needs=None
+    key=_KEY,
+    name="DescribeLogDirs",
+    versions=(1, 4),
+    flexible_from=_FLEXIBLE_FROM,
+    needs=None,
+    on_slave=SERVED,
 )
 def describe_log_dirs(node: Node, version: int, request: Fields) -> InPieces:
     """Return the sizes of the partitions in the data directory."""

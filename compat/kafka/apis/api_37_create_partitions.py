@@ -24,7 +24,7 @@ from compat.kafka.configs.resources import find_topic
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import CodedError, ErrorCode
 from compat.kafka.protocol.named_items import answer_each
-from compat.kafka.protocol.needs import TOPICS, refuse_each
+from compat.kafka.protocol.needs import TOPICS, on_slave, refuse_each
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces
 
@@ -32,8 +32,19 @@ _NEEDS: Final = Needs(
     TOPICS, refuse_each("topics", ("name",), "results", ErrorCode.request_timed_out)
 )
 
+_ON_SLAVE: Final = on_slave(
+    ErrorCode.not_controller, partial(refuse_each, "topics", ("name",), "results")
+)
 
-@handles(key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2, needs=_NEEDS)
+
+@handles(
+    key=37,
+    name="CreatePartitions",
+    versions=(0, 3),
+    flexible_from=2,
+    needs=_NEEDS,
+    on_slave=_ON_SLAVE,
+)
 def create_partitions(node: Node, version: int, request: Fields) -> InPieces:
     """Add partitions to topics, each independently."""
     add = partial(_add_partitions, node, is_only_checked=request["validate_only"])

@@ -12,6 +12,7 @@ Versions: 0 preferred leaders only; 1 election type, error of the whole request;
 Layer 4; does no I/O.
 """
 
+from functools import partial
 from typing import Final
 
 from compat.kafka.configs.entries import shown
@@ -19,6 +20,7 @@ from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
+from compat.kafka.protocol.needs import on_slave
 from compat.kafka.protocol.registry import Fields, handles
 from compat.kafka.protocol.slices import InPieces, Items, free_in_steps
 
@@ -26,7 +28,24 @@ _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 
 
-@handles(key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2, needs=None)
+def _refuse(error: ErrorCode, node: Node, version: int, request: Fields) -> InPieces:
+    def refused(topic: Fields) -> Items:
+        for index in topic["partitions"]:
+            yield {"partition_id": index, "error_code": error, "error_message": None}
+
+    topics = (
+        {"topic": each["topic"], "partition_result": refused(each)}
+        for each in request["topic_partitions"] or ()
+    )
+    return InPieces({"error_code": error, "replica_election_results": topics})
+
+
+_ON_SLAVE: Final = on_slave(ErrorCode.not_controller, lambda code: partial(_refuse, code))
+
+
+@handles(
+    key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2, needs=None, on_slave=_ON_SLAVE
+)
 def elect_leaders(node: Node, version: int, request: Fields) -> InPieces:
     """Answer that no partition needs another leader."""
     return InPieces(

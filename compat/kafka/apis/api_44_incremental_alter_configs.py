@@ -20,6 +20,7 @@ Layer 4; does no I/O.
 """
 
 import enum
+from functools import partial
 from typing import Final
 
 from appliance.config.config import Config
@@ -30,7 +31,7 @@ from compat.kafka.configs.resources import NAME_FIELDS
 from compat.kafka.configs.topic_settings import check_topic_settings, find_topic_setting
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.needs import RESOURCES, refuse_each
+from compat.kafka.protocol.needs import RESOURCES, on_slave, refuse_each
 from compat.kafka.protocol.registry import Fields, Needs, handles
 from compat.kafka.protocol.slices import InPieces
 
@@ -46,8 +47,19 @@ _NEEDS: Final = Needs(
     RESOURCES, refuse_each("resources", NAME_FIELDS, "responses", ErrorCode.request_timed_out)
 )
 
+_ON_SLAVE: Final = on_slave(
+    ErrorCode.not_controller, partial(refuse_each, "resources", NAME_FIELDS, "responses")
+)
 
-@handles(key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1, needs=_NEEDS)
+
+@handles(
+    key=44,
+    name="IncrementalAlterConfigs",
+    versions=(0, 1),
+    flexible_from=1,
+    needs=_NEEDS,
+    on_slave=_ON_SLAVE,
+)
 def incremental_alter_configs(node: Node, version: int, request: Fields) -> InPieces:
     """Change settings of topics, each independently."""
 

@@ -30,14 +30,18 @@ from compat.kafka.groups.offset_rules import (
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
-from compat.kafka.protocol.needs import GROUP, refuse
+from compat.kafka.protocol.needs import GROUP, on_slave, refuse
 from compat.kafka.protocol.registry import Fields, Needs, Response, handles
 from compat.kafka.protocol.slices import InPieces, Steps
 
 _NEEDS: Final = Needs(GROUP, refuse(ErrorCode.coordinator_not_available, topics=()))
 
+_ON_SLAVE: Final = on_slave(ErrorCode.not_coordinator, refuse, topics=())
 
-@handles(key=47, name="OffsetDelete", versions=(0, 0), flexible_from=1, needs=_NEEDS)
+
+@handles(
+    key=47, name="OffsetDelete", versions=(0, 0), flexible_from=1, needs=_NEEDS, on_slave=_ON_SLAVE
+)
 def offset_delete(node: Node, version: int, request: Fields) -> Steps[Response]:
     """Delete committed offsets of one group."""
     by_name = yield from by_partition(request["topics"], "name", "partitions", "partition_index")

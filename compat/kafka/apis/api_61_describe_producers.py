@@ -16,6 +16,7 @@ Layer 4; does no I/O.
 
 import struct
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from _core.queue.producer_state import ProducerState
@@ -24,6 +25,7 @@ from compat.kafka.configs.internal_topic import is_internal_partition
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from compat.kafka.protocol.named_items import by_partition
+from compat.kafka.protocol.needs import on_slave
 from compat.kafka.protocol.registry import Fields, handles
 from compat.kafka.protocol.slices import EncodedItems, Hold, InPieces, Items, free_in_steps
 
@@ -39,7 +41,28 @@ _CHUNK_PRODUCERS: Final = 100
 _ID_BYTES: Final = 8
 
 
-@handles(key=61, name="DescribeProducers", versions=(0, 0), flexible_from=0, needs=None)
+def _refuse(error: ErrorCode, node: Node, version: int, request: Fields) -> InPieces:
+    nothing = {"error_code": error, "error_message": None, "active_producers": ()}
+
+    def refused(topic: Fields) -> Items:
+        for index in topic["partition_indexes"]:
+            yield {"partition_index": index, **nothing}
+
+    topics = ({"name": each["name"], "partitions": refused(each)} for each in request["topics"])
+    return InPieces({"topics": topics})
+
+
+_ON_SLAVE: Final = on_slave(ErrorCode.not_leader_or_follower, lambda code: partial(_refuse, code))
+
+
+@handles(
+    key=61,
+    name="DescribeProducers",
+    versions=(0, 0),
+    flexible_from=0,
+    needs=None,
+    on_slave=_ON_SLAVE,
+)
 def describe_producers(node: Node, version: int, request: Fields) -> InPieces:
     """Return the known producers of each requested partition."""
     return InPieces({"topics": _describe_topics(node, request["topics"])})

@@ -21,18 +21,17 @@ from typing import Final, Protocol, cast
 from _core.paths.answer import Reply
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.session import QUEUED_MAX_BYTES, ResponseSlot, Session
-from appliance.broker import Broker
 from appliance.client_log import LineKind
 from appliance.config.config import Address
 from appliance.errors import RemoteProtocolError, StorageError
 from appliance.loop_turns import LoopTurns
 from appliance.model import ColdPlace
-from appliance.pump import Pump
 from appliance.units import KIB, MIB, NS_PER_MS
 from appliance.work_thread import Turn, Work
 from compat.kafka import dispatch
 from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.delay_reports import DelayReports
+from compat.kafka.network.driven import Driver, ServedBroker
 from compat.kafka.network.limits import (
     LARGE_BYTES,
     SMALL_BYTES,
@@ -72,8 +71,7 @@ _log = logging.getLogger(__name__)
 class Host(Protocol):
     """The part of the server that a connection uses."""
 
-    broker: Broker
-    pump: Pump
+    broker: ServedBroker
     loop: asyncio.AbstractEventLoop
     node: Node
     turns: LoopTurns
@@ -82,6 +80,9 @@ class Host(Protocol):
     delays: DelayReports
     copies_output: bool
     """The transport copies bytes that it cannot send at once."""
+
+    @property
+    def pump(self) -> Driver: ...
 
     def guard(self, step: Callable[[], None]) -> None: ...
 

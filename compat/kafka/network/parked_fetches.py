@@ -9,15 +9,16 @@ from functools import partial
 from typing import Protocol
 
 from _core.paths.parked_fetch import ParkedFetch
-from appliance.broker import Broker
-from appliance.pump import Pump
 from appliance.units import MS_PER_SECOND
+from compat.kafka.network.driven import Driver, ServedBroker
 
 
 class _Server(Protocol):
-    broker: Broker
-    pump: Pump
+    broker: ServedBroker
     loop: asyncio.AbstractEventLoop
+
+    @property
+    def pump(self) -> Driver: ...
 
     def guard(self, step: Callable[[], None]) -> None: ...
 

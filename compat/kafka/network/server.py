@@ -11,16 +11,17 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.session import Session
-from appliance.broker import Broker
-from appliance.config.config import Address, is_wildcard
+from appliance.config.config import Address, Config, is_wildcard
 from appliance.log_text import quoted
 from appliance.loop_turns import LoopTurns
-from appliance.model import ColdPlace
+from appliance.model import ColdPlace, Endpoint
 from appliance.pump import Pump
+from appliance.routes import Member, Routes
+from appliance.slave_pump import SlavePump
 from appliance.system import listening
 from appliance.units import MS_PER_SECOND
 from appliance.work_thread import Turn
@@ -28,6 +29,7 @@ from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
+from compat.kafka.network.driven import ServedBroker
 from compat.kafka.network.limits import Admission, Claim, MemoryBudget
 from compat.kafka.node import Node
 from compat.kafka.protocol.slices import SlicedAnswer
@@ -59,25 +61,54 @@ REPORT_INTERVAL_S: Final = 10
 _log = logging.getLogger(__name__)
 
 
-class KafkaServer:
+def advertised_endpoint(config: Config, sockets: Sequence[socket.socket]) -> Endpoint:
+    """Return where clients are told to connect.
+
+    Args:
+        config: says so, if the bound address will not do.
+        sockets: what `listening.bind` returned for the address.
+    """
+    host, port = sockets[0].getsockname()[:2]
+    told = config.advertise or Address(host, port)
+    assert not is_wildcard(told.host)
+    return Endpoint(told.host, told.port or port, config.rack)
+
+
+AnyPump = TypeVar("AnyPump", Pump, SlavePump)
+
+
+class KafkaServer(Generic[AnyPump]):
     """Listens, and connects the client connections to the pump.
 
     Attributes:
         broker, pump, groups, loop, turns, node, budget, answers, delays: shared by the connections.
+        routes: the brokers that clients know.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
     """
 
-    def __init__(self, broker: Broker, file_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        broker: ServedBroker,
+        pump: AnyPump,
+        file_limit: int | None = None,
+        *,
+        routes: Routes | None = None,
+    ) -> None:
         """Connect the parts.
 
         Args:
-            broker: has recovered.
+            broker: a master that has recovered, or a slave.
+            pump: drives it; not started.
             file_limit: open files that this process may have; None if it is not bounded.
+            routes: the brokers that clients know; None: this one alone.
         """
         self.broker = broker
         self.loop = asyncio.get_running_loop()
-        self.pump = Pump(broker, self._progressed)
+        self.pump: AnyPump = pump
+        pump.progressed = self._progressed
+        self.routes: Routes
+        self._given_routes = routes
         self.groups = GroupCoordinator(broker.groups, broker.clock, broker.config)
         self._groups_due_ms: int | None = None
         self._groups_timer: asyncio.TimerHandle | None = None
@@ -131,18 +162,19 @@ class KafkaServer:
             )
             self._servers.append(server)
         self.bound = Address(host, port)
-        told = config.advertise or self.bound
-        assert not is_wildcard(told.host)
+        self.routes = self._given_routes or Routes(
+            Member(self.broker.node_id, advertised_endpoint(config, sockets))
+        )
         self.node = Node(
             self.broker,
-            told.host,
-            told.port or port,
+            self.routes,
             self.groups,
             read_cold=self._read_cold,
             aside=self._aside,
             later=lambda _: None,  # each connection has its own
         )
-        self.groups.restore(self.node.now_ms())
+        if self.broker.leads:
+            self.groups.restore(self.node.now_ms())
         self._arm_groups()
         self.pump.start()
         self._sweep()

@@ -13,7 +13,8 @@ from typing import Any, Final
 from compat.kafka.configs.entries import ResourceType
 from compat.kafka.node import Node
 from compat.kafka.protocol.error_codes import ErrorCode
-from compat.kafka.protocol.registry import Fields, Find, Late
+from compat.kafka.protocol.registry import Fields, Find, Late, OnSlave
+from compat.kafka.protocol.slices import InPieces, Items
 
 
 def refuse(code: ErrorCode, **fields: Any) -> Late:
@@ -29,19 +30,13 @@ def refuse(code: ErrorCode, **fields: Any) -> Late:
 def refuse_partitions(code: ErrorCode, **fields: Any) -> Late:
     """Answer every partition of `topics` with an error; the arguments are those of `refuse`."""
 
-    def late(node: Node, version: int, request: Fields) -> Fields:
-        return {
-            "topics": [
-                {
-                    "name": topic["name"],
-                    "partitions": [
-                        {"partition_index": each["partition_index"], "error_code": code, **fields}
-                        for each in topic["partitions"]
-                    ],
-                }
-                for topic in request["topics"]
-            ]
-        }
+    def refused(topic: Fields) -> Items:
+        for each in topic["partitions"]:
+            yield {"partition_index": each["partition_index"], "error_code": code, **fields}
+
+    def late(node: Node, version: int, request: Fields) -> InPieces:
+        topics = ({"name": each["name"], "partitions": refused(each)} for each in request["topics"])
+        return InPieces({"topics": topics})
 
     return late
 
@@ -59,20 +54,30 @@ def refuse_each(
         fields: the other fields of an item that have no default.
     """
 
-    def late(node: Node, version: int, request: Fields) -> Fields:
-        return {
-            answered: [
-                {
-                    **{name: each[name] for name in names},
-                    "error_code": code,
-                    "error_message": None,
-                    **fields,
-                }
-                for each in request[asked]
-            ]
-        }
+    def late(node: Node, version: int, request: Fields) -> InPieces:
+        items = (
+            {
+                **{name: each[name] for name in names},
+                "error_code": code,
+                "error_message": None,
+                **fields,
+            }
+            for each in request[asked]
+        )
+        return InPieces({answered: items})
 
     return late
+
+
+def on_slave(code: ErrorCode, late: Callable[..., Late], **fields: Any) -> OnSlave:
+    """Let a slave refuse a request.
+
+    Args:
+        code: the error.
+        late: makes the answer from the error and `fields`: `refuse` or the like.
+        fields: the other fields that have no default.
+    """
+    return OnSlave(code.name.upper(), late(code, **fields))
 
 
 # Positions

@@ -8,7 +8,7 @@ Layer 3; does no I/O.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from compat.kafka.node import Node
 from compat.kafka.protocol.deferred import DeferredResponse
@@ -38,6 +38,22 @@ class Needs:
     late: Late
 
 
+@dataclass(frozen=True, slots=True)
+class OnSlave:
+    """What a slave answers, which changes nothing and coordinates nobody.
+
+    Args:
+        says: for the documentation: the name of the error code, or what it does.
+        answer: makes the answer; None: the handler does, as on a master.
+    """
+
+    says: str
+    answer: Late | None = None
+
+
+SERVED: Final = OnSlave("as a master")
+
+
 Response: TypeAlias = Fields | bytes | InPieces | DeferredResponse[Any]
 """A response, its encoded body, one that is produced while it is encoded, or a deferred one."""
 
@@ -57,6 +73,7 @@ class Api:
         served_from: the first version that is served; above versions[0] only where clients need a
             wider advertised range.
         needs: what its answers depend on; None if they leave at once.
+        on_slave: what a slave answers.
         handler: None for the APIs that compiled code answers, from bytes to bytes.
     """
 
@@ -66,6 +83,7 @@ class Api:
     flexible_from: int
     served_from: int
     needs: Needs | None = None
+    on_slave: OnSlave = SERVED
     handler: Handler | None = None
 
     def __post_init__(self) -> None:
@@ -82,10 +100,16 @@ class Api:
 
 
 def handles(
-    *, key: int, name: str, versions: tuple[int, int], flexible_from: int, needs: Needs | None
+    *,
+    key: int,
+    name: str,
+    versions: tuple[int, int],
+    flexible_from: int,
+    needs: Needs | None,
+    on_slave: OnSlave,
 ) -> Callable[[Handler], Api]:
     """Turn the decorated handler into the row of its API; the arguments are those of Api."""
-    return partial(Api, key, name, versions, flexible_from, versions[0], needs)
+    return partial(Api, key, name, versions, flexible_from, versions[0], needs, on_slave)
 
 
 class Registry:

@@ -31,7 +31,9 @@ PATH: Final = Path(__file__).parents[3] / "docs" / "KAFKA.md"
 
 def api_table() -> str:
     """Return one row for each API of the registry."""
-    rows: list[tuple[str, ...]] = [("key", "API", "advertised", "served", "answered by")]
+    rows: list[tuple[str, ...]] = [
+        ("key", "API", "advertised", "served", "on a slave", "answered by")
+    ]
     rows += [_api_row(api) for api in dispatch.REGISTRY.apis]
     return markdown_table(rows)
 
@@ -41,7 +43,8 @@ def _api_row(api: Api) -> tuple[str, ...]:
     module = "compiled code"
     if api.handler is not None:
         module = f"`{api.handler.__module__.replace('.', '/')}.py`"
-    return (str(api.key), api.name, f"{first}-{last}", f"{api.served_from}-{last}", module)
+    served = f"{api.served_from}-{last}"
+    return (str(api.key), api.name, f"{first}-{last}", served, api.on_slave.says, module)
 
 
 _ONE_NAME: Final = "one name"

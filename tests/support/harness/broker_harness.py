@@ -29,7 +29,8 @@ from _core.queue.partition import Partition, Topic
 from appliance.broker import Broker
 from appliance.config.config import Config
 from appliance.main import KAFKA_FACADE
-from appliance.model import ColdPlace
+from appliance.model import ColdPlace, Endpoint
+from appliance.routes import Member, Routes
 from appliance.schedule.scheduler import Delivery
 from appliance.store.damage import Damage
 from appliance.store.paths import SPARE_NAME, DataPaths, segment_name
@@ -129,8 +130,7 @@ class BrokerHarness:
         self.turns = Turns()
         self._node = Node(
             self.broker,
-            "127.0.0.1",
-            9092,
+            Routes(Member(self.broker.node_id, Endpoint("127.0.0.1", 9092))),
             self.groups,
             read_cold=self._read_cold_for_control,
             aside=self._do_aside,

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from appliance.broker import Broker
 from appliance.main import KAFKA_FACADE
+from appliance.pump import Pump
 from appliance.system.clock import Clock, SystemClock
 from appliance.system.files import Buffer, File, OsFileSystem
 from compat.kafka.network.server import KafkaServer
@@ -211,7 +212,7 @@ class LiveBroker:
         if self.broker.topics.find("t") is None:
             self.broker.topics.create("t", self._partition_count, {})
             self.broker.flush()
-        self.server = KafkaServer(self.broker)
+        self.server: KafkaServer[Pump] = KafkaServer(self.broker, Pump(self.broker))
         await self.server.start()
         return self
 

@@ -13,6 +13,8 @@ from appliance.errors import (
     StorageError,
     TopicExistsError,
 )
+from appliance.model import Endpoint
+from appliance.routes import Member, Routes
 from appliance.store.state.change_positions import ChangePositions
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
@@ -269,13 +271,12 @@ def _do_at_once(begin: Callable[[], Callable[[], None] | None], then: Callable[[
     then()
 
 
-def memory_node(broker: MemoryBroker) -> Node:
-    """Return a node whose clients reach the broker at 127.0.0.1:9092."""
+def memory_node(broker: MemoryBroker, routes: Routes | None = None) -> Node:
+    """Return a node; without `routes` its clients reach the broker alone, at 127.0.0.1:9092."""
     control = cast(ControlBroker, broker)
     return Node(
         broker=control,
-        host="127.0.0.1",
-        port=9092,
+        routes=routes or Routes(Member(broker.node_id, Endpoint("127.0.0.1", 9092))),
         groups=GroupCoordinator(control.groups, broker.clock, broker.config),
         read_cold=lambda _positions, then: then(),
         aside=_do_at_once,

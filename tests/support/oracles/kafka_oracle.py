@@ -45,6 +45,7 @@ IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse = messages_of(
 ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse = messages_of(
     "admin", "ListPartitionReassignments"
 )
+ListGroupsRequest, ListGroupsResponse = messages_of("admin", "ListGroups")
 FetchRequest, FetchResponse = messages_of("consumer", "Fetch")
 ListOffsetsRequest, ListOffsetsResponse = messages_of("consumer", "ListOffsets")
 OffsetCommitRequest, OffsetCommitResponse = messages_of("consumer", "OffsetCommit")

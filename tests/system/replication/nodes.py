@@ -34,7 +34,9 @@ MASTER_LINE: Final = re.compile(
     r"latermq ready kafka=(\S+:\d+) admin=(\S+:\d+) replication=(\S+:\d+)\n"
 )
 COMPARING_LINE: Final = re.compile(r"latermq comparing admin=(\S+:\d+) replication=(\S+:\d+)\n")
-SLAVE_LINE: Final = re.compile(r"latermq ready role=slave master=(\S+:\d+) admin=(\S+:\d+)\n")
+SLAVE_LINE: Final = re.compile(
+    r"latermq ready role=slave master=\S+:\d+ kafka=(\S+:\d+) admin=(\S+:\d+)\n"
+)
 
 LIMIT_S: Final = 60.0
 SEGMENT_BYTES: Final = 2_097_152
@@ -64,6 +66,11 @@ class Node(ApplianceProcess):
     def sets(self, line: str) -> None:
         """Add a line of `[replication]` to its configuration."""
         self._config.write_text(f"{self._config.read_text()}{line}\n")
+
+    def stands_in(self, rack: str) -> None:
+        """Say where it is."""
+        text = f'{self._config.read_text()}\n[network]\nrack = "{rack}"\n'
+        self._config.write_text(text)
 
     def advertises(self, address: str) -> None:
         """Give clients this address instead of its own.
@@ -103,7 +110,7 @@ class Node(ApplianceProcess):
 
     def await_caught_up(self, *, limit_s: float = READY_LIMIT_S) -> None:
         """Wait for its ready line as a slave."""
-        self.admin = self.await_line(SLAVE_LINE, limit_s=limit_s)[2]
+        self.kafka, self.admin = self.await_line(SLAVE_LINE, limit_s=limit_s).groups()
 
     def await_serving(self, *, limit_s: float = READY_LIMIT_S) -> None:
         """Wait for its ready line as a master."""

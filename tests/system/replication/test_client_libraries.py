@@ -1,4 +1,7 @@
-"""Idempotent producers of three clients through a promotion: no duplicate, no gap, in order."""
+"""Idempotent producers of three clients through a promotion: no duplicate, no gap, in order.
+
+They know a common address that moves, or the addresses of both nodes.
+"""
 
 import gc
 import logging
@@ -37,29 +40,63 @@ def _quiet() -> Iterator[None]:
     gc.collect()
 
 
-def test_producers_of_three_clients_go_on_when_the_common_address_moves(
-    make_node: Callable[..., Node], make_proxy: Callable[[str], ProxyThread], shell: CommandLine
-) -> None:
+@pytest.fixture
+def pair(make_node: Callable[..., Node]) -> tuple[Node, Node]:
+    """A master and a slave with sync replication, not started yet."""
     one, two = make_node("one"), make_node("two")
     for node in (one, two):
         node.kafka, node.replication = free_address(), free_address()
-    address = make_proxy(one.kafka)
-    for node in (one, two):
         node.mode = "sync"
+    two.follows(one.replication)
+    return one, two
+
+
+def test_producers_of_three_clients_go_on_when_the_common_address_moves(
+    pair: tuple[Node, Node], make_proxy: Callable[[str], ProxyThread], shell: CommandLine
+) -> None:
+    address = make_proxy(pair[0].kafka)
+    for node in pair:
         node.advertises(address.address)
-    two.follows(one.replication).spawn()
+    go_through_a_promotion(pair, shell, address.address, lambda: address.lead_to(pair[1].kafka))
+
+
+def test_producers_of_three_clients_go_on_with_the_addresses_of_both_nodes(
+    pair: tuple[Node, Node], shell: CommandLine
+) -> None:
+    go_through_a_promotion(pair, shell, f"{pair[0].kafka},{pair[1].kafka}", lambda: None)
+
+
+def test_producers_that_know_the_address_of_the_slave_alone_find_the_master(
+    pair: tuple[Node, Node], shell: CommandLine
+) -> None:
+    go_through_a_promotion(pair, shell, pair[1].kafka, lambda: None)
+
+
+def go_through_a_promotion(
+    pair: tuple[Node, Node], shell: CommandLine, address: str, move: Callable[[], None]
+) -> None:
+    """Let three producers send while the master is killed and its slave promoted.
+
+    Args:
+        pair: master and slave.
+        shell: runs commands.
+        address: that the producers know.
+        move: called after the promotion.
+    """
+    one, two = pair
+    two.spawn()
     one.start()
     two.await_caught_up()
     create_topics(one.kafka)
     clients = (by_confluent, by_kafka_python, by_aiokafka)
-    senders = [Sender(client(address.address, index)) for index, client in enumerate(clients)]
+    senders = [Sender(client(address, index)) for index, client in enumerate(clients)]
     for sender in senders:
         sender.start()
     try:
         await_more(senders)
         one.kill()
         two.promote(shell)
-        address.lead_to(two.kafka)
+        move()
         solo = shell.run(f"solo --admin {two.admin}")
         assert solo.status == 0, solo.stderr
         await_more(senders)

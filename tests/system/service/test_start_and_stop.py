@@ -17,6 +17,7 @@ import pytest
 from appliance.admin.live import version
 from appliance.config.config import Address
 from appliance.errors import AddressError, ConfigError
+from appliance.pump import Pump
 from appliance.system import listening
 from compat.kafka.network.server import KafkaServer
 from tests.support.harness.appliance_process import (
@@ -72,7 +73,7 @@ async def test_an_address_is_bound_before_anybody_can_connect(tmp_path: Path) ->
     live = LiveBroker(tmp_path)
     for _ in live.broker.recover():
         pass
-    server = KafkaServer(live.broker)
+    server = KafkaServer(live.broker, Pump(live.broker))
     with pytest.raises(AddressError, match="already in use"):
         await server.start([bound])
     await server.stop()

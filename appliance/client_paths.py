@@ -1,0 +1,69 @@
+"""Makes the compiled paths of Produce and Fetch with the limits of the configuration. Layer 4."""
+
+from _core.log.view import LogView
+from _core.paths.delay_split import BatchSplitter
+from _core.paths.fetch import FetchPath
+from _core.paths.produce import ProducePath
+from _core.paths.timer_quota import TimerQuota
+from _core.state.projections import Projections
+from _core.state.writer import LogWriter
+from appliance.config.config import Config
+from appliance.facade import Facade
+
+
+def make_produce_path(
+    writer: LogWriter, quota: TimerQuota, config: Config, facade: Facade, cluster_id: str
+) -> ProducePath:
+    """Return what handles produced records.
+
+    Args:
+        writer: appends them.
+        quota: of pending timers.
+        config: the limits.
+        facade: unpacks batches, and names the topics to which nobody writes.
+        cluster_id: of this cluster.
+    """
+    splitter = BatchSplitter(
+        list(config.delay_levels),
+        record_size_max=config.record_size_max_bytes,
+        header_count_max=config.header_count_max,
+        delayed_count_max=config.delayed_count_max,
+        header_size_max=config.header_size_max_bytes,
+    )
+    return ProducePath(
+        writer,
+        splitter,
+        facade.decompress,
+        item_count_max=_item_count_max(config),
+        record_count_max=config.record_count_max,
+        delayed_size_max=config.delayed_size_max_bytes,
+        unpacked_batch_max=config.decompressed_size_max_bytes,
+        unpacked_size_max=config.request_decompressed_size_max_bytes,
+        closed_topics=facade.closed_topics(cluster_id),
+        quota=quota,
+    )
+
+
+def make_fetch_path(
+    projections: Projections, view: LogView, config: Config, facade: Facade, cluster_id: str
+) -> FetchPath:
+    """Return what handles fetched records.
+
+    Args:
+        projections, view: topics and partitions, and the frame cache.
+        config: the limits.
+        facade: names the topics that nobody reads.
+        cluster_id: of this cluster.
+    """
+    return FetchPath(
+        projections,
+        view,
+        size_max=config.fetch_size_max_bytes,
+        item_count_max=_item_count_max(config),
+        closed_topics=facade.closed_topics(cluster_id),
+    )
+
+
+def _item_count_max(config: Config) -> int:
+    """Topics and partitions together that a request may name."""
+    return config.partition_total_max + config.topic_count_max
