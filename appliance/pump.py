@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 from _core.paths.parked_fetch import ParkedFetch
 from appliance.broker import Broker
 from appliance.errors import NotReadyError, StorageError
+from appliance.flush_thread import FlushThread
 from appliance.model import ColdPlace
 from appliance.retention import Cleanup
 from appliance.store.disk_space import SpaceJob
@@ -74,7 +75,7 @@ class Pump:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         # Each kind of work has its own threads, so that no flush waits for a consumer's cold reads.
-        self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
+        self._flusher = FlushThread(self._loop, self._guard, self._end_flush)
         self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
         self.work = WorkThread(self._loop, self._guard)
@@ -95,7 +96,7 @@ class Pump:
         self._look_ahead_in = 0
         self._delivered_pos = 0
         self._flushing: FlushJob | None = None
-        self._flush_future: asyncio.Future[None] | None = None
+        self._flush_began_ns = 0
         self._unflushed_since_ns: int | None = None
         self._next_unflushed_since_ns: int | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -118,6 +119,7 @@ class Pump:
     def start(self) -> None:
         """Start to flush, deliver and do housekeeping."""
         self._loop.add_reader(self._timer.fileno(), self._guard, self._on_timer)
+        self._flusher.start()
         self._guard(self._housekeep)
         self._guard(self.end_turn)
 
@@ -139,8 +141,10 @@ class Pump:
                 handle.cancel()
         self._broker.log.stop_prewriting()
         self._broker.key_index.stop()
+        error = await self._flusher.stop()
+        if error is not None:  # a later sync must not make this look like a clean stop
+            self.fail(error)
         for threads in (
-            self._flusher,
             self._allocator,
             self._readers,
             self.work,
@@ -153,11 +157,6 @@ class Pump:
             self._finder,
         ):
             await asyncio.to_thread(threads.shutdown)
-        if self._flush_future is not None:
-            await asyncio.wait((self._flush_future,))
-            error = self._flush_future.exception()
-            if error is not None:  # a later sync must not make this look like a clean stop
-                self.fail(error)
         self._timer.close()
 
     @property
@@ -351,22 +350,17 @@ class Pump:
         if job is None or self._flushing is not None:
             return
         self._flushing = job
-        started_ns = self._broker.clock.monotonic_ns()
+        self._flush_began_ns = self._broker.clock.monotonic_ns()
         # Bytes committed from now on are younger than this.
-        self._next_unflushed_since_ns = started_ns
-        future = self._loop.run_in_executor(self._flusher, job.run)
-        self._flush_future = future
-        future.add_done_callback(
-            lambda done: self._guard(lambda: self._end_flush(done, started_ns))
-        )
+        self._next_unflushed_since_ns = self._flush_began_ns
+        self._flusher.begin(job)
 
-    def _end_flush(self, done: asyncio.Future[None], started_ns: int) -> None:
+    def _end_flush(self) -> None:
         job = self._flushing
         assert job is not None
-        done.result()  # a failed fdatasync is raised here and ends the process
         self._flushing = None
         broker = self._broker
-        took_ns = broker.clock.monotonic_ns() - started_ns
+        took_ns = broker.clock.monotonic_ns() - self._flush_began_ns
         broker.metrics.flush_seconds.observe(took_ns / 1e9)
         if self._is_debug:
             _log.debug(

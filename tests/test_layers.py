@@ -26,6 +26,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.slave_pump": 5,
     "appliance.loop_turns": 5,
     "appliance.work_thread": 5,
+    "appliance.flush_thread": 5,
     "appliance.admin": 5,
     "appliance.admin.*": 5,
     "appliance.replication.link": 5,

@@ -195,6 +195,10 @@ class OsFile:
         with suppress(StorageError):
             self.close()
 
+    def fileno(self) -> int:
+        """Return the descriptor, which is valid until `close`."""
+        return self._fd
+
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         total = sum(map(len, buffers))
         done = 0
