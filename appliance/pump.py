@@ -34,6 +34,7 @@ from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
 from appliance.store.state.flushed_mark import MarkJob
 from appliance.system.clock import WakeTimer
+from appliance.system.process import yield_to_others
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 from appliance.work_thread import WorkThread
 
@@ -78,7 +79,7 @@ class Pump:
         self._flusher = FlushThread(self._loop, self._guard, self._end_flush)
         self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
-        self.work = WorkThread(self._loop, self._guard)
+        self.work = WorkThread(self._loop, self._guard, self._unflushed_bytes)
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
         # A checkpoint may take minutes to write; readers wait a second for the flushed position.
@@ -86,8 +87,8 @@ class Pump:
         self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-snap")
         self._space = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-space")
         # A merge takes seconds; a search of somebody who waits is not behind it.
-        self._indexer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-index")
-        self._finder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-find")
+        self._indexer = ThreadPoolExecutor(1, "latermq-index", yield_to_others)
+        self._finder = ThreadPoolExecutor(1, "latermq-find", yield_to_others)
         self._timer = WakeTimer()
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -194,12 +195,16 @@ class Pump:
     def is_backed_up(self) -> bool:
         """So much waits for the disk that a new request would wait too long."""
         broker = self._broker
-        backlog_bytes = broker.committed_pos - broker.flushed_pos
         limit_bytes = broker.config.flush_backlog_max_bytes
         if self._delivered_pos > broker.flushed_pos:
             # Due records wait for this sync, which takes longer the more producers put into it.
             limit_bytes //= DUE_BACKLOG_DIVISOR
-        return broker.is_sync_flush and backlog_bytes > limit_bytes
+        return self._unflushed_bytes() > limit_bytes
+
+    def _unflushed_bytes(self) -> int:
+        """What must be on the disk before the last request is acknowledged."""
+        broker = self._broker
+        return broker.committed_pos - broker.flushed_pos if broker.is_sync_flush else 0
 
     @property
     def unflushed_ms(self) -> int:
@@ -378,6 +383,7 @@ class Pump:
         is_behind = broker.flushed_pos < broker.committed_pos
         self._unflushed_since_ns = self._next_unflushed_since_ns if is_behind else None
         self._want_flush()
+        self.work.note_flush()
         self._notify(woken)
 
     # Delivery

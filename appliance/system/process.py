@@ -4,15 +4,24 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 SWITCH_INTERVAL_S: Final = 0.0001
 """How long a thread may keep the interpreter from another one that waits for it."""
 
 
+YIELD_NICE: Final = 5
+"""A thread that computes waits so much more than the loop: as long as other programs do, with the
+default of process.priority. Waiting longer than they do, it would keep the interpreter from the
+loop if it has it."""
+
+
 def set_priority(nice: int) -> bool:
     """Ask to wait less, or more, behind other processes.
+
+    Linux has a priority for each thread. Those that differ from this one keep theirs; later threads
+    have that of the thread that starts them.
 
     Args:
         nice: -20 waits least, 19 most.
@@ -20,13 +29,25 @@ def set_priority(nice: int) -> bool:
     Returns:
         False if the system does not permit it.
     """
-    if os.getpriority(os.PRIO_PROCESS, 0) == nice:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    if before == nice:
         return True  # systemd did it, and then forbids it
     try:
         os.setpriority(os.PRIO_PROCESS, 0, nice)
-    except PermissionError:
-        return False
+        for name in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):  # it has ended
+                if os.getpriority(os.PRIO_PROCESS, int(name)) == before:
+                    os.setpriority(os.PRIO_PROCESS, int(name), nice)
+    except OSError:  # not permitted, or /proc is not mounted
+        return os.getpriority(os.PRIO_PROCESS, 0) == nice
     return True
+
+
+def yield_to_others() -> None:
+    """Let this thread wait for a processor longer than the one that started it."""
+    nice = os.getpriority(os.PRIO_PROCESS, 0) + YIELD_NICE
+    with suppress(PermissionError):  # a filter of system calls
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, nice))
 
 
 def raise_file_limit() -> int:

@@ -411,7 +411,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Wait for the thread, which is to unpack a batch of a Produce request."""
         if not self._is_working:
             self._is_working = True
-            self._server.ask_for_work(Turn(self._begin_work, self._end_work, self._fail))
+            turn = Turn(self._begin_work, self._end_work, self._fail, is_append=True)
+            self._server.ask_for_work(turn)
 
     def _begin_work(self) -> Work | None:
         self._resume()

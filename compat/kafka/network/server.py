@@ -10,6 +10,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -23,7 +24,7 @@ from appliance.pump import Pump
 from appliance.routes import Member, Routes
 from appliance.slave_pump import SlavePump
 from appliance.system import listening
-from appliance.units import MS_PER_SECOND
+from appliance.units import KIB, MS_PER_SECOND
 from appliance.work_thread import Turn
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.answer_turns import AnswerTurns
@@ -45,12 +46,17 @@ SWEEP_PART: Final = 50
 SLOW_FLUSH_MS: Final = 200
 """If a flush takes longer, every sweep checks the connections that wait for it."""
 
-KEEPALIVE: Final = (
+UNSENT_KERNEL_BYTES: Final = 256 * KIB
+"""Bytes that the kernel takes for a client which has no room for them. Otherwise it takes 2.5 MB
+for each that reads nothing, and the loop copies all of them; who reads gets no less."""
+
+SOCKET_OPTIONS: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_KERNEL_BYTES),
 )
 """Set on the listening socket; connections inherit them. The kernel detects a dead peer within two
 minutes, also while its fetch waits; small responses leave at once."""
@@ -153,7 +159,7 @@ class KafkaServer(Generic[AnyPump]):
         config = self.broker.config
         sockets = sockets or await listening.bind(config.listen, "--listen")
         for listener in sockets:
-            for level, option, value in KEEPALIVE:
+            for level, option, value in SOCKET_OPTIONS:
                 listener.setsockopt(level, option, value)
         host, port = sockets[0].getsockname()[:2]
         for listener in sockets:
@@ -366,10 +372,10 @@ class KafkaServer(Generic[AnyPump]):
     def ask_for_work(self, turn: Turn) -> None:
         """Let a connection wait for the thread that does the work of requests."""
         self.pump.work.ask(
-            Turn(
-                turn.begin,
-                partial(self._go_on, turn.then),
-                lambda error: self._go_on(partial(turn.failed, error)),
+            replace(
+                turn,
+                then=partial(self._go_on, turn.then),
+                failed=lambda error: self._go_on(partial(turn.failed, error)),
             )
         )
 

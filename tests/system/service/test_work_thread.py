@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from appliance.work_thread import Turn, WorkThread
+from appliance.work_thread import FLUSHES_MAX, UNFLUSHED_MAX_BYTES, Turn, WorkThread
 from compat.kafka import dispatch
 from compat.kafka.protocol import codecs
 from tests.support.clients.wire_client import framed
@@ -228,7 +228,7 @@ async def test_turns_come_in_order_and_only_to_those_who_still_want_them() -> No
         except Exception as error:  # noqa: BLE001 (as the pump does)
             failures.append(error)
 
-    thread = WorkThread(asyncio.get_running_loop(), guard)
+    thread = WorkThread(asyncio.get_running_loop(), guard, lambda: 0)
 
     def turn(name: str, work: Callable[[], None] | None) -> Turn:
         def begin() -> Callable[[], None] | None:
@@ -247,3 +247,59 @@ async def test_turns_come_in_order_and_only_to_those_who_still_want_them() -> No
     assert seen == ["begin a", "then a", "begin gone", "begin bad", "no bad", "begin b", "then b"]
     assert not failures
     thread.shutdown()
+
+
+async def test_work_that_appends_waits_for_the_disk_but_not_for_ever() -> None:
+    seen: list[str] = []
+    unflushed_bytes = UNFLUSHED_MAX_BYTES + 1
+    loop = asyncio.get_running_loop()
+    thread = WorkThread(loop, lambda step: step(), lambda: unflushed_bytes)
+
+    def ask(name: str, *, is_append: bool = True) -> None:
+        then = lambda: seen.append(name)  # noqa: E731 (two words more say no more)
+        thread.ask(Turn(lambda: lambda: None, then, lambda _: None, is_append=is_append))
+
+    async def waits(count: int) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert thread.waiting_count == count
+
+    ask("a search", is_append=False)
+    await until(lambda: seen == ["a search"])
+    for name in ("first", "second", "third"):
+        ask(name)
+    await waits(3)
+    unflushed_bytes = UNFLUSHED_MAX_BYTES
+    thread.note_flush()
+    await until(lambda: len(seen) == 4)
+    assert seen[1:] == ["first", "second", "third"]
+    unflushed_bytes += 1
+    ask("others write all the time")
+    for _ in range(FLUSHES_MAX - 1):
+        thread.note_flush()
+        await waits(1)
+    thread.note_flush()
+    await until(lambda: len(seen) == 5)
+    thread.shutdown()
+
+
+async def test_a_large_batch_is_not_unpacked_while_another_waits_for_the_disk(
+    tmp_path: Path, held: HeldCodec
+) -> None:
+    held.let_go()
+    async with LiveBroker(tmp_path, **settings() | {"batch_size_max_bytes": 4 * MIB}) as live:
+        first, second, small = await live.connect(), await live.connect(), await live.connect()
+        live.disk.hold()
+        first.send_produce("t", 0, [Record(bytes(UNFLUSHED_MAX_BYTES + 1))])
+        await until(lambda: live.broker.committed_pos - live.broker.flushed_pos > 2 * MIB)
+        second.send_bytes(produce(large_batch()))
+        await until(lambda: live.server.pump.work.waiting_count == 1)
+        before = live.broker.committed_pos
+        small.send_produce("t", 0, [Record(b"small")])
+        await until(lambda: live.broker.committed_pos > before)
+        assert held.count == 0
+        live.disk.let_go()
+        assert (await first.read_produced()).base_offset == 0
+        assert (await small.read_produced()).base_offset == 1
+        assert (await second.read_produced()).base_offset == 2
+        assert held.count == 1
