@@ -72,6 +72,38 @@ def test_the_answer_lists_all_settings_and_where_each_comes_from() -> None:
     assert not any(entry.is_sensitive for entry in result.configs)
 
 
+STREAMS_REPARTITION: dict[str, str | None] = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "CreateTime",
+    "retention.ms": "-1",
+    "segment.bytes": "52428800",
+}
+"""What Kafka Streams asks of a topic through which it repartitions records."""
+
+
+def test_a_repartition_topic_of_kafka_streams_is_made_as_asked_for() -> None:
+    broker = MemoryBroker()
+    (result,) = create(
+        broker, topic("app-KSTREAM-KEY-SELECT-0000000001-repartition", settings=STREAMS_REPARTITION)
+    )
+    assert (result.error_code, result.error_message) == (0, None)
+    assert broker.topic(result.name).settings == STREAMS_REPARTITION
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions"), [("connect-configs", 1), ("connect-offsets", 25), ("connect-status", 5)]
+)
+def test_connect_s_own_topics_are_refused_by_name_for_compaction_alone(
+    name: str, partitions: int
+) -> None:
+    broker = MemoryBroker()
+    (refused,) = create(broker, topic(name, partitions, 1, settings={"cleanup.policy": "compact"}))
+    assert refused.error_code == ErrorCode.invalid_config
+    assert refused.error_message.startswith("cleanup.policy='compact' is not supported yet")
+    (made,) = create(broker, topic(name, partitions, 1, settings={"cleanup.policy": "delete"}))
+    assert (made.error_code, made.num_partitions) == (0, partitions)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_default_partition_count_is_the_brokers(version: int) -> None:
     broker = MemoryBroker(small_config(default_partition_count=5))
