@@ -1,8 +1,7 @@
 """Runs the flushes of the log beside the event loop, one at a time.
 
-A flush that only syncs files goes to a thread that never waits for the interpreter. One that also
-raises the watermark in the checkpoint, and one of files that are not the system's, goes to a thread
-of Python. Layer 5.
+Files are synced by a thread that never waits for the interpreter. Those that are not the system's
+go to a thread of Python, which also raises the watermark in the checkpoint meanwhile. Layer 5.
 """
 
 import asyncio
@@ -28,7 +27,8 @@ class FlushThread:
         Args:
             loop: calls back.
             guard: runs a step of the loop; an error in it ends the broker.
-            ended: called after each flush; a failed one raises StorageError to the guard instead.
+            ended: called once after each flush; a failed one raises StorageError to the guard
+                instead.
         """
         self._loop = loop
         self._guard = guard
@@ -36,6 +36,7 @@ class FlushThread:
         self._syncer = SyncThread()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
         self._future: asyncio.Future[None] | None = None
+        self._is_running = False
 
     def start(self) -> None:
         """Begin to call back."""
@@ -43,19 +44,29 @@ class FlushThread:
 
     def begin(self, job: FlushJob) -> None:
         """Run a flush; the one before has ended."""
-        if job.watermark is None and self._syncer.try_begin(job.files):
-            return
-        self._future = self._loop.run_in_executor(self._executor, job.run)
-        self._future.add_done_callback(lambda _: self._guard(self._end_job))
+        if not self._syncer.try_begin(job.files):
+            self._run(job.run)
+        elif job.watermark is not None:
+            self._run(job.raise_watermark)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        self._is_running = True
+        self._future = self._loop.run_in_executor(self._executor, work)
+        self._future.add_done_callback(lambda _: self._guard(self._end_work))
 
     def _end_sync(self) -> None:
         self._syncer.end()  # a failed fdatasync is raised here and ends the process
-        self._ended()
+        self._end()
 
-    def _end_job(self) -> None:
+    def _end_work(self) -> None:
         assert self._future is not None
+        self._is_running = False
         self._future.result()  # or here
-        self._ended()
+        self._end()
+
+    def _end(self) -> None:
+        if not self._is_running and not self._syncer.is_busy:
+            self._ended()
 
     async def stop(self) -> BaseException | None:
         """Call back no more, and wait for a flush in flight; return its error."""

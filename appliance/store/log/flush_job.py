@@ -19,13 +19,23 @@ class FlushJob:
     """The new allocation watermark, if it is time to raise it."""
 
     def run(self) -> None:
-        """Sync the files; may run on any thread.
+        """Do all of it; may run on any thread.
 
         Raises:
             StorageError: a sync failed. Never retry it: the kernel has dropped the error.
         """
-        if self.watermark is not None:
-            # First, while the disk is idle: otherwise the log may reach the old one before.
-            self.checkpoint.write(self.flushed, self.watermark)
+        # First, while the disk is idle: otherwise the log may reach the old one before.
+        self.raise_watermark()
         for file in self.files:
             file.fdatasync()
+
+    def raise_watermark(self) -> None:
+        """Raise the watermark if it is time; beside or before the syncs of the files.
+
+        The log is not written beyond the old one before the flush has ended.
+
+        Raises:
+            StorageError: as `run`.
+        """
+        if self.watermark is not None:
+            self.checkpoint.write(self.flushed, self.watermark)
