@@ -575,6 +575,11 @@ cdef class Session:
         """Whether the first queued response waits for the log to become durable."""
         return bool(self.answers) and not (self.has_more or (<Answer>self.answers[0]).parked)
 
+    @property
+    def is_begun(self):
+        """Whether a Produce request was begun, and goes on in a later turn."""
+        return self.begun.exists
+
     def close(self):
         """Mark the connection as closed, and free its memory. Its owner unparks its fetches."""
         self.close_reason = self.close_reason or "closed"

@@ -36,8 +36,8 @@ class FlushSettings:
         8 * MIB,
         "flush.backlog_max_bytes",
         (64 * KIB, GIB),
-        "sync: while more bytes wait for the disk, producers are not read, because due messages "
-        "would wait for these bytes too.",
+        "sync: while more bytes wait for the disk, producers are not read, and requests of many "
+        "batches not continued, because due messages would wait for these bytes too.",
     )
     flush_timeout_ms: int = number(
         5_000,

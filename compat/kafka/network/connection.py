@@ -62,6 +62,10 @@ INPUT_KEEP_BYTES: Final = 4 * MIB
 TURN_NS: Final = 5 * NS_PER_MS
 """A turn ends after control-plane requests that took longer than this."""
 
+HELD_MS: Final = 1_000
+"""While a flush takes longer, a request that was begun goes on nevertheless, so that it is answered
+before its time is over."""
+
 IDLE_TRIM_MS: Final = 10_000
 """A connection without a request for this long releases its buffers."""
 
@@ -403,6 +407,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         must_resume = session.yielded or (session.paused and not session.is_waiting)
         if session.work is not None:
             self._ask_for_work()
+        elif must_resume and self._is_too_fast():
+            # The end of the next flush calls `send` again.
+            self._server.await_flush(self, True)
         elif must_resume:
             # In a separate turn, so that others come first and turns do not nest.
             self._resume_later()
@@ -428,6 +435,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _end_work(self) -> None:
         self._is_working = False
         self._resume()
+
+    def _is_too_fast(self) -> bool:
+        """Return whether its next records would make everybody wait longer for the disk."""
+        is_producing = self.session.is_begun or self._awaits_flush()
+        return is_producing and self._server.pump.is_backed_up
 
     def _awaits_flush(self) -> bool:
         """Return whether a response, or a Produce request with acks=0, waits for a flush."""
@@ -550,6 +562,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if session.time_out(now_ms, broker.config.flush_timeout_ms, self._server.pump.durable_pos):
             broker.metrics.late_answers += session.late_count - before
             self.send()
+        if session.is_begun and self._server.pump.unflushed_ms >= HELD_MS:
+            self._resume_later()
 
     # Parked fetches
 

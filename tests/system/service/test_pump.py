@@ -13,11 +13,15 @@ import pytest
 from appliance.errors import NotReadyError, StorageError
 from appliance.retention import Cleanup
 from appliance.units import KIB, MIB
+from compat.kafka.network import connection
 from compat.kafka.protocol.error_codes import ErrorCode
+from tests.support.clients.wire_client import framed
 from tests.support.harness.broker_harness import Produced
 from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker, until
+from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.simulator.virtual_clock import VirtualClock
-from tests.support.values.kafka_records import Record, delay
+from tests.support.values.kafka_records import Record, build_batch, delay
+from tests.support.values.record_requests import produce_request
 
 T = TypeVar("T")
 
@@ -105,6 +109,44 @@ async def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path, acks: int) 
         for number in range(count if acks else 0):
             assert (await producer.read_produced()).base_offset == number
         assert (await producer.produce("t", 0, [Record(b"last")])).base_offset == count
+
+
+@pytest.mark.parametrize("is_stalled", [False, True])
+async def test_a_long_request_waits_for_the_disk_between_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stalled: bool
+) -> None:
+    """Unless the disk takes so long that the request would not be answered in its time."""
+    settings = {
+        "segment_size_bytes": 64 * MIB,
+        "flush_backlog_max_bytes": MIB,
+        "batch_size_max_bytes": 2 * MIB,
+        "decompressed_size_max_bytes": 2 * MIB,
+        "request_decompressed_size_max_bytes": 2 * MIB,
+        "record_size_max_bytes": 2 * MIB,
+        "request_size_max_bytes": 32 * MIB,
+        "inflight_max_bytes": 64 * MIB,
+    }
+    if is_stalled:
+        monkeypatch.setattr(connection, "HELD_MS", 0)
+    async with LiveBroker(tmp_path, 12, **settings) as live:
+        producer, other = await live.connect(), await live.connect()
+        live.disk.hold()
+        parts = [(each, build_batch([Record(bytes(MIB))])) for each in range(12)]
+        producer.send_bytes(framed(produce_request([("t", parts)]), 8, 1))
+        start = live.broker.flushed_pos
+        await until(lambda: live.server.pump.is_backed_up)
+        if is_stalled:
+            await until(lambda: live.broker.wrote_pos - start > 12 * MIB)
+        else:
+            await asyncio.sleep(SOON_S)
+            # What one turn takes, and the batch in which it ended.
+            assert live.broker.wrote_pos - start < 5 * MIB
+        assert await other.fetch("t", 0, 0) == []
+        live.disk.let_go()
+        answer = ProduceResponse.decode(await producer.read_answer(), 8, header=True)
+        (topic,) = answer.responses
+        found = [(each.error_code, each.base_offset) for each in topic.partition_responses]
+        assert found == [(0, 0)] * 12
 
 
 async def test_producers_get_less_far_ahead_while_due_records_wait_for_the_disk(
