@@ -62,6 +62,9 @@ INPUT_KEEP_BYTES: Final = 4 * MIB
 TURN_NS: Final = 5 * NS_PER_MS
 """A turn ends after control-plane requests that took longer than this."""
 
+SPENT_READ_BYTES: Final = 16 * KIB
+"""Read at a time from a connection in a turn whose time is over."""
+
 HELD_MS: Final = 1_000
 """While a flush takes longer, a request that was begun goes on nevertheless, so that it is answered
 before its time is over."""
@@ -142,7 +145,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_resuming = False
         self._is_working = False
         self._is_resting = False
-        self._turn_began_ns = 0
+        self._turn_began_ns = self._read_began_ns = 0
         self._handed_bytes = 0
         self._in_transport_bytes = 0
         self._shared_in_transport_bytes = 0
@@ -205,7 +208,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         window = self.session.get_buffer()
+        if self._server.turns.is_spent:
+            # The loop reads from every connection that has sent something before the next turn.
+            window = window[:SPENT_READ_BYTES]
         self._pace.window_bytes = len(window)
+        self._read_began_ns = self._server.broker.clock.monotonic_ns()
         return window
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -224,6 +231,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _received(self, count: int) -> None:
         self._server.broker.metrics.received_bytes += count
         self._pace.note_read(count)
+        self._server.turns.spend(self._server.broker.clock.monotonic_ns() - self._read_began_ns)
         if self._server.turns.is_spent and self.session.work is None:
             self.session.postpone(count)
             self._resume_later()

@@ -8,8 +8,8 @@ import pytest
 
 from appliance.loop_turns import TURN_NS
 from appliance.system.clock import SystemClock
-from appliance.units import NS_PER_MS
-from compat.kafka.network.connection import KafkaConnection
+from appliance.units import MIB, NS_PER_MS
+from compat.kafka.network.connection import SPENT_READ_BYTES, KafkaConnection
 from tests.support.harness.live_broker import LiveBroker, until
 from tests.support.values.kafka_records import Record
 
@@ -25,6 +25,16 @@ class SlowMachine(SystemClock):
     def monotonic_ns(self) -> int:
         self._now_ns += ROUND_NS
         return self._now_ns
+
+
+class StillClock(SystemClock):
+    """A clock that moves when it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ns = ROUND_NS
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
 
 
 @pytest.mark.usefixtures("loop")
@@ -60,6 +70,52 @@ async def test_many_connections_with_heavy_requests_take_turns(
     assert sorted(values) == sorted(b"%d" % number for number in range(30) for _ in range(5))
     # What arrives until the turn is spent, and one that waited.
     assert max(rounds_in_turn) <= -(-TURN_NS // ROUND_NS) + 1
+
+
+@pytest.mark.usefixtures("loop")
+async def test_a_turn_reads_large_pieces_until_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of thirty connections have sent much, and to read it takes all the time."""
+    large_in_turn = [0]
+    receive = KafkaConnection._received
+    clock = StillClock()
+
+    def count(connection: KafkaConnection, size: int) -> None:
+        if size > SPENT_READ_BYTES:
+            large_in_turn[-1] += 1
+            clock.now_ns += ROUND_NS
+        receive(connection, size)
+
+    monkeypatch.setattr(KafkaConnection, "_received", count)
+    loop = asyncio.get_running_loop()
+
+    def turn() -> None:
+        large_in_turn.append(0)
+        loop.call_soon(turn)
+
+    settings: dict[str, Any] = {
+        "flush": "async",
+        "idle_timeout_ms": 86_400_000,
+        "receive_timeout_ms": 86_400_000,
+        "batch_size_max_bytes": MIB,
+        "record_size_max_bytes": MIB,
+        "decompressed_size_max_bytes": MIB,
+        "request_decompressed_size_max_bytes": MIB,
+        "request_size_max_bytes": 2 * MIB,
+        "segment_size_bytes": 64 * MIB,
+    }
+    async with LiveBroker(tmp_path, clock=clock, **settings) as live:
+        clients = [await live.connect() for _ in range(30)]
+        await until(lambda: live.server.connection_count == 30)
+        turn()
+        for client in clients:
+            client.send_produce("t", 0, [Record(bytes(500_000))])
+        for client in clients:
+            assert (await client.read_produced()).error == 0
+    assert sum(large_in_turn) > 30
+    # What is read until the turn is spent.
+    assert max(large_in_turn) <= -(-TURN_NS // ROUND_NS)
 
 
 @pytest.mark.usefixtures("loop")
