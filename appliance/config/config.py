@@ -101,9 +101,10 @@ class Config(
 
     @property
     def topic_batch_size_max_bytes(self) -> int:
-        """The largest batch that a topic can allow: what a request and a segment hold."""
+        """The largest batch that a topic can allow, if a request and a segment hold it."""
         overhead = _topic_frames_size(self)
         return min(
+            self.raised_batch_size_max_bytes,
             self.request_size_limit_bytes - REQUEST_OVERHEAD_BYTES,
             (self.segment_size_bytes - overhead) // FRAME_GROWTH,
         )

@@ -16,6 +16,13 @@ class LimitSettings:
         (KIB, 100 * MIB),
         "One record batch as sent; Kafka's message.max.bytes.",
     )
+    raised_batch_size_max_bytes: int = number(
+        16 * MIB,
+        "limits.raised_batch_size_max_bytes",
+        (KIB, 100 * MIB),
+        "The most to which a topic may raise `max.message.bytes`. A batch is written in one turn "
+        "of the loop: each MB keeps everybody else waiting for up to 5 ms.",
+    )
     decompressed_size_max_bytes: int = number(
         64 * MIB,
         "limits.decompressed_size_max_bytes",

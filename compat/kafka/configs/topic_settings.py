@@ -56,7 +56,7 @@ def check_topic_settings(settings: Mapping[str, str | None], config: Config) -> 
     Args:
         settings: as a client gave them.
         config: the broker's. A topic can lower its limits; it can raise only that of a batch, to
-            what a request and a segment hold.
+            `topic_batch_size_max_bytes`.
 
     Returns:
         The settings to keep with the topic.
@@ -169,7 +169,7 @@ def _check_number(setting: TopicSetting, value: str, config: Config) -> str:
             f"{name}={shown(value)} is invalid: use a whole number from 0 to {limit}"
         )
     if int(value) > limit:
-        holder = "what a request and a segment of the broker hold"
+        holder = "limits.raised_batch_size_max_bytes, or what a request or a segment holds"
         if setting.ceiling is None and setting.limit is not None:
             holder = f"{config_settings()[setting.limit].key} of the broker"
         raise InvalidSettingError(f"{name}={value} is above {holder}: use at most {limit}")

@@ -116,7 +116,9 @@ def topic_settings_table() -> str:
     for setting in TOPIC_SETTINGS:
         if setting.limit is not None:
             limit = f"`{settings()[setting.limit].key}`"
-            most = limit if setting.ceiling is None else "what a request and a segment hold"
+            most = limit
+            if setting.ceiling is not None:
+                most = f"`{settings()['raised_batch_size_max_bytes'].key}`"
             rows.append((f"`{setting.name}`", f"0 to {most}", limit, setting.note))
         elif setting.bounds is not None:
             values = f"{setting.bounds[0]} to {_greatest(setting.bounds[1])}"

@@ -122,7 +122,7 @@ def test_lists_take_items_and_give_them_back(
         (("delay.header", APPEND, "on"), ErrorCode.invalid_config, "did you mean delay.headers?"),
         (("delay.header", SET, "on"), ErrorCode.invalid_config, "did you mean delay.headers?"),
         (("delay.headers", SET, "maybe"), ErrorCode.invalid_config, "use on or off"),
-        (("max.message.bytes", SET, "104857600"), ErrorCode.invalid_config, "above what a request"),
+        (("max.message.bytes", SET, "104857600"), ErrorCode.invalid_config, "above limits.raised"),
         (("delay.headers", SET, None), ErrorCode.invalid_request, "'delay.headers' has no value"),
         (("cleanup.policy", APPEND, None), ErrorCode.invalid_request, "has no value"),
         (("delay.headers", 4, "on"), ErrorCode.invalid_request, "operation 4 is unknown"),

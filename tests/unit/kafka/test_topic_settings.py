@@ -110,7 +110,7 @@ def test_accepted_settings_are_kept_as_given(name: str, value: str) -> None:
         ("delay.headers", None, "delay.headers has no value"),
         ("delay.invalid", "PASS", "delay.invalid='PASS' is invalid: use refuse or pass"),
         ("message.timestamp.type", "logappendtime", "use CreateTime or LogAppendTime"),
-        ("max.message.bytes", str(ABOVE), "above what a request and a segment of the broker hold"),
+        ("max.message.bytes", str(ABOVE), "is above limits.raised_batch_size_max_bytes, or what"),
         ("max.message.bytes", "-1", "whole number"),
         ("max.message.bytes", "1e3", "whole number"),
         ("max.message.bytes", "", "whole number"),
@@ -177,6 +177,9 @@ def test_a_topic_raises_the_limit_of_a_batch_to_what_a_segment_and_a_request_hol
     assert segment.topic_batch_size_max_bytes == (64 * KIB - 4 * KIB - 64 * 32) // 4
     request = small_config(segment_size_bytes=16 * MIB, request_size_max_bytes=MIB)
     assert request.topic_batch_size_max_bytes == MIB - KIB
+    assert CONFIG.topic_batch_size_max_bytes == CONFIG.raised_batch_size_max_bytes == 16 * MIB
+    largest = Config(raised_batch_size_max_bytes=100 * MIB)
+    assert largest.topic_batch_size_max_bytes == 100 * MIB - KIB
 
 
 def test_settings_are_listed_by_name_with_their_values() -> None:
