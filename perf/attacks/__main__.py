@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from perf.attacks.starts import START_ATTACKS
 from perf.attacks.table import ATTACKS
-from perf.attacks.trial import Result, Trial
+from perf.attacks.trial import NICE, Result, Span, Trial
 from perf.brokers import new_directory
 from perf.machine import BUILD_DIR, BenchError, MissingToolError, build_directory, machine_line
 
@@ -35,9 +35,16 @@ def row(result: Result) -> str:
         f"{beside.p50_ms:.1f}, {beside.p99_ms:.1f}, {beside.max_ms:.0f}",
         f"{result.gap_s * 1e3:,.0f}",
         str(result.lost),
-        "; ".join(result.misses) or "pass",
+        _verdict(result),
     )
     return "| " + " | ".join(cells) + " |"
+
+
+def _verdict(result: Result) -> str:
+    found = list(result.misses)
+    if result.is_control:
+        found.insert(0, f"control: p99 {result.p99_ratio:.1f}x")
+    return "; ".join(found) or (f"pass, {result.p99_ratio:.1f}x" if result.is_flood else "pass")
 
 
 def run(options: argparse.Namespace) -> bool:
@@ -47,13 +54,14 @@ def run(options: argparse.Namespace) -> bool:
     began_s = time.monotonic()
     results: list[dict[str, Any]] = []
     misses = 0
+    span = Span(options.seconds, options.rounds, options.nice)
     with build_directory() as directory:
         for attack in ATTACKS:
             if options.only and not any(name in attack.name for name in options.only):
                 continue
             with new_directory(directory) as place:
                 try:
-                    result = Trial(attack, place, options.seconds).run()
+                    result = Trial(attack, place, span).run()
                 except BenchError as error:
                     print(f"| {attack.name} | {error} |", flush=True)
                     misses += 1
@@ -91,7 +99,9 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="perf.attacks", description=__doc__)
     parser.add_argument("--only", nargs="+", help="attacks whose names contain one of these")
-    parser.add_argument("--seconds", type=float, default=2.5, help="of a flood, and alone (2.5)")
+    parser.add_argument("--seconds", type=float, default=2, help="of a round of a flood (2)")
+    parser.add_argument("--rounds", type=int, default=2, help="of a flood, and as long alone (2)")
+    parser.add_argument("--nice", type=int, default=NICE, help=f"of the attackers ({NICE})")
     parser.add_argument("--list", action="store_true", help="show the attacks")
     options = parser.parse_args()
     if options.list:

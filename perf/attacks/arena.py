@@ -23,7 +23,7 @@ class Arena:
 
     Attributes:
         broker: is attacked.
-        seconds: how long a flood lasts.
+        seconds: how long a round of a flood lasts.
         notes: figures and words for the last column.
         faults: what the attack found to be wrong.
         connection_count: the most that it had at a time.
@@ -45,6 +45,11 @@ class Arena:
         self.close_all()
         self._closed_bytes = 0
         self.connection_count = 0
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        """Close what the round before left open; a flood lasts for `seconds` from now on."""
+        self.close_all()
         self._end_s = time.monotonic() + self.seconds
 
     @property
@@ -137,6 +142,7 @@ class Attack:
         holds: what it makes the broker hold beside requests and answers, see `limit_bytes`.
         file_limit: open files that the broker may have.
         is_unread: nobody reads the broker's standard error.
+        is_control: it asks the broker nothing; what it costs the good client is not the broker's.
     """
 
     name: str
@@ -147,6 +153,7 @@ class Attack:
     holds: Parts = frozenset()
     file_limit: int | None = None
     is_unread: bool = False
+    is_control: bool = False
 
 
 def limit_bytes(config: Config, holds: Parts, before_bytes: int, connection_count: int) -> int:

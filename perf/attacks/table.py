@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from perf.attacks import connections, groups, reads, writes
+from perf.attacks import connections, controls, groups, reads, writes
 from perf.attacks.arena import Attack
 
 _UNPACKED: Final = frozenset({"unpacked"})
@@ -10,6 +10,8 @@ _CACHE: Final = frozenset({"cache"})
 _ROOM: Final = "[topics]\npartition_total_max = 200_000\n[disk]\nrefuse_percent = 100\n"
 
 ATTACKS: Final = (
+    Attack("control-processors", controls.burn_processors, is_control=True),
+    Attack("control-disk", controls.sync_files, is_control=True),
     # The ones that were seen.
     Attack(
         "search-one-96-times",
@@ -58,6 +60,20 @@ ATTACKS: Final = (
         is_flood=False,
         prepare=writes.prepare_topic,
         holds=_UNPACKED,
+    ),
+    Attack(
+        "large-request",
+        writes.large_request,
+        is_flood=False,
+        prepare=writes.prepare_fifty,
+        holds=frozenset({"request"}),
+    ),
+    Attack(
+        "large-batch",
+        writes.large_batch,
+        is_flood=False,
+        prepare=writes.prepare_large_topic,
+        holds=frozenset({"request"}),
     ),
     Attack(
         "million-headers",

@@ -12,6 +12,7 @@ from perf.attacks.batches import GZIP
 TOPIC: Final = "attacked"
 MIB: Final = 1 << 20
 UNPACKED_BYTES: Final = 63 * MIB
+LARGE_BYTES: Final = 15 * MIB
 PRODUCER_IDS: Final = 200_000
 PARTITIONS: Final = 1_000
 TIMERS: Final = 100_000
@@ -75,6 +76,28 @@ def six_million_records(arena: Arena) -> None:
     for count in (6_000_000, RECORDS_MAX):
         batch = batches.many_records(count)
         arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+
+
+def prepare_large_topic(arena: Arena) -> None:
+    """A topic whose batches may have 16 MiB, the most."""
+    arena.ask(requests.create_topics({TOPIC: 1}, {"max.message.bytes": str(16 * MIB)}))
+
+
+def large_batch(arena: Arena) -> None:
+    """A batch of 15 MiB that is not compressed, to a topic that allows it."""
+    batch = batches.plain([bytes(MIB - 200)] * (LARGE_BYTES // MIB))
+    arena.time("answer", requests.produce({TOPIC: {0: batch}}))
+
+
+def prepare_fifty(arena: Arena) -> None:
+    """A topic of 50 partitions."""
+    arena.create_topics([TOPIC], 50)
+
+
+def large_request(arena: Arena) -> None:
+    """A request of 50 MB with a batch of 1 MB for each of 50 partitions, as franz-go sends it."""
+    batch = batches.plain([bytes(MIB - 200)])
+    arena.time("answer", requests.produce({TOPIC: dict.fromkeys(range(50), batch)}))
 
 
 def million_headers(arena: Arena) -> None:
