@@ -41,7 +41,7 @@ class SlavePump:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._readers = ThreadPoolExecutor(READER_COUNT, thread_name_prefix="latermq-read")
-        self.work = WorkThread(self._loop, self._guard)
+        self.work = WorkThread(self._loop, self._guard, lambda: 0)
         self.progressed: Callable[[list[ParkedFetch]], None] = lambda _: None
         self.is_stopped = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()

@@ -3,7 +3,7 @@
 A thread that waits for the interpreter begins to wait anew each time the event loop lets go of it
 and takes it back, thousands of times a second while the loop is busy. `fdatasync` of Python needs
 it three times: to begin, after the system call, and to report the end. `SyncLoop.run` needs it only
-when the thread begins and ends (docs/decisions/0028-sync-thread.md).
+when the thread begins and ends (docs/decisions/0030-sync-thread.md).
 
 Layer 0: it opens and closes no file, and reads and writes none but the descriptor of the notice.
 """

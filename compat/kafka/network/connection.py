@@ -66,8 +66,7 @@ SPENT_READ_BYTES: Final = 16 * KIB
 """Read at a time from a connection in a turn whose time is over."""
 
 HELD_MS: Final = 1_000
-"""While a flush takes longer, a request that was begun goes on nevertheless, so that it is answered
-before its time is over."""
+"""While a flush takes longer, a request that was begun goes on, to be answered in its time."""
 
 IDLE_TRIM_MS: Final = 10_000
 """A connection without a request for this long releases its buffers."""
