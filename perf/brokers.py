@@ -175,7 +175,7 @@ class Brokers:
         `client` is the compiled perf/client; `wanted` are the brokers to measure; data directories
         are made below `directory`, which should be on a disk: many systems keep temporary files
         in memory, where a flush costs nothing. `config` is latermq's. `other` is a checkout with
-        another build of it.
+        another build of it, which has its defaults: it may know other settings.
 
         Raises:
             MissingToolError: a build of latermq is not there.
@@ -183,13 +183,12 @@ class Brokers:
         self._client = client
         self._wanted = wanted
         self._directory = directory
-        commands = dict.fromkeys((ASYNC, SYNC), find_broker_command())
-        if other is not None:
-            commands |= dict.fromkeys((OTHER_ASYNC, OTHER_SYNC), find_broker_command(other))
         settings = ["--config", str(config)] if config is not None else []
-        self._latermq = {
-            broker: [str(command), "serve", *settings] for broker, command in commands.items()
-        }
+        serve = [str(find_broker_command()), "serve", *settings]
+        self._latermq = dict.fromkeys((ASYNC, SYNC), serve)
+        if other is not None:
+            serve = [str(find_broker_command(other)), "serve"]
+            self._latermq |= dict.fromkeys((OTHER_ASYNC, OTHER_SYNC), serve)
         self._stack = ExitStack()
         self._mock: Served | None = None
         self._kafka: Kafka | None = None

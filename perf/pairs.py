@@ -29,6 +29,9 @@ TOLERANCES: Final = {
 }
 """What is compared of each workload, and how many times worse it may be. A goal knows better."""
 
+ROUNDS_MIN: Final = 3
+"""Fewer say nothing, whatever they say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -65,6 +68,8 @@ class PairFigure:
 
         Where the median lies is known by its interval, which narrows with each round.
         """
+        if len(self.ratio.values) < ROUNDS_MIN:
+            return "inconclusive"
         low, high = self.ratio.interval
         bound = self.pair.bound
         if self.pair.is_more_better:

@@ -56,6 +56,8 @@ def compared(pair: Pair, ours: list[float], other: list[float]) -> PairFigure:
         (LATE, [1.26] * 5, "WORSE"),
         (LATE, [0.79] * 5, "better"),
         (LATE, [1.0, 1.0, 1.0, 1.0, 1.3], "inconclusive"),
+        (LATE, [9.0, 9.0], "inconclusive"),
+        (LATE, [0.1, 0.1], "inconclusive"),
         # One run in eight says little, whichever side of the bound it is on.
         (LATE, [1.0] * 7 + [9.0], "same"),
         (LATE, [2.0] * 7 + [1.0], "WORSE"),

@@ -1,15 +1,16 @@
 """The order of a benchmark's runs, its workloads and its cost curves."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from perf.bench import choose
 from perf.brokers import KAFKA, MACHINE, MOCK
 from perf.curves import CURVES, Curve, curves_table, exponent, growth
-from perf.measure import metric_in, sample_of, scale
+from perf.measure import metric_in, sample_of, scale, touch_log
 from perf.rounds import order_of_round
-from perf.workloads import WORKLOADS, Workload, pipeline, produce, produce_delayed
+from perf.workloads import MIB, WORKLOADS, Workload, pipeline, produce, produce_delayed
 from tests.support.values.bench_results import result
 
 ALL = frozenset(broker for workload in WORKLOADS for broker in workload.brokers)
@@ -87,6 +88,15 @@ def test_the_client_knows_better_which_part_of_the_cpu_time_counts() -> None:
     sample = sample_of([said(0.0, 1.0, broker_cpu_s=0.25, last_ms=7.0)], broker_cpu_s=9.0)
     assert sample["broker_cpu_s_per_gb"] == 0.25
     assert sample["last_ms"] == 7.0
+
+
+def test_all_segments_are_read_before_a_fetch(tmp_path: Path) -> None:
+    assert touch_log(tmp_path) == 0  # of Kafka, whose log is elsewhere
+    log = tmp_path / "data" / "commitlog"
+    log.mkdir(parents=True)
+    (log / "0").write_bytes(bytes(2 * MIB + 1))
+    (log / "1").write_bytes(bytes(7))
+    assert touch_log(tmp_path) == 2 * MIB + 8
 
 
 def test_an_older_broker_may_not_know_a_metric() -> None:
