@@ -79,6 +79,8 @@ class MasterRole:
         self._source: SourceLog = broker.source_log()
         self._is_sync = broker.config.replication == "sync"
         self._is_solo = self._is_sync and is_solo
+        self._alone_pos: int | None = None
+        """The end of what was acknowledged alone, once the slave has caught up but for that."""
         self._secret = secret
         self._admitted = asyncio.Event()
         self._asking: asyncio.Future[None] | None = None
@@ -191,16 +193,15 @@ class MasterRole:
         if not self._is_sync:
             return
         is_there = known.state is State.STREAMING
-        if self._is_solo and is_there:
-            self._is_solo = False
-            _log.warning("the slave has caught up: acknowledgements wait for it again")
+        is_sync_flush = self._config.flush == "sync"
+        pos = known.durable_pos if is_sync_flush else known.received_pos
+        if self._is_solo:
+            self._end_solo(pos if is_there else None)
         if not self._is_solo:
             self._broker.need_replica(None if is_there else NO_SLAVE)
             if is_there:
                 self._admitted.set()
-        if known.acked_ms is not None and not self._is_solo:
-            is_sync_flush = self._config.flush == "sync"
-            pos = known.durable_pos if is_sync_flush else known.received_pos
+        if known.acked_ms is not None and (not self._is_solo or self._alone_pos is not None):
             self._pump.show(self._broker.replicated(pos))
 
     def _route(self, known: Replicated, *, is_connected: bool) -> None:
@@ -230,6 +231,28 @@ class MasterRole:
         self._forgetting = None
         assert self._routes is not None
         self._routes.peer = None
+
+    def _end_solo(self, slave_pos: int | None) -> None:
+        """Wait for the slave again, and be solo until it has all that was acknowledged alone.
+
+        A slave has caught up when little is on its way. What was acknowledged of that would be lost
+        if it was promoted then.
+
+        Args:
+            slave_pos: what the slave has; None if it has not caught up.
+        """
+        if slave_pos is None:
+            if self._alone_pos is not None:  # it is away again
+                self._alone_pos = None
+                self._pump.show(self._broker.release_replica())
+            return
+        if self._alone_pos is None:
+            self._broker.need_replica(None)
+            self._alone_pos = self._broker.replicated_pos
+        if slave_pos >= self._alone_pos:
+            self._alone_pos = None
+            self._is_solo = False
+            _log.warning("the slave has caught up: acknowledgements wait for it again")
 
     async def promote(self, *, is_forced: bool = False) -> None:
         """See `Pair`."""
