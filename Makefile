@@ -7,6 +7,7 @@
 PYTHON ?= python3
 ROUNDS ?= 100
 STATES ?= 500000
+LIVES ?= 20000
 FUZZ ?= 600
 CUTS ?= 20
 FILLS ?= 20
@@ -46,10 +47,11 @@ check: build  ## style, types and the quick tests, in less than a minute
 test: sanitized .venv/spark  ## all tests, in JOBS=n processes (ARGS="..." goes to pytest)
 	@$(PYTEST) $(ARGS)
 
-soak: sanitized  ## ROUNDS kills, CUTS power cuts, FILLS of a disk, STATES crashes, DAYS, FUZZ s
+soak: sanitized  ## ROUNDS kills, CUTS power cuts, FILLS, STATES crashes, LIVES, DAYS, FUZZ s
 	@$(PYTEST) tests/system/kill9 tests/system/replication tests/unit/store tests/unit/offsets \
 		tests/system/fuzz tests/system/realdisk tests/system/clients/test_rebalances.py \
-		tests/unit/retention/test_year.py --days $(DAYS) --timers $(TIMERS) \
+		tests/unit/retention/test_year.py tests/unit/replication/test_pair_schedules.py \
+		--lives $(LIVES) --days $(DAYS) --timers $(TIMERS) \
 		--rounds $(ROUNDS) --power-cuts $(CUTS) --fills $(FILLS) --states $(STATES) \
 		--fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0
 

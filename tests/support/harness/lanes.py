@@ -53,6 +53,8 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "unit/pipeline/test_carried_facts.py": 25,
     "unit/pipeline/test_target.py": 8,
     "unit/replication/test_ends.py": 7,
+    "unit/replication/test_pair_schedules.py": 7,
+    "unit/replication/test_planted_faults.py": 13,
     "unit/store/test_call_failures.py": 110,
     "unit/store/test_crash_mutants.py": 7,
     "unit/store/test_crash_states.py": 60,
@@ -234,6 +236,7 @@ SPLIT: Final = (
     "unit/store/test_crash_states.py",
     "unit/store/test_unapplied_changes.py",
     "unit/groups/test_schedules.py",
+    "unit/replication/test_pair_schedules.py",
 )
 """Entries of `SECONDS`, each of whose cases is a group."""
 

@@ -44,6 +44,8 @@ class NodeClock:
     def monotonic_ns(self) -> int:
         return self._boot_ns + self._passed_ns()
 
+    boottime_ns = monotonic_ns  # no machine of a world is suspended
+
     def world_ns(self, monotonic_ns: int) -> int:
         """Return the first instant of the world at which `monotonic_ns` is reached."""
         passed_ns = monotonic_ns - self._boot_ns

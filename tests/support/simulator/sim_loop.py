@@ -223,6 +223,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
 
     @property
+    def now_ns(self) -> int:
+        """The world's time."""
+        return self._world.now_ns
+
+    @property
     def is_frozen(self) -> bool:
         return self._world.now_ns < self._frozen_until_ns
 

@@ -122,6 +122,8 @@ class SimTransport(asyncio.Transport):
         loop, host: of the process that has it.
         listening_port: where it was accepted; None at the end that connected.
         outgoing: what it sends.
+        other: the other end.
+        written_ns: when its process wrote last.
     """
 
     def __init__(self, loop: "SimLoop", host: "Host", peer: "Host", *, rng: random.Random) -> None:
@@ -129,6 +131,8 @@ class SimTransport(asyncio.Transport):
         self.loop, self.host, self._peer = loop, host, peer
         self._rng = rng
         self.outgoing: Pipe
+        self.other: SimTransport
+        self.written_ns = 0
         self._incoming: Pipe
         self.listening_port: int | None = None
         self._protocol: Any = None
@@ -143,6 +147,7 @@ class SimTransport(asyncio.Transport):
         """Make the two ends one connection."""
         self.outgoing = other._incoming = Pipe(self, other, self._rng)
         other.outgoing = self._incoming = Pipe(other, self, other._rng)
+        self.other, other.other = other, self
         self.host.add(self)
         other.host.add(other)
 
@@ -175,6 +180,7 @@ class SimTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_closing or not len(data):
             return
+        self.written_ns = self.loop.now_ns
         self.outgoing.send(bytes(data))
         if not self._is_writing_paused and self.get_write_buffer_size() > self._high_bytes:
             self._is_writing_paused = True
