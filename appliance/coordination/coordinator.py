@@ -99,8 +99,10 @@ class Coordinator:
         try:
             body = await self._etcd.ask(step.call)
         except CoordinatorError as error:
+            self._look()  # the peer may have been heard meanwhile
             decides.failed(error, self.now_ms())
         else:
+            self._look()
             decides.answered(body, self.now_ms())
         self._act()
         self._show()

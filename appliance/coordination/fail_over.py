@@ -132,6 +132,12 @@ class FailOver:
         """What `pair` said when it was read last."""
         return None if self._known is None else self._known.pair
 
+    @property
+    def is_passed_over(self) -> bool:
+        """The key of a slave that was to be promoted has ended, and the other node took it."""
+        pair = self.pair
+        return self.standing is Standing.MISSES and pair is not None and pair.node != self._node
+
     def is_alone(self, now_ms: int) -> bool:
         """Return whether this master may acknowledge what its slave lacks.
 
@@ -393,7 +399,7 @@ class FailOver:
         view = self._view = self._known = self._read_view(written)
         pair = view.pair
         if pair is not None and self._lease and view.holder_lease == self._lease:
-            self._handle_mine(step, pair, is_done=written.is_done)
+            self._handle_mine(step, pair, now_ms, is_done=written.is_done)
             return
         self.key_until_ms = 0
         is_other = pair is not None and pair.node != self._node
@@ -407,13 +413,17 @@ class FailOver:
         elif self.standing is Standing.HOLDS:
             self._go(Happening.LAPSED)
 
-    def _handle_mine(self, step: Step, pair: PairRecord, *, is_done: bool) -> None:
+    def _handle_mine(self, step: Step, pair: PairRecord, now_ms: int, *, is_done: bool) -> None:
         """The key has the lease of this node."""
         if step.ask is not Ask.READ and is_done:
             self._is_sealed = not pair.in_sync
         if self.standing is Standing.MISSES:  # of a transaction whose answer was lost
             self._go(Happening.ASKED)
         self.term = max(self.term, pair.term)
+        is_heard = now_ms < self._peer_until_ms and not self._is_ordered
+        if self.standing is Standing.TAKES and is_heard:
+            self._go(Happening.HEARD)
+            return
         self._is_appointed = False
         self.key_until_ms = self._lease_until_ms
         if (self.standing, Happening.TAKEN) in STANDINGS:

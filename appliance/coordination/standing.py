@@ -47,13 +47,14 @@ SLAVE_STANDINGS: Final[Standings] = {
     (Standing.MISSES, Happening.HEARD): Standing.FOLLOWS,
     (Standing.MISSES, Happening.ASKED): Standing.TAKES,
     (Standing.TAKES, Happening.TAKEN): Standing.SUCCEEDS,
+    (Standing.TAKES, Happening.HEARD): Standing.WITHDRAWS,
     (Standing.TAKES, Happening.REFUSED): Standing.MISSES,
     (Standing.TAKES, Happening.UNKNOWN): Standing.WITHDRAWS,
     (Standing.WITHDRAWS, Happening.REVOKED): Standing.MISSES,
     (Standing.SUCCEEDS, Happening.LAPSED): Standing.WITHDRAWS,
     (Standing.SUCCEEDS, Happening.PROMOTED): Standing.HOLDS,
 }
-"""`HEARD` counts in MISSES alone: who has the key answers its master no more."""
+"""A slave that has the key answers its master no more, so it does not hear it either."""
 
 MASTER_STANDINGS: Final[Standings] = {
     (Standing.COMPARES, Happening.HEARD): Standing.LEANS,

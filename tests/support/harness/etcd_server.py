@@ -20,16 +20,19 @@ class EtcdServer:
         url: where clients ask.
     """
 
-    def __init__(self, root: Path, certificates: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, certificates: Path | None = None, *, host: str = "127.0.0.1"
+    ) -> None:
         """Prepare.
 
         Args:
             root: for its data and its log.
             certificates: a directory with ca.pem, server.pem and server.key; None: plain HTTP.
+            host: where it listens for clients.
         """
         self._root = root
         scheme = "http" if certificates is None else "https"
-        self.url = f"{scheme}://127.0.0.1:{_free_port()}"
+        self.url = f"{scheme}://{host}:{_free_port()}"
         self._peer_url = f"http://127.0.0.1:{_free_port()}"
         self._certificates = certificates
         self._process: subprocess.Popen[bytes] | None = None

@@ -14,10 +14,10 @@ from appliance.errors import CoordinatorError
 from tests.support.oracles.etcd_model import EtcdModel, Refused
 
 KEYS = name_keys("/latermq", bytes(16))
-TICK_MS = 10
+TICK_MS = 20
 LEASE_MS = 5_000
 REPLICATION_LEASE_MS = 2_000
-SILENCE_MS = 2_000
+SILENCE_MS = 600
 REQUEST_LIMIT_MS = 800
 COMPARED_MS = 100
 """From the connection of a slave to the end of its catching up."""
@@ -236,7 +236,7 @@ class FailOverPair:
             arrives_ms = late if self.rng.random() < 0.5 else None
         answered_ms = None
         if reaches and self.rng.random() >= self.loss:
-            answered_ms = self.now_ms + self.rng.randrange(60, 150)
+            answered_ms = self.now_ms + self.rng.choice((60, 100, 150, 700))
         node.call = Call(step, arrives_ms, answered_ms, self.now_ms + REQUEST_LIMIT_MS)
 
     def _end_call(self, node: Node, call: Call, now_ms: int) -> None:

@@ -88,12 +88,10 @@ class Desk:
                 node.answered(self._do(step.call), self.now_ms)
         pytest.fail(f"it never asks to {ask.value}")
 
-    @property
     def holder(self) -> dict[str, object] | None:
         found: dict[str, object] | None = self.etcd.value(KEYS.master)
         return found
 
-    @property
     def pair(self) -> dict[str, object] | None:
         found: dict[str, object] | None = self.etcd.value(KEYS.pair)
         return found
@@ -136,12 +134,12 @@ def test_a_silent_slave_takes_the_key_once_it_is_gone_and_in_the_next_term(desk:
     slave = slave_of(desk, PairRecord(1, 7, in_sync=True), Holder(1, 7))
     desk.run(slave, LEASE_MS - 100)
     assert where(slave) is Standing.MISSES
-    assert desk.holder == {"node": 1, "term": 7}
+    assert desk.holder() == {"node": 1, "term": 7}
     desk.run(slave, 400)
     assert where(slave) is Standing.SUCCEEDS
     assert slave.term == 8
-    assert desk.holder == {"node": 2, "term": 8}
-    assert desk.pair == {"node": 2, "term": 8, "in_sync": False}
+    assert desk.holder() == {"node": 2, "term": 8}
+    assert desk.pair() == {"node": 2, "term": 8, "in_sync": False}
     assert slave.licensed_until_ms == 0, "it is no master yet"
     slave.promoted(8)
     desk.run(slave, 3 * LEASE_MS)
@@ -156,7 +154,7 @@ def test_a_slave_that_may_lack_something_does_not_take_the_key(desk: Desk, lacks
     if lacks == "pair":
         desk.etcd.keys.clear()
     assert set(desk.run(slave, 3_000)) == {Ask.READ}
-    assert desk.holder is None
+    assert desk.holder() is None
 
 
 def test_a_slave_that_hears_its_master_again_follows_it(desk: Desk) -> None:
@@ -186,13 +184,30 @@ def test_a_taking_without_an_answer_is_undone_before_anything_else(
     if arrives == "after":
         with pytest.raises(Refused):
             desk.etcd.handle(step.call, desk.now_ms)
-    assert desk.holder is None
+    assert desk.holder() is None
     desk.run(slave)
     assert where(slave) is Standing.FOLLOWS
     slave.hear(0)
     desk.run(slave, 2_000)
     assert where(slave) is Standing.SUCCEEDS
     assert slave.term == (9 if arrives == "before" else 8)
+
+
+def test_a_slave_that_hears_its_master_while_it_takes_the_key_gives_it_back(desk: Desk) -> None:
+    slave = slave_of(desk, PairRecord(1, 7, in_sync=True))
+    step = desk.run_to(slave, Ask.TAKE)
+    body = desk.etcd.handle(step.call, desk.now_ms)
+    slave.hear(FOREVER_MS)
+    slave.answered(body, desk.now_ms)
+    assert where(slave) is Standing.WITHDRAWS
+    assert desk.holder() == {"node": 2, "term": 8}
+    desk.run(slave)
+    assert where(slave) is Standing.FOLLOWS
+    assert desk.holder() is None
+    master = desk.node(1, is_master=True, term=7)
+    master.hear(FOREVER_MS)
+    desk.run(master)
+    assert desk.holder() == {"node": 1, "term": 9}
 
 
 def test_of_two_that_take_the_key_one_does(desk: Desk) -> None:
@@ -204,7 +219,7 @@ def test_of_two_that_take_the_key_one_does(desk: Desk) -> None:
     assert where(master) is Standing.HOLDS
     slave.answered(desk.etcd.handle(step.call, desk.now_ms), desk.now_ms)
     assert where(slave) is Standing.MISSES
-    assert desk.holder == {"node": 1, "term": 7}
+    assert desk.holder() == {"node": 1, "term": 7}
 
 
 def test_a_promotion_whose_lease_ended_begins_again(desk: Desk) -> None:
@@ -217,6 +232,21 @@ def test_a_promotion_whose_lease_ended_begins_again(desk: Desk) -> None:
     assert where(slave) is Standing.SUCCEEDS
     assert slave.key_until_ms > desk.now_ms
     assert slave.term == 9
+
+
+def test_a_promotion_whose_key_the_other_node_took_meanwhile_is_given_up(desk: Desk) -> None:
+    slave = slave_of(desk, PairRecord(1, 7, in_sync=True))
+    desk.run(slave)
+    assert where(slave) is Standing.SUCCEEDS
+    desk.now_ms += 2 * LEASE_MS
+    master = desk.node(1, is_master=True, term=7)
+    master.appoint()
+    desk.run(master)
+    assert where(master) is Standing.HOLDS
+    assert not slave.is_passed_over
+    desk.run(slave, 2_000)
+    assert where(slave) is Standing.MISSES
+    assert slave.is_passed_over
 
 
 def test_a_license_counts_from_when_the_request_left_and_is_shorter_than_the_lease(
@@ -273,7 +303,7 @@ def test_a_master_whose_slave_took_over_yields(desk: Desk) -> None:
     master.hear(FOREVER_MS)
     desk.run(master)
     assert where(master) is Standing.HOLDS
-    assert desk.pair == {"node": 1, "term": 3, "in_sync": False}
+    assert desk.pair() == {"node": 1, "term": 3, "in_sync": False}
 
 
 def test_a_master_whose_slave_was_promoted_by_force_yields(desk: Desk) -> None:
@@ -309,7 +339,7 @@ def test_a_master_that_compares_goes_on_by_itself_if_the_slave_lacks_something(
         master.may_go_alone = True
         desk.run(master)
         assert where(master) is Standing.HOLDS
-        assert desk.pair == {"node": 1, "term": 3, "in_sync": pair.in_sync}
+        assert desk.pair() == {"node": 1, "term": 3, "in_sync": pair.in_sync}
 
 
 def test_solo_begins_when_nothing_can_make_the_slave_in_sync_any_more(desk: Desk) -> None:
@@ -329,7 +359,7 @@ def test_solo_begins_when_nothing_can_make_the_slave_in_sync_any_more(desk: Desk
     desk.run(master)
     assert master.is_alone(desk.now_ms)
     desk.etcd.handle(note.call, desk.now_ms)
-    assert desk.pair == {"node": 1, "term": 1, "in_sync": False}
+    assert desk.pair() == {"node": 1, "term": 1, "in_sync": False}
     desk.now_ms += LEASE_MS
     assert not master.is_alone(desk.now_ms)
 
@@ -340,7 +370,7 @@ def test_a_master_that_starts_again_leaves_open_whether_its_slave_is_in_sync(des
     master.hear(FOREVER_MS)
     desk.run(master)
     assert where(master) is Standing.HOLDS, "the key of its last life is its own"
-    assert desk.pair == {"node": 1, "term": 3, "in_sync": True}
+    assert desk.pair() == {"node": 1, "term": 3, "in_sync": True}
     assert not master.is_alone(desk.now_ms)
 
 
@@ -365,8 +395,8 @@ def test_an_operator_promotes_by_force_whatever_etcd_says(desk: Desk) -> None:
     slave.promoted(2)
     desk.run(slave)
     assert where(slave) is Standing.HOLDS
-    assert desk.holder == {"node": 2, "term": 8}
-    assert desk.pair == {"node": 2, "term": 8, "in_sync": False}
+    assert desk.holder() == {"node": 2, "term": 8}
+    assert desk.pair() == {"node": 2, "term": 8, "in_sync": False}
 
 
 def test_a_master_that_yields_goes_on_if_an_operator_says_so(desk: Desk) -> None:
@@ -377,7 +407,7 @@ def test_a_master_that_yields_goes_on_if_an_operator_says_so(desk: Desk) -> None
     master.appoint()
     desk.run(master)
     assert where(master) is Standing.HOLDS
-    assert desk.holder == {"node": 1, "term": 10}
+    assert desk.holder() == {"node": 1, "term": 10}
 
 
 def test_a_node_that_became_a_slave_follows_without_the_right_to_the_key(desk: Desk) -> None:
@@ -388,7 +418,7 @@ def test_a_node_that_became_a_slave_follows_without_the_right_to_the_key(desk: D
     assert not master.may_follow
     desk.now_ms += 2 * LEASE_MS
     desk.run(master)
-    assert desk.holder is None
+    assert desk.holder() is None
 
 
 @pytest.mark.parametrize("key", KEYS.both)

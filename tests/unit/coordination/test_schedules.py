@@ -19,7 +19,9 @@ RARE = {
     (Standing.FOLLOWS, Happening.ORDERED),
     (Standing.YIELDS, Happening.ORDERED),
     (Standing.HOLDS, Happening.SUPERSEDED),
+    (Standing.COMPARES, Happening.TAKEN),
     (Standing.TAKES, Happening.REFUSED),
+    (Standing.TAKES, Happening.HEARD),
     (Standing.SUCCEEDS, Happening.LAPSED),
     (Standing.YIELDS, Happening.HEARD),
 }
@@ -31,7 +33,7 @@ def disturb(pair: FailOverPair) -> None:
     rng = pair.rng
     number = rng.choice((1, 2))
     node = pair.nodes[number]
-    match rng.randrange(11):
+    match rng.randrange(14):
         case 0 | 1:
             if node.is_running:
                 pair.kill(number)
@@ -53,6 +55,21 @@ def disturb(pair: FailOverPair) -> None:
         case 9:
             pair.go_solo(number)
         case 10:
+            # A master that only its slave permits to serve, and then not even that one.
+            pair.is_linked, pair.reaches_etcd[number] = True, False
+            pair.run(2 * LEASE_MS)
+            pair.cut()
+        case 11:
+            # A process that is stopped with an answer on its way.
+            pair.run(rng.randrange(1_500))
+            node.is_stopped = node.is_running
+            pair.run(rng.randrange(LEASE_MS))
+            node.is_stopped = False
+            pair.cut()
+        case 12:
+            pair.go_solo(number)
+            pair.cut()
+        case 13:
             pair.nodes[1].is_stopped = pair.nodes[2].is_stopped = False
 
 
@@ -106,7 +123,7 @@ def test_no_schedule_has_two_masters_or_loses_what_was_acknowledged(
     *, states: int, walked: Counter[tuple[Standing, Happening]]
 ) -> None:
     promotions = acknowledged = 0
-    count = max(60, states // 1_000)
+    count = max(40, states // 1_000)
     for seed in range(count):
         try:
             pair = run_schedule(seed)
@@ -114,6 +131,6 @@ def test_no_schedule_has_two_masters_or_loses_what_was_acknowledged(
             pytest.fail(f"seed {seed}: {error!r}")
         promotions += pair.promotions
         acknowledged += len(pair.acknowledged)
-    assert promotions >= count // 6
+    assert promotions >= count // 10
     assert acknowledged >= 100 * count
-    assert not set(STANDINGS) - RARE - set(walked)
+    assert set(STANDINGS) - RARE <= set(walked)
