@@ -40,18 +40,22 @@ def _lost_something(run: "PairRun") -> bool:
 
 def _check_clients(run: "PairRun") -> list[str]:
     found = check_history(run.record.events, late_ms=LATE_MS)
-    if _lost_something(run):
-        found = [each for each in found if not _is_excused(run, each)]
-    return [str(each) for each in found]
+    return [str(each) for each in found if not _is_excused(run, each)]
 
 
 def _is_excused(run: "PairRun", violation: Violation) -> bool:
-    """Whether async replication allows it: what the slave had is there in any case."""
-    if violation.rule in LOSSES:
+    """Whether replication allows it: what the slave had is there in any case."""
+    rule, message = violation.rule, violation.message
+    if rule in LOSSES and _lost_something(run):
         return True
-    if violation.rule is not Rule.LOST or violation.message is None:
+    is_local = message is not None and message.producer in run.record.local_producers
+    if message is None or not (run.may_lose or is_local):
         return False
-    epoch, pos = run.record.positions[violation.message]
+    if rule is Rule.CANCELLED:
+        return bool(run.record.losses)
+    if rule is not Rule.LOST:
+        return False
+    epoch, pos = run.record.positions[message]
     return any(each.kept_pos < pos and epoch <= each.epoch for each in run.record.losses)
 
 

@@ -6,9 +6,10 @@ overlap with what the operator does about them.
 """
 
 import asyncio
+import inspect
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from appliance.admin.status import ReplicationStatus
 from appliance.errors import NotReadyError, RoleError
@@ -260,9 +261,9 @@ class Operator:
             node.kill()
 
     def _note_loss(self, node: PairNode) -> None:
-        """With async replication and async flush a power cut loses what only memory has."""
+        """With async flush a power cut loses what only memory has."""
         broker = node.broker
-        if self._is_sync or node.number != self.master or broker is None:
+        if node.number != self.master or broker is None:
             return
         if hasattr(broker, "topics") and not broker.is_sync_flush:
             self._record.note_loss(node.number, broker.flushed_pos)
@@ -420,7 +421,9 @@ class Operator:
         if master.service is not None:
 
             async def verb(service: Service) -> object:
-                return service._status.go_solo()
+                go_solo: Any = service._status.go_solo
+                says = "is_slave_off" in inspect.signature(go_solo).parameters
+                return go_solo(is_slave_off=True) if says else go_solo()
 
             master.call(verb, lambda _answer: None)
         await self._sleep_ms(self._some_ms())

@@ -55,6 +55,7 @@ class PairRecord:
         faults: of a client, in words: answers that must not be.
         positions: in which epoch a message was acknowledged, and below which position it is.
         losses: in order.
+        local_producers: those with acks=1, whose acknowledgements say nothing of the slave.
         seen_pos: everything that clients of this master were told or shown is below this position.
     """
 
@@ -66,6 +67,7 @@ class PairRecord:
     positions: dict[MessageId, tuple[int, int]] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     seen_pos: int = 0
+    local_producers: set[str] = field(default_factory=set)
 
     def sent_ms(self) -> int:
         """Now, by the clock that is behind."""
