@@ -5,7 +5,7 @@ from kio.index import load_request_schema, load_response_schema
 
 from appliance.errors import RemoteProtocolError
 from compat.kafka import dispatch
-from compat.kafka.protocol.registry import Api, Registry, handles
+from compat.kafka.protocol.registry import SERVED, Api, Registry, handles
 from tests.support.harness.memory_broker import MemoryBroker, memory_node
 
 APIS = dispatch.REGISTRY.apis
@@ -82,11 +82,11 @@ def test_produce_and_fetch_have_headers_here_and_answers_elsewhere() -> None:
 
 
 def test_a_registry_finds_by_key_and_version_and_lists_by_key() -> None:
-    @handles(key=60, name="B", versions=(1, 2), flexible_from=0, needs=None)
+    @handles(key=60, name="B", versions=(1, 2), flexible_from=0, needs=None, on_slave=SERVED)
     def second(node: object, version: int, request: object) -> bytes:
         return b""
 
-    @handles(key=42, name="A", versions=(0, 0), flexible_from=0, needs=None)
+    @handles(key=42, name="A", versions=(0, 0), flexible_from=0, needs=None, on_slave=SERVED)
     def first(node: object, version: int, request: object) -> bytes:
         return b""
 
