@@ -13,7 +13,7 @@ class RowScan:
         ranges: list[tuple[int, int, int, int]],
         topics: dict[int, tuple[bytes, list[int]]],
         columns: Sequence[str],
-        decompress: Callable[[int, memoryview], bytes],
+        decompress: Callable[[int, memoryview], bytes | memoryview],
         verifies: bool = True,
         salt: int = 0,
         timestamps: tuple[int | None, int | None] = ...,

@@ -69,7 +69,8 @@ cdef class RowScan:
             topics: topic id -> (name as bytes, list of the start offsets of its partitions).
                 Frames of other topics have no rows.
             columns: names of the columns wanted, of COLUMN_NAMES.
-            decompress: function (codec, section, limit in bytes) that unpacks records.
+            decompress: function (codec, section) that unpacks records; they are read before the
+                next call.
             verifies: check the CRC of batches. That of headers and tables is always checked.
             salt: salt of the frames.
             timestamps, stored, due: (from, to) in epoch ms, None for no bound: rows with another

@@ -20,7 +20,7 @@ from appliance.errors import LatermqError, RequestError
 from appliance.store.log.frame_kinds import kind_name
 from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MIB
-from compat.kafka.protocol.codecs import decompress
+from compat.kafka.protocol.codecs import Unpacker
 from compat.tables.log_reader import LogReader, SegmentGoneError
 from compat.tables.schema import HEADERS, schema_of
 from compat.tables.selection import Selection, Topics
@@ -170,7 +170,7 @@ class ScanTask:
             ranges=[self._with_segment(*each) for each in self.ranges],
             topics=self.topics,
             columns=self.columns,
-            decompress=lambda codec, section: decompress(codec, section, UNPACKED_MAX_BYTES),
+            decompress=Unpacker(UNPACKED_MAX_BYTES).unpack,
             verifies=self.verifies,
             salt=self.salt,
             timestamps=selection.timestamps,

@@ -33,6 +33,7 @@ from compat.kafka.protocol.codecs import (
     ZSTD,
     CodecError,
     DecompressedTooLargeError,
+    Unpacker,
     decompress,
 )
 
@@ -493,3 +494,76 @@ def test_empty_data_parts_to_skip_and_unknown_codecs_are_refused() -> None:
     for codec in (5, 6, 7):
         with pytest.raises(CodecError, match=f"codec {codec}"):
             decompress(codec, b"anything", MIB)
+
+
+# Memory that is used again
+
+
+def test_an_unpacker_gives_what_decompress_gives_batch_after_batch() -> None:
+    """Of any form, in any order of sizes, also at exactly the limit, and after damage."""
+    seed = 20260104
+    print(f"seed {seed}")  # noqa: T201 - shown only if the test fails
+    rng = random.Random(seed)
+    sizes = (1, 100, 16 * KIB, MIB - 1, MIB, MIB + 1, 3 * MIB)
+    cases = [(form, size) for form in FORMS for size in sizes]
+    rng.shuffle(cases)
+    unpacker = Unpacker(3 * MIB)
+    for form, size in cases:
+        codec, pack = FORMS[form]
+        payload = text_of(size)
+        packed = pack(payload)
+        with pytest.raises(CodecError):
+            unpacker.unpack(codec, packed[: len(packed) // 2])
+        assert bytes(unpacker.unpack(codec, packed)) == payload
+        if size > 1:
+            with pytest.raises(DecompressedTooLargeError):
+                Unpacker(size - 1).unpack(codec, packed)
+
+
+@pytest.mark.parametrize("form", ZSTD_FORMS)
+def test_an_unpacker_grows_with_the_batch_and_gives_its_memory_back(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch with far more than is kept, of several frames, between small ones."""
+    monkeypatch.setattr(codecs, "KEPT_MAX_BYTES", 64 * KIB)
+    pack = FORMS[form][1]
+    parts = [text_of(size) for size in (MIB, 1, 700, 3 * MIB)]
+    unpacker = Unpacker(1 << 30)
+    for _ in range(2):
+        assert bytes(unpacker.unpack(ZSTD, b"".join(map(pack, parts)))) == b"".join(parts)
+        assert bytes(unpacker.unpack(ZSTD, pack(b"small"))) == b"small"
+    resident, traced = peaks_of(lambda: unpacker.unpack(ZSTD, pack(b"small")))
+    assert traced < 2 * MIB
+    assert resident < 14 * MIB
+
+
+@pytest.mark.parametrize("payload", [text_of(700), random.Random(1).randbytes(300)])
+def test_an_unpacker_sees_a_wrong_checksum_and_a_flipped_bit(payload: bytes) -> None:
+    """As `decompress`: the same bytes, or a refusal. The second payload is stored as it is."""
+    packed = zstd_frame(payload, write_content_size=False, write_checksum=True)
+    unpacker = Unpacker(8 * KIB)
+    for bit in range(len(packed) * 8):
+        damaged = bytearray(packed)
+        damaged[bit // 8] ^= 1 << bit % 8
+        expected = unpack_or_refuse(ZSTD, damaged, 8 * KIB)
+        for each in (unpacker, Unpacker(8 * KIB)):  # with memory of others, and without
+            if isinstance(expected, RequestError):
+                with pytest.raises(type(expected)):
+                    each.unpack(ZSTD, damaged)
+            else:
+                assert each.unpack(ZSTD, damaged) == expected
+    assert unpacker.unpack(ZSTD, packed) == payload
+
+
+@pytest.mark.parametrize("bomb", ["zstd", "zstd with size"])
+def test_an_unpacker_refuses_a_gibibyte_with_little_memory(bomb: str) -> None:
+    codec, make = GIB_BOMBS[bomb]
+    packed = make()
+
+    def run() -> None:
+        with pytest.raises(DecompressedTooLargeError):
+            Unpacker(MIB).unpack(codec, packed)
+
+    resident, traced = peaks_of(run)
+    assert traced < 2 * codecs.KEPT_MAX_BYTES
+    assert resident < 2 * codecs.KEPT_MAX_BYTES
