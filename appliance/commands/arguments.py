@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from appliance.commands import usage
 from appliance.config.setting import Address, parse_address
 from appliance.errors import ConfigError
+from appliance.system.process import without_modules
 from appliance.units import parse_duration_ms
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -169,16 +170,18 @@ def format_instant(epoch_ms: int) -> str:
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def check_pyarrow(need: str) -> None:
-    """Check that the library for Parquet is installed.
+def load_pyarrow(need: str) -> None:
+    """Load the library for Parquet, if possible without numpy, which takes as long again.
 
     Args:
         need: what needs it, the beginning of the message.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not installed.
     """
     import importlib.util  # which other commands do not need
 
     if importlib.util.find_spec("pyarrow") is None:
         raise ConfigError(f"{need}: install it with pip install latermq[spark]")
+    with without_modules("numpy"):
+        import pyarrow  # noqa: F401

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from appliance.commands import usage
-from appliance.commands.arguments import check_pyarrow, read_past, to_bytes
+from appliance.commands.arguments import load_pyarrow, read_past, to_bytes
 from appliance.commands.offline import EXIT_FAULTS, DirArgument, Meter, reports_failure
 from appliance.commands.output import complain, print_lines, printable
 from appliance.errors import ConfigError, StorageError
@@ -142,7 +142,7 @@ def export(  # noqa: PLR0917 (these are flags: click passes them by name)
 
     Read-only: it creates and changes nothing in the directory. A broker may be running on it.
     """
-    check_pyarrow("this command needs pyarrow")
+    load_pyarrow("this command needs pyarrow")
     from appliance.commands.table_files import LossError
     from compat.tables.table import Query
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from appliance.commands import kafka_client, usage
-from appliance.commands.arguments import DEFAULT_BOOTSTRAP, Bootstrap, Json, check_pyarrow
+from appliance.commands.arguments import DEFAULT_BOOTSTRAP, Bootstrap, Json, load_pyarrow
 from appliance.commands.output import complain, print_json, printable
 from appliance.commands.send import IN_FLIGHT_MAX, outcome_of
 from appliance.commands.table_rows import STDIN, Row, Rows, octets
@@ -150,7 +150,7 @@ def import_rows(  # noqa: PLR0917 (these are flags: click passes them by name)
     Nothing is sent if a row cannot be; standard input is checked row by row.
     """
     if any(not name.endswith((".jsonl", ".json")) and name != STDIN for name in files):
-        check_pyarrow("Parquet needs pyarrow, JSON lines (.jsonl) do not")
+        load_pyarrow("Parquet needs pyarrow, JSON lines (.jsonl) do not")
     rows = Rows(files)
     if rows.is_stream and create_topics:
         raise ConfigError("--create-topics reads the rows twice: give a file in place of -")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.harness import offline_scenario
+
 OURS = {"_core", "appliance", "compat"}
 # Hooks of setuptools and of editable installations, and what compiled modules bring along.
 BY_PYTHON = re.compile(
@@ -83,6 +85,16 @@ def test_serve_loads_what_it_serves_with_and_nothing_else(tmp_path: Path) -> Non
 )
 def test_help_and_mistakes_are_answered_without_a_library(command: str, status: int) -> None:
     assert loaded_by(*command.split(), status=status) == FOR_COMMANDS
+
+
+def test_export_to_parquet_does_without_numpy(tmp_path: Path) -> None:
+    """Which takes as long to load as pyarrow itself."""
+    (tmp_path / "log").mkdir()
+    store = str(offline_scenario.export(offline_scenario.stopped(), tmp_path / "log"))
+    for table in ("messages", "groups"):
+        loaded = loaded_by("export", store, "--table", table, "--out", str(tmp_path / table))
+        assert "pyarrow" in loaded
+        assert not loaded & {"numpy", "typing_extensions"}
 
 
 def test_what_is_kept_from_a_library_is_there_for_all_others() -> None:
