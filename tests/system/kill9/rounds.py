@@ -34,6 +34,7 @@ from tests.support.oracles.history_events import (
     Unknown,
 )
 from tests.system.kill9.group_load import GroupLoad, read_committed
+from tests.system.kill9.table_check import compare_tables
 from tests.system.kill9.workload import (
     FORGETFUL,
     IDEMPOTENT,
@@ -158,11 +159,14 @@ def run_load(
     final = Reader(appliance.kafka, "final", events)
     final.read_to_end(DRAIN_LIMIT_S)
     final.finish()
-    for partition, reported in read_committed(appliance.kafka, PARTITIONS).items():
+    committed = read_committed(appliance.kafka, PARTITIONS)
+    for partition, reported in committed.items():
         end = ends.get(partition)
         if reported != ((-1, "") if end is None else (end, note(partition, end))):
             problems.append(f"the group stands at {reported} in {partition}, expected {end}")
     appliance.stop()
+    consumed = [each for each in events if isinstance(each, Consumed) and each.reader == "final"]
+    problems += compare_tables(appliance.data_dir, consumed, committed)
 
     problems += [problem for load in loads for problem in load.fatal] + live.fatal + final.fatal
     problems += [f"{unanswered} messages have no outcome"] if unanswered else []
