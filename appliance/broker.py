@@ -33,6 +33,7 @@ from appliance.metrics import Gauges, LabelNames, Metrics
 from appliance.model import ColdPlace, TimerState, TimerStateName
 from appliance.offset_search import OffsetSearch
 from appliance.producers import Producers
+from appliance.replication.lease import NO_LEASE, Lease
 from appliance.retention import Retention
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.slave_broker import SlaveBroker
@@ -77,8 +78,7 @@ class Broker:
     """Topics, records and timers. Call `recover` first.
 
     Attributes:
-        config, clock: as passed to the constructor.
-        log: the CommitLog.
+        config, clock, log: as passed to the constructor, and the CommitLog.
         topics, groups, search: the parts that handlers of the control plane use; set by `recover`.
         producers: admits idempotent producers, and lets them expire; set by `recover`.
         timer_quota: bounds the pending timers of all and of each address; set by `recover`.
@@ -86,8 +86,8 @@ class Broker:
         early_expiry: what does so because the disk fills up; set by `recover`.
         key_index: where keys and ids are in the log; set by `recover`.
         leads: True: it accepts records and coordinates groups.
-        metrics: the counters.
-        client_log: writes the lines of the log that clients cause.
+        lease: what a master of a sync pair needs to acknowledge and deliver; None otherwise.
+        metrics, client_log: the counters, and what writes the lines of the log of clients.
         report: the outcome of recovery, once it is complete.
     """
 
@@ -115,6 +115,7 @@ class Broker:
         self.config = config
         self.metrics = Metrics()
         self.client_log = ClientLog(clock)
+        self.lease: Lease | None = None
         self._facade = facade
 
         def configure(topic: Topic) -> None:
@@ -331,12 +332,18 @@ class Broker:
         """Log position up to which nothing waits for a slave; very large without a sync pair."""
         return self._store.log.pointers.replicated
 
-    def need_replica(self, missing: str | None) -> None:
-        """Acknowledge and show nothing more that the slave lacks.
+    @property
+    def has_lease(self) -> bool:
+        """Nobody else can be the master, so that this node may acknowledge, change and deliver."""
+        return self.lease is None or self.lease.is_held
 
-        Args:
-            missing: why new batches are refused; None while the slave is there.
-        """
+    def check_lease(self) -> bool:
+        """Return `has_lease`, and refuse batches from now on if it is False, else no more."""
+        self._produce.missing_lease = None if self.has_lease else NO_LEASE
+        return self._produce.missing_lease is None
+
+    def need_replica(self, missing: str | None) -> None:
+        """Show nothing more that the slave lacks; `missing`: why acks=all is refused, or None."""
         self._store.log.pointers.need_replica()
         self._produce.missing_replica = missing
 
@@ -589,10 +596,5 @@ class Broker:
         self.metrics.producers_refused = self.producers.refused
         self.metrics.expired_records = self.retention.expired_records
         self.metrics.early_expired_records = self.early_expiry.expired_records
-        self.metrics.freed_bytes = self.head_freer.freed_bytes
-        self.metrics.carried_bytes = self.head_freer.carried_bytes
-        self.metrics.recycled_segments = self.log.recycled_count
-        broker_metrics.collect(
-            self.metrics, self._store.state.projections, self._produce, self._fetch, self._deliver
-        )
+        broker_metrics.collect(self.metrics, self._store, self._produce, self._fetch, self._deliver)
         return self.metrics

@@ -6,7 +6,6 @@ from typing import Final
 from _core.paths.deliver import DeliverPath
 from _core.paths.fetch import FetchPath
 from _core.paths.produce import ProducePath
-from _core.state.projections import Projections
 from appliance.config.config import Config
 from appliance.metrics import Gauges, Metrics
 from appliance.model import DiskState
@@ -96,12 +95,16 @@ def _write_amplification(store: MessageStore) -> float:
 
 def collect(
     metrics: Metrics,
-    state: Projections,
+    store: MessageStore,
     produce: ProducePath,
     fetch: FetchPath,
     deliver: DeliverPath,
 ) -> None:
-    """Copy the counters of the compiled paths into `metrics`."""
+    """Copy the counters of the store and the compiled paths into `metrics`."""
+    state = store.state.projections
+    metrics.freed_bytes = store.head_freer.freed_bytes
+    metrics.carried_bytes = store.head_freer.carried_bytes
+    metrics.recycled_segments = store.log.recycled_count
     metrics.requests[PRODUCE_KEY] = produce.requests
     metrics.requests[FETCH_KEY] = fetch.requests
     metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))

@@ -7,7 +7,7 @@ the waiters.
 With sync flush, a flush starts as soon as anything is unflushed; requests that arrive while an
 fdatasync is in flight gather for the next. With async flush, one starts every `flush_interval_ms`.
 If the oldest unflushed byte gets older than `flush_bound_ms`, nothing more is acknowledged until it
-is flushed, so a power cut loses at most that much.
+is flushed, so a power cut loses at most that much (`appliance.release`).
 
 Any StorageError, and any error that makes memory and log differ, ends the process. Layer 5: runs on
 the event loop.
@@ -25,6 +25,7 @@ from appliance.broker import Broker
 from appliance.errors import NotReadyError, StorageError
 from appliance.flush_thread import FlushThread
 from appliance.model import ColdPlace
+from appliance.release import Release
 from appliance.retention import Cleanup
 from appliance.store.disk_space import SpaceJob
 from appliance.store.head.head_freer import Job as HeadJob
@@ -35,7 +36,7 @@ from appliance.store.state.checkpointer import CheckpointJob
 from appliance.store.state.flushed_mark import MarkJob
 from appliance.system.clock import WakeTimer
 from appliance.system.process import yield_to_others
-from appliance.units import MS_PER_SECOND, NS_PER_MS
+from appliance.units import MS_PER_SECOND
 from appliance.work_thread import WorkThread
 
 HOUSEKEEPING_S: Final = 0.1
@@ -49,9 +50,6 @@ LOOK_AHEAD_MS: Final = 2_000
 SLICE_PAUSE_S: Final = 0.005
 """Pause between two slices of a checkpoint; a slice takes a millisecond or two."""
 
-DUE_BACKLOG_DIVISOR: Final = 4
-"""While due records wait for the disk, the permitted backlog is divided by this."""
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -64,22 +62,24 @@ class Pump:
     Attributes:
         failure: completes with the error that ended the broker's work.
         is_stopped: it has failed or was stopped: no request handled from now on is written.
+        release: decides what may be acknowledged.
         work: does work of requests that would keep the loop too long.
         committed: called after each turn in which the log may have grown.
         shown: called after each turn in which consumers may see more.
         progressed: called at the end of each turn with the parked fetches that have new records;
-            answers may leave up to `durable_pos`.
+            answers may leave as `release` says.
     """
 
     def __init__(self, broker: Broker) -> None:
         """Make a stopped pump of a recovered broker."""
         self._broker = broker
+        self.release = Release(broker)
         self._loop = asyncio.get_running_loop()
         # Each kind of work has its own threads, so that no flush waits for a consumer's cold reads.
         self._flusher = FlushThread(self._loop, self._guard, self._end_flush)
         self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
-        self.work = WorkThread(self._loop, self._guard, self._unflushed_bytes)
+        self.work = WorkThread(self._loop, self._guard, self.release.unflushed_bytes)
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
         # A checkpoint may take minutes to write; readers wait a second for the flushed position.
@@ -95,17 +95,14 @@ class Pump:
         self._is_looking_ahead = False
         self._is_expiring = False
         self._look_ahead_in = 0
-        self._delivered_pos = 0
         self._flushing: FlushJob | None = None
         self._flush_began_ns = 0
-        self._unflushed_since_ns: int | None = None
         self._next_unflushed_since_ns: int | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
         self._saving: asyncio.TimerHandle | None = None
         self._slice: asyncio.TimerHandle | None = None
         self._carry_slice: asyncio.TimerHandle | None = None
-        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._awaited_flushes: list[asyncio.Future[None]] = []
         self._awaited_reads: set[asyncio.Future[None]] = set()
         self._cleaning = asyncio.Lock()
@@ -183,37 +180,6 @@ class Pump:
 
     # Turns
 
-    @property
-    def durable_pos(self) -> int:
-        """Log position up to which requests may be acknowledged."""
-        broker = self._broker
-        if broker.is_sync_flush or self._is_flush_overdue():
-            return min(broker.flushed_pos, broker.replicated_pos)  # I3
-        return min(broker.committed_pos, broker.replicated_pos)
-
-    @property
-    def is_backed_up(self) -> bool:
-        """So much waits for the disk that a new request would wait too long."""
-        broker = self._broker
-        limit_bytes = broker.config.flush_backlog_max_bytes
-        if self._delivered_pos > broker.flushed_pos:
-            # Due records wait for this sync, which takes longer the more producers put into it.
-            limit_bytes //= DUE_BACKLOG_DIVISOR
-        return self._unflushed_bytes() > limit_bytes
-
-    def _unflushed_bytes(self) -> int:
-        """What must be on the disk before the last request is acknowledged."""
-        broker = self._broker
-        return broker.committed_pos - broker.flushed_pos if broker.is_sync_flush else 0
-
-    @property
-    def unflushed_ms(self) -> int:
-        """The age of the oldest unflushed byte in milliseconds; 0 if there is none."""
-        since_ns = self._unflushed_since_ns
-        if since_ns is None:
-            return 0
-        return (self._broker.clock.monotonic_ns() - since_ns) // NS_PER_MS
-
     def end_turn(self) -> None:
         """Write, flush, arm and notify. Raises StorageError; the caller passes it to `fail`."""
         woken = self._broker.commit()
@@ -223,22 +189,21 @@ class Pump:
         self._notify(woken)
 
     def show(self, woken: list[ParkedFetch]) -> None:
-        """Answer what may be answered now: the slave has more, or nothing waits for it."""
+        """Answer and deliver what may leave now: the slave has more, or nothing waits for it."""
+        self._guard(self._arm)
         self._guard(partial(self._notify, woken))
 
     async def durable(self, pos: int) -> None:
         """End the turn, and wait until everything below a log position may be acknowledged.
 
         Raises:
-            NotReadyError: the broker stops or has failed; whether a restart finds it is unknown.
+            NotReadyError: the broker stops or has failed, or a master of a sync pair has no lease;
+                whether it stays is unknown.
         """
         self._guard(self.end_turn)
-        while self.durable_pos < pos:
-            if self.is_stopped:
-                raise NotReadyError("the broker is stopping")
-            future = self._loop.create_future()
-            self._awaited.append((pos, future))
-            await future
+        if self.is_stopped and self.release.durable_pos < pos:
+            raise NotReadyError("the broker is stopping")
+        await self.release.reach(pos)
 
     async def flushed(self, pos: int) -> None:
         """Wait until everything below a log position is on the disk, in either flush mode.
@@ -307,43 +272,35 @@ class Pump:
         """Notify all waiters of progress."""
         self.progressed(woken)
         self.shown()
-        if self._awaited:
-            durable_pos = self.durable_pos
-            for pos, future in self._awaited:
-                if pos <= durable_pos and not future.done():
-                    future.set_result(None)
-            self._awaited = [each for each in self._awaited if not each[1].done()]
+        self.release.notify()
 
     def _fail_waiters(self) -> None:
         """End all waits: there will be no more progress."""
         cleanups = () if self._cleanup is None else (self._cleanup,)
-        awaited = (future for _, future in self._awaited)
-        waits = (*awaited, *self._awaited_flushes, *self._awaited_reads, *cleanups)
-        for future in waits:
+        for future in (*self._awaited_flushes, *self._awaited_reads, *cleanups):
             if not future.done():
                 future.set_exception(NotReadyError("the broker is stopping"))
-        self._awaited, self._awaited_flushes = [], []
+        self._awaited_flushes = []
+        self.release.fail("the broker is stopping")
 
     def _arm(self) -> None:
-        wake_ms = self._broker.next_wake_ms()
+        # Without a lease nothing is delivered. Whoever renews it calls `show`.
+        wake_ms = self._broker.next_wake_ms() if self._broker.has_lease else None
         if wake_ms != self._armed_ms:
             self._armed_ms = wake_ms
             self._timer.arm(wake_ms)
 
     # Flush
 
-    def _is_flush_overdue(self) -> bool:
-        return self.unflushed_ms > self._broker.config.flush_bound_ms
-
     def _want_flush(self) -> None:
         broker = self._broker
         if broker.flushed_pos == broker.committed_pos:
             return
-        if self._unflushed_since_ns is None:
-            self._unflushed_since_ns = broker.clock.monotonic_ns()
+        if self.release.unflushed_since_ns is None:
+            self.release.unflushed_since_ns = broker.clock.monotonic_ns()
         if self._flushing is not None:
             return
-        if broker.is_sync_flush or self._is_flush_overdue():
+        if broker.is_sync_flush or self.release.is_flush_overdue:
             self._begin_flush()
         elif self._flush_timer is None:
             delay_s = broker.config.flush_interval_ms / MS_PER_SECOND
@@ -381,7 +338,7 @@ class Pump:
                 future.set_result(None)
         self._awaited_flushes = []
         is_behind = broker.flushed_pos < broker.committed_pos
-        self._unflushed_since_ns = self._next_unflushed_since_ns if is_behind else None
+        self.release.unflushed_since_ns = self._next_unflushed_since_ns if is_behind else None
         self._want_flush()
         self.work.note_flush()
         self._notify(woken)
@@ -395,13 +352,13 @@ class Pump:
 
     def _deliver(self) -> None:
         """Deliver one chunk of due timers; the next follows after the loop has served others."""
-        if self._is_delivering:
+        if self._is_delivering or not self._broker.has_lease:
             return
         delivery = self._broker.deliver_due()
         if delivery.cold:
             self._read(self._bodies, delivery.cold, self._deliver, is_delivery=True)
         if delivery.count:
-            self._delivered_pos = self._broker.wrote_pos
+            self.release.delivered_pos = self._broker.wrote_pos
         self.end_turn()
         if delivery.has_more:
             self._is_delivering = True

@@ -47,12 +47,13 @@ class SlaveBroker:
         topics, groups, search: the parts that handlers of the control plane use; nothing is changed
             through them.
         leads: False: another broker accepts records.
-        replicated_pos, producer_ids_pos: of no meaning here.
+        replicated_pos, producer_ids_pos, has_lease: of no meaning here.
     """
 
     leads = False
     replicated_pos = NO_LIMIT
     producer_ids_pos = 0
+    has_lease = True
 
     def __init__(
         self,
@@ -97,6 +98,10 @@ class SlaveBroker:
         quota = TimerQuota(nothing, count_max=config.pending_timers_max)
         self._produce = make_produce_path(writer, quota, config, facade, self.cluster_id)
         self._produce.is_slave = True
+
+    def check_lease(self) -> bool:
+        """Do nothing: a slave acknowledges nothing in any case."""
+        return True
 
     # The stream of the master
 

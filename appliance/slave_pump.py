@@ -21,6 +21,18 @@ READER_COUNT: Final = 2
 _log = logging.getLogger(__name__)
 
 
+class NothingWaits:
+    """What may leave a slave: all, as it writes nothing that a flush or a peer has to confirm."""
+
+    local_pos = NO_LIMIT
+    is_backed_up = False
+    unflushed_ms = 0
+
+    def positions(self) -> tuple[int, int]:
+        """Return log positions beyond everything."""
+        return NO_LIMIT, NO_LIMIT
+
+
 class SlavePump:
     """Drives one slave on the running event loop.
 
@@ -29,12 +41,8 @@ class SlavePump:
         is_stopped: it has failed or was stopped.
         work: does work of requests that would keep the loop too long.
         progressed: called with parked fetches that have new records.
-        durable_pos, is_backed_up, unflushed_ms: nothing waits for a flush.
+        release: lets every answer leave.
     """
-
-    durable_pos = NO_LIMIT
-    is_backed_up = False
-    unflushed_ms = 0
 
     def __init__(self, broker: SlaveBroker) -> None:
         """Make a pump of a slave that follows."""
@@ -42,6 +50,7 @@ class SlavePump:
         self._loop = asyncio.get_running_loop()
         self._readers = ThreadPoolExecutor(READER_COUNT, thread_name_prefix="latermq-read")
         self.work = WorkThread(self._loop, self._guard, lambda: 0)
+        self.release = NothingWaits()
         self.progressed: Callable[[list[ParkedFetch]], None] = lambda _: None
         self.is_stopped = False
         self.failure: asyncio.Future[BaseException] = self._loop.create_future()

@@ -24,6 +24,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.coordination.etcd": 5,
     "appliance.pump": 5,
     "appliance.slave_pump": 5,
+    "appliance.release": 5,
     "appliance.loop_turns": 5,
     "appliance.work_thread": 5,
     "appliance.flush_thread": 5,

@@ -1,9 +1,11 @@
 """A response in the queue of a connection, which keeps the order of the requests.
 
-A response is sent when it is the first of the queue and the log is durable up to `end_pos`. A
-Produce response that waits too long for the disk becomes REQUEST_TIMED_OUT. Its records stay in the
-log, and an idempotent producer that sends them again gets the original response. A response of the
-control plane becomes its `late` one, with an error after which clients ask again.
+A response is sent when it is the first of the queue and the log is durable up to `end_pos`, in a
+sync pair on the slave as well, and up to `local_pos` on this machine. A Produce response with acks
+0 or 1 has the second alone. One that waits too long for the disk becomes REQUEST_TIMED_OUT. Its
+records stay in the log, and an idempotent producer that sends them again gets the original
+response. A response of the control plane becomes its `late` one, with an error after which clients
+ask again.
 
 Layer 0: no I/O.
 """
@@ -68,13 +70,17 @@ cdef class Answer:
         self.kept_bytes = reply.kept_bytes
         return 0
 
-    cdef bint is_late(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
+    cdef bint may_leave(self, const Durable* durable) noexcept:
+        """Return whether the log is durable as far as it needs."""
+        return self.end_pos <= durable.pos and self.local_pos <= durable.local_pos
+
+    cdef bint is_late(self, const Patience* patience) noexcept:
         """Return whether it has waited too long; the first call only records that it waits."""
-        if self.parked or self.end_pos <= durable_pos:
+        if self.parked or self.may_leave(&patience.durable):
             return False
         if self.since_ms < 0:
-            self.since_ms = now_ms
-        return now_ms - self.since_ms >= min(self.wait_ms, wait_max_ms)
+            self.since_ms = patience.now_ms
+        return patience.now_ms - self.since_ms >= min(self.wait_ms, patience.wait_max_ms)
 
     cdef int64_t take(self, int64_t room, list result) except -1:
         """Move pieces of up to about `room` bytes to `result`; return the number of bytes."""
@@ -99,36 +105,48 @@ cdef class Answer:
         del self.pieces[:count]
         return taken
 
-    cdef int64_t time_out(
-        self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos, int error
-    ) except -1:
-        """Time out a response, or batches of it, that waited too long; return their number."""
-        cdef const Mark* mark
-        cdef uint8_t* p
-        cdef int64_t i, given_up = 0
+    cdef int time_out(self, const Patience* patience, TimedOut* found) except -1:
+        """Time out a response, or batches of it, that waited too long."""
+        cdef int64_t size
         if self.marks is None and self.late is None:
             return 0
-        if not self.is_late(now_ms, wait_max_ms, durable_pos):
+        if not self.is_late(patience):
             return 0
-        if self.late is not None:
-            self.pieces = with_size([self.late()])
-            self.late = None
-            self.end_pos = 0
-            return 1
+        found.end_pos = max(found.end_pos, self.end_pos, self.local_pos)
+        self.end_pos = self.local_pos = 0
+        if self.late is None:
+            return self._time_out_batches(patience, found)
+        size = sum(map(len, self.pieces))
+        self.pieces = with_size([self.late()])
+        self.late = None
+        found.late += 1
+        found.grown_bytes += <int64_t>len(self.pieces[0]) - size - self.kept_bytes
+        self.kept_bytes = 0
+        return 0
+
+    cdef int _time_out_batches(self, const Patience* patience, TimedOut* found) except -1:
+        cdef const Mark* mark
+        cdef uint8_t* p
+        cdef int64_t i
         # No part of it has been sent: it is one piece.
         patched = bytearray(self.pieces[0])
         p = patched
         mark = <const Mark*><const char*>self.marks
         for i in range(len(self.marks) // <Py_ssize_t>sizeof(Mark)):
-            if mark[i].end_pos > durable_pos:
-                store_u16(p + mark[i].at, error)
-                store_u64(p + mark[i].at + 2, -1)
-                store_u64(p + mark[i].at + 10, -1)
-                given_up += 1
+            if mark[i].is_local:
+                if mark[i].end_pos <= patience.durable.local_pos:
+                    continue
+                found.local_batches += 1
+            else:
+                if mark[i].end_pos <= patience.durable.pos:
+                    continue
+                found.batches += 1
+            store_u16(p + mark[i].at, patience.local_error if mark[i].is_local else patience.error)
+            store_u64(p + mark[i].at + 2, -1)
+            store_u64(p + mark[i].at + 10, -1)
         self.pieces[0] = bytes(patched)
         self.marks = None
-        self.end_pos = 0
-        return given_up
+        return 0
 
 
 cdef Queued count_queued(answers) except *:
@@ -144,25 +162,21 @@ cdef Queued count_queued(answers) except *:
     return found
 
 
-cdef TimedOut time_out(
-    answers, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos, int error
-) except *:
-    """Time out the `answers`, or batches of them, that waited too long for the disk."""
+cdef Patience patience_of(
+    int64_t durable_pos, int64_t local_pos, int64_t now_ms, int64_t wait_max_ms
+) noexcept:
+    cdef Patience patience
+    patience.durable.pos = durable_pos
+    patience.durable.local_pos = max(durable_pos, local_pos)
+    patience.now_ms = now_ms
+    patience.wait_max_ms = wait_max_ms
+    return patience
+
+
+cdef TimedOut time_out(answers, const Patience* patience) except *:
+    """Time out the `answers`, or batches of them, that waited too long for the disk or a slave."""
     cdef Answer answer
-    cdef int64_t own_end, size, count
-    cdef TimedOut result = TimedOut(0, 0, 0, 0)
+    cdef TimedOut found = TimedOut(0, 0, 0, 0, 0)
     for answer in answers:
-        own_end = answer.end_pos
-        size = 0 if answer.late is None else sum(map(len, answer.pieces))
-        is_late = answer.late is not None
-        count = answer.time_out(now_ms, wait_max_ms, durable_pos, error)
-        if not count:
-            continue
-        result.end_pos = max(result.end_pos, own_end)
-        if is_late:
-            result.late += 1
-            result.grown_bytes += <int64_t>len(answer.pieces[0]) - size - answer.kept_bytes
-            answer.kept_bytes = 0
-        else:
-            result.batches += count
-    return result
+        answer.time_out(patience, &found)
+    return found

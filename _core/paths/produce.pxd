@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.bytes.batch cimport Batch
+from _core.paths.answer cimport Patience, TimedOut
 from _core.paths.batch_work cimport BatchWork
 from _core.bytes.buffer cimport Buf
 from _core.paths.delay_notices cimport DelayNotices
@@ -32,7 +33,8 @@ cdef struct Progress:
     int64_t unpacked_left     # of what the whole request may unpack to
     int64_t base_ms           # receive time in the first turn, rounded up
     int64_t accepted_ms       # the same in whole ms
-    int64_t end_pos
+    int64_t end_pos           # of the batches that the slave of a sync pair must have
+    int64_t local_pos         # of those that are acknowledged without it
     bint failed
 
 cdef class ProducePath:
@@ -55,6 +57,7 @@ cdef class ProducePath:
     cdef public object admit_producer
     cdef public str missing_replica
     cdef public bint is_slave
+    cdef public str missing_lease
     cdef int64_t round_base_ms          # receive time of what arrived last, rounded up
     cdef int64_t base_ms                # that of the current request
     cdef int64_t accepted_ms            # the same in whole ms
@@ -75,7 +78,8 @@ cdef class ProducePath:
     cdef int64_t _done(self) noexcept
     cdef str _find_closed(self, const uint8_t* name, int64_t size)
     cdef int64_t begin(self, int64_t now_ns) noexcept
-    cdef int late_error(self) noexcept
+    cdef int set_late_errors(self, Patience* patience) noexcept
+    cdef int count_late(self, const Patience* patience, const TimedOut* found) except -1
     cdef int count_refused(self, int error, int64_t count) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
     cdef int64_t _unpack_max(self) noexcept

@@ -14,6 +14,7 @@ class ProducePath:
     delays: DelayNotices
     missing_replica: str | None
     is_slave: bool
+    missing_lease: str | None
     admit_producer: Callable[[int, int, int], str | None] | None
     quota: TimerQuota
     requests: int

@@ -27,7 +27,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from _core.paths.answer cimport REQUEST_TIMED_OUT, Mark
+from _core.paths.answer cimport REQUEST_TIMED_OUT, Mark, Patience, TimedOut
 from _core.paths.batch_check cimport check_batch
 from _core.paths.batch_work cimport BatchWork
 from _core.bytes.batch cimport ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch
@@ -78,7 +78,9 @@ cdef class ProducePath:
         admit_producer: called with partition handle, producer id, sequence, and whether it was
             called for this batch before, for a batch of a producer that its partition does not
             know; returns None, or why it must wait.
-        missing_replica: why every batch is refused with NOT_ENOUGH_REPLICAS; None if none is.
+        missing_replica: why every batch with acks=all is refused with NOT_ENOUGH_REPLICAS; None if
+            none is.
+        missing_lease: why every batch is, whatever its acks.
         is_slave: every batch is refused with NOT_LEADER_OR_FOLLOWER.
     """
 
@@ -130,10 +132,10 @@ cdef class ProducePath:
     ) except -1:
         """Handle the request body at `c`, and write the response to `out` from the topic array on.
 
-        Sets `progress.end_pos` to the log position that must be durable before the response is
-        sent, and appends a Mark to `marks` for each accepted batch. After about `work_max` bytes
-        of batches, as received and decompressed, it ends between two partitions with
-        PRODUCE_UNFINISHED; call it again with what it has changed. Returns a ProduceResult.
+        Sets `progress.end_pos` and `local_pos` to the log positions that must be durable before the
+        response is sent, and appends a Mark to `marks` for each accepted batch. After about
+        `work_max` bytes of batches, as received and decompressed, it ends between two partitions
+        with PRODUCE_UNFINISHED; call it again with what it has changed. Returns a ProduceResult.
         """
         cdef bint flexible = version >= FIRST_FLEXIBLE
         cdef const uint8_t* begin = c.p
@@ -263,9 +265,9 @@ cdef class ProducePath:
         elif (<Partition>topic.partitions[index]).is_mentioned_again(self.serial):
             o.error = INVALID_REQUEST
             self.message = f"partition {index} is named more than once: use one batch for each"
-        elif self.missing_replica is not None:
+        elif self.missing_lease is not None or (acks == -1 and self.missing_replica is not None):
             o.error = NOT_ENOUGH_REPLICAS
-            self.message = self.missing_replica
+            self.message = self.missing_lease or self.missing_replica
         else:
             partition = <Partition>topic.partitions[index]
             self._accept(partition, version, data, size, now_ms, &o)
@@ -279,17 +281,27 @@ cdef class ProducePath:
             progress.failed = True
             self.count_refused(o.error, 1)
         else:
-            progress.end_pos = max(progress.end_pos, o.end_pos)
-            mark = Mark(o.end_pos, out.size + OUTCOME_AT_ERROR)
+            if acks == -1:
+                progress.end_pos = max(progress.end_pos, o.end_pos)
+            else:
+                progress.local_pos = max(progress.local_pos, o.end_pos)
+            mark = Mark(o.end_pos, acks != -1, out.size + OUTCOME_AT_ERROR)
             buf_append(marks, &mark, sizeof(Mark))
         put_outcome(out, version, index, &o, partition, self.message)
         return True
 
-    cdef int late_error(self) noexcept:
-        """The error for a batch that was appended and waits too long for the disk or the slave."""
+    cdef int set_late_errors(self, Patience* patience) noexcept:
+        """Set the errors for batches that were appended and wait too long for disk or slave."""
+        patience.error = patience.local_error = REQUEST_TIMED_OUT
         if self.writer.tail.pointers.replicated < INT64_MAX:
-            return NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        return REQUEST_TIMED_OUT
+            patience.error = NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            if self.missing_lease is not None:
+                patience.local_error = NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return 0
+
+    cdef int count_late(self, const Patience* patience, const TimedOut* found) except -1:
+        self.count_refused(patience.error, found.batches)
+        return self.count_refused(patience.local_error, found.local_batches)
 
     cdef int count_refused(self, int error, int64_t count) except -1:
         if count:

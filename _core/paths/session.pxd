@@ -45,6 +45,7 @@ cdef class Session:
     cdef Py_ssize_t consumed     # bytes of `input` that are processed
     cdef Buf merged              # Produce responses of this round, sent together
     cdef int64_t merged_end_pos
+    cdef int64_t merged_local_pos
     cdef int64_t merged_wait_ms
     cdef Buf marks               # marks of the batches in `merged`
     cdef Buf out                 # a Fetch response under construction

@@ -30,7 +30,8 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
 from _core.paths.answer cimport (
-    Answer, Queued, Reply, TimedOut, begin_answer, count_queued, time_out,
+    Answer, Durable, Patience, Queued, Reply, TimedOut, begin_answer, count_queued, patience_of,
+    time_out,
 )
 from _core.bytes.batch cimport Slice
 from _core.bytes.debug cimport SELF_CHECKS
@@ -357,6 +358,7 @@ cdef class Session:
         if result == PRODUCE_UNFINISHED:
             return set_aside(&self.begun, &self.merged, start, &self.marks, marked)
         self.merged_end_pos = max(self.merged_end_pos, self.begun.progress.end_pos)
+        self.merged_local_pos = max(self.merged_local_pos, self.begun.progress.local_pos)
         if result == PRODUCE_ANSWERED:
             store_u32(self.merged.data + start, <uint32_t>(self.merged.size - start - 4))
             # Merged responses wait together, no longer than the shortest time-out among them.
@@ -364,7 +366,7 @@ cdef class Session:
             return 0
         self.merged.size = start
         self.marks.size = marked
-        self.silent_pos = max(self.silent_pos, self.merged_end_pos)
+        self.silent_pos = max(self.silent_pos, self.merged_end_pos, self.merged_local_pos)
         if result == PRODUCE_MALFORMED:
             return self._close("malformed Produce request")
         if result == PRODUCE_TOO_LARGE:
@@ -486,7 +488,7 @@ cdef class Session:
         cdef Answer answer
         if self.merged.size:
             answer = Answer()
-            answer.end_pos = self.merged_end_pos
+            answer.end_pos, answer.local_pos = self.merged_end_pos, self.merged_local_pos
             answer.wait_ms = self.merged_wait_ms
             answer.marks = PyBytes_FromStringAndSize(<char*>self.marks.data, self.marks.size)
             answer.traced = self.merged_traced
@@ -497,26 +499,27 @@ cdef class Session:
             shrink(&self.merged, KEEP_BYTES)
             shrink(&self.marks, KEEP_BYTES)
         self.merged_traced = 0
-        self.merged_end_pos = 0
+        self.merged_end_pos = self.merged_local_pos = 0
         self.merged_wait_ms = INT64_MAX
         return 0
 
-    def output(self, int64_t durable_pos, int64_t size_max=INT64_MAX):
+    def output(self, int64_t durable_pos, int64_t size_max=INT64_MAX, *, int64_t local_pos=0):
         """Take the responses that may be sent now, as buffers in order.
 
         Args:
             durable_pos: log position up to which acknowledgements are allowed.
-            size_max: bytes after which the rest is left for the next call, even in the middle of a
-                response.
+            size_max: bytes after which the rest is left for the next call, even of one response.
+            local_pos: the same for those that do not wait for a slave; `durable_pos` if it is less.
         """
         cdef Answer answer
+        cdef Durable durable = Durable(durable_pos, max(durable_pos, local_pos))
         cdef int64_t room = size_max, shared = self.shared_bytes
         result = []
         self.has_more = False
         self.taken_bytes = 0
         while self.answers:
             answer = <Answer>self.answers[0]
-            if answer.parked or answer.end_pos > durable_pos:
+            if answer.parked or not answer.may_leave(&durable):
                 break
             if room <= 0:
                 self.has_more = True
@@ -545,25 +548,26 @@ cdef class Session:
         assert 0 <= self.consumed <= self.input.size
         return 0
 
-    def time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos):
+    def time_out(self, int64_t now_ms, int64_t wait_max_ms, int64_t durable_pos,
+                 int64_t local_pos=0):
         """Answer what has waited too long since the first call that found it waiting.
 
         Args:
-            now_ms: monotonic ms.
-            wait_max_ms: longest waiting time; the time-out of a request may be shorter.
-            durable_pos: log position up to which acknowledgements are allowed.
+            now_ms, wait_max_ms: monotonic; the time-out of a request may be shorter.
+            durable_pos, local_pos: as of `output`.
 
         Returns:
             The number of batches and other responses timed out; `output` has the responses.
         """
-        cdef int error = self.produce.late_error()
-        cdef TimedOut found = time_out(self.answers, now_ms, wait_max_ms, durable_pos, error)
+        cdef Patience patience = patience_of(durable_pos, local_pos, now_ms, wait_max_ms)
+        self.produce.set_late_errors(&patience)
+        cdef TimedOut found = time_out(self.answers, &patience)
         # The records are in the log: their client must still wait for the disk to send more.
         self.silent_pos = max(self.silent_pos, found.end_pos)
         self.queued_bytes += found.grown_bytes
         self.late_count += found.late
-        self.produce.count_refused(error, found.batches)
-        return found.batches + found.late
+        self.produce.count_late(&patience, &found)
+        return found.batches + found.local_batches + found.late
 
     @property
     def is_waiting(self):

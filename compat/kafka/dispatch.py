@@ -163,10 +163,21 @@ class _Request:
         body: the same encoded, if it is short: only such a request is answered when it is late.
         held_bytes: memory of `fields`, if they were decoded at once.
         end_pos: the log position that the response to a long request needs.
+        is_refused: the broker may not answer it: it gets the answer of one that waited too long.
         writer: takes a response that is produced in steps.
     """
 
-    __slots__ = ("api", "body", "end_pos", "fields", "header", "held_bytes", "node", "writer")
+    __slots__ = (
+        "api",
+        "body",
+        "end_pos",
+        "fields",
+        "header",
+        "held_bytes",
+        "is_refused",
+        "node",
+        "writer",
+    )
 
     def __init__(self, node: Node, api: Api, header: RequestHeader) -> None:
         self.node = node
@@ -176,6 +187,8 @@ class _Request:
         self.body: bytes | None = None
         self.held_bytes = 0
         self.end_pos = 0
+        # What this node knows may be old, and what it changes may be lost.
+        self.is_refused = api.needs is not None and not node.broker.has_lease
         self.writer = PieceWriter()
 
     def decode(self, body: Buffer) -> Steps[None]:
@@ -186,6 +199,8 @@ class _Request:
         answer = self.api.on_slave.answer
         if answer is not None and not self.node.routes.leads:
             return answer(self.node, self.header.api_version, self.fields)
+        if self.is_refused and self.api.needs is not None:
+            return self.api.needs.late(self.node, self.header.api_version, self.fields)
         return self.api.handler(self.node, self.header.api_version, self.fields)
 
     def write(self, response: Response | Steps[Response]) -> Steps[None]:
@@ -216,6 +231,8 @@ class _Request:
 
     def reply(self, payload: bytes | list[bytes]) -> Reply:
         """Return the encoded response with what it needs, now that the request is handled."""
+        if self.is_refused:
+            return Reply(payload)
         if self.body is None:
             return Reply(payload, self.end_pos)
         needs = self.api.needs

@@ -36,6 +36,10 @@ class ControlBroker(Protocol):
         """The leader epoch of every partition."""
 
     @property
+    def has_lease(self) -> bool:
+        """Nobody else can be the master: requests may be answered and may change something."""
+
+    @property
     def config(self) -> Config: ...
 
     @property

@@ -263,6 +263,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Let the session handle requests, and note what that took of the loop."""
         server, clock = self._server, self._server.broker.clock
         server.broker.note_client(self._address)
+        server.broker.check_lease()
         began_ns = self._turn_began_ns = clock.monotonic_ns()
         handle(now_ns=clock.wall_ns())
         self._end_round()
@@ -387,7 +388,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         session = self.session
         is_shared = self._server.copies_output or self._server.turns.is_contended
         size_max = SHARED_OUTPUT_BYTES if is_shared else OUTPUT_BYTES
-        pieces = session.output(self._server.pump.durable_pos, size_max)
+        durable_pos, local_pos = self._server.pump.release.positions()
+        pieces = session.output(durable_pos, size_max, local_pos=local_pos)
         if pieces:
             size = sum(map(len, pieces))
             self._handed_bytes += size
@@ -446,12 +448,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _is_too_fast(self) -> bool:
         """Return whether its next records would make everybody wait longer for the disk."""
         is_producing = self.session.is_begun or self._awaits_flush()
-        return is_producing and self._server.pump.is_backed_up
+        return is_producing and self._server.pump.release.is_backed_up
 
     def _awaits_flush(self) -> bool:
         """Return whether a response, or a Produce request with acks=0, waits for a flush."""
         session = self.session
-        return session.awaits_flush or session.silent_pos > self._server.pump.durable_pos
+        return session.awaits_flush or session.silent_pos > self._server.pump.release.local_pos
 
     def _note_memory(self) -> None:
         unsent_bytes = self._transport.get_write_buffer_size()
@@ -483,7 +485,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         is_ending = session.close_reason is not None
         is_behind = self._is_write_paused or session.paused or session.yielded
         # The end of the next flush resumes it.
-        is_too_fast = self._server.pump.is_backed_up and self._awaits_flush()
+        is_too_fast = self._server.pump.release.is_backed_up and self._awaits_flush()
         should_pause = (
             is_ending
             or is_behind
@@ -559,17 +561,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._note_memory()
 
     def time_out(self, now_ms: int) -> None:
-        """Answer requests that waited too long for a flush; called while the disk is slow.
-
-        Args:
-            now_ms: monotonic ms.
-        """
+        """Answer requests that waited too long for a flush, or have no lease, at a monotonic ms."""
         broker, session = self._server.broker, self.session
         before = session.late_count
-        if session.time_out(now_ms, broker.config.flush_timeout_ms, self._server.pump.durable_pos):
+        # The lease may come back, but a client is better served by whoever has it meanwhile.
+        wait_max_ms = broker.config.flush_timeout_ms if broker.has_lease else 0
+        if session.time_out(now_ms, wait_max_ms, *self._server.pump.release.positions()):
             broker.metrics.late_answers += session.late_count - before
             self.send()
-        if session.is_begun and self._server.pump.unflushed_ms >= HELD_MS:
+        if session.is_begun and self._server.pump.release.unflushed_ms >= HELD_MS:
             self._resume_later()
 
     # Parked fetches

@@ -51,9 +51,35 @@ class ServedBroker(ControlBroker, Protocol):
     def note_client(self, address: str) -> None:
         """Note the IP address of the client whose requests are handled next."""
 
+    def check_lease(self) -> bool:
+        """Return `has_lease`, and refuse batches from now on if it is False."""
+
+
+class Releases(Protocol):
+    """What may leave a broker at this moment; `appliance.release` is a master's."""
+
+    @property
+    def local_pos(self) -> int:
+        """Log position up to which answers may leave that wait for this machine alone."""
+
+    @property
+    def is_backed_up(self) -> bool:
+        """So much waits for the disk that a new request would wait too long."""
+
+    @property
+    def unflushed_ms(self) -> int:
+        """The age of the oldest unflushed byte in ms; 0 if there is none."""
+
+    def positions(self) -> tuple[int, int]:
+        """Return the log position for most answers, and that for those that need no slave."""
+
 
 class Driver(Protocol):
     """What drives a broker."""
+
+    @property
+    def release(self) -> Releases:
+        """Decides what may leave."""
 
     work: WorkThread
     progressed: Callable[[list[ParkedFetch]], None]
@@ -63,18 +89,6 @@ class Driver(Protocol):
     @property
     def has_failed(self) -> bool:
         """Nothing may be accepted or acknowledged any more."""
-
-    @property
-    def durable_pos(self) -> int:
-        """Log position up to which requests may be acknowledged."""
-
-    @property
-    def is_backed_up(self) -> bool:
-        """So much waits for the disk that a new request would wait too long."""
-
-    @property
-    def unflushed_ms(self) -> int:
-        """The age of the oldest unflushed byte in ms; 0 if there is none."""
 
     def start(self) -> None:
         """Begin to do what happens by itself."""

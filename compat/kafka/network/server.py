@@ -411,17 +411,21 @@ class KafkaServer(Generic[AnyPump]):
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
 
     def _is_slow(self) -> bool:
-        """Whether the disk takes long, or the slave of a sync pair lacks something."""
+        """Whether the disk takes long, or a sync pair lacks something, or its lease."""
         is_behind = self.broker.replicated_pos < self.broker.flushed_pos
-        return is_behind or self.pump.unflushed_ms > SLOW_FLUSH_MS
+        return (
+            is_behind or not self.broker.has_lease or self.pump.release.unflushed_ms > SLOW_FLUSH_MS
+        )
 
     def _time_out(self, now_ms: int) -> None:
         """Answer the connections that waited for a slow flush for flush_timeout_ms."""
         for connection in list(self._awaiting_flush):
             connection.time_out(now_ms)
-        is_disk = self.pump.unflushed_ms > SLOW_FLUSH_MS
+        is_disk = self.pump.release.unflushed_ms > SLOW_FLUSH_MS
         if is_disk and self._may_report("slowness"):
-            _log.warning("the disk has not confirmed a flush for %d ms", self.pump.unflushed_ms)
+            _log.warning(
+                "the disk has not confirmed a flush for %d ms", self.pump.release.unflushed_ms
+            )
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
         for parked in woken:

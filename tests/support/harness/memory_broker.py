@@ -231,6 +231,7 @@ class MemoryBroker:
     cluster_id = "memory-cluster"
     node_id = 1
     producer_ids_pos = 0
+    has_lease = True
 
     def __init__(self, config: Config | None = None, *, epoch: int = 0) -> None:
         self.config = Config() if config is None else config

@@ -80,7 +80,7 @@ async def test_a_cancel_is_answered_when_it_is_on_the_disk(tmp_path: Path) -> No
         await until(lambda: s.live.disk.syncs > syncs)
         # A query meanwhile must not show it either.
         asking = asyncio.create_task(s.ask(TIMER))
-        await until(lambda: len(s.live.server.pump._awaited) == 2)
+        await until(lambda: s.live.server.pump.release.waiting_count == 2)
         assert not cancelling.done()
         assert not asking.done()
         s.live.disk.let_go()
@@ -114,7 +114,7 @@ async def test_a_stop_ends_the_wait_for_the_disk(tmp_path: Path) -> None:
         await s.send(Record(b"x", headers=delay(3_600_000, b"id")))
         s.live.disk.hold()
         cancelling = asyncio.create_task(s.status.cancel_timer("t", b"id"))
-        await until(lambda: len(s.live.server.pump._awaited) == 1)
+        await until(lambda: s.live.server.pump.release.waiting_count == 1)
         stopping = asyncio.create_task(s.live.server.stop())
         with pytest.raises(NotReadyError):
             await cancelling

@@ -99,7 +99,7 @@ async def test_a_fast_producer_waits_for_a_slow_disk(tmp_path: Path, acks: int) 
         for _ in range(count):
             producer.send_produce("t", 0, [Record(bytes(size))], acks=acks)
         start = live.broker.flushed_pos
-        await until(lambda: live.server.pump.is_backed_up)
+        await until(lambda: live.server.pump.release.is_backed_up)
         await asyncio.sleep(SOON_S)
         # What one read of the socket brought is taken whole.
         assert backlog < live.broker.wrote_pos - start < backlog + MIB
@@ -134,7 +134,7 @@ async def test_a_long_request_waits_for_the_disk_between_its_batches(
         parts = [(each, build_batch([Record(bytes(MIB))])) for each in range(12)]
         producer.send_bytes(framed(produce_request([("t", parts)]), 8, 1))
         start = live.broker.flushed_pos
-        await until(lambda: live.server.pump.is_backed_up)
+        await until(lambda: live.server.pump.release.is_backed_up)
         if is_stalled:
             await until(lambda: live.broker.wrote_pos - start > 12 * MIB)
         else:
@@ -162,13 +162,13 @@ async def test_producers_get_less_far_ahead_while_due_records_wait_for_the_disk(
         for _ in range(20):
             producer.send_produce("t", 0, [Record(bytes(7 * KIB))])
         await until(lambda: live.broker.wrote_pos - start > 139 * KIB)
-        assert not pump.is_backed_up
+        assert not pump.release.is_backed_up
         clock.advance_ms(250)
         await until(lambda: live.broker.pending_timers == 0)
-        assert pump.is_backed_up
+        assert pump.release.is_backed_up
         live.disk.let_go()
         await until(lambda: live.broker.flushed_pos == live.broker.wrote_pos)
-        assert not pump.is_backed_up
+        assert not pump.release.is_backed_up
 
 
 async def test_async_flush_acknowledges_before_the_disk_has_it(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_async_flush_acknowledges_up_to_its_bound_and_not_a_millisecond_lo
         client.send_produce("t", 0, [Record(b"c")])
         answer = await does_not_happen(client.read_produced())
         # A reason other than the bound would let the broker acknowledge what it has written.
-        assert live.server.pump.durable_pos == live.broker.flushed_pos
+        assert live.server.pump.release.durable_pos == live.broker.flushed_pos
         assert live.broker.flushed_pos < live.broker.committed_pos
         live.disk.let_go()
         assert await answer == Produced(0, 2, None)

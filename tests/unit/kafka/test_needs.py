@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from _core.paths.answer import Reply
+from appliance.replication.lease import Lease
 from compat.kafka import dispatch
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.offsets_client import Commit, commit_request, fetch_request
@@ -279,3 +280,46 @@ def test_a_long_request_waits_for_what_it_names(harness: BrokerHarness) -> None:
     changes = harness.broker.topics.changes
     assert leaves_at_once(harness, asked("t"), 5)
     assert ask(harness, asked("t", "long"), 5).end_pos == changes.of("long") > harness.durable_pos
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "response_class"),
+    [
+        (metadata("new"), 8, MetadataResponse),
+        (commit("mine"), 8, OffsetCommitResponse),
+        (fetched("mine"), 5, OffsetFetchResponse),
+        (create("new"), 5, CreateTopicsResponse),
+        (
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1),
+            1,
+            InitProducerIdResponse,
+        ),
+    ],
+)
+def test_master_without_a_lease_changes_nothing_and_shows_nothing_old(
+    request_: Any, version: int, response_class: Any
+) -> None:
+    harness = with_topic()
+    harness.flush()
+    lease = harness.broker.lease = Lease(harness.clock, 1_000)
+    lease.renew(harness.clock.boottime_ns() // 1_000_000)
+    before_pos = harness.broker.wrote_pos
+    harness.clock.advance_ms(1_000)
+    refused = ask(harness, request_, version)
+    assert (refused.end_pos, refused.late) == (0, None)
+    assert harness.broker.wrote_pos == before_pos
+    assert error_codes(decode_response(response_class, version, refused.payload)) - {0}
+    lease.renew(harness.clock.boottime_ns() // 1_000_000)
+    answer = ask(harness, request_, version)
+    assert error_codes(decode_response(response_class, version, answer.payload)) == {0}
+
+
+def error_codes(value: Any) -> set[int]:
+    """All error codes in a decoded response."""
+    if isinstance(value, list):
+        return set().union(*map(error_codes, value))
+    found = {value.error_code} if hasattr(value, "error_code") else set()
+    return found.union(
+        *map(error_codes, getattr(value, "topics", [])),
+        *map(error_codes, getattr(value, "partitions", [])),
+    )
