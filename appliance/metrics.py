@@ -136,6 +136,7 @@ class Gauges:
     replication_slave: bool = False
     replication_streaming: bool = False
     replication_solo: bool = False
+    replication_lease_seconds: float = 0.0
     replication_lag_bytes: int = 0
     replication_held_bytes: int = 0
     replication_silence_seconds: float = 0.0
@@ -335,6 +336,12 @@ METRICS: Final = (
     ),
     MetricInfo(
         "replication_solo", "gauge", "1 if a master with sync replication waits for no slave."
+    ),
+    MetricInfo(
+        "replication_lease_seconds",
+        "gauge",
+        "How long a master with sync replication may acknowledge without another sign of its "
+        "slave; 0 if it may not, or needs none.",
     ),
     MetricInfo(
         "replication_lag_bytes",

@@ -79,7 +79,7 @@ class Api:
             web.get("/api/v1/replication", self._get_replication),
             web.post("/api/v1/promote", _with_body(_force_wanted, self._promote)),
             web.post("/api/v1/alone", self._go_alone),
-            web.post("/api/v1/solo", self._go_solo),
+            web.post("/api/v1/solo", _with_body(_is_slave_off, self._go_solo)),
             web.get("/api/v1/status", self._when_ready(self._get_status)),
             web.get("/api/v1/topics", self._when_ready(self._get_topics)),
             web.get("/api/v1/topics/{topic:[^/]*}", self._when_ready(self._get_topic)),
@@ -124,9 +124,9 @@ class Api:
         except RoleError as error:
             return error_answer(409, error.message)
 
-    async def _go_solo(self, _request: web.Request) -> web.Response:
+    async def _go_solo(self, is_slave_off: bool) -> web.Response:
         try:
-            return _answer(self._status.go_solo())
+            return _answer(self._status.go_solo(is_slave_off=is_slave_off))
         except RoleError as error:
             return error_answer(409, error.message)
 
@@ -296,10 +296,24 @@ def _force_wanted(body: bytes) -> bool:
     Raises:
         ValueError: it is something else.
     """
-    is_forced = _json_fields(body, ("force",)).get("force", False)
-    if not isinstance(is_forced, bool):
-        raise ValueError("force is not a boolean")
-    return is_forced
+    return _flag(body, "force")
+
+
+def _is_slave_off(body: bytes) -> bool:
+    """Return whether a request to go on alone states that the slave is off.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    return _flag(body, "slave_is_off")
+
+
+def _flag(body: bytes, name: str) -> bool:
+    """Return the one field that a body may have."""
+    is_set = _json_fields(body, (name,)).get(name, False)
+    if not isinstance(is_set, bool):
+        raise ValueError(f"{name} is not a boolean")
+    return is_set
 
 
 def _cancelled(timer: TimerState) -> web.Response:

@@ -103,11 +103,14 @@ class Pair(Protocol):
             RoleError: it compares none.
         """
 
-    def go_solo(self) -> None:
+    def go_solo(self, *, is_slave_off: bool) -> None:
         """Let the master of a sync pair go on without its slave.
 
+        Args:
+            is_slave_off: the operator states that the slave is off, and so is not promoted.
+
         Raises:
-            RoleError: it is no master of a sync pair.
+            RoleError: it is no master of a sync pair, or nobody says that the slave is off.
         """
 
 
@@ -173,6 +176,7 @@ class LiveStatus:
                 replication_slave=pair.role == "slave",
                 replication_streaming=pair.state == "streaming",
                 replication_solo=pair.solo,
+                replication_lease_seconds=(pair.lease_left_ms or 0) / MS_PER_SECOND,
                 replication_lag_bytes=pair.lag_bytes or 0,
                 replication_held_bytes=pair.held_bytes,
                 replication_silence_seconds=(pair.heard_ms_ago or 0) / MS_PER_SECOND,
@@ -198,8 +202,8 @@ class LiveStatus:
         self._joined.go_alone()
         return self._joined.status()
 
-    def go_solo(self) -> ReplicationStatus:
-        self._joined.go_solo()
+    def go_solo(self, *, is_slave_off: bool) -> ReplicationStatus:
+        self._joined.go_solo(is_slave_off=is_slave_off)
         return self._joined.status()
 
     @property
@@ -341,6 +345,7 @@ class LiveStatus:
         self, name: str, user_id: bytes, ask: Callable[[Topic, bytes], TimerState]
     ) -> TimerState | None:
         pump = self._serving.pump
+        pump.release.check()
         topic = self._broker.topics.find(name)
         if topic is None:
             return None
@@ -358,6 +363,7 @@ class LiveStatus:
 
     async def clean_up(self, wanted: CleanupRequest) -> CleanupStatus | None:
         pump, retention = self._serving.pump, self._broker.retention
+        pump.release.check()
         topic = None if wanted.topic is None else self._broker.topics.find(wanted.topic)
         if topic is None and wanted.topic is not None:
             return None

@@ -115,6 +115,14 @@ _SCHEMAS: Final[dict[str, Any]] = {
             **_COUNT,
             "description": "of records, which consumers read from this slave since its start",
         },
+        lease_left_ms={
+            **_MAYBE_COUNT,
+            "description": "how long a master may acknowledge without another sign of its slave",
+        },
+        promotion_wait_ms={
+            **_COUNT,
+            "description": "how long a promotion of this slave would wait for its master's lease",
+        },
     ),
     "Status": _object(
         version=_TEXT,
@@ -461,6 +469,22 @@ def _get(
     return path | {"get": {"operationId": operation, "summary": summary, "responses": responses}}
 
 
+def _of_pair(name: str, summary: str, conflict: str, **flags: str) -> dict[str, Any]:
+    """What an operator orders of a node of a pair, with the flags that the body may have."""
+    answers = {
+        "200": _json("the pair after it", _ref("Replication")),
+        "403": _error("the request comes from a web page of another origin"),
+        "409": _error(conflict),
+        "503": _NOT_READY,
+    }
+    asked: dict[str, Any] = {"operationId": name, "summary": summary}
+    if flags:
+        fields = {key: {"type": "boolean", "description": text} for key, text in flags.items()}
+        asked["requestBody"] = _body(**fields)
+        answers |= {"400": _error("the body is wrong"), "415": _error("the body is not JSON")}
+    return {"post": {**asked, "responses": dict(sorted(answers.items()))}}
+
+
 _PATHS: Final[dict[str, Any]] = {
     "/healthz": _get(
         "getHealth",
@@ -491,50 +515,23 @@ _PATHS: Final[dict[str, Any]] = {
         "the pair of master and slave, also of a slave that serves no clients",
         {"200": _json("its state", _ref("Replication")), "503": _NOT_READY},
     ),
-    "/api/v1/promote": {
-        "post": {
-            "operationId": "promote",
-            "summary": "make this slave the master; answers once it serves clients",
-            "requestBody": _body(
-                force={
-                    "type": "boolean",
-                    "description": "also if it has never caught up: what it lacks is lost",
-                }
-            ),
-            "responses": {
-                "200": _json("the pair after it", _ref("Replication")),
-                "400": _error("the body is wrong"),
-                "403": _error("the request comes from a web page of another origin"),
-                "409": _error("this node is no slave, or has never caught up"),
-                "415": _error("the body is not JSON"),
-                "503": _NOT_READY,
-            },
-        },
-    },
-    "/api/v1/alone": {
-        "post": {
-            "operationId": "goAlone",
-            "summary": "let a master go on that compares its log first; the other node is off",
-            "responses": {
-                "200": _json("the pair after it", _ref("Replication")),
-                "403": _error("the request comes from a web page of another origin"),
-                "409": _error("this node compares no logs"),
-                "503": _NOT_READY,
-            },
-        },
-    },
-    "/api/v1/solo": {
-        "post": {
-            "operationId": "goSolo",
-            "summary": "let the master of a sync pair go on without its slave, which is stopped",
-            "responses": {
-                "200": _json("the pair after it", _ref("Replication")),
-                "403": _error("the request comes from a web page of another origin"),
-                "409": _error("this node is no master of a sync pair"),
-                "503": _NOT_READY,
-            },
-        },
-    },
+    "/api/v1/promote": _of_pair(
+        "promote",
+        "make this slave the master; answers once it serves clients",
+        "this node is no slave, or has never caught up",
+        force="also if it has never caught up: what it lacks is lost",
+    ),
+    "/api/v1/alone": _of_pair(
+        "goAlone",
+        "let a master go on that compares its log first; the other node is off",
+        "this node compares no logs",
+    ),
+    "/api/v1/solo": _of_pair(
+        "goSolo",
+        "let the master of a sync pair go on without its slave, which is stopped",
+        "no master of a sync pair, or nobody says that the slave is off",
+        slave_is_off="the operator states that the slave is off, and stays so",
+    ),
     "/api/v1/status": _get(
         "getStatus",
         "the broker as a whole",

@@ -102,6 +102,9 @@ class ReplicationStatus:
         held_bytes: of the log, which a master keeps for its slave alone.
         given_up: a master freed what its connected slave lacks: that was too much to keep.
         read_bytes: of records, which consumers read from this slave since its start.
+        lease_left_ms: how long a master may acknowledge without another sign of its slave; 0 if it
+            has no lease; None if it needs none.
+        promotion_wait_ms: how long a promotion of this slave would wait for its master's lease.
     """
 
     role: str
@@ -121,6 +124,8 @@ class ReplicationStatus:
     given_up: bool = False
     term: int = 0
     read_bytes: int = 0
+    lease_left_ms: int | None = None
+    promotion_wait_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +251,14 @@ class StatusSource(Protocol):
             NotReadyError: the start has not come so far.
         """
 
-    def go_solo(self) -> ReplicationStatus:
-        """Let the master of a sync pair go on without its slave, which the operator has stopped.
+    def go_solo(self, *, is_slave_off: bool) -> ReplicationStatus:
+        """Let the master of a sync pair go on without its slave.
+
+        Args:
+            is_slave_off: the operator states that the slave is off, and so is not promoted.
 
         Raises:
-            RoleError: it is no master of a sync pair.
+            RoleError: it is no master of a sync pair, or nobody says that the slave is off.
             NotReadyError: the start has not come so far.
         """
 

@@ -16,8 +16,10 @@ Examples:
 A slave that has never caught up with its master is refused: --force promotes it with the part of
 the log that it has. The rest is lost, unless the old master comes back.
 
-Stop the old master first, or make sure that it is off: nothing here does that. It may come back as
-a slave; what it had and this node lacks is then kept in its directory diverged/.
+With sync replication the promotion waits until the old master acknowledges nothing any more:
+replication.lease_ms after it last heard this node, 2 seconds by default. With async replication
+nothing stops it: make sure that it is off. It may come back as a slave; what it had and this node
+lacks is then kept in its directory diverged/.
 """
 
 REPLICATION_EXAMPLES: Final = """\
@@ -36,6 +38,9 @@ Force = Annotated[
 
 def promote(admin: Admin = DEFAULT_ADMIN, json: Json = False, force: Force = False) -> None:
     """Make a slave the master: it serves clients and delivers what is due."""
+    wait_ms = admin_client.get(admin, "replication")["promotion_wait_ms"]
+    if wait_ms and not json:
+        print_line(f"waits up to {wait_ms} ms, until the lease of the old master is over")
     body = {"force": force}
     found = admin_client.post(admin, "promote", body=body, timeout_s=SNAPSHOT_TIMEOUT_S)
     if json:
@@ -53,9 +58,19 @@ def alone(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
         print_line(f"node {found['node']} goes on alone, as the master of term {found['term']}")
 
 
-def solo(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+SlaveIsOff = Annotated[
+    bool,
+    usage.Option(
+        "--slave-is-off", help="I made sure that the slave is off: it will not be promoted."
+    ),
+]
+
+
+def solo(
+    admin: Admin = DEFAULT_ADMIN, json: Json = False, slave_is_off: SlaveIsOff = False
+) -> None:
     """Let the master of a sync pair go on without its slave, until that has caught up again."""
-    found = admin_client.post(admin, "solo", body={})
+    found = admin_client.post(admin, "solo", body={"slave_is_off": slave_is_off})
     if json:
         print_json(found)
     else:
@@ -94,6 +109,11 @@ def _fields(found: Any) -> list[tuple[str, object]]:
         fields.append(("given up", "the slave lacks too much: it copies the log anew"))
     if found["lag_bytes"] is not None:
         fields.append(("lag", f"{found['lag_bytes']} bytes"))
+    if found["lease_left_ms"] is not None:
+        left_ms = found["lease_left_ms"]
+        fields.append(("lease", f"for {left_ms} ms more" if left_ms else "none"))
+    if found["promotion_wait_ms"]:
+        fields.append(("promotion", f"would wait {found['promotion_wait_ms']} ms for the lease"))
     if found["heard_ms_ago"] is not None:
         fields.append(("heard", f"{found['heard_ms_ago']} ms ago"))
     return fields
@@ -103,10 +123,10 @@ SOLO_EXAMPLES: Final = """\
 Examples:
 
 \b
-  latermq solo --admin 127.0.0.1:9192
+  latermq solo --slave-is-off --admin 127.0.0.1:9192
 
-Stop the slave first, or make sure that it is off: if it is promoted meanwhile, there are two
-masters, and what this one acknowledged alone is lost.
+Stop the slave first, or make sure that it is off, and say so: if it is promoted meanwhile, there
+are two masters, and what this one acknowledged alone is lost.
 """
 
 ALONE_EXAMPLES: Final = """\

@@ -253,6 +253,12 @@ def _check_replication(config: Config) -> None:
         f"replication.master = {config.master} (--master) is for a slave: add --role slave, or "
         "remove it",
     )
+    _check(
+        2 * config.replication_lease_ms >= config.replication_timeout_ms,
+        f"replication.lease_ms = {config.replication_lease_ms} is less than half of "
+        f"replication.timeout_ms = {config.replication_timeout_ms}: the slave is asked every "
+        "quarter of it, and could not keep up the lease; raise the one or lower the other",
+    )
     peers = {"listen": config.replication_listen if config.replication != "none" else None}
     peers["master"], peers["peer"] = config.master, config.peer
     for name, address in peers.items():

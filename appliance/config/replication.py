@@ -35,7 +35,8 @@ class ReplicationSettings:
         "replication.mode",
         ("none", "async", "sync"),
         "A master sends its log to a slave. async: what is acknowledged may not be there yet. "
-        "sync: nothing is acknowledged, and nothing readable, before the slave has it.",
+        "sync: nothing is acknowledged with acks=all, and nothing readable, before the slave has "
+        "it.",
         flag="--replication",
     )
     replication_listen: Address = value(
@@ -90,6 +91,13 @@ class ReplicationSettings:
         (0, 100),
         "A consumer that is further behind the end of the log than this part of the machine's "
         "memory reads from the slave, if it can (KIP-392). 0: only those in the slave's rack do.",
+    )
+    replication_lease_ms: int = number(
+        2_000,
+        "replication.lease_ms",
+        (100, MS_PER_MINUTE),
+        "A sync master whose slave has not answered for so long acknowledges and delivers nothing; "
+        "a promotion waits a little longer. The same on both nodes.",
     )
     keep_for_slave_bytes: int = number(
         16 * GIB,

@@ -203,7 +203,7 @@ class ComparingRole:
         """See `Pair`."""
         raise RoleError(f"this node is the master already, and serves nobody yet: {WAITS}")
 
-    def go_solo(self) -> None:
+    def go_solo(self, *, is_slave_off: bool) -> None:
         """See `Pair`."""
         raise RoleError(f"this node serves nobody yet: {WAITS}")
 

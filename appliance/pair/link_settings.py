@@ -49,5 +49,5 @@ def link_limits(config: Config) -> LinkLimits:
 
 
 def since_ms(clock: Clock, at_ms: int | None) -> int | None:
-    """Return how long ago a monotonic time in ms is; None if there is none."""
-    return None if at_ms is None else max(0, clock.monotonic_ns() // NS_PER_MS - at_ms)
+    """Return how long ago a boottime in ms is; None if there is none."""
+    return None if at_ms is None else max(0, clock.boottime_ns() // NS_PER_MS - at_ms)

@@ -10,9 +10,11 @@ from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
 from appliance.errors import RoleError
 from appliance.pair.comparing_role import ASK_S, ask_peer
+from appliance.pair.lease_watch import LeaseWatch
 from appliance.pair.link_settings import link_limits, since_ms
 from appliance.pump import Pump
 from appliance.replication.facts import Facts, Role
+from appliance.replication.lease import NO_LEASE, Lease
 from appliance.replication.master import Replicated, ReplicationServer
 from appliance.replication.states import State
 from appliance.routes import Member, Routes
@@ -22,7 +24,7 @@ from appliance.units import MS_PER_SECOND
 
 NO_SLAVE: Final = (
     "no slave has caught up, and replication.mode is sync: start it, or if it is off for long, let "
-    "the master go on alone with `latermq solo`"
+    "the master go on alone with `latermq solo --slave-is-off`"
 )
 
 _KEPT: Final = {
@@ -44,11 +46,13 @@ _log = logging.getLogger(__name__)
 class MasterRole:
     """A master that serves clients; it has a slave if `replication.mode` says so.
 
-    With sync replication nothing is acknowledged, and nothing readable, before the slave has it;
-    without a slave new batches are refused. Solo, which an operator orders, the master waits for
-    nobody until the slave has caught up.
+    With sync replication nothing is acknowledged with acks=all, and nothing readable, before the
+    slave has it; without a slave such batches are refused. Without a lease nothing is acknowledged
+    or delivered at all. Solo, which an operator orders, the master waits for nobody until the slave
+    has caught up.
 
     Attributes:
+        lease: lets it acknowledge and deliver.
         fenced: set when the other node is known to have a higher term: serve nobody then.
     """
 
@@ -82,6 +86,10 @@ class MasterRole:
         self._alone_pos: int | None = None
         """The end of what was acknowledged alone, once the slave has caught up but for that."""
         self._secret = secret
+        self._is_promotion_forbidden = False
+        self.lease = Lease(broker.clock, broker.config.replication_lease_ms)
+        self.lease.is_required = self._is_sync and not self._is_solo
+        self._lease_watch = LeaseWatch(self.lease, lambda: pump.show([]))
         self._admitted = asyncio.Event()
         self._asking: asyncio.Future[None] | None = None
         self.fenced = asyncio.Event()
@@ -99,12 +107,14 @@ class MasterRole:
                 facts=self._facts,
                 fenced=self._note_newer,
             )
+            broker.lease = self.lease
             # A bug there ends the process: else nobody would notice that the slave gets nothing.
             self._server.failure.add_done_callback(lambda done: pump.fail(done.result()))
 
     def _facts(self) -> Facts:
         endpoint = None if self._routes is None else self._routes.me.at
-        return Facts(self._broker.role.term, Role.MASTER, endpoint)
+        lease_ms = self.lease.duration_ms if self._is_sync else 0
+        return Facts(self._broker.role.term, Role.MASTER, endpoint, lease_ms)
 
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen for the slave."""
@@ -152,6 +162,7 @@ class MasterRole:
         self._keep_peer()
         if self._asking is not None:
             self._asking.cancel()
+        self._lease_watch.stop()
         if self._server is not None:
             await self._server.stop()
 
@@ -192,6 +203,8 @@ class MasterRole:
         self._route(known, is_connected=is_connected)
         if not self._is_sync:
             return
+        if known.proved_ms is not None:
+            self.lease.renew(known.proved_ms)
         is_there = known.state is State.STREAMING
         is_sync_flush = self._config.flush == "sync"
         pos = known.durable_pos if is_sync_flush else known.received_pos
@@ -201,7 +214,9 @@ class MasterRole:
             self._broker.need_replica(None if is_there else NO_SLAVE)
             if is_there:
                 self._admitted.set()
-        if known.acked_ms is not None and (not self._is_solo or self._alone_pos is not None):
+        self._lease_watch.look()
+        shows = known.acked_ms is not None and (not self._is_solo or self._alone_pos is not None)
+        if shows and self.lease.is_held:
             self._pump.show(self._broker.replicated(pos))
 
     def _route(self, known: Replicated, *, is_connected: bool) -> None:
@@ -252,6 +267,7 @@ class MasterRole:
         if slave_pos >= self._alone_pos:
             self._alone_pos = None
             self._is_solo = False
+            self.lease.is_required = True
             _log.warning("the slave has caught up: acknowledgements wait for it again")
 
     async def promote(self, *, is_forced: bool = False) -> None:
@@ -262,17 +278,33 @@ class MasterRole:
         """See `Pair`."""
         raise RoleError("this node serves clients: it waits for no comparison")
 
-    def go_solo(self) -> None:
+    def forbid_promotion(self, *, is_forbidden: bool) -> None:
+        """Note whether the coordinator lets nobody promote the slave, which lets `solo` be asked.
+
+        It must not be allowed again before the slave has caught up.
+        """
+        self._is_promotion_forbidden = is_forbidden
+
+    def go_solo(self, *, is_slave_off: bool) -> None:
         """See `Pair`."""
         if not self._is_sync:
             raise RoleError("this node waits for no slave: replication.mode is not sync")
         assert self._server is not None
         if self._server.replicated.state is State.STREAMING:
             raise RoleError("the slave is connected: stop it first")
+        if not is_slave_off and not self._is_promotion_forbidden:
+            raise RoleError(
+                "if the slave is promoted meanwhile, there are two masters, and what this one "
+                "acknowledges alone is lost: make sure that the slave is off and stays so until it "
+                "follows this node again, then say so with --slave-is-off"
+            )
         self._is_solo = True
+        self.lease.is_required = False
+        self._lease_watch.look()
         self._pump.show(self._broker.release_replica())
         self._admitted.set()
-        _log.warning("goes on alone: the operator says that the slave is off")
+        who = "the operator says that the slave is off" if is_slave_off else "nobody may promote it"
+        _log.warning("goes on alone: %s", who)
 
     def status(self) -> ReplicationStatus:
         """See `Pair`."""
@@ -298,6 +330,7 @@ class MasterRole:
             lag_bytes=lag_bytes,
             heard_ms_ago=None if acked is None else since_ms(self._clock, acked.acked_ms),
             promise=self._promise(state),
+            lease_left_ms=self.lease.left_ms() if self.lease.is_required else None,
             held_bytes=self._broker.head_freer.hold.held_bytes,
             given_up=self._broker.head_freer.hold.has_given_up,
         )
@@ -308,6 +341,8 @@ class MasterRole:
             return kept
         if not self._is_sync or self._is_solo:
             return f"{kept}; the slave may lack the newest"
+        if not self.lease.is_held:
+            return f"nothing is acknowledged or delivered: {NO_LEASE}"
         if state != State.STREAMING.value:
-            return f"nothing is accepted: {NO_SLAVE}"
-        return f"{kept}, and the loss of this machine"
+            return f"with acks=1, {kept}; acks=all is refused: {NO_SLAVE}"
+        return f"{kept}; with acks=all they also survive the loss of this machine"

@@ -12,15 +12,20 @@ from appliance.broker import Broker
 from appliance.errors import ConfigError, NotReadyError, RoleError
 from appliance.pair.link_settings import link_limits, since_ms
 from appliance.pair.slave_front import SlaveFront
+from appliance.replication import lease
 from appliance.replication.facts import Facts, Role
 from appliance.replication.slave import Following, ReplicationClient
 from appliance.replication.states import State
 from appliance.replication.wire import Welcome
 from appliance.store.follower import Follower
 from appliance.store.state.checkpointer import CheckpointJob
+from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 TEND_S: Final = 0.1
 """Between two looks at whether a slave's checkpoint is due."""
+
+LOOK_MS: Final = 50
+"""Between two looks at a lease: the clock of the loop is another one, and stands in a suspend."""
 
 SLICE_PAUSE_S: Final = 0.002
 """Between two slices of one."""
@@ -75,6 +80,7 @@ class SlaveRole:
         self._over = asyncio.Event()
         self._is_wanted = False
         self._on_caught_up, self._front = caught_up, front
+        self._began_ms = self._now_ms()
         self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client = ReplicationClient(
             follower,
@@ -85,9 +91,7 @@ class SlaveRole:
             changed=self._changed,
             caught_up=self._note_caught_up,
             limits=link_limits(config),
-            facts=lambda: Facts(
-                follower.term, Role.SLAVE, None if front is None else front.routes.me.at
-            ),
+            facts=self._facts,
             welcomed=self._note_welcome,
         )
 
@@ -97,6 +101,36 @@ class SlaveRole:
     def _note_caught_up(self) -> None:
         self._follower.note_caught_up()
         self._on_caught_up()
+
+    def _now_ms(self) -> int:
+        return self._clock.boottime_ns() // NS_PER_MS
+
+    def _facts(self) -> Facts:
+        lease_ms = self._config.replication_lease_ms
+        endpoint = None if self._front is None else self._front.routes.me.at
+        return Facts(self._follower.term, Role.SLAVE, endpoint, lease_ms)
+
+    def lease_left_ms(self) -> int:
+        """Return how long the master of a sync pair may hold a lease that this slave renewed, ms.
+
+        An earlier process in this directory may have renewed one just before this one began.
+        """
+        known = self._client.following
+        lease_ms = self._config.replication_lease_ms if known.lease_ms is None else known.lease_ms
+        earlier_ms = self._began_ms + lease.wait_ms(lease_ms) if lease_ms else 0
+        return max(0, max(earlier_ms, known.lease_ends_ms) - self._now_ms())
+
+    async def _outlast_lease(self, stop: asyncio.Event) -> bool:
+        """Wait until the master acknowledges nothing any more; return False if `stop` came first.
+
+        The connection is closed, so that nothing renews the lease.
+        """
+        if left_ms := self.lease_left_ms():
+            _log.warning("the promotion waits %d ms for the lease of %s", left_ms, self._master)
+        while (left_ms := self.lease_left_ms()) and not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), min(left_ms, LOOK_MS) / MS_PER_SECOND)
+        return not stop.is_set()
 
     async def follow(self, stop: asyncio.Event) -> Outcome:
         """Follow until the promotion, or until `stop` is set.
@@ -125,7 +159,7 @@ class SlaveRole:
             raise self._client.failure.result()
         if self._follower.wants_start:
             return Outcome.STARTS_AGAIN
-        if not self._is_wanted:
+        if not self._is_wanted or not await self._outlast_lease(stop):
             return Outcome.STOPPED
         self._follower.promote()
         return Outcome.PROMOTED
@@ -195,7 +229,7 @@ class SlaveRole:
         """See `Pair`."""
         raise RoleError("this node is a slave: promote it to let it serve")
 
-    def go_solo(self) -> None:
+    def go_solo(self, *, is_slave_off: bool) -> None:
         """See `Pair`."""
         raise RoleError("this node is a slave: promote it to let it serve")
 
@@ -233,6 +267,7 @@ class SlaveRole:
             lag_bytes=None if known.heard_ms is None else known.lag_bytes,
             heard_ms_ago=since_ms(self._clock, known.heard_ms),
             promise=self._promise(),
+            promotion_wait_ms=self.lease_left_ms(),
             caught_up=self._follower.has_caught_up,
             read_bytes=0 if self._front is None else self._front.read_bytes,
         )

@@ -34,6 +34,7 @@ class Tag(IntEnum):
 
     TERM = 1
     ENDPOINT = 2
+    LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,14 @@ class Facts:
             knows none yet.
         role: what it is in that term.
         endpoint: where Kafka clients reach it; None if it does not say.
+        lease_ms: of a master: how long an answered BEAT lets it acknowledge; 0: it needs no lease.
+            Of a slave: the longest lease that its promotion would wait for.
     """
 
     term: int = 0
     role: Role = Role.SLAVE
     endpoint: Endpoint | None = None
+    lease_ms: int = 0
 
 
 NO_FACTS: Final = Facts()
@@ -57,6 +61,7 @@ NO_FACTS: Final = Facts()
 _HEAD: Final = Struct(">BH")
 _TERM: Final = Struct(">qB")
 _ENDPOINT: Final = Struct(">HB")
+_LEASE: Final = Struct(">I")
 
 HOST_SIZE_MAX_BYTES: Final = 255
 RACK_SIZE_MAX_BYTES: Final = 255
@@ -64,7 +69,10 @@ RACK_SIZE_MAX_BYTES: Final = 255
 
 def encode_facts(facts: Facts) -> bytes:
     """Return the fields of a message."""
-    fields = {Tag.TERM: _TERM.pack(facts.term, facts.role)}
+    fields = {
+        Tag.TERM: _TERM.pack(facts.term, facts.role),
+        Tag.LEASE: _LEASE.pack(facts.lease_ms),
+    }
     if facts.endpoint is not None:
         fields[Tag.ENDPOINT] = _encode_endpoint(facts.endpoint)
     data = b"".join(_HEAD.pack(tag, len(fields[tag])) + fields[tag] for tag in sorted(fields))
@@ -87,7 +95,10 @@ def decode_facts(data: bytes) -> Facts:
     endpoint = None
     if Tag.ENDPOINT in fields:
         endpoint = _decode_endpoint(fields[Tag.ENDPOINT])
-    return Facts(term=term, role=Role(role), endpoint=endpoint)
+    lease_ms = 0
+    if Tag.LEASE in fields:
+        (lease_ms,) = _unpack(_LEASE, Tag.LEASE, fields[Tag.LEASE])
+    return Facts(term=term, role=Role(role), endpoint=endpoint, lease_ms=lease_ms)
 
 
 def _encode_endpoint(endpoint: Endpoint) -> bytes:

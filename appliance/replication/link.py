@@ -112,8 +112,8 @@ class Link(asyncio.Protocol, Generic[S]):
         self.step()
 
     def now_ms(self) -> int:
-        """Return monotonic time in ms."""
-        return self._clock.monotonic_ns() // NS_PER_MS
+        """Return boottime in ms."""
+        return self._clock.boottime_ns() // NS_PER_MS
 
     def step(self) -> None:
         """Let the owner go on, send what there is, and arm the timer, after any change."""

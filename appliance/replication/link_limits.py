@@ -60,7 +60,7 @@ class CatchUp:
         Args:
             acked_pos: what the slave has acknowledged as durable.
             committed_pos: what the master has committed now.
-            now_ms: monotonic time.
+            now_ms: boottime.
         """
         if acked_pos < self._target_pos:
             return False

@@ -52,8 +52,8 @@ class Replicated:
         sent_pos: the end of what was sent.
         received_pos, durable_pos: what the slave acknowledged last on its last connection; 0 before
             its first ACK.
-        acked_ms: monotonic time at which the last ACK arrived; None before it.
-        proved_ms: monotonic time after which the slave certainly was connected to this master; None
+        acked_ms: boottime at which the last ACK arrived; None before it.
+        proved_ms: boottime after which the slave certainly was connected to this master; None
             before its first ACK of a BEAT. A lease counts from here.
     """
 
@@ -96,7 +96,7 @@ class ReplicationServer:
         Args:
             log: what is streamed.
             secret: what both nodes know, at least SECRET_SIZE_MIN_BYTES.
-            clock: its monotonic time counts.
+            clock: its boottime counts.
             lines: writes the lines of the log, some of which anybody can cause.
             changed: called on the loop with `replicated` after each change of it.
             limits: as the slave has them; None: the default ones.
@@ -191,7 +191,7 @@ class ReplicationServer:
             self._source,
             self._secret,
             nonce=self._make_nonce(wire.NONCE_SIZE),
-            now_ms=self._clock.monotonic_ns() // NS_PER_MS,
+            now_ms=self._clock.boottime_ns() // NS_PER_MS,
             admit=self._admit,
             limits=self._limits,
             facts=self._facts,

@@ -65,7 +65,7 @@ class MasterSession:
             log: what is streamed.
             secret: what both nodes know, at least SECRET_SIZE_MIN_BYTES.
             nonce: NONCE_SIZE random bytes, never used before.
-            now_ms: monotonic time, as in all calls; never falls.
+            now_ms: boottime, as in all calls; never falls.
             admit: says why a slave is refused that fits otherwise, None if it is not.
             limits: as the slave has them.
             facts: returns what WELCOME says of this node.
@@ -213,9 +213,9 @@ class MasterSession:
         if self.hello.facts.role is not Role.SLAVE:  # it asks who the master is
             self._answer(self._log.start_pos)
             return
-        newer = self._find_newer_term(self.hello)
-        if newer is not None:
-            self._refuse(newer)
+        unfit = self._find_newer_term(self.hello) or self._find_short_lease(self.hello)
+        if unfit is not None:
+            self._refuse(unfit)
             return
         try:
             common = self._compare(self.hello)
@@ -257,6 +257,14 @@ class MasterSession:
             return None
         text = f"is of term {term}, which ended: the slave knows term {hello.facts.term}"
         return Refused(RefusalCode.NEWER_TERM, text)
+
+    def _find_short_lease(self, hello: Hello) -> Refused | None:
+        """Refuse a slave that could be promoted after a restart before this master's lease ends."""
+        lease_ms, known_ms = self._facts().lease_ms, hello.facts.lease_ms
+        if known_ms >= lease_ms:
+            return None
+        text = f"has replication.lease_ms = {lease_ms}, the slave only {known_ms}"
+        return Refused(RefusalCode.SHORT_LEASE, text)
 
     def _lost_end(self, hello: Hello, common: CommonPoint) -> bool:
         """Whether the slave has what this node wrote in this term, and lost before it served again.

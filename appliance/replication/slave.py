@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from appliance.client_log import ClientLog, LineKind
 from appliance.config.setting import Address
 from appliance.log_text import quoted
-from appliance.replication import transport, wire
+from appliance.replication import lease, transport, wire
 from appliance.replication.facts import NO_FACTS, Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
@@ -48,9 +48,12 @@ class Following:
         start_pos, committed_pos, flushed_pos, visible_pos: of the master's log, as last reported.
         received_pos, durable_pos: what this slave appended and flushed on its last connection; 0
             before that.
-        heard_ms: monotonic time at which the master was heard last; None before.
-        acked_ms: monotonic time of the last ACK; None before. The master's lease is over when more
+        heard_ms: boottime at which the master was heard last; None before.
+        acked_ms: boottime of the last ACK; None before. The master's lease is over when more
             than its length passed since.
+        lease_ms: of the master; 0 if it needs none; None before its first WELCOME.
+        lease_ends_ms: boottime at which its lease is over that this slave's ACKs renewed; 0 if they
+            renewed none.
         has_caught_up: it did once, on this connection or an earlier one.
     """
 
@@ -67,6 +70,8 @@ class Following:
     durable_pos: int = 0
     heard_ms: int | None = None
     acked_ms: int | None = None
+    lease_ms: int | None = None
+    lease_ends_ms: int = 0
     has_caught_up: bool = False
 
     @property
@@ -105,7 +110,7 @@ class ReplicationClient:
             log: what follows.
             address: of the master.
             secret: what both nodes know, at least SECRET_SIZE_MIN_BYTES.
-            clock: its monotonic time counts.
+            clock: its boottime counts.
             lines: writes the lines of the log.
             changed: called on the loop with `following` after each change of it.
             caught_up: called on the loop, once, when the slave has caught up for the first time.
@@ -148,6 +153,8 @@ class ReplicationClient:
         When it returns, the log has seen its last call.
         """
         self._is_stopped = True
+        # At once: an ACK that left now could renew the master's lease without a trace here.
+        self._drop("this node stops")
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -237,7 +244,7 @@ class ReplicationClient:
             self._replica,
             self._secret,
             nonce=self._make_nonce(wire.NONCE_SIZE),
-            now_ms=self._clock.monotonic_ns() // NS_PER_MS,
+            now_ms=self._clock.boottime_ns() // NS_PER_MS,
             limits=self._limits,
             facts=self._facts,
         )
@@ -268,6 +275,10 @@ class ReplicationClient:
         welcome, beat = session.welcome, session.beat
         old = self.following
         is_streaming = session.state is State.STREAMING
+        lease_ends_ms = old.lease_ends_ms
+        if session.acked_ms is not None and welcome is not None and welcome.facts.lease_ms:
+            until_ms = session.acked_ms + lease.wait_ms(welcome.facts.lease_ms)
+            lease_ends_ms = max(lease_ends_ms, until_ms)
         self._set(
             Following(
                 state=session.state,
@@ -283,6 +294,8 @@ class ReplicationClient:
                 durable_pos=session.durable_pos if session.is_begun else old.durable_pos,
                 heard_ms=session.heard_ms if welcome else old.heard_ms,
                 acked_ms=session.acked_ms or old.acked_ms,
+                lease_ms=old.lease_ms if welcome is None else welcome.facts.lease_ms,
+                lease_ends_ms=lease_ends_ms,
                 has_caught_up=old.has_caught_up or is_streaming,
             )
         )
@@ -315,7 +328,7 @@ class ReplicationClient:
         self._set(replace(self.following, state=State.LOST, reason=reason))
 
     def _write_lost(self, reason: str) -> None:
-        now_ms = self._clock.monotonic_ns() // NS_PER_MS
+        now_ms = self._clock.boottime_ns() // NS_PER_MS
         shown, shown_ms = self._shown
         if reason == shown and now_ms - shown_ms < SAME_REASON_MS:
             return

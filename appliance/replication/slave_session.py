@@ -69,7 +69,7 @@ class SlaveSession:
             log: what HELLO says about it is read when CHALLENGE arrives.
             secret: what both nodes know, at least SECRET_SIZE_MIN_BYTES.
             nonce: NONCE_SIZE random bytes, never used before.
-            now_ms: monotonic time, as in all calls; never falls.
+            now_ms: boottime, as in all calls; never falls.
             limits: as the master has them.
             facts: returns what HELLO says of this node.
         """
@@ -294,10 +294,9 @@ class SlaveSession:
             )
         self.beat = beat
         self._check_caught_up(now_ms)
-        # With nothing to flush, the ACK that answers this BEAT would wait for its interval, and the
-        # master's lease would be older by it.
-        is_idle = self.durable_pos == self.received_pos == self._expected_pos
-        if is_idle and beat.time_ms - self._acked_time_ms >= self._limits.beat_ms // 2:
+        # The ACK that answers this BEAT would wait for the end of a flush or for its interval, and
+        # the master's lease would be older by it.
+        if beat.time_ms - self._acked_time_ms >= self._limits.beat_ms // 2:
             self._send_ack(now_ms)
 
     def _check_caught_up(self, now_ms: int) -> None:

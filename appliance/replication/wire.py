@@ -71,6 +71,7 @@ class RefusalCode(IntEnum):
     OTHER_SLAVE = 7
     NEWER_TERM = 8
     AHEAD = 9
+    SHORT_LEASE = 10
 
 
 OPEN_CODES: Final = frozenset({RefusalCode.WRONG_SECRET, RefusalCode.OTHER_VERSION})

@@ -145,7 +145,7 @@ class Status:
     def go_alone(self) -> ReplicationStatus:
         return self.replication()
 
-    def go_solo(self) -> ReplicationStatus:
+    def go_solo(self, *, is_slave_off: bool) -> ReplicationStatus:
         return self.replication()
 
     def topics(self) -> Iterator[TopicSummary]:

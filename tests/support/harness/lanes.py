@@ -23,6 +23,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "system/kill9/test_kill9.py": 30,
     "system/replication/test_client_libraries.py": 30,
     "system/replication/test_etcd.py": 10,
+    "system/replication/test_lease.py": 15,
     "system/replication/test_pair_rounds.py": 22,
     "system/replication/test_peers.py": 12,
     "system/replication/test_promotion.py": 12,

@@ -34,8 +34,10 @@ class SessionPair:
         limits: LinkLimits = LIMITS,
         slave_secret: bytes = SECRET,
         terms: tuple[int, int] = (0, 0),
+        leases_ms: tuple[int, int] = (0, 0),
         compares: bool = False,
     ) -> None:
+        role = Role.COMPARING if compares else Role.MASTER
         self.now_ms = 1_000
         self.is_flushing = True
         self.refused: Refused | None = None
@@ -50,7 +52,7 @@ class SessionPair:
             now_ms=self.now_ms,
             admit=self._admit,
             limits=limits,
-            facts=lambda: Facts(terms[0], Role.COMPARING if compares else Role.MASTER),
+            facts=lambda: Facts(terms[0], role, lease_ms=leases_ms[0]),
             compares=compares,
         )
         self.slave = SlaveSession(
@@ -59,7 +61,7 @@ class SessionPair:
             nonce=bytes([2]) * wire.NONCE_SIZE,
             now_ms=self.now_ms,
             limits=limits,
-            facts=lambda: Facts(terms[1], Role.SLAVE),
+            facts=lambda: Facts(terms[1], Role.SLAVE, lease_ms=leases_ms[1]),
         )
 
     def _admit(self, _hello: Hello) -> Refused | None:

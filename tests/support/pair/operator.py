@@ -6,10 +6,9 @@ overlap with what the operator does about them.
 """
 
 import asyncio
-import inspect
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from appliance.admin.status import ReplicationStatus
 from appliance.errors import NotReadyError, RoleError
@@ -421,9 +420,7 @@ class Operator:
         if master.service is not None:
 
             async def verb(service: Service) -> object:
-                go_solo: Any = service._status.go_solo
-                says = "is_slave_off" in inspect.signature(go_solo).parameters
-                return go_solo(is_slave_off=True) if says else go_solo()
+                return service._status.go_solo(is_slave_off=True)
 
             master.call(verb, lambda _answer: None)
         await self._sleep_ms(self._some_ms())

@@ -12,10 +12,9 @@ import traceback
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from appliance.config.config import Config
 from tests.support.harness.small_files import repeatable_ids, small_watermark
 from tests.support.oracles.kafka_oracle import CreateTopicsRequest, CreateTopicsResponse
 from tests.support.pair import checks
@@ -39,8 +38,7 @@ TIMEOUT_MS: Final = 400
 """After so long a silent peer is lost."""
 
 LEASE_MS: Final = 500
-HAS_LEASE: Final = any(each.name == "replication_lease_ms" for each in fields(Config))
-"""A master of a sync pair acknowledges with acks=1 what is on its own disk."""
+"""A master of a sync pair acknowledges with acks=1 what is on its own disk, for so long."""
 
 RUN_MS: Final = 120_000
 """No run takes longer, whatever happens in it."""
@@ -130,7 +128,7 @@ class PairRun:
             replication=self.plan.replication,
             flush=self.plan.flush,
             replication_timeout_ms=TIMEOUT_MS,
-            **({"replication_lease_ms": LEASE_MS} if HAS_LEASE else {}),
+            replication_lease_ms=LEASE_MS,
             checkpoint_interval_bytes=1 << 16,
         )
         node.thread_ms = rng.choice((0.2, 2.0, 15.0, 60.0))
@@ -146,7 +144,7 @@ class PairRun:
     def _make_producer(self, number: int) -> PairProducer:
         rng = self.world.fork()
         name = f"p{number}"
-        if not number and HAS_LEASE:
+        if not number:
             self.record.local_producers.add(name)
         return PairProducer(
             PairClient(self.loop, rng.choice((1, 2))),

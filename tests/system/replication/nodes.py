@@ -20,6 +20,7 @@ from tests.support.harness.replica_pair import Proxy
 from tests.system.kill9.rounds import CONFIG
 
 SILENCE_MS: Final = 600
+LEASE_MS: Final = 800
 PAIR: Final = f"""
 [disk]
 refuse_percent = 100
@@ -27,6 +28,7 @@ refuse_percent = 100
 check_interval_ms = 200
 [replication]
 timeout_ms = {SILENCE_MS}
+lease_ms = {LEASE_MS}
 """
 """So that tests are short."""
 

@@ -97,7 +97,7 @@ def go_through_a_promotion(
         one.kill()
         two.promote(shell)
         move()
-        solo = shell.run(f"solo --admin {two.admin}")
+        solo = shell.run(f"solo --slave-is-off --admin {two.admin}")
         assert solo.status == 0, solo.stderr
         await_more(senders)
     finally:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from appliance.errors import RoleError
+from appliance.errors import NotReadyError, RoleError
 from appliance.pair.link_settings import ONE_MACHINE
 from appliance.pair.slave_role import Outcome, SlaveRole
 from tests.support.harness.broker_harness import BrokerHarness
@@ -13,6 +13,9 @@ from tests.support.harness.slave_harness import SlaveHarness
 from tests.unit.store.test_follower import write_some
 
 LIMIT_S = 30.0
+
+LEASE_WAIT_MS = 2_100
+"""Until a lease of the default length is certainly over."""
 
 
 def slave_with_a_part() -> SlaveHarness:
@@ -27,7 +30,8 @@ def role_of(slave: SlaveHarness) -> SlaveRole:
     return SlaveRole(slave.broker, slave.follower, ONE_MACHINE, lambda: None)
 
 
-async def promoted(role: SlaveRole, *, is_forced: bool) -> Outcome:
+async def promoted(slave: SlaveHarness, role: SlaveRole, *, is_forced: bool) -> Outcome:
+    slave.clock.advance_ms(LEASE_WAIT_MS)
     following = asyncio.ensure_future(role.follow(asyncio.Event()))
     asked = asyncio.ensure_future(role.promote(is_forced=is_forced))
     async with asyncio.timeout(LIMIT_S):
@@ -47,7 +51,7 @@ def test_slave_that_never_caught_up_is_promoted_by_force_alone() -> None:
         with pytest.raises(RoleError, match=rf"never caught up.*log to {end}.*not known.*--force"):
             await role.promote()
         assert not slave.follower.is_promoted
-        assert await promoted(role, is_forced=True) is Outcome.PROMOTED
+        assert await promoted(slave, role, is_forced=True) is Outcome.PROMOTED
         assert slave.follower.is_promoted
 
     asyncio.run(run())
@@ -61,6 +65,49 @@ def test_slave_that_caught_up_once_is_promoted_after_a_restart_too() -> None:
     async def run() -> None:
         role = role_of(again)
         assert role.status().caught_up is True
-        assert await promoted(role, is_forced=False) is Outcome.PROMOTED
+        assert await promoted(again, role, is_forced=False) is Outcome.PROMOTED
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_promotion_waits_until_a_lease_of_the_process_before_is_over(*, is_suspended: bool) -> None:
+    slave = slave_with_a_part()
+    slave.follower.note_caught_up()
+
+    async def run() -> None:
+        role = role_of(slave)
+        slave.clock.advance_ms(LEASE_WAIT_MS - 1)
+        assert role.status().promotion_wait_ms == 1
+        following = asyncio.ensure_future(role.follow(asyncio.Event()))
+        asked = asyncio.ensure_future(role.promote())
+        done, _ = await asyncio.wait([following], timeout=0.2)
+        assert not done
+        assert not slave.follower.is_promoted
+        (slave.clock.suspend_ms if is_suspended else slave.clock.advance_ms)(1)
+        async with asyncio.timeout(LIMIT_S):
+            assert await following is Outcome.PROMOTED
+            role.serves()
+            await asked
+
+    asyncio.run(run())
+
+
+def test_slave_that_is_stopped_while_its_promotion_waits_is_not_promoted() -> None:
+    slave = slave_with_a_part()
+    slave.follower.note_caught_up()
+
+    async def run() -> None:
+        role, stop = role_of(slave), asyncio.Event()
+        following = asyncio.ensure_future(role.follow(stop))
+        asked = asyncio.ensure_future(role.promote())
+        await asyncio.sleep(0)
+        stop.set()
+        async with asyncio.timeout(LIMIT_S):
+            assert await following is Outcome.STOPPED
+            role.ends()
+            with pytest.raises(NotReadyError):
+                await asked
+        assert not slave.follower.is_promoted
 
     asyncio.run(run())

@@ -100,7 +100,12 @@ def other_slave(code: RefusalCode) -> tuple[MemoryLog, MemoryLog]:
 def test_a_slave_that_does_not_fit_is_refused_with_the_reason(code: RefusalCode) -> None:
     source, replica = other_slave(code)
     before = replica.data
-    pair = SessionPair(source, replica, terms=(1, 2 if code is RefusalCode.NEWER_TERM else 1))
+    pair = SessionPair(
+        source,
+        replica,
+        terms=(1, 2 if code is RefusalCode.NEWER_TERM else 1),
+        leases_ms=(2_000, 1_999 if code is RefusalCode.SHORT_LEASE else 2_000),
+    )
     if code is RefusalCode.OTHER_SLAVE:
         pair.refused = Refused(code, "has a slave at 10.0.0.3:7")
     pair.settle()
