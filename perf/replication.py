@@ -1,13 +1,17 @@
-"""Throughput with a slave, relative to none, and how fast a new slave catches up.
+"""Throughput and latency with a slave, relative to none, and how fast a new slave catches up.
 
     make bench-replication                     # or: python -m perf.replication
     python -m perf.replication --rounds 1 --mb 200
+    python -m perf.replication --latency --flush sync
 
 Each round measures, in turn and each on new data directories: a broker alone, one with a slave and
 async replication, and one with sync replication; both nodes are on this machine. Then a slave that
 has nothing copies the log of a master that nobody uses, beside a plain copy of these segments with
 an fdatasync at the end. Prints rates, ratios within a round, and CPU seconds of each process for a
 GB of records.
+
+With --latency each round sends records one at a time, with acks=1 and then with acks=all, to each
+of the three. Prints how long one took, and ratios to a broker alone within a round.
 """
 
 import argparse
@@ -40,6 +44,8 @@ MIB: Final = 1 << 20
 COPY_BYTES: Final = 4 * MIB
 LIMIT_S: Final = 120.0
 WAIT_S: Final = 0.02
+LATENCY_COUNT: Final = 2_000
+ACKS: Final = ("1", "all")
 MODES: Final = ("none", "async", "sync")
 CONFIG: Final = """\
 [disk]
@@ -149,8 +155,9 @@ class Harness:
             finally:
                 served.stop(is_signalled=True)
 
-    def produce(self, mode: str) -> Run:
-        """Load a broker with that mode of replication."""
+    @contextmanager
+    def _serve_pair(self, mode: str) -> Iterator[tuple[Served, Slave | None]]:
+        """A broker with that mode of replication, and its slave, both idle."""
         with new_directory(self._directory) as place, ExitStack() as stack:
             address = _free_address()
             slave = None if mode == "none" else Slave(place, address)
@@ -160,6 +167,22 @@ class Harness:
             if slave is not None:
                 slave.await_caught_up()
             await_idle(served.pid)
+            yield served, slave
+
+    def latency_ms(self, mode: str, acks: str) -> float:
+        """Return how long one record takes, the median in ms."""
+        with self._serve_pair(mode) as (served, _):
+            command = [sys.executable, "-m", "perf.latency", "one-at-a-time", "--acks", acks]
+            command += ["--brokers", served.address, "--topic", "bench"]
+            command += ["--count", str(LATENCY_COUNT), "--size", str(RECORD_BYTES)]
+            said = subprocess.run(command, capture_output=True, text=True, check=False)
+            if said.returncode:
+                raise BenchError(said.stderr.strip())
+            return float(json.loads(said.stdout)["p50_ms"])
+
+    def produce(self, mode: str) -> Run:
+        """Load a broker with that mode of replication."""
+        with self._serve_pair(mode) as (served, slave):
             before_s, slave_before_s = cpu_s(served.pid), 0.0 if slave is None else cpu_s(slave.pid)
             rate = self._produce(served.address)
             begin_s = time.monotonic()
@@ -261,6 +284,28 @@ def _conclude(found: dict[str, list[Run]], catch_ups: list[tuple[Run, float]]) -
     )
 
 
+def run_latency(options: argparse.Namespace) -> None:
+    """Measure single records, and print."""
+    print(machine_line())
+    found: dict[tuple[str, str], list[float]] = {
+        (mode, acks): [] for mode in MODES for acks in ACKS
+    }
+    with build_directory() as directory:
+        harness = Harness(build_client(), directory, options)
+        for number in range(options.rounds):
+            cases = list(found)
+            at = number % len(cases)
+            for case in cases[at:] + cases[:at]:  # the first of a round is not always the same one
+                found[case].append(harness.latency_ms(*case))
+    print("\n| replication | acks | one record, ms | of none, same round |\n|---|---|---|---|")
+    for (mode, acks), times in found.items():
+        pairs = zip(times, found["none", acks], strict=True)
+        ratio = Figure(tuple(each / alone for each, alone in pairs))
+        median = Figure(tuple(times)).median
+        spread = f"{ratio.median:.2f} [{ratio.min:.2f} .. {ratio.max:.2f}]"
+        print(f"| {mode} | {acks} | {median:.2f} | {'' if mode == 'none' else spread} |")
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -269,8 +314,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mb", type=int, default=500, help="of values in a run (500)")
     parser.add_argument("--flush", choices=["async", "sync"], default="async")
+    parser.add_argument("--latency", action="store_true", help="of single records instead")
+    options = parser.parse_args()
     try:
-        run(parser.parse_args())
+        (run_latency if options.latency else run)(options)
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1
