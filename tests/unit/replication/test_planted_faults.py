@@ -1,4 +1,4 @@
-"""Five faults, planted into pairs of the simulator, are each found within a bounded number of runs.
+"""Six faults, planted into pairs of the simulator, are each found within a bounded number of runs.
 
 Each is what somebody could write by mistake. The runs are those of `test_pair_schedules`, with the
 same faults of machines and the same checks, so this is what those checks are worth.
@@ -13,6 +13,7 @@ import pytest
 
 from _core.paths.parked_fetch import ParkedFetch
 from appliance.broker import Broker
+from appliance.replication.lease import Lease
 from appliance.store import diverged, follower, message_store
 from appliance.store.follower import Follower
 from appliance.store.log.data_files import DataFiles
@@ -81,6 +82,11 @@ def trust_the_marks_of_the_master(patch: Patch) -> None:
     patch.setattr(Start, "own_from", property(lambda _: 0))
 
 
+def acknowledge_without_a_lease(patch: Patch) -> None:
+    """A master goes on with acks=1 when its slave may have been promoted."""
+    patch.setattr(Lease, "is_held", property(lambda _: True))
+
+
 @dataclass(frozen=True, slots=True)
 class Planted:
     """A fault and what finds it.
@@ -101,6 +107,7 @@ PLANTED: Final = (
     Planted(acknowledge_before_the_slave_has_it, "LOST"),
     Planted(promote_without_a_new_epoch, "acknowledged in epoch"),
     Planted(deliver_on_the_slave, "LOST"),
+    Planted(acknowledge_without_a_lease, "an earlier master acknowledged"),
     Planted(truncate_too_little, "did not heal"),
     # With sync replication little of a slave's log is not flushed.
     Planted(trust_the_marks_of_the_master, "the slave's log is damaged", replication="async"),
