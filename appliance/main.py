@@ -22,6 +22,7 @@ from appliance.facade import Facade
 from appliance.log_text import quoted
 from appliance.model import Endpoint
 from appliance.pair.comparing_role import Compared, ComparingRole
+from appliance.pair.coordination import Coordination
 from appliance.pair.link_settings import read_secret
 from appliance.pair.master_role import MasterRole
 from appliance.pair.slave_front import SlaveFront
@@ -132,8 +133,11 @@ class Service:
             compares=not is_alone,
         )
         self._is_alone = is_alone
+        self._coordination = Coordination(config, self._clock) if config.etcd else None
         self._replication_sockets: list[socket] = []
         self._status = LiveStatus(self._broker)
+        if self._coordination is not None:
+            self._status.coordinated(self._coordination.status)
         self._notifier = Notifier()
         self._stop = asyncio.Event()
         self._moved_bytes = 0
@@ -227,6 +231,8 @@ class Service:
             await self._serve(kafka)
         finally:
             waiting.cancel()
+            if self._coordination is not None:
+                await self._coordination.stop()
             if self._slave is not None:
                 self._slave.ends()
             if self._master is not None:
@@ -250,9 +256,31 @@ class Service:
         pump.committed = self._master.notify
         pump.shown = self._master.note_shown
         self._status.joins(self._master)
+        await self._await_license()
         await self._master.admitted(self._stop)
         self.must_start_again = self._master.fenced.is_set() and not self._stop.is_set()
         return not (self._master.fenced.is_set() or self._stop.is_set())
+
+    async def _await_license(self) -> None:
+        """Wait until the coordinator, if there is one, lets this master serve."""
+        coordination, master = self._coordination, self._master
+        if coordination is None:
+            return
+        assert master is not None
+        source = self._broker.source_log()
+        self._coordinate(source.cluster, source.node)
+        coordination.bind(master)
+        if self._is_alone and coordination.decides is not None:
+            coordination.decides.appoint()
+        await coordination.licensed(master.fenced, self._stop)
+
+    def _coordinate(self, cluster: bytes, node: int) -> None:
+        """Let the coordination begin, once the log has a cluster."""
+        if self._coordination is not None and any(cluster):
+            role = self._broker.role
+            self._coordination.begin(
+                cluster=cluster, node=node, term=role.term, is_master=role.is_master
+            )
 
     async def _bind_replication(self) -> None:
         """Bind the address for the slave, if it is not bound yet.
@@ -324,6 +352,9 @@ class Service:
         self._notifier.status("compares its log with the other node's, which is awaited")
         sys.stdout.write(f"latermq comparing admin={self._admin_address}{self._replication}\n")
         sys.stdout.flush()
+        if self._coordination is not None:
+            self._coordination.bind(role)
+            self._coordinate(comparison.cluster, comparison.node)
         outcome = await role.compare(self._replication_sockets, self._stop)
         self._is_alone = role.is_alone
         self.must_start_again = outcome is Compared.FOLLOWS
@@ -339,8 +370,18 @@ class Service:
             return True
         secret = read_secret(self._fs, self._config.replication_secret_file)
         front = SlaveFront(self._broker, follower, self._sockets, self._endpoint, self._file_limit)
-        self._slave = SlaveRole(self._broker, follower, secret, self._note_caught_up, front)
+        self._slave = SlaveRole(
+            self._broker,
+            follower,
+            secret,
+            self._note_caught_up,
+            front,
+            coordination=self._coordination,
+        )
         self._status.joins(self._slave)
+        if self._coordination is not None:
+            self._coordination.bind(self._slave)
+            self._coordinate(follower.cluster, follower.node)
         outcome = await self._slave.follow(self._stop)
         self.must_start_again = outcome is Outcome.STARTS_AGAIN
         if self.must_start_again:
@@ -352,6 +393,9 @@ class Service:
         return outcome is Outcome.PROMOTED
 
     def _note_caught_up(self) -> None:
+        follower = self._broker.follower
+        assert follower is not None
+        self._coordinate(follower.cluster, follower.node)
         master = self._broker.role_file.peer
         kafka = Address(*self._sockets[0].getsockname()[:2])
         text = f"role=slave master={master} kafka={kafka} admin={self._admin_address}"
@@ -490,8 +534,8 @@ def show_setting(key: str, value: object) -> str:
         case int():
             return str(value)
         case tuple() if not isinstance(value, Address):
-            # The one list is that of the levels.
-            return quoted(" ".join(format_duration_ms(level) for level in value))
+            texts = (format_duration_ms(each) if type(each) is int else str(each) for each in value)
+            return quoted(" ".join(texts), char_count_max=VALUE_MAX_CHARS)
         case _:
             return quoted(str(value), char_count_max=VALUE_MAX_CHARS)
 

@@ -14,6 +14,7 @@ from appliance.admin import finding
 from appliance.admin.status import (
     BrokerStatus,
     CleanupRequest,
+    CoordinatorStatus,
     DamagedPart,
     FreeingStatus,
     KeyIndexStatus,
@@ -114,6 +115,10 @@ class Pair(Protocol):
         """
 
 
+def _none() -> None:
+    """There is no coordinator."""
+
+
 class LiveStatus:
     """The status of one broker; ready from `serves` until `stops`."""
 
@@ -122,6 +127,7 @@ class LiveStatus:
         self._frontend: Frontend | None = None
         self._groups: Groups
         self._pair: Pair | None = None
+        self._coordinator: Callable[[], CoordinatorStatus | None] = _none
         self._admin = broker.config.admin
         self._started_at = 0
         self._started_ns = 0
@@ -139,6 +145,10 @@ class LiveStatus:
         self._admin = admin
         self._started_at = self._broker.clock.wall_ms()
         self._started_ns = self._broker.clock.monotonic_ns()
+
+    def coordinated(self, coordinator: Callable[[], CoordinatorStatus | None]) -> None:
+        """Take what says how the coordinator has the pair."""
+        self._coordinator = coordinator
 
     def joins(self, pair: Pair) -> None:
         """Note what this node does in a pair from now on."""
@@ -192,19 +202,22 @@ class LiveStatus:
     # The pair
 
     def replication(self) -> ReplicationStatus:
-        return self._joined.status()
+        return self._pair_status()
 
     async def promote(self, *, is_forced: bool = False) -> ReplicationStatus:
         await self._joined.promote(is_forced=is_forced)
-        return self._joined.status()
+        return self._pair_status()
 
     def go_alone(self) -> ReplicationStatus:
         self._joined.go_alone()
-        return self._joined.status()
+        return self._pair_status()
 
     def go_solo(self, *, is_slave_off: bool) -> ReplicationStatus:
         self._joined.go_solo(is_slave_off=is_slave_off)
-        return self._joined.status()
+        return self._pair_status()
+
+    def _pair_status(self) -> ReplicationStatus:
+        return replace(self._joined.status(), coordinator=self._coordinator())
 
     @property
     def _joined(self) -> Pair:

@@ -123,6 +123,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
             **_COUNT,
             "description": "how long a promotion of this slave would wait for its master's lease",
         },
+        coordinator={"type": ["object", "null"], "description": "what etcd says; null: no etcd"},
     ),
     "Status": _object(
         version=_TEXT,

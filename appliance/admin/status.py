@@ -80,6 +80,27 @@ class DamagedPart:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorStatus:
+    """The pair as etcd has it.
+
+    Attributes:
+        standing: of this node; docs/REPLICATION.md has the table.
+        holder: the node that has the key; None if none has it, or if it is not known.
+        term: of the key's last holder; None if it is not known.
+        in_sync: the other node may take the key once it is gone; None if it is not known.
+        key_left_ms: for how long this node certainly has the key; 0 if it has not.
+        problem: why etcd did not do what it was asked last; "" if it did.
+    """
+
+    standing: str
+    holder: int | None
+    term: int | None
+    in_sync: bool | None
+    key_left_ms: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationStatus:
     """The pair, as this node sees it.
 
@@ -105,6 +126,7 @@ class ReplicationStatus:
         lease_left_ms: how long a master may acknowledge without another sign of its slave; 0 if it
             has no lease; None if it needs none.
         promotion_wait_ms: how long a promotion of this slave would wait for its master's lease.
+        coordinator: what etcd says, and where this node stands; None without etcd.
     """
 
     role: str
@@ -126,6 +148,7 @@ class ReplicationStatus:
     read_bytes: int = 0
     lease_left_ms: int | None = None
     promotion_wait_ms: int = 0
+    coordinator: CoordinatorStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)

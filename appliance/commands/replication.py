@@ -14,7 +14,8 @@ Examples:
   latermq promote --admin 127.0.0.1:9192
 
 A slave that has never caught up with its master is refused: --force promotes it with the part of
-the log that it has. The rest is lost, unless the old master comes back.
+the log that it has. The rest is lost, unless the old master comes back. A node that serves as the
+master stays so: a script may run this at any time.
 
 With sync replication the promotion waits until the old master acknowledges nothing any more:
 replication.lease_ms after it last heard this node, 2 seconds by default. With async replication
@@ -41,10 +42,15 @@ def promote(admin: Admin = DEFAULT_ADMIN, json: Json = False, force: Force = Fal
     wait_ms = admin_client.get(admin, "replication")["promotion_wait_ms"]
     if wait_ms and not json:
         print_line(f"waits up to {wait_ms} ms, until the lease of the old master is over")
-    body = {"force": force}
-    found = admin_client.post(admin, "promote", body=body, timeout_s=SNAPSHOT_TIMEOUT_S)
+    found = admin_client.get(admin, "replication")
+    is_done = found["role"] == "master" and found["state"] != "comparing"
+    if not is_done:
+        body = {"force": force}
+        found = admin_client.post(admin, "promote", body=body, timeout_s=SNAPSHOT_TIMEOUT_S)
     if json:
         print_json(found)
+    elif is_done:
+        print_line(f"node {found['node']} is the master already")
     else:
         print_line(f"node {found['node']} is the master now; its log ends at {found['end']}")
 
@@ -107,6 +113,14 @@ def _fields(found: Any) -> list[tuple[str, object]]:
         fields.append(("reads", f"consumers read {found['read_bytes']} bytes of records here"))
     if found["given_up"]:
         fields.append(("given up", "the slave lacks too much: it copies the log anew"))
+    known = found["coordinator"]
+    if known is not None:
+        holder = "nobody" if known["holder"] is None else f"node {known['holder']}"
+        sync = "in sync" if known["in_sync"] else "not in sync"
+        fields.append(("etcd", f"{holder} has the key, the other node is {sync}"))
+        fields.append(("standing", known["standing"]))
+        if known["problem"]:
+            fields.append(("problem", known["problem"]))
     if found["lag_bytes"] is not None:
         fields.append(("lag", f"{found['lag_bytes']} bytes"))
     if found["lease_left_ms"] is not None:

@@ -259,6 +259,21 @@ def _check_replication(config: Config) -> None:
         f"replication.timeout_ms = {config.replication_timeout_ms}: the slave is asked every "
         "quarter of it, and could not keep up the lease; raise the one or lower the other",
     )
+    for endpoint in config.etcd:
+        _check(
+            endpoint.is_secure or is_loopback(endpoint.host) or config.allow_insecure,
+            f"replication.etcd = {endpoint} lets others change who is the master: use https, or "
+            "permit it with network.allow_insecure = true (--allow-insecure)",
+        )
+    _check(
+        not config.etcd or (config.peer or config.master) is not None,
+        "replication.etcd needs replication.peer, the other node's address: an old master asks "
+        "there for the new one",
+    )
+    _check(
+        not config.etcd or config.replication != "none",
+        "replication.etcd is for a pair: set replication.mode to async or sync",
+    )
     peers = {"listen": config.replication_listen if config.replication != "none" else None}
     peers["master"], peers["peer"] = config.master, config.peer
     for name, address in peers.items():

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from appliance.config.endpoint import Endpoint, read_endpoints
 from appliance.config.setting import (
     Address,
     choice,
     number,
     read_address,
+    read_key_prefix,
     read_optional_address,
     read_optional_path,
     value,
@@ -98,6 +100,43 @@ class ReplicationSettings:
         (100, MS_PER_MINUTE),
         "A sync master whose slave has not answered for so long acknowledges and delivers nothing; "
         "a promotion waits a little longer. The same on both nodes.",
+    )
+    etcd: tuple[Endpoint, ...] = value(
+        (),
+        "replication.etcd",
+        read_endpoints,
+        "URLs such as http://127.0.0.1:2379, with spaces between them",
+        "The members of an etcd cluster, which lets one node be the master at any time, and "
+        "promotes the slave of a lost one. Without it only an operator promotes. The same on both "
+        "nodes.",
+    )
+    etcd_prefix: str = value(
+        "/latermq",
+        "replication.etcd_prefix",
+        read_key_prefix,
+        "up to 200 letters, digits and / . _ -",
+        "What the keys in etcd begin with; the log's cluster id follows.",
+    )
+    etcd_lease_ms: int = number(
+        5_000,
+        "replication.etcd_lease_ms",
+        (2_000, MS_PER_MINUTE),
+        "How long the key in etcd outlives its master, rounded up to seconds: a lost master is "
+        "replaced after that. One that etcd does not answer for so long, nor its slave, stops.",
+    )
+    etcd_ca_file: Path | None = value(
+        None,
+        "replication.etcd_ca_file",
+        read_optional_path,
+        "a file with certificates in PEM",
+        "Who may sign the certificates of etcd with https; by default as the system has it.",
+    )
+    etcd_certificate_file: Path | None = value(
+        None,
+        "replication.etcd_certificate_file",
+        read_optional_path,
+        "a file with a certificate and its private key in PEM",
+        "Shown to an etcd that asks for one.",
     )
     keep_for_slave_bytes: int = number(
         16 * GIB,

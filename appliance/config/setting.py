@@ -21,6 +21,8 @@ HOURS_PER_DAY: Final = 24
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _RACK: Final = re.compile(r"[!-~]{0,255}")
 
+_KEY_PREFIX: Final = re.compile(r"[A-Za-z0-9/._-]{1,200}")
+
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -179,6 +181,14 @@ def read_path(value: object) -> Path:
 
 def read_optional_path(value: object) -> Path | None:
     return None if value is None else read_path(value)
+
+
+def read_key_prefix(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("it is not a string")
+    if not _KEY_PREFIX.fullmatch(value):
+        raise ValueError("it is no prefix of keys")
+    return value
 
 
 def read_names(value: object) -> str:

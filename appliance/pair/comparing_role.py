@@ -16,7 +16,10 @@ from typing import Any, Final
 from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
 from appliance.config.setting import Address
+from appliance.coordination.fail_over import FailOver
+from appliance.coordination.standing import Standing
 from appliance.errors import LatermqError, RemoteProtocolError, RoleError
+from appliance.pair.coordination import PeerView
 from appliance.pair.link_settings import link_limits
 from appliance.replication.common_point import CommonPoint
 from appliance.replication.facts import Facts, Role
@@ -190,6 +193,23 @@ class ComparingRole:
                 self._broker.role_file.put(record)
         except LatermqError as error:
             self._failure = error
+        self._ended.set()
+
+    def look(self) -> PeerView:
+        """See `CoordinatedRole`: nobody is heard before the logs are compared."""
+        return PeerView()
+
+    def act(self, decides: FailOver) -> None:
+        """See `CoordinatedRole`."""
+        if decides.standing is Standing.HOLDS and self._member.state is MemberState.COMPARING:
+            _log.warning("goes on: has the key in etcd, in term %d", decides.term)
+            self._go(MemberEvent.GRANTED)
+        elif decides.standing is Standing.YIELDS:
+            self._say("etcd", "the other node took the key in etcd")
+
+    def fail(self, error: Exception) -> None:
+        """See `CoordinatedRole`."""
+        self._failure = error
         self._ended.set()
 
     def go_alone(self) -> None:

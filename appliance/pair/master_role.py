@@ -8,8 +8,11 @@ from typing import Final
 
 from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
+from appliance.coordination.fail_over import FailOver
+from appliance.coordination.standing import Standing
 from appliance.errors import RoleError
 from appliance.pair.comparing_role import ASK_S, ask_peer
+from appliance.pair.coordination import PeerView
 from appliance.pair.lease_watch import LeaseWatch
 from appliance.pair.link_settings import link_limits, since_ms
 from appliance.pump import Pump
@@ -20,7 +23,7 @@ from appliance.replication.states import State
 from appliance.routes import Member, Routes
 from appliance.store.source_log import SourceLog
 from appliance.system.process import total_memory_bytes
-from appliance.units import MS_PER_SECOND
+from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 NO_SLAVE: Final = (
     "no slave has caught up, and replication.mode is sync: start it, or if it is off for long, let "
@@ -88,7 +91,9 @@ class MasterRole:
         self._secret = secret
         self._is_promotion_forbidden = False
         self.lease = Lease(broker.clock, broker.config.replication_lease_ms)
-        self.lease.is_required = self._is_sync and not self._is_solo
+        self._is_coordinated = bool(broker.config.etcd)
+        self._wants_solo = False
+        self.lease.is_required = self._needs_lease
         self._lease_watch = LeaseWatch(self.lease, lambda: pump.show([]))
         self._admitted = asyncio.Event()
         self._asking: asyncio.Future[None] | None = None
@@ -113,8 +118,48 @@ class MasterRole:
 
     def _facts(self) -> Facts:
         endpoint = None if self._routes is None else self._routes.me.at
-        lease_ms = self.lease.duration_ms if self._is_sync else 0
+        needs_lease = self._is_sync or self._is_coordinated
+        lease_ms = self.lease.duration_ms if needs_lease else 0
         return Facts(self._broker.role.term, Role.MASTER, endpoint, lease_ms)
+
+    @property
+    def _needs_lease(self) -> bool:
+        """It may not acknowledge by itself: the slave or the coordinator must let it."""
+        return self._is_coordinated or (self._is_sync and not self._is_solo)
+
+    def look(self) -> PeerView:
+        """See `CoordinatedRole`."""
+        known = None if self._server is None else self._server.replicated
+        if known is None:
+            return PeerView()
+        is_there = known.state is State.STREAMING
+        wants: bool | None = is_there
+        if self._is_sync and (self._is_solo or (self._wants_solo and not is_there)):
+            wants = False
+        elif self._is_sync and not is_there:
+            wants = None  # it acknowledges nothing that the slave lacks, which stays in sync so
+        until_ms = 0
+        if known.proved_ms is not None:
+            until_ms = known.proved_ms + self.lease.duration_ms
+        return PeerView(heard_until_ms=until_ms, wants_in_sync=wants)
+
+    def act(self, decides: FailOver) -> None:
+        """See `CoordinatedRole`."""
+        is_alone = decides.is_alone(self._clock.boottime_ns() // NS_PER_MS)
+        self.forbid_promotion(is_forbidden=is_alone)
+        # With a slave that is waited for, only that one lets it acknowledge.
+        counts = not self._is_sync or (self._is_solo and is_alone)
+        self.lease.key_until_ms = decides.key_until_ms if counts else 0
+        self._lease_watch.look()
+        if self._wants_solo and is_alone and not self._is_solo:
+            self._begin_solo("nobody may promote the slave")
+        if decides.standing is Standing.YIELDS:
+            pair = decides.pair
+            self._note_newer(decides.term + 1 if pair is None else pair.term)
+
+    def fail(self, error: Exception) -> None:
+        """See `CoordinatedRole`."""
+        self._pump.fail(error)
 
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen for the slave."""
@@ -201,10 +246,12 @@ class MasterRole:
         is_connected = known.state in (State.CATCH_UP, State.STREAMING)
         self._broker.head_freer.hold.note_slave(known.durable_pos if is_connected else None)
         self._route(known, is_connected=is_connected)
-        if not self._is_sync:
-            return
         if known.proved_ms is not None:
             self.lease.renew(known.proved_ms)
+        if not self._is_sync:
+            if self._is_coordinated:
+                self._lease_watch.look()
+            return
         is_there = known.state is State.STREAMING
         is_sync_flush = self._config.flush == "sync"
         pos = known.durable_pos if is_sync_flush else known.received_pos
@@ -213,6 +260,7 @@ class MasterRole:
         if not self._is_solo:
             self._broker.need_replica(None if is_there else NO_SLAVE)
             if is_there:
+                self._wants_solo = False
                 self._admitted.set()
         self._lease_watch.look()
         shows = known.acked_ms is not None and (not self._is_solo or self._alone_pos is not None)
@@ -292,19 +340,28 @@ class MasterRole:
         assert self._server is not None
         if self._server.replicated.state is State.STREAMING:
             raise RoleError("the slave is connected: stop it first")
+        if self._is_coordinated and not self._is_promotion_forbidden:
+            self._wants_solo = True
+            raise RoleError(
+                "etcd is being asked to let nobody promote the slave: this node goes on alone once "
+                "etcd says so; `latermq replication` shows it"
+            )
         if not is_slave_off and not self._is_promotion_forbidden:
             raise RoleError(
                 "if the slave is promoted meanwhile, there are two masters, and what this one "
                 "acknowledges alone is lost: make sure that the slave is off and stays so until it "
                 "follows this node again, then say so with --slave-is-off"
             )
+        who = "the operator says that the slave is off" if is_slave_off else "nobody may promote it"
+        self._begin_solo(who)
+
+    def _begin_solo(self, reason: str) -> None:
         self._is_solo = True
-        self.lease.is_required = False
+        self.lease.is_required = self._needs_lease
         self._lease_watch.look()
         self._pump.show(self._broker.release_replica())
         self._admitted.set()
-        who = "the operator says that the slave is off" if is_slave_off else "nobody may promote it"
-        _log.warning("goes on alone: %s", who)
+        _log.warning("goes on alone: %s", reason)
 
     def status(self) -> ReplicationStatus:
         """See `Pair`."""

@@ -9,7 +9,10 @@ from typing import Final
 
 from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
+from appliance.coordination.fail_over import FailOver
+from appliance.coordination.standing import Standing
 from appliance.errors import ConfigError, NotReadyError, RoleError
+from appliance.pair.coordination import Coordination, PeerView
 from appliance.pair.link_settings import link_limits, since_ms
 from appliance.pair.slave_front import SlaveFront
 from appliance.replication import lease
@@ -57,6 +60,8 @@ class SlaveRole:
         secret: bytes,
         caught_up: Callable[[], None],
         front: SlaveFront | None = None,
+        *,
+        coordination: Coordination | None = None,
     ) -> None:
         """Prepare to follow.
 
@@ -66,6 +71,7 @@ class SlaveRole:
             secret: what both nodes know.
             caught_up: called once, when the slave has caught up for the first time.
             front: serves clients meanwhile.
+            coordination: must let it be promoted, unless an operator insists.
 
         Raises:
             ConfigError: it does not know where its master is.
@@ -78,7 +84,9 @@ class SlaveRole:
         self._master = master
         self._ended = asyncio.Event()
         self._over = asyncio.Event()
-        self._is_wanted = False
+        self._is_wanted = self._needs_key = self._is_current = False
+        self._coordination = coordination
+        self._failure: Exception | None = None
         self._on_caught_up, self._front = caught_up, front
         self._began_ms = self._now_ms()
         self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -98,7 +106,35 @@ class SlaveRole:
     def _note_welcome(self, welcome: Welcome) -> None:
         self._follower.adopt_term(welcome.facts.term, self._master)
 
+    def look(self) -> PeerView:
+        """See `CoordinatedRole`."""
+        heard_ms = self._client.following.heard_ms
+        silence_ms = self._config.replication_timeout_ms
+        return PeerView(
+            heard_until_ms=0 if heard_ms is None else heard_ms + silence_ms,
+            may_follow=self._is_current and self._follower.has_caught_up,
+        )
+
+    def act(self, decides: FailOver) -> None:
+        """See `CoordinatedRole`."""
+        if decides.standing is Standing.SUCCEEDS and not self._is_wanted:
+            _log.warning("has the key in etcd, in term %d: is promoted", decides.term)
+            self._is_wanted = self._needs_key = True
+            self._ended.set()
+
+    def fail(self, error: Exception) -> None:
+        """See `CoordinatedRole`."""
+        self._failure = error
+        self._ended.set()
+
+    async def _await_key(self, stop: asyncio.Event) -> bool:
+        """Wait until the coordinator lets this slave be promoted; return whether it does."""
+        if self._coordination is None or not self._needs_key:
+            return True
+        return await self._coordination.confirm(stop)
+
     def _note_caught_up(self) -> None:
+        self._is_current = True
         self._follower.note_caught_up()
         self._on_caught_up()
 
@@ -157,11 +193,17 @@ class SlaveRole:
         # No thread uses the files from here on.
         if self._client.failure.done():
             raise self._client.failure.result()
+        if self._failure is not None:
+            raise self._failure
         if self._follower.wants_start:
             return Outcome.STARTS_AGAIN
         if not self._is_wanted or not await self._outlast_lease(stop):
             return Outcome.STOPPED
+        if not await self._await_key(stop):
+            return Outcome.STOPPED if stop.is_set() else Outcome.STARTS_AGAIN
         self._follower.promote()
+        if self._coordination is not None and self._coordination.decides is not None:
+            self._coordination.decides.promoted(self._follower.term)
         return Outcome.PROMOTED
 
     async def _tend_log(self) -> None:
@@ -210,6 +252,9 @@ class SlaveRole:
                     "it catch up, or promote it with --force to go on without what is missing"
                 )
             _log.warning("promoted by force, without ever having caught up: %s", self._missing())
+        if self._coordination is not None and not is_forced:
+            await self._coordination.order()
+            self._needs_key = True
         self._is_wanted = True
         self._ended.set()
         await asyncio.shield(self._served)

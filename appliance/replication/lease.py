@@ -31,7 +31,9 @@ class Lease:
 
     Attributes:
         duration_ms: how long it lasts after a BEAT left.
-        is_required: the master needs it: it is not alone, by an operator's or coordinator's word.
+        is_required: the master needs it: it is not alone, by an operator's word.
+        key_until_ms: boottime until which the coordinator's key gives the same right; 0: it does
+            not.
     """
 
     def __init__(self, clock: Clock, duration_ms: int) -> None:
@@ -40,6 +42,7 @@ class Lease:
         self._proved_ms: int | None = None
         self.duration_ms = duration_ms
         self.is_required = True
+        self.key_until_ms = 0
 
     def renew(self, proved_ms: int) -> None:
         """Note that the slave answered a BEAT.
@@ -52,10 +55,10 @@ class Lease:
 
     def left_ms(self) -> int:
         """Return how long it lasts from now; 0 if it is over, or never began."""
-        if self._proved_ms is None:
-            return 0
-        passed_ms = self._clock.boottime_ns() // NS_PER_MS - self._proved_ms
-        return max(0, self.duration_ms - passed_ms)
+        until_ms = self.key_until_ms
+        if self._proved_ms is not None:
+            until_ms = max(until_ms, self._proved_ms + self.duration_ms)
+        return max(0, until_ms - self._clock.boottime_ns() // NS_PER_MS)
 
     @property
     def is_held(self) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.config import Config, settings
+from appliance.coordination.standing import STANDINGS
 from appliance.metrics import METRICS
 from appliance.replication.member import MEMBER_STEPS
 from appliance.replication.states import MASTER_STATES, SLAVE_STATES
@@ -102,6 +103,9 @@ def replication_tables() -> str:
         for (state, event), then in states.items():
             rows.append((state.value, event.value, then.value))
         tables.append(markdown_table(rows))
+    rows = [("a node, with a coordinator", "what happens", "then it is")]
+    rows += [(at.value, event.value, then.value) for (at, event), then in STANDINGS.items()]
+    tables.append(markdown_table(rows))
     return "\n".join(tables)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness.command_line import CommandLine
+from tests.support.harness.etcd_server import EtcdServer
+from tests.system.replication.etcd_pair import MakePair, Pair
 from tests.system.replication.nodes import Node, ProxyThread
 
 
@@ -40,3 +42,20 @@ def make_proxy() -> Iterator[Callable[[str], ProxyThread]]:
             return proxy
 
         yield make
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    """A real etcd."""
+    server = EtcdServer(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def make_pair(
+    make_node: Callable[..., Node], make_proxy: Callable[[str], ProxyThread], etcd: EtcdServer
+) -> MakePair:
+    """Makes a pair with etcd, of sync or async replication, and waits until it is in sync."""
+    return lambda mode: Pair(make_node, make_proxy, etcd, mode)

@@ -74,6 +74,10 @@ class Node(ApplianceProcess):
         text = f'{self._config.read_text()}\n[network]\nrack = "{rack}"\n'
         self._config.write_text(text)
 
+    def adds(self, *arguments: str) -> None:
+        """Add arguments of `latermq serve`."""
+        self._base += arguments
+
     def advertises(self, address: str) -> None:
         """Give clients this address instead of its own.
 

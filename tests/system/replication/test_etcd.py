@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,19 +15,9 @@ from appliance.errors import ConfigError, CoordinatorError
 from tests.support.harness.etcd_server import ETCD, EtcdServer, make_certificates
 from tests.support.oracles.etcd_model import EtcdModel, Refused
 
-pytestmark = pytest.mark.skipif(
-    ETCD is None, reason="etcd is not installed: apt install etcd-server"
-)
+pytestmark = pytest.mark.skipif(ETCD is None, reason="no etcd here: apt install etcd-server")
 
 KEYS = (b"/t/master", b"/t/pair")
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    server = EtcdServer(tmp_path)
-    server.start()
-    yield server
-    server.stop()
 
 
 def client(*urls: str, files: EtcdFiles | None = None, timeout_ms: int = 5_000) -> Etcd:
