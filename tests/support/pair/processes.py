@@ -47,11 +47,12 @@ class SimWakeTimer:
         if self._event is not None:
             self._event.cancel()
             self._event = None
+        self.drain()  # setting a timer makes it unreadable
         if due_ms is not None:
             self._event = self._loop.at_wall_ms(due_ms, self._loop.wake_reader, self._fd)
 
     def drain(self) -> None:
-        """Nothing: it fires once."""
+        self._loop.drain_reader(self._fd)
 
     def close(self) -> None:
         self.arm(None)

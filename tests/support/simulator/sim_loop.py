@@ -51,6 +51,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_running = False
         self._frozen_until_ns = 0
         self._readers: dict[int, asyncio.Handle] = {}
+        self._readable: set[int] = set()
         self._signals: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self.thread_ms: Callable[[], float] = lambda: self._rng.expovariate(2.0)
         self.is_dead = False
@@ -161,7 +162,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     def add_reader(  # type: ignore[override]
         self, fd: int, callback: Callable[..., object], *args: Any
     ) -> None:
-        self._readers[fd] = asyncio.Handle(callback, args, self)
+        handle = self._readers[fd] = asyncio.Handle(callback, args, self)
+        if fd in self._readable:
+            self.post_ns(self._world.now_ns, self._run_handle, handle)
 
     def remove_reader(self, fd: Any) -> bool:
         return self._readers.pop(fd, None) is not None
@@ -207,10 +210,15 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.post_ns(self._clock.world_of_wall_ns(due_ms * NS_PER_MS), callback, *args)
 
     def wake_reader(self, fd: int) -> None:
-        """Let a descriptor be readable."""
+        """Let a descriptor be readable until it is drained, also by a later reader."""
+        self._readable.add(fd)
         handle = self._readers.get(fd)
         if handle is not None:
             self._run_handle(handle)
+
+    def drain_reader(self, fd: int) -> None:
+        """Let a descriptor be readable no more."""
+        self._readable.discard(fd)
 
     def signal(self, number: int) -> None:
         """Send a signal that the process handles."""
