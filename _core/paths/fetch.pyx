@@ -22,8 +22,8 @@ COLD_MAX cold places at a time, and only until some data is available. Otherwise
 partition could be evicted for another before the response is sent.
 
 Slaves (KIP-392). A slave serves what its master shows and it has itself. A consumer ahead of it
-waits, and is sent back with OFFSET_NOT_AVAILABLE, or OFFSET_OUT_OF_RANGE if the slave has no such
-offset at all. `read_replica` says whom a master sends there.
+waits, and is sent back with OFFSET_NOT_AVAILABLE, or NOT_LEADER_OR_FOLLOWER if the slave has no
+such offset at all. `read_replica` says whom a master sends there.
 
 Versions. 5: log start offset; 7: sessions; 9: leader epoch; 11: rack; 12: flexible encoding, last
 fetched epoch; 13: topics by id; 15: replica id and epoch as a tagged field; 16: tagged endpoints in
@@ -464,8 +464,8 @@ cdef class FetchPath:
             # The next bytes of the master may bring it.
             if offset <= partition.visible_offset or self.is_patient:
                 return NONE
-            if offset <= partition.next_offset:
-                return OFFSET_NOT_AVAILABLE
+            # Never OFFSET_OUT_OF_RANGE: the master may have it, and clients would give it up.
+            return NOT_LEADER_OR_FOLLOWER if offset > partition.next_offset else OFFSET_NOT_AVAILABLE
         return OFFSET_OUT_OF_RANGE if offset > partition.next_offset else NONE
 
     cdef int64_t _collect(

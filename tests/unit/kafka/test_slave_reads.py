@@ -144,13 +144,13 @@ def test_offset_that_the_slave_has_and_may_not_show_waits_and_is_then_not_availa
     assert reader.expire().error_code == ErrorCode.offset_not_available
 
 
-def test_offset_that_the_slave_lacks_waits_and_is_then_out_of_range() -> None:
-    """Whereupon clients ask the leader, and do not reset the offset."""
+def test_offset_that_the_slave_lacks_waits_and_is_then_the_master_s_to_judge() -> None:
+    """A client that takes the slave for the leader asks for it anew, and keeps the offset."""
     reader = Reader()
     reader.follow(reader.ends[2])
-    assert reader.fetch(4).error_code == ErrorCode.offset_out_of_range
+    assert reader.fetch(4).error_code == ErrorCode.not_leader_or_follower
     assert reader.fetch(4, wait_ms=WAIT_MS) is None
-    assert reader.expire().error_code == ErrorCode.offset_out_of_range
+    assert reader.expire().error_code == ErrorCode.not_leader_or_follower
 
 
 def test_consumer_that_is_ahead_of_the_slave_reads_on_when_the_slave_has_come() -> None:
