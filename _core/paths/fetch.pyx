@@ -461,11 +461,11 @@ cdef class FetchPath:
         if offset < partition.start_offset:
             return OFFSET_OUT_OF_RANGE
         if self.is_slave:
-            # The next bytes of the master may bring it.
-            if offset <= partition.visible_offset or self.is_patient:
+            if offset <= partition.visible_offset or self.is_patient:  # it may come
                 return NONE
-            # Never OFFSET_OUT_OF_RANGE: the master may have it, and clients would give it up.
-            return NOT_LEADER_OR_FOLLOWER if offset > partition.next_offset else OFFSET_NOT_AVAILABLE
+            # Never OFFSET_OUT_OF_RANGE: clients would give up what the master may have.
+            has_it = offset <= partition.next_offset
+            return OFFSET_NOT_AVAILABLE if has_it else NOT_LEADER_OR_FOLLOWER
         return OFFSET_OUT_OF_RANGE if offset > partition.next_offset else NONE
 
     cdef int64_t _collect(
