@@ -10,16 +10,16 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from socket import socket
-from typing import Final
+from typing import Any, Final
 
 from _core.queue.partition import Topic
 from appliance.admin import AdminServer, LiveStatus
 from appliance.admin.live import version
 from appliance.broker import Broker
-from appliance.config.config import Address, Config, settings
+from appliance.config.config import Address, Config
+from appliance.config.shown import log_settings
 from appliance.errors import AddressError, ConfigError
 from appliance.facade import Facade
-from appliance.log_text import quoted
 from appliance.model import Endpoint
 from appliance.pair.comparing_role import Compared, ComparingRole
 from appliance.pair.coordination import Coordination
@@ -47,7 +47,7 @@ from appliance.system.process import (
     share_interpreter,
 )
 from appliance.system.sd_notify import Notifier
-from appliance.units import NS_PER_MS, format_duration_ms
+from appliance.units import NS_PER_MS, counted
 from compat.kafka import dispatch
 from compat.kafka.configs.internal_topic import closed_keys
 from compat.kafka.configs.topic_settings import read_topic_policy
@@ -55,12 +55,6 @@ from compat.kafka.groups.status import GroupsStatus
 from compat.kafka.network.server import KafkaServer, advertised_endpoint
 from compat.kafka.protocol.codecs import decompress
 from compat.kafka.protocol.error_codes import name_of_code
-
-SECRET_WORDS: Final = ("password", "secret", "token", "credential", "private")
-"""A setting with one of them in its key is not shown in the log."""
-
-VALUE_MAX_CHARS: Final = 1_000
-"""Of a setting that is shown: a path may be as long as that."""
 
 PREPARE_PAUSE_S: Final = 0.01
 """After each codec. There are 296, of 2 ms each: all are ready some seconds after the start, and a
@@ -119,6 +113,7 @@ class Service:
         *,
         accepts_loss: bool = False,
         is_alone: bool = False,
+        is_continued: bool = False,
     ) -> None:
         self._config = config
         self._file_limit = file_limit
@@ -130,7 +125,7 @@ class Service:
             config,
             KAFKA_FACADE,
             accepts_loss=accepts_loss,
-            compares=not is_alone,
+            compares=not (is_alone or is_continued),
         )
         self._is_alone = is_alone
         self._coordination = Coordination(config, self._clock) if config.etcd else None
@@ -150,7 +145,11 @@ class Service:
         self.was_ready = False
         """The service manager knows this process as ready; a service that starts again is, too."""
         self.must_start_again = False
-        """The slave cut its log; a new service goes on."""
+        """A new service goes on in this process: the log was cut, or the role changed."""
+        self.tried: frozenset[tuple[int, int]] = frozenset()
+        """Damaged parts of the log that were repaired from the slave, once each."""
+        self.is_continued = False
+        """This node was the master until now, so the new service need not compare logs."""
 
     async def run(self) -> None:
         """Serve until a signal ends it; see `_handle_signals`.
@@ -347,6 +346,8 @@ class Service:
         secret = read_secret(self._fs, self._config.replication_secret_file)
         if self._config.replication != "none":
             await self._bind_replication()
+        comparison.tried = self.tried
+        damaged = comparison.damaged()
         role = ComparingRole(self._broker, comparison, secret)
         self._status.joins(role)
         self._notifier.status("compares its log with the other node's, which is awaited")
@@ -357,10 +358,15 @@ class Service:
             self._coordinate(comparison.cluster, comparison.node)
         outcome = await role.compare(self._replication_sockets, self._stop)
         self._is_alone = role.is_alone
-        self.must_start_again = outcome is Compared.FOLLOWS
+        self.must_start_again = outcome in (Compared.FOLLOWS, Compared.REPAIRED)
+        if outcome is Compared.REPAIRED:
+            self.tried |= frozenset(damaged)
+            _log.warning(
+                "repaired %s of the log from the slave", counted(len(damaged), "damaged part")
+            )
         if outcome is not Compared.GOES_ON:
             self._broker.close()
-            _log.info("stopped comparing; nothing was written to the log")
+            _log.info("ends the comparison")
         return outcome is Compared.GOES_ON
 
     async def _follow(self) -> bool:
@@ -368,6 +374,8 @@ class Service:
         follower = self._broker.follower
         if follower is None or follower.is_promoted:
             return True
+        if self._is_alone:
+            _log.warning("--alone is for a master: this node is the slave")
         secret = read_secret(self._fs, self._config.replication_secret_file)
         front = SlaveFront(self._broker, follower, self._sockets, self._endpoint, self._file_limit)
         self._slave = SlaveRole(
@@ -411,11 +419,14 @@ class Service:
         watchdog = asyncio.ensure_future(self._watch())
         preparation = asyncio.ensure_future(prepare_codecs(self._is_busy))
         assert self._master is not None
-        fenced = asyncio.ensure_future(self._master.fenced.wait())
-        await asyncio.wait((stop, fenced, kafka.pump.failure), return_when=asyncio.FIRST_COMPLETED)
-        # It was stopped: a new start compares, and follows.
-        self.must_start_again = self._master.fenced.is_set() and not self._stop.is_set()
-        fenced.cancel()
+        events = (self._master.fenced, self._master.stops_serving)
+        ends = [asyncio.ensure_future(each.wait()) for each in events]
+        tasks: list[asyncio.Future[Any]] = [stop, *ends, kafka.pump.failure]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+        # A new start compares, or follows.
+        self.must_start_again = any(each.is_set() for each in events) and not self._stop.is_set()
         watchdog.cancel()
         memory.cancel()
         preparation.cancel()
@@ -429,6 +440,8 @@ class Service:
             failure = kafka.pump.failure.result()
             _log.error("stopped, not cleanly: %s", failure)
             raise failure
+        if self.must_start_again and self._master.stops_serving.is_set():
+            self.is_continued = await self._master.yield_mastery()
         self._close()
 
     def _close(self) -> None:
@@ -508,38 +521,6 @@ async def prepare_codecs(is_busy: Callable[[], bool], *, pause_s: float = PREPAR
     _log.debug("prepared the codecs of all requests")
 
 
-def log_settings(config: Config) -> None:
-    """Say in the debug log what each setting is, but for what is nobody's business."""
-    if not _log.isEnabledFor(logging.DEBUG):
-        return
-    for name, setting in settings().items():
-        text = show_setting(setting.key, getattr(config, name))
-        _log.debug("setting %s=%s", setting.key, text)
-
-
-def show_setting(key: str, value: object) -> str:
-    """Write the value of a setting for the log; a secret is not shown.
-
-    Args:
-        key: of the setting, as in the file.
-        value: of its field in `Config`.
-    """
-    if any(word in key for word in SECRET_WORDS):
-        return "hidden"
-    match value:
-        case None:
-            return "none"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case tuple() if not isinstance(value, Address):
-            texts = (format_duration_ms(each) if type(each) is int else str(each) for each in value)
-            return quoted(" ".join(texts), char_count_max=VALUE_MAX_CHARS)
-        case _:
-            return quoted(str(value), char_count_max=VALUE_MAX_CHARS)
-
-
 def run(config: Config, *, accepts_loss: bool = False, is_alone: bool = False) -> int:
     """Run the broker in the foreground.
 
@@ -566,13 +547,21 @@ def run(config: Config, *, accepts_loss: bool = False, is_alone: bool = False) -
     share_interpreter()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
-            must_start, is_ready = True, False
+            must_start, is_ready, is_continued = True, False, False
+            tried: frozenset[tuple[int, int]] = frozenset()
             while must_start:
-                service = Service(config, file_limit, accepts_loss=accepts_loss, is_alone=is_alone)
+                service = Service(
+                    config,
+                    file_limit,
+                    accepts_loss=accepts_loss,
+                    is_alone=is_alone,
+                    is_continued=is_continued,
+                )
                 is_alone = False  # what happens later is not what the operator spoke of
-                service.was_ready = is_ready
+                service.was_ready, service.tried = is_ready, tried
                 runner.run(service.run())
                 must_start, is_ready = service.must_start_again, service.was_ready
+                is_continued, tried = service.is_continued, service.tried
     finally:
         output.flush()  # what follows explains the last lines
     return 0

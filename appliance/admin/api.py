@@ -78,6 +78,7 @@ class Api:
             web.get("/api/v1/openapi.json", self._get_description),
             web.get("/api/v1/replication", self._get_replication),
             web.post("/api/v1/promote", _with_body(_force_wanted, self._promote)),
+            web.post("/api/v1/handover", self._hand_over),
             web.post("/api/v1/alone", self._go_alone),
             web.post("/api/v1/solo", _with_body(_is_slave_off, self._go_solo)),
             web.get("/api/v1/status", self._when_ready(self._get_status)),
@@ -115,6 +116,12 @@ class Api:
     async def _promote(self, is_forced: bool) -> web.Response:
         try:
             return _answer(await self._status.promote(is_forced=is_forced))
+        except RoleError as error:
+            return error_answer(409, error.message)
+
+    async def _hand_over(self, _request: web.Request) -> web.Response:
+        try:
+            return _answer(await self._status.hand_over())
         except RoleError as error:
             return error_answer(409, error.message)
 

@@ -97,6 +97,14 @@ class Pair(Protocol):
             NotReadyError: the broker stops.
         """
 
+    async def hand_over(self) -> None:
+        """Make the slave of this master the master; return once it is.
+
+        Raises:
+            RoleError: there is no slave that could take over, or it did not.
+            NotReadyError: the broker stops.
+        """
+
     def go_alone(self) -> None:
         """Let a master that compares its log go on without that.
 
@@ -207,6 +215,10 @@ class LiveStatus:
     async def promote(self, *, is_forced: bool = False) -> ReplicationStatus:
         await self._joined.promote(is_forced=is_forced)
         return self._pair_status()
+
+    async def hand_over(self) -> ReplicationStatus:
+        await self._joined.hand_over()
+        return self._joined.status()
 
     def go_alone(self) -> ReplicationStatus:
         self._joined.go_alone()

@@ -2,53 +2,57 @@
 
 from typing import Any, Final
 
-_COUNT: Final = {"type": "integer", "minimum": 0}
-_POSITION: Final = {"type": "integer", "minimum": 0, "description": "byte position in the log"}
-_INSTANT: Final = {"type": "integer", "description": "epoch ms"}
-_MAYBE_INSTANT: Final = {"type": ["integer", "null"], "description": "epoch ms"}
-_MAYBE_COUNT: Final = {"type": ["integer", "null"], "minimum": 0}
-_TEXT: Final = {"type": "string"}
-_MAYBE_TEXT: Final = {"type": ["string", "null"]}
-_ADDRESS: Final = {"type": "string", "description": "HOST:PORT, with an IPv6 host in brackets"}
-_UUID: Final = {"type": "string", "format": "uuid"}
-_STATES: Final = ["pending", "cancelled", "delivered", "unknown"]
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    """A closed object whose properties are all required."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _list(item: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": item}
-
-
-def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
-
-
-def _body(**properties: Any) -> dict[str, Any]:
-    """A request body: a closed object whose properties are all optional."""
-    schema = {**_object(**properties), "required": []}
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
-
-
-def _error(description: str) -> dict[str, Any]:
-    return _json(description, _ref("Error"))
-
-
-_NOT_READY: Final = _json(
-    "the broker is starting or stopping, or too much is asked of it at a time",
-    {"oneOf": [_ref("NotReady"), _ref("Error")]},
+from appliance.admin.openapi_pair import PAIR_PATHS, PAIR_SCHEMA
+from appliance.admin.openapi_parts import (
+    ADDRESS as _ADDRESS,
+)
+from appliance.admin.openapi_parts import (
+    COUNT as _COUNT,
+)
+from appliance.admin.openapi_parts import (
+    INSTANT as _INSTANT,
+)
+from appliance.admin.openapi_parts import (
+    MAYBE_INSTANT as _MAYBE_INSTANT,
+)
+from appliance.admin.openapi_parts import (
+    MAYBE_TEXT as _MAYBE_TEXT,
+)
+from appliance.admin.openapi_parts import (
+    NOT_READY as _NOT_READY,
+)
+from appliance.admin.openapi_parts import (
+    POSITION as _POSITION,
+)
+from appliance.admin.openapi_parts import (
+    STATES as _STATES,
+)
+from appliance.admin.openapi_parts import (
+    TEXT as _TEXT,
+)
+from appliance.admin.openapi_parts import (
+    UUID as _UUID,
+)
+from appliance.admin.openapi_parts import (
+    body as _body,
+)
+from appliance.admin.openapi_parts import (
+    error as _error,
+)
+from appliance.admin.openapi_parts import (
+    get as _get,
+)
+from appliance.admin.openapi_parts import (
+    json_of as _json,
+)
+from appliance.admin.openapi_parts import (
+    list_of as _list,
+)
+from appliance.admin.openapi_parts import (
+    object_of as _object,
+)
+from appliance.admin.openapi_parts import (
+    ref as _ref,
 )
 
 
@@ -85,46 +89,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
     "Refusing": _object(
         ready={"const": False}, error={"type": "string", "description": "why, and what to do"}
     ),
-    "Replication": _object(
-        role={"enum": ["master", "slave"]},
-        mode={"enum": ["none", "async", "sync"]},
-        solo={"type": "boolean", "description": "a sync master waits for no slave for now"},
-        node={"type": "integer", "minimum": 0, "maximum": 2, "description": "0: of no pair"},
-        term={**_COUNT, "description": "grows with each change of the master; 0: none is known"},
-        state={"enum": ["off", "comparing", "waiting", "handshake", "catch-up", "streaming"]},
-        peer=_MAYBE_TEXT,
-        end={**_POSITION, "description": "end of this node's log"},
-        received={**_MAYBE_COUNT, "description": "up to here the slave has the log"},
-        durable={**_MAYBE_COUNT, "description": "up to here it is on the slave's disk"},
-        lag_bytes={**_MAYBE_COUNT, "description": "what the slave lacks"},
-        heard_ms_ago={**_MAYBE_COUNT, "description": "time since the peer's last message, ms"},
-        promise={"type": "string", "description": "what an acknowledgement means now"},
-        caught_up={
-            "type": ["boolean", "null"],
-            "description": "this slave once had the whole log, and may be promoted; null: a master",
-        },
-        held_bytes={
-            **_COUNT,
-            "description": "of the log, kept for the slave alone",
-        },
-        given_up={
-            "type": "boolean",
-            "description": "a master freed what its connected slave lacks: it was too much to keep",
-        },
-        read_bytes={
-            **_COUNT,
-            "description": "of records, which consumers read from this slave since its start",
-        },
-        lease_left_ms={
-            **_MAYBE_COUNT,
-            "description": "how long a master may acknowledge without another sign of its slave",
-        },
-        promotion_wait_ms={
-            **_COUNT,
-            "description": "how long a promotion of this slave would wait for its master's lease",
-        },
-        coordinator={"type": ["object", "null"], "description": "what etcd says; null: no etcd"},
-    ),
+    "Replication": PAIR_SCHEMA,
     "Status": _object(
         version=_TEXT,
         cluster_id=_UUID,
@@ -463,29 +428,6 @@ _SNAPSHOT_PATH: Final[dict[str, Any]] = {
 }
 
 
-def _get(
-    operation: str, summary: str, responses: dict[str, Any], *parameters: dict[str, Any]
-) -> dict[str, Any]:
-    path: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
-    return path | {"get": {"operationId": operation, "summary": summary, "responses": responses}}
-
-
-def _of_pair(name: str, summary: str, conflict: str, **flags: str) -> dict[str, Any]:
-    """What an operator orders of a node of a pair, with the flags that the body may have."""
-    answers = {
-        "200": _json("the pair after it", _ref("Replication")),
-        "403": _error("the request comes from a web page of another origin"),
-        "409": _error(conflict),
-        "503": _NOT_READY,
-    }
-    asked: dict[str, Any] = {"operationId": name, "summary": summary}
-    if flags:
-        fields = {key: {"type": "boolean", "description": text} for key, text in flags.items()}
-        asked["requestBody"] = _body(**fields)
-        answers |= {"400": _error("the body is wrong"), "415": _error("the body is not JSON")}
-    return {"post": {**asked, "responses": dict(sorted(answers.items()))}}
-
-
 _PATHS: Final[dict[str, Any]] = {
     "/healthz": _get(
         "getHealth",
@@ -511,28 +453,7 @@ _PATHS: Final[dict[str, Any]] = {
     "/api/v1/openapi.json": _get(
         "getDescription", "this description", {"200": _json("OpenAPI 3.1", {"type": "object"})}
     ),
-    "/api/v1/replication": _get(
-        "getReplication",
-        "the pair of master and slave, also of a slave that serves no clients",
-        {"200": _json("its state", _ref("Replication")), "503": _NOT_READY},
-    ),
-    "/api/v1/promote": _of_pair(
-        "promote",
-        "make this slave the master; answers once it serves clients",
-        "this node is no slave, or has never caught up",
-        force="also if it has never caught up: what it lacks is lost",
-    ),
-    "/api/v1/alone": _of_pair(
-        "goAlone",
-        "let a master go on that compares its log first; the other node is off",
-        "this node compares no logs",
-    ),
-    "/api/v1/solo": _of_pair(
-        "goSolo",
-        "let the master of a sync pair go on without its slave, which is stopped",
-        "no master of a sync pair, or nobody says that the slave is off",
-        slave_is_off="the operator states that the slave is off, and stays so",
-    ),
+    **PAIR_PATHS,
     "/api/v1/status": _get(
         "getStatus",
         "the broker as a whole",

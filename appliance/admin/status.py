@@ -266,6 +266,14 @@ class StatusSource(Protocol):
             NotReadyError: the start has not come so far, or the broker stops.
         """
 
+    async def hand_over(self) -> ReplicationStatus:
+        """Make the slave of this master the master; return once it is.
+
+        Raises:
+            RoleError: there is no slave that could take over, or it did not.
+            NotReadyError: the start has not come so far, or the broker stops.
+        """
+
     def go_alone(self) -> ReplicationStatus:
         """Let a master that compares its log go on: the operator says that the other node is off.
 

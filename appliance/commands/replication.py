@@ -1,4 +1,4 @@
-"""`latermq replication`, `promote`, `alone` and `solo`: the pair of master and slave. Layer 6."""
+"""`latermq replication`, `promote`, `handover`, `alone`, `solo`: the pair of nodes. Layer 6."""
 
 from typing import Annotated, Any, Final
 
@@ -53,6 +53,15 @@ def promote(admin: Admin = DEFAULT_ADMIN, json: Json = False, force: Force = Fal
         print_line(f"node {found['node']} is the master already")
     else:
         print_line(f"node {found['node']} is the master now; its log ends at {found['end']}")
+
+
+def handover(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Let the slave of this master be the master; nothing is lost. This node follows then."""
+    found = admin_client.post(admin, "handover", body={}, timeout_s=SNAPSHOT_TIMEOUT_S)
+    if json:
+        print_json(found)
+    else:
+        print_line(f"the other node is the master now; the log ends at {found['end']}")
 
 
 def alone(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
@@ -143,6 +152,17 @@ Stop the slave first, or make sure that it is off, and say so: if it is promoted
 are two masters, and what this one acknowledged alone is lost.
 """
 
+HANDOVER_EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq handover --admin 127.0.0.1:9192
+
+At the master, while its slave is up to date. Clients lose their connections and go on at the other
+node. If it fails, the message says who is the master; nothing is lost in any case.
+"""
+
+HANDOVER: Final = usage.Command(handover, HANDOVER_EXAMPLES)
 ALONE_EXAMPLES: Final = """\
 Examples:
 

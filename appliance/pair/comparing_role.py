@@ -48,6 +48,8 @@ class Compared(enum.Enum):
     GOES_ON = enum.auto()
     FOLLOWS = enum.auto()
     """The role file says that this node is a slave: a new start follows."""
+    REPAIRED = enum.auto()
+    """Damaged bytes were replaced: a new start reads them, and compares again."""
     STOPPED = enum.auto()
 
 
@@ -118,6 +120,7 @@ class ComparingRole:
             limits=limits,
             facts=self._facts,
             compared=self._note_slave,
+            taker=self._comparison,
             fenced=self._note_newer,
         )
         await server.start([each.dup() for each in sockets])
@@ -139,6 +142,8 @@ class ComparingRole:
             raise self._failure
         if self._member.state is MemberState.FOLLOWING:
             return Compared.FOLLOWS
+        if self._comparison.wants_start:
+            return Compared.REPAIRED
         if self._member.state is MemberState.SERVING:
             self._comparison.go_on()
             return Compared.GOES_ON
@@ -148,7 +153,7 @@ class ComparingRole:
         """A server that compares streams nothing."""
 
     def _note_slave(self, hello: Hello, common: CommonPoint) -> None:
-        if self._member.state is MemberState.COMPARING:
+        if self._member.has_step(MemberEvent.SLAVE_FITS):
             _log.info(
                 "compared its log with node %d: relation=%s from=%d slave_end=%d",
                 hello.node,
@@ -156,7 +161,10 @@ class ComparingRole:
                 common.pos,
                 hello.end_pos,
             )
-            self._go(MemberEvent.SLAVE_FITS)
+            if self._comparison.wants_start:
+                self._ended.set()
+            else:
+                self._go(MemberEvent.SLAVE_FITS)
 
     def _note_newer(self, term: int) -> None:
         reason = f"the other node knows term {term}, above term {self._member.record.term}"
@@ -173,7 +181,7 @@ class ComparingRole:
             )
             if isinstance(said, str):
                 self._say("peer", f"{peer}: {said}")
-            elif judge_master(self._member.record.term, said) is MemberEvent.NEWER_MASTER:
+            elif judge_master(self._member.record, said) is MemberEvent.NEWER_MASTER:
                 _log.warning("%s is the master of term %d: follows it", peer, said.term)
                 self._go(MemberEvent.NEWER_MASTER, term=said.term, peer=peer)
                 return
@@ -201,7 +209,7 @@ class ComparingRole:
 
     def act(self, decides: FailOver) -> None:
         """See `CoordinatedRole`."""
-        if decides.standing is Standing.HOLDS and self._member.state is MemberState.COMPARING:
+        if decides.standing is Standing.HOLDS and self._member.has_step(MemberEvent.GRANTED):
             _log.warning("goes on: has the key in etcd, in term %d", decides.term)
             self._go(MemberEvent.GRANTED)
         elif decides.standing is Standing.YIELDS:
@@ -214,7 +222,7 @@ class ComparingRole:
 
     def go_alone(self) -> None:
         """See `Pair`."""
-        if self._member.state is MemberState.COMPARING:
+        if self._member.has_step(MemberEvent.ALONE):
             _log.warning("goes on alone: the operator says that the other node is off")
             self.is_alone = True
             self._go(MemberEvent.ALONE)
@@ -222,6 +230,10 @@ class ComparingRole:
     async def promote(self, *, is_forced: bool = False) -> None:
         """See `Pair`."""
         raise RoleError(f"this node is the master already, and serves nobody yet: {WAITS}")
+
+    async def hand_over(self) -> None:
+        """See `Pair`."""
+        raise RoleError(f"this node serves nobody yet: {WAITS}")
 
     def go_solo(self, *, is_slave_off: bool) -> None:
         """See `Pair`."""

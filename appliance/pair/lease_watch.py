@@ -26,11 +26,13 @@ class LeaseWatch:
             changed: called after it ended or came back.
         """
         self._lease, self._changed = lease, changed
-        self._was_held = False
+        self._was_held = self._is_stopped = False
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
         """Find out what changed; call it after each renewal, and after `is_required` changed."""
+        if self._is_stopped:
+            return
         lease = self._lease
         is_held = lease.is_held
         if is_held and self._timer is None and lease.is_required:
@@ -46,7 +48,8 @@ class LeaseWatch:
         self._changed()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more, whatever is called."""
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from appliance.config.config import Config
+from appliance.config.config import Address, Config
 from appliance.errors import ConfigError, StorageError
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.wire import SECRET_SIZE_MIN_BYTES
@@ -51,3 +51,8 @@ def link_limits(config: Config) -> LinkLimits:
 def since_ms(clock: Clock, at_ms: int | None) -> int | None:
     """Return how long ago a boottime in ms is; None if there is none."""
     return None if at_ms is None else max(0, clock.boottime_ns() // NS_PER_MS - at_ms)
+
+
+def own_listen(config: Config) -> Address | None:
+    """Return where this node waits for a slave when it is the master; None if it will not."""
+    return config.replication_listen if config.replication != "none" else None

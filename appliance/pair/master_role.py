@@ -13,13 +13,14 @@ from appliance.coordination.standing import Standing
 from appliance.errors import RoleError
 from appliance.pair.comparing_role import ASK_S, ask_peer
 from appliance.pair.coordination import PeerView
+from appliance.pair.hand_over import HandOver
 from appliance.pair.lease_watch import LeaseWatch
 from appliance.pair.link_settings import link_limits, since_ms
 from appliance.pump import Pump
 from appliance.replication.facts import Facts, Role
 from appliance.replication.lease import NO_LEASE, Lease
 from appliance.replication.master import Replicated, ReplicationServer
-from appliance.replication.states import State
+from appliance.replication.states import UP_TO_DATE, WITH_STREAM, State
 from appliance.routes import Member, Routes
 from appliance.store.source_log import SourceLog
 from appliance.system.process import total_memory_bytes
@@ -28,6 +29,11 @@ from appliance.units import MS_PER_SECOND, NS_PER_MS
 NO_SLAVE: Final = (
     "no slave has caught up, and replication.mode is sync: start it, or if it is off for long, let "
     "the master go on alone with `latermq solo --slave-is-off`"
+)
+
+NO_KEY_PASSED: Final = (
+    "a hand-over does not pass the key in etcd on, and replication.etcd is set: stop this node, "
+    "and the slave is promoted once the key is free"
 )
 
 _KEPT: Final = {
@@ -57,6 +63,7 @@ class MasterRole:
     Attributes:
         lease: lets it acknowledge and deliver.
         fenced: set when the other node is known to have a higher term: serve nobody then.
+        stops_serving: set when this node hands over: serve nobody, then call `yield_mastery`.
     """
 
     def __init__(
@@ -98,6 +105,8 @@ class MasterRole:
         self._admitted = asyncio.Event()
         self._asking: asyncio.Future[None] | None = None
         self.fenced = asyncio.Event()
+        self._hand_over: HandOver | None = None
+        self.stops_serving = asyncio.Event()
         if not self._is_sync or self._is_solo:
             self._admitted.set()
         self._server: ReplicationServer | None = None
@@ -120,7 +129,7 @@ class MasterRole:
         endpoint = None if self._routes is None else self._routes.me.at
         needs_lease = self._is_sync or self._is_coordinated
         lease_ms = self.lease.duration_ms if needs_lease else 0
-        return Facts(self._broker.role.term, Role.MASTER, endpoint, lease_ms)
+        return Facts(self._broker.role.term, Role.MASTER, endpoint, lease_ms=lease_ms)
 
     @property
     def _needs_lease(self) -> bool:
@@ -132,7 +141,7 @@ class MasterRole:
         known = None if self._server is None else self._server.replicated
         if known is None:
             return PeerView()
-        is_there = known.state is State.STREAMING
+        is_there = known.state in UP_TO_DATE
         wants: bool | None = is_there
         if self._is_sync and (self._is_solo or (self._wants_solo and not is_there)):
             wants = False
@@ -208,6 +217,8 @@ class MasterRole:
         if self._asking is not None:
             self._asking.cancel()
         self._lease_watch.stop()
+        if self._hand_over is not None:
+            self._hand_over.end()
         if self._server is not None:
             await self._server.stop()
 
@@ -243,7 +254,9 @@ class MasterRole:
             self.fenced.set()
 
     def _changed(self, known: Replicated) -> None:
-        is_connected = known.state in (State.CATCH_UP, State.STREAMING)
+        if self._hand_over is not None:
+            self._hand_over.note_change()
+        is_connected = known.state in WITH_STREAM
         self._broker.head_freer.hold.note_slave(known.durable_pos if is_connected else None)
         self._route(known, is_connected=is_connected)
         if known.proved_ms is not None:
@@ -252,7 +265,7 @@ class MasterRole:
             if self._is_coordinated:
                 self._lease_watch.look()
             return
-        is_there = known.state is State.STREAMING
+        is_there = known.state in UP_TO_DATE
         is_sync_flush = self._config.flush == "sync"
         pos = known.durable_pos if is_sync_flush else known.received_pos
         if self._is_solo:
@@ -278,7 +291,7 @@ class MasterRole:
         elif routes.peer is not None and self._forgetting is None:
             loop = asyncio.get_running_loop()
             self._forgetting = loop.call_later(LISTED_S, self._forget_peer)
-        routes.is_peer_in_sync = known.state is State.STREAMING and endpoint is not None
+        routes.is_peer_in_sync = known.state in UP_TO_DATE and endpoint is not None
         if endpoint is None or not routes.is_peer_in_sync or routes.shares_address:
             self._broker.read_at_slave(None, "", 0)
             return
@@ -322,9 +335,45 @@ class MasterRole:
         """See `Pair`."""
         raise RoleError("this node is the master already")
 
+    async def hand_over(self) -> None:
+        """See `Pair`."""
+        server = self._server
+        if server is None:
+            raise RoleError("this node has no slave: replication.mode is none")
+        if self._is_coordinated:
+            raise RoleError(NO_KEY_PASSED)
+        if self._is_solo:
+            raise RoleError("this node waits for no slave now: it goes solo")
+        if self._hand_over is None or not self._hand_over.is_going_on:
+            self._hand_over = HandOver(self._broker, server, self._source.node, self.stops_serving)
+        await self._hand_over.begin()
+
+    @property
+    def _is_handing_over(self) -> bool:
+        is_asked = self._hand_over is not None and self._hand_over.is_going_on
+        return is_asked or self.stops_serving.is_set()
+
+    async def yield_mastery(self) -> bool:
+        """Let the slave take over, after all servers for clients have stopped.
+
+        From here on this role acknowledges nothing, whatever its slave answers: who takes over
+        does not wait for the lease.
+
+        Returns:
+            This node is the master still.
+
+        Raises:
+            StorageError: the disk failed; the process must end.
+        """
+        assert self._hand_over is not None
+        self._lease_watch.stop()
+        self.lease.end()
+        self._broker.flush()
+        return await self._hand_over.finish()
+
     def go_alone(self) -> None:
         """See `Pair`."""
-        raise RoleError("this node serves clients: it waits for no comparison")
+        raise RoleError("this node compares no logs")
 
     def forbid_promotion(self, *, is_forbidden: bool) -> None:
         """Note whether the coordinator lets nobody promote the slave, which lets `solo` be asked.
@@ -338,7 +387,9 @@ class MasterRole:
         if not self._is_sync:
             raise RoleError("this node waits for no slave: replication.mode is not sync")
         assert self._server is not None
-        if self._server.replicated.state is State.STREAMING:
+        if self._is_handing_over:
+            raise RoleError("this node hands over to its slave: wait until that is over")
+        if self._server.replicated.state in UP_TO_DATE:
             raise RoleError("the slave is connected: stop it first")
         if self._is_coordinated and not self._is_promotion_forbidden:
             self._wants_solo = True
@@ -400,6 +451,6 @@ class MasterRole:
             return f"{kept}; the slave may lack the newest"
         if not self.lease.is_held:
             return f"nothing is acknowledged or delivered: {NO_LEASE}"
-        if state != State.STREAMING.value:
+        if state not in {each.value for each in UP_TO_DATE}:
             return f"with acks=1, {kept}; acks=all is refused: {NO_SLAVE}"
         return f"{kept}; with acks=all they also survive the loss of this machine"

@@ -7,7 +7,7 @@ from socket import socket
 from appliance.broker import Broker
 from appliance.model import Endpoint
 from appliance.replication.slave import Following
-from appliance.replication.states import State
+from appliance.replication.states import UP_TO_DATE, WITH_STREAM
 from appliance.routes import Member, Routes
 from appliance.slave_broker import SlaveBroker
 from appliance.slave_pump import SlavePump
@@ -86,8 +86,8 @@ class SlaveFront:
         routes, endpoint = self.routes, following.facts.endpoint
         if endpoint is not None:
             routes.peer = Member(following.node, endpoint)
-        routes.is_open = is_heard = following.state in (State.CATCH_UP, State.STREAMING)
-        routes.is_peer_in_sync = following.state is State.STREAMING
+        routes.is_open = is_heard = following.state in WITH_STREAM
+        routes.is_peer_in_sync = following.state in UP_TO_DATE
         if self._slave is None or self._server is None:
             self._follower.show(following.visible_pos)  # marks must not accumulate
             return

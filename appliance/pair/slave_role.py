@@ -11,13 +11,13 @@ from appliance.admin.status import ReplicationStatus
 from appliance.broker import Broker
 from appliance.coordination.fail_over import FailOver
 from appliance.coordination.standing import Standing
-from appliance.errors import ConfigError, NotReadyError, RoleError
+from appliance.errors import ConfigError, NotReadyError, ReplicaError, RoleError
 from appliance.pair.coordination import Coordination, PeerView
-from appliance.pair.link_settings import link_limits, since_ms
+from appliance.pair.link_settings import link_limits, own_listen, since_ms
 from appliance.pair.slave_front import SlaveFront
 from appliance.replication import lease
 from appliance.replication.facts import Facts, Role
-from appliance.replication.slave import Following, ReplicationClient
+from appliance.replication.slave import Following, HandOver, ReplicationClient
 from appliance.replication.states import State
 from appliance.replication.wire import Welcome
 from appliance.store.follower import Follower
@@ -50,7 +50,7 @@ class Outcome(enum.Enum):
     """The log was cut below what was applied."""
 
 
-class SlaveRole:
+class SlaveRole(HandOver):
     """A slave, until it is promoted or stops."""
 
     def __init__(
@@ -84,7 +84,7 @@ class SlaveRole:
         self._master = master
         self._ended = asyncio.Event()
         self._over = asyncio.Event()
-        self._is_wanted = self._needs_key = self._is_current = False
+        self._is_wanted = self._needs_key = self._is_current = self._is_handed = False
         self._coordination = coordination
         self._failure: Exception | None = None
         self._on_caught_up, self._front = caught_up, front
@@ -101,6 +101,7 @@ class SlaveRole:
             limits=link_limits(config),
             facts=self._facts,
             welcomed=self._note_welcome,
+            hands_over=self,
         )
 
     def _note_welcome(self, welcome: Welcome) -> None:
@@ -144,7 +145,8 @@ class SlaveRole:
     def _facts(self) -> Facts:
         lease_ms = self._config.replication_lease_ms
         endpoint = None if self._front is None else self._front.routes.me.at
-        return Facts(self._follower.term, Role.SLAVE, endpoint, lease_ms)
+        listen = own_listen(self._config)
+        return Facts(self._follower.term, Role.SLAVE, endpoint, lease_ms=lease_ms, listen=listen)
 
     def lease_left_ms(self) -> int:
         """Return how long the master of a sync pair may hold a lease that this slave renewed, ms.
@@ -197,7 +199,13 @@ class SlaveRole:
             raise self._failure
         if self._follower.wants_start:
             return Outcome.STARTS_AGAIN
-        if not self._is_wanted or not await self._outlast_lease(stop):
+        if not self._is_wanted:
+            return Outcome.STOPPED
+        return Outcome.PROMOTED if self._follower.is_promoted else await self._begin_term(stop)
+
+    async def _begin_term(self, stop: asyncio.Event) -> Outcome:
+        """Be promoted once neither the lease of the master nor the coordinator forbids it."""
+        if not await self._outlast_lease(stop):
             return Outcome.STOPPED
         if not await self._await_key(stop):
             return Outcome.STOPPED if stop.is_set() else Outcome.STARTS_AGAIN
@@ -219,7 +227,9 @@ class SlaveRole:
         while not self._over.is_set():
             if front is not None:
                 await front.serve(self._client.following)
-            job = follower.step_job()
+            if self._is_handed:
+                self._client.ready()
+            job = None if self._is_handed else follower.step_job()
             if job is not None:
                 await asyncio.to_thread(job.run)
                 follower.end_job(job)
@@ -229,7 +239,39 @@ class SlaveRole:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), pause_s)
 
+    def prepare(self) -> None:
+        """Take no checkpoint any more; `_tend_log` says when none is written.
+
+        Raises:
+            ReplicaError: the master does not know that etcd decides here.
+        """
+        self._check_hand_over()
+        self._is_handed = True
+
+    def _check_hand_over(self) -> None:
+        if self._coordination is not None:
+            raise ReplicaError("replication.etcd is set here: a hand-over passes no key on")
+
+    def take(self, term: int) -> None:
+        """Be the master, which has yielded; nothing of the log is in flight.
+
+        It waits for no lease: the master serves nobody since before it yielded.
+
+        Raises:
+            ReplicaError: the term is not that of the next promotion here; or as `prepare`.
+            StorageError: the disk failed.
+        """
+        self._check_hand_over()
+        if term != self._follower.next_term:
+            raise ReplicaError(f"would begin term {self._follower.next_term}, not {term}")
+        _log.warning("takes over: the master yields")
+        self._follower.promote()
+        self._is_wanted = True
+        self._ended.set()
+
     def _changed(self, following: Following) -> None:
+        if following.state is State.LOST:
+            self._is_handed = False
         self._follower.head.note_master(following.start_pos, following.committed_pos)
         if self._front is not None:
             self._front.note(following)
@@ -269,6 +311,10 @@ class SlaveRole:
             f"it has the log to {end}, and the master had it to {known.committed_pos}, so at least "
             f"{missing_bytes} bytes are missing"
         )
+
+    async def hand_over(self) -> None:
+        """See `Pair`."""
+        raise RoleError("this node is a slave: hand over at the master")
 
     def go_alone(self) -> None:
         """See `Pair`."""

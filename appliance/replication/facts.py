@@ -10,12 +10,15 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
+from appliance.config.setting import Address, parse_address
 from appliance.errors import RemoteProtocolError
 from appliance.model import Endpoint
 
 FIELD_COUNT_MAX: Final = 32
 FIELDS_SIZE_MAX_BYTES: Final = 4_096
 """All fields of one message, with their heads."""
+
+ADDRESS_SIZE_MAX_BYTES: Final = 300
 
 TERM_MAX: Final = (1 << 62) - 1
 
@@ -35,6 +38,7 @@ class Tag(IntEnum):
     TERM = 1
     ENDPOINT = 2
     LEASE = 3
+    REPLICATION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,15 @@ class Facts:
         endpoint: where Kafka clients reach it; None if it does not say.
         lease_ms: of a master: how long an answered BEAT lets it acknowledge; 0: it needs no lease.
             Of a slave: the longest lease that its promotion would wait for.
+        listen: where it waits for a slave when it is the master; None if it will not. Its host may
+            be a wildcard.
     """
 
     term: int = 0
     role: Role = Role.SLAVE
     endpoint: Endpoint | None = None
     lease_ms: int = 0
+    listen: Address | None = None
 
 
 NO_FACTS: Final = Facts()
@@ -75,6 +82,8 @@ def encode_facts(facts: Facts) -> bytes:
     }
     if facts.endpoint is not None:
         fields[Tag.ENDPOINT] = _encode_endpoint(facts.endpoint)
+    if facts.listen is not None:
+        fields[Tag.REPLICATION] = str(facts.listen).encode()[:ADDRESS_SIZE_MAX_BYTES]
     data = b"".join(_HEAD.pack(tag, len(fields[tag])) + fields[tag] for tag in sorted(fields))
     assert len(data) <= FIELDS_SIZE_MAX_BYTES
     return data
@@ -98,7 +107,8 @@ def decode_facts(data: bytes) -> Facts:
     lease_ms = 0
     if Tag.LEASE in fields:
         (lease_ms,) = _unpack(_LEASE, Tag.LEASE, fields[Tag.LEASE])
-    return Facts(term=term, role=Role(role), endpoint=endpoint, lease_ms=lease_ms)
+    listen = _decode_address(fields.get(Tag.REPLICATION))
+    return Facts(term=term, role=Role(role), endpoint=endpoint, lease_ms=lease_ms, listen=listen)
 
 
 def _encode_endpoint(endpoint: Endpoint) -> bytes:
@@ -119,6 +129,15 @@ def _decode_endpoint(data: bytes) -> Endpoint:
         return Endpoint(host=host.decode(), port=port, rack=rack.decode())
     except UnicodeDecodeError:
         raise RemoteProtocolError("an address for clients that is no text") from None
+
+
+def _decode_address(data: bytes | None) -> Address | None:
+    if data is None:
+        return None
+    try:
+        return parse_address(data[: ADDRESS_SIZE_MAX_BYTES + 1].decode("ascii"))
+    except ValueError as error:
+        raise RemoteProtocolError(f"an address that is none: {error}") from error
 
 
 def _split(data: bytes) -> dict[int, bytes]:

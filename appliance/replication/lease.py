@@ -40,6 +40,7 @@ class Lease:
         """Begin without it; the time that counts is that of `clock.boottime_ns`."""
         self._clock = clock
         self._proved_ms: int | None = None
+        self._is_ended = False
         self.duration_ms = duration_ms
         self.is_required = True
         self.key_until_ms = 0
@@ -53,8 +54,14 @@ class Lease:
         if self._proved_ms is None or proved_ms > self._proved_ms:
             self._proved_ms = proved_ms
 
+    def end(self) -> None:
+        """Let it be over for good, also if it was not required: the master yields."""
+        self._is_ended = True
+
     def left_ms(self) -> int:
         """Return how long it lasts from now; 0 if it is over, or never began."""
+        if self._is_ended:
+            return 0
         until_ms = self.key_until_ms
         if self._proved_ms is not None:
             until_ms = max(until_ms, self._proved_ms + self.duration_ms)
@@ -63,4 +70,4 @@ class Lease:
     @property
     def is_held(self) -> bool:
         """The master may acknowledge and deliver."""
-        return not self.is_required or self.left_ms() > 0
+        return self.left_ms() > 0 if self.is_required else not self._is_ended

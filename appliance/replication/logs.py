@@ -14,7 +14,7 @@ NO_CLUSTER: Final = bytes(16)
 NO_POS: Final = -1
 """The position of the last frame of an empty log."""
 
-__all__ = ["NO_CLUSTER", "NO_POS", "ReplicaError", "ReplicaLog", "SourceLog"]
+__all__ = ["NO_CLUSTER", "NO_POS", "ReplicaError", "ReplicaLog", "SourceLog", "Taker"]
 
 
 class SourceLog(Protocol):
@@ -128,6 +128,18 @@ class ReplicaLog(Protocol):
     def epochs(self) -> list[tuple[int, int]]:
         """Return as `SourceLog.epochs`."""
 
+    def read(self, pos: int, size: int) -> bytes:
+        """Return bytes of the log; runs on a thread.
+
+        Args:
+            pos: at or above `start_pos` and below `end_pos`.
+            size: at least 1.
+
+        Raises:
+            ReplicaError: the log does not have them.
+            StorageError: the disk cannot read it.
+        """
+
     def append(self, pos: int, data: bytes) -> None:
         """Write bytes of the master and apply the frames that are whole now.
 
@@ -175,4 +187,30 @@ class ReplicaLog(Protocol):
 
         Raises:
             LatermqError: as `truncate`.
+        """
+
+
+class Taker(Protocol):
+    """The log of a master that compares, which takes what it lost from its slave."""
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """Return the damaged parts that the slave may have, as log positions, ascending."""
+
+    def write(self, pos: int, data: bytes) -> None:
+        """Write bytes of the slave's log.
+
+        Args:
+            pos: where this log ends, or in a damaged part of it.
+            data: at least 1 byte; may begin and end inside a frame.
+
+        Raises:
+            ReplicaError: these are no frames of this log.
+            StorageError: they cannot be written.
+        """
+
+    def flush(self) -> None:
+        """Make durable what was written.
+
+        Raises:
+            StorageError: a sync failed, which ends the process.
         """

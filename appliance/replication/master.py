@@ -17,14 +17,14 @@ from secrets import token_bytes
 from typing import Final, TypeAlias
 
 from appliance.client_log import ClientLog, LineKind
-from appliance.errors import StorageError
+from appliance.errors import LogRefusedError, StorageError
 from appliance.log_text import quoted
 from appliance.replication import transport, wire
 from appliance.replication.common_point import CommonPoint
 from appliance.replication.facts import NO_FACTS, Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
-from appliance.replication.logs import SourceLog
+from appliance.replication.logs import ReplicaError, SourceLog, Taker
 from appliance.replication.master_session import MasterSession
 from appliance.replication.states import State
 from appliance.replication.wire import Hello, RefusalCode, Refused
@@ -55,6 +55,8 @@ class Replicated:
         acked_ms: boottime at which the last ACK arrived; None before it.
         proved_ms: boottime after which the slave certainly was connected to this master; None
             before its first ACK of a BEAT. A lease counts from here.
+        is_ready, is_taken: of a hand-over: nothing is in the way of the slave's promotion; the
+            slave is the master now.
     """
 
     state: State
@@ -67,6 +69,8 @@ class Replicated:
     durable_pos: int = 0
     acked_ms: int | None = None
     proved_ms: int | None = None
+    is_ready: bool = False
+    is_taken: bool = False
 
 
 class ReplicationServer:
@@ -88,6 +92,7 @@ class ReplicationServer:
         limits: LinkLimits | None = None,
         facts: Callable[[], Facts] = Facts,
         compared: Callable[[Hello, CommonPoint], None] | None = None,
+        taker: Taker | None = None,
         fenced: Callable[[int], None] = lambda _: None,
         make_nonce: Callable[[int], bytes] = token_bytes,
     ) -> None:
@@ -103,6 +108,7 @@ class ReplicationServer:
             facts: returns what this node says of itself.
             compared: called on the loop with a slave and how its log relates to this one; if given,
                 logs are compared alone, and nothing is streamed.
+            taker: writes what this node lacks and a slave has; a server that compares has one.
             fenced: called on the loop with the higher term that the other node knows.
             make_nonce: returns that many random bytes.
         """
@@ -113,6 +119,7 @@ class ReplicationServer:
         self._changed = changed
         self._limits = limits or LinkLimits()
         self._facts, self._compared, self._fenced = facts, compared, fenced
+        self._taker = taker
         self._make_nonce = make_nonce
         self._loop = asyncio.get_running_loop()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-read")
@@ -131,6 +138,34 @@ class ReplicationServer:
             OSError: another process listens there.
         """
         self._servers = await transport.listen(sockets, self._accept)
+
+    def prepare(self, term: int) -> None:
+        """Begin to hand over to the slave, which has caught up.
+
+        Args:
+            term: that it is to begin.
+        """
+        assert self._slave is not None
+        self._slave.session.prepare(term)
+        self._slave.step()
+
+    def give_up_mastery(self) -> None:
+        """Let the slave take over, which is ready and has all of the log on its disk."""
+        assert self._slave is not None
+        self._slave.session.give_up_mastery(self._source.committed_pos)
+        self._slave.step()
+
+    def drop_slave(self, reason: str) -> None:
+        """Close the connection to the slave, which connects again."""
+        if self._slave is not None:
+            self._slave.session.fail(reason)
+            self._slave.step()
+
+    @property
+    def slave_facts(self) -> Facts | None:
+        """What the connected slave says of itself; None if there is none."""
+        hello = None if self._slave is None else self._slave.session.hello
+        return None if hello is None else hello.facts
 
     def notify(self) -> None:
         """Send what the log has now; called at the end of each turn in which it moved."""
@@ -159,6 +194,8 @@ class ReplicationServer:
         if self._is_stopped:
             return
         session = link.session
+        if session.found is not None:
+            self._take(session)
         if link is not self._slave and session.has_stream:
             self._handshakes.remove(link)
             self._slave = link
@@ -169,6 +206,20 @@ class ReplicationServer:
         if session.state is State.LOST:
             self._forget(link)
             self._note_hello(session)
+
+    def _take(self, session: MasterSession) -> None:
+        """Write what the slave has and this node lacks."""
+        found, taker = session.found, self._taker
+        assert found is not None
+        assert taker is not None
+        try:
+            taker.write(found.pos, found.data)
+            if session.takes_all:
+                taker.flush()
+        except (ReplicaError, LogRefusedError) as error:
+            session.fail(error.message)
+            return
+        session.took()
 
     def _note_hello(self, session: MasterSession) -> None:
         """Report what a handshake without a stream has shown."""
@@ -196,6 +247,7 @@ class ReplicationServer:
             limits=self._limits,
             facts=self._facts,
             compares=self._compared is not None,
+            damaged=tuple if self._taker is None else self._taker.damaged,
         )
         link = Link(session, self, self._clock)
         if len(self._handshakes) >= HANDSHAKE_COUNT_MAX:
@@ -269,6 +321,8 @@ class ReplicationServer:
             durable_pos=session.durable_pos,
             acked_ms=session.acked_ms,
             proved_ms=session.proved_ms,
+            is_ready=session.is_ready,
+            is_taken=session.is_taken,
         )
         if replicated != self.replicated:
             self.replicated = replicated

@@ -5,7 +5,7 @@ the log for it: it asks `next_read` what to read, and hands the bytes to `loaded
 I/O; belongs to the loop's thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from appliance.errors import RemoteProtocolError, StorageError
@@ -14,6 +14,7 @@ from appliance.replication.common_point import CommonPoint, LogFacts, Relation, 
 from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, SourceLog
+from appliance.replication.message_reader import MessageReader
 from appliance.replication.states import MASTER_STATES, Event, State, Walk
 from appliance.replication.wire import (
     Ack,
@@ -40,6 +41,8 @@ class MasterSession:
         is_answered: it was lost because it was only a question, or only compared the logs.
         sent_pos: the end of what was sent.
         received_pos, durable_pos: as the slave acknowledged last; 0 before.
+        found: bytes that the slave has and this node lacks: write them, then call `took`.
+        is_ready, is_taken: the slave of a hand-over has said so.
         proved_ms: the slave is known to have been there after this time, and to have had a
             connection to this master: when the BEAT was sent that it acknowledged last; None before
             that. A lease counts from here, not from the arrival of an ACK, which may be late.
@@ -58,6 +61,7 @@ class MasterSession:
         limits: LinkLimits,
         facts: Callable[[], Facts] = Facts,
         compares: bool = False,
+        damaged: Callable[[], Sequence[tuple[int, int]]] = tuple,
     ) -> None:
         """Begin with a CHALLENGE.
 
@@ -70,6 +74,7 @@ class MasterSession:
             limits: as the slave has them.
             facts: returns what WELCOME says of this node.
             compares: the logs are only compared, and no stream begins.
+            damaged: returns the parts of the log that a slave is asked for when logs are compared.
         """
         assert len(nonce) == wire.NONCE_SIZE
         assert len(secret) >= wire.SECRET_SIZE_MIN_BYTES
@@ -79,7 +84,8 @@ class MasterSession:
         self._slave_nonce = b""
         self._admit = admit
         self._limits, self._facts, self._compares = limits, facts, compares
-        self._reader = wire.MessageReader()
+        self._damaged = damaged
+        self._reader = MessageReader()
         self._walk = Walk(MASTER_STATES)
         self._output: list[bytes] = [wire.encode_challenge(nonce)]
         self._catch_up: CatchUp | None = None
@@ -91,6 +97,11 @@ class MasterSession:
         self.relation: Relation | None = None
         self.compared: CommonPoint | None = None
         self.is_answered = False
+        self._common: CommonPoint | None = None
+        self._missing: list[tuple[int, int]] = []
+        self.found: Data | None = None
+        self._term = 0
+        self.is_ready = self.is_taken = False
         self.sent_pos = 0
         self.received_pos = 0
         self.durable_pos = 0
@@ -135,6 +146,10 @@ class MasterSession:
                 kind, body = message
                 if kind is MessageType.HELLO:
                     self._handle_hello(body, now_ms)
+                elif kind is MessageType.BYTES:
+                    self._handle_bytes(wire.decode_bytes(body))
+                elif kind in (MessageType.READY, MessageType.TAKEN):
+                    self._handle_step(kind, wire.decode_term(body))
                 else:
                     self._handle_ack(wire.decode_ack(body), now_ms)
         except RemoteProtocolError as error:
@@ -197,6 +212,91 @@ class MasterSession:
             if before is None or before != self._make_beat(before.time_ms):
                 self._send_beat(now_ms)
 
+    def _find_missing(self, hello: Hello, common: CommonPoint) -> list[tuple[int, int]]:
+        """Return what this node lacks and the slave has, as log positions."""
+        missing = [
+            (pos, end)
+            for pos, end in self._damaged()
+            if hello.start_pos <= pos < end <= common.pos and common.pos > self._log.start_pos
+        ]
+        if self._lost_end(hello, common):
+            missing.append((common.pos, hello.end_pos))
+        return missing
+
+    def _begin_taking(self, common: CommonPoint, missing: list[tuple[int, int]]) -> None:
+        """Ask for what the slave has and this node lost."""
+        self._common, self.relation = common, common.relation
+        self._common_pos = self.sent_pos = common.pos
+        self._missing = missing
+        self._send_welcome(common.pos)
+        self._walk.go(Event.LACKS)
+        self._read_next()
+
+    def _read_next(self) -> None:
+        pos, end_pos = self._missing[0]
+        size = min(end_pos - pos, wire.READ_SIZE_MAX_BYTES)
+        self._walk.go(Event.READ)
+        self._output.append(wire.encode_read(pos, size))
+
+    def _handle_bytes(self, found: Data) -> None:
+        pos, end_pos = self._missing[0]
+        end = found.pos + len(found.data)
+        if found.pos != pos or end > end_pos or self.found is not None:
+            raise RemoteProtocolError(f"BYTES from {found.pos} to {end}, not from {pos}")
+        self._walk.go(Event.BYTES)
+        self.found = found
+
+    def took(self) -> None:
+        """Note that `found` is written; ask for the next piece, or end the comparison."""
+        found, self.found = self.found, None
+        assert found is not None
+        pos, end_pos = found.pos + len(found.data), self._missing[0][1]
+        self._missing[:1] = [(pos, end_pos)] if pos < end_pos else []
+        if self._missing:
+            self._read_next()
+        else:
+            self.compared = self._common
+            self.is_answered = True
+            self._lose(Event.ANSWERED, "answered")
+
+    @property
+    def takes_all(self) -> bool:
+        """With `found` this node has all that the slave has."""
+        found = self.found
+        is_last = len(self._missing) == 1
+        return found is not None and is_last and found.pos + len(found.data) == self._missing[0][1]
+
+    def prepare(self, term: int) -> None:
+        """Begin a hand-over: the slave, which has caught up, gets ready for a promotion.
+
+        Args:
+            term: that the slave is to begin.
+        """
+        self._walk.go(Event.PREPARE)
+        self._term = term
+        self._output.append(wire.encode_term(MessageType.PREPARE, term))
+
+    def give_up_mastery(self, end_pos: int) -> None:
+        """Let the slave take over; nothing is appended to the log any more.
+
+        Args:
+            end_pos: of the log, all of which the slave has acknowledged as durable.
+        """
+        assert self.is_ready
+        assert self.durable_pos == end_pos
+        self._walk.go(Event.YIELD)
+        self._output.append(wire.encode_yield(wire.Yield(self._term, end_pos)))
+
+    def _handle_step(self, kind: MessageType, term: int) -> None:
+        if term != self._term:
+            raise RemoteProtocolError(f"{kind.name} about term {term}, not {self._term}")
+        if kind is MessageType.READY:
+            self._walk.go(Event.READY)
+            self.is_ready = True
+        else:
+            self.is_taken = True
+            self._lose(Event.TAKEN, "the slave has taken over")
+
     def _handle_hello(self, body: bytes, now_ms: int) -> None:
         if wire.hello_version(body) != wire.VERSION:
             self._refuse(Refused(RefusalCode.OTHER_VERSION, ""))
@@ -223,6 +323,10 @@ class MasterSession:
             self.fail(f"the logs cannot be compared: {error.message}")
             return
         refused: Refused | None
+        missing = self._find_missing(self.hello, common) if self._compares else []
+        if missing:
+            self._begin_taking(common, missing)
+            return
         if self._lost_end(self.hello, common):
             text = f"lost what is after {common.pos}; the slave has it up to {self.hello.end_pos}"
             refused = Refused(RefusalCode.AHEAD, text)

@@ -6,7 +6,7 @@ that its role file says. Layer 3; does no I/O.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -20,6 +20,8 @@ class MemberState(Enum):
 
     COMPARING = "comparing"
     SERVING = "serving"
+    HANDING_OVER = "handing over"
+    YIELDED = "yielded"
     FOLLOWING = "following"
 
 
@@ -33,6 +35,11 @@ class MemberEvent(Enum):
     FENCED = "the other node knows a higher term"
     PROMOTED = "an operator, or the coordinator, promotes it"
     STARTED = "it is started"
+    HANDOVER = "an operator says `handover`, and the slave is ready"
+    KEPT = "the slave is lost, or too slow"
+    YIELDS = "the slave has all of the log on its disk"
+    TAKEN = "the slave says that it took over"
+    YIELDED_TO = "the master yields"
 
 
 class Write(Enum):
@@ -41,6 +48,7 @@ class Write(Enum):
     NOTHING = ""
     FOLLOWS = "slave, in the term of the master"
     NEW_TERM = "master, in a new term"
+    YIELDS = "yielded, in the next term of the other node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +66,20 @@ MEMBER_STEPS: Final[Steps] = {
     (MemberState.COMPARING, MemberEvent.ALONE): Step(MemberState.SERVING),
     (MemberState.COMPARING, MemberEvent.GRANTED): Step(MemberState.SERVING),
     (MemberState.COMPARING, MemberEvent.NEWER_MASTER): Step(MemberState.FOLLOWING, Write.FOLLOWS),
+    (MemberState.COMPARING, MemberEvent.STARTED): Step(MemberState.COMPARING),
     (MemberState.SERVING, MemberEvent.STARTED): Step(MemberState.COMPARING),
     (MemberState.SERVING, MemberEvent.FENCED): Step(MemberState.COMPARING),
+    (MemberState.SERVING, MemberEvent.HANDOVER): Step(MemberState.HANDING_OVER),
+    (MemberState.HANDING_OVER, MemberEvent.KEPT): Step(MemberState.SERVING),
+    (MemberState.HANDING_OVER, MemberEvent.YIELDS): Step(MemberState.YIELDED, Write.YIELDS),
+    (MemberState.HANDING_OVER, MemberEvent.STARTED): Step(MemberState.COMPARING),
+    (MemberState.YIELDED, MemberEvent.TAKEN): Step(MemberState.FOLLOWING, Write.FOLLOWS),
+    (MemberState.YIELDED, MemberEvent.NEWER_MASTER): Step(MemberState.FOLLOWING, Write.FOLLOWS),
+    (MemberState.YIELDED, MemberEvent.SLAVE_FITS): Step(MemberState.SERVING, Write.NEW_TERM),
+    (MemberState.YIELDED, MemberEvent.ALONE): Step(MemberState.SERVING, Write.NEW_TERM),
+    (MemberState.YIELDED, MemberEvent.GRANTED): Step(MemberState.SERVING, Write.NEW_TERM),
+    (MemberState.YIELDED, MemberEvent.STARTED): Step(MemberState.YIELDED),
+    (MemberState.FOLLOWING, MemberEvent.YIELDED_TO): Step(MemberState.SERVING, Write.NEW_TERM),
     (MemberState.FOLLOWING, MemberEvent.PROMOTED): Step(MemberState.SERVING, Write.NEW_TERM),
     (MemberState.FOLLOWING, MemberEvent.STARTED): Step(MemberState.FOLLOWING),
 }
@@ -82,7 +102,15 @@ class Member:
         """
         self._node = node
         self.record = record
-        self.state = MemberState.COMPARING if record.is_master else MemberState.FOLLOWING
+        self.state = MemberState.FOLLOWING
+        if record.is_master:
+            self.state = MemberState.COMPARING
+        elif record.has_yielded:
+            self.state = MemberState.YIELDED
+
+    def has_step(self, event: MemberEvent) -> bool:
+        """Return whether the table has a row for an event in the present state."""
+        return (self.state, event) in MEMBER_STEPS
 
     def go(
         self, event: MemberEvent, *, term: int = 0, peer: Address | None = None
@@ -96,29 +124,39 @@ class Member:
         Returns:
             What the role file must say, durably, before the owner acts; None if it stays.
         """
-        assert (self.state, event) in MEMBER_STEPS, f"{event} in {self.state}"
+        assert self.has_step(event), f"{event} in {self.state}"
         step = MEMBER_STEPS[self.state, event]
         self.state = step.state
         before = self.record
         match step.write:
             case Write.FOLLOWS:
                 assert term >= before.term
-                self.record = replace(before, term=term, is_master=False, peer=peer or before.peer)
+                self.record = RoleRecord(term, is_master=False, peer=peer or before.peer)
             case Write.NEW_TERM:
-                self.record = replace(
-                    before, term=next_term(before.term, self._node), is_master=True
+                term = next_term(before.term, self._node)
+                self.record = RoleRecord(term, is_master=True, peer=before.peer)
+            case Write.YIELDS:
+                term = next_term(before.term, other_node(self._node))
+                self.record = RoleRecord(
+                    term, is_master=False, peer=peer or before.peer, has_yielded=True
                 )
             case Write.NOTHING:
                 pass
         return self.record if self.record != before else None
 
 
-def judge_master(term: int, said: Facts) -> MemberEvent | None:
-    """Return what follows for a comparing node from what the other one says of itself.
+def other_node(node: int) -> int:
+    """Return the number of the other node of a pair."""
+    return 3 - node
+
+
+def judge_master(record: RoleRecord, said: Facts) -> MemberEvent | None:
+    """Return what follows for a node that serves nobody from what the other one says of itself.
 
     Args:
-        term: of this node.
+        record: what the role file of this node says. If it yielded, the term is the other node's.
         said: in WELCOME.
     """
     is_master = said.role in (Role.MASTER, Role.COMPARING)
-    return MemberEvent.NEWER_MASTER if is_master and said.term > term else None
+    is_newer = said.term > record.term or (record.has_yielded and said.term == record.term)
+    return MemberEvent.NEWER_MASTER if is_master and is_newer else None

@@ -14,7 +14,8 @@ from appliance.errors import RemoteProtocolError
 from appliance.replication import wire
 from appliance.replication.facts import Facts
 from appliance.replication.logs import NO_CLUSTER, NO_POS
-from appliance.replication.wire import Data, Hello, MessageReader, MessageType, Welcome
+from appliance.replication.message_reader import MessageReader
+from appliance.replication.wire import Data, Hello, MessageType, Welcome
 
 READ_SIZE_BYTES: Final = 65_536
 

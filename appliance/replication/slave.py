@@ -16,14 +16,15 @@ from typing import Final, TypeAlias
 
 from appliance.client_log import ClientLog, LineKind
 from appliance.config.setting import Address
+from appliance.errors import LatermqError
 from appliance.log_text import quoted
 from appliance.replication import lease, transport, wire
 from appliance.replication.facts import NO_FACTS, Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import ReplicaError, ReplicaLog
-from appliance.replication.slave_session import Begin, SlaveSession
-from appliance.replication.states import State
+from appliance.replication.slave_session import Begin, Prepare, Read, SlaveSession, Take
+from appliance.replication.states import UP_TO_DATE, State
 from appliance.replication.wire import Welcome
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_SECOND, NS_PER_MS
@@ -80,6 +81,29 @@ class Following:
         return max(0, self.committed_pos - self.durable_pos)
 
 
+class HandOver:
+    """What the owner of a client does when the master hands over; this one refuses."""
+
+    def prepare(self) -> None:
+        """Let nothing be in the way of a promotion, then call `ReplicationClient.ready`.
+
+        Raises:
+            ReplicaError: this node cannot take over.
+        """
+
+    def take(self, term: int) -> None:
+        """Be the master of a term from now on, durably. All received is durable.
+
+        Raises:
+            ReplicaError: it cannot be.
+            StorageError: the disk failed; the process must end.
+        """
+        raise ReplicaError(f"cannot take over term {term}")
+
+
+NO_HAND_OVER: Final = HandOver()
+
+
 class ReplicationClient:
     """Follows one master from `start` until `stop`; start it once.
 
@@ -102,6 +126,7 @@ class ReplicationClient:
         limits: LinkLimits | None = None,
         facts: Callable[[], Facts] = Facts,
         welcomed: Callable[[Welcome], None] = lambda _: None,
+        hands_over: HandOver = NO_HAND_OVER,
         make_nonce: Callable[[int], bytes] = token_bytes,
     ) -> None:
         """Make a client that does not connect yet.
@@ -118,6 +143,7 @@ class ReplicationClient:
             facts: returns what this node says of itself.
             welcomed: called on the loop with each WELCOME, before the log is changed because of it.
                 Its error ends the work.
+            hands_over: does what a hand-over asks for.
             make_nonce: returns that many random bytes.
         """
         self._replica = log
@@ -128,13 +154,14 @@ class ReplicationClient:
         self._changed = changed
         self._caught_up = caught_up
         self._limits = limits or LinkLimits()
-        self._facts, self._welcomed = facts, welcomed
+        self._facts, self._welcomed, self._hands_over = facts, welcomed, hands_over
         self._make_nonce = make_nonce
         self._loop = asyncio.get_running_loop()
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-flush")
         self._flushing: asyncio.Future[int] | None = None
         self._flushed_at_pos: int | None = None
         """What was received when the last flush began; None: the next one is due at once."""
+        self._take: Take | None = None
         self._link: MasterLink | None = None
         self._ended: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -163,6 +190,12 @@ class ReplicationClient:
             await asyncio.wait([self._flushing])
         self._flusher.shutdown()
 
+    def ready(self) -> None:
+        """Say that a promotion would not have to wait."""
+        if self._link is not None:
+            self._link.session.ready()
+            self._link.step()
+
     def handle(self, link: MasterLink, data: bytes) -> None:
         """Do what the master's bytes ask for."""
         if self._is_stopped or link is not self._link:
@@ -178,12 +211,47 @@ class ReplicationClient:
                     else:
                         log.truncate(order.pos, may_be_acknowledged=order.may_be_acknowledged)
                     session.begun(link.now_ms())
+                elif isinstance(order, Read):
+                    self._read(link, order)
+                elif isinstance(order, Prepare):
+                    self._hands_over.prepare()
+                elif isinstance(order, Take):
+                    self._take = order
+                    self._take_over(link)
                 else:
                     log.append(order.pos, order.data)
                     session.appended(order.pos, len(order.data), link.now_ms())
             except ReplicaError as error:
                 session.fail(error.message)
                 return
+
+    def _read(self, link: MasterLink, order: Read) -> None:
+        """Read what the master lost; one piece at a time, because the master waits for each."""
+        future = self._loop.run_in_executor(
+            self._flusher, self._replica.read, order.pos, order.size
+        )
+        future.add_done_callback(partial(self._has_read, link, order.pos))
+
+    def _has_read(self, link: MasterLink, pos: int, future: asyncio.Future[bytes]) -> None:
+        if link is not self._link or self._is_stopped:
+            return
+        error = future.exception()
+        if error is None:
+            link.session.read(pos, future.result())
+        elif isinstance(error, LatermqError):
+            link.session.fail(error.message)
+        else:
+            assert isinstance(error, Exception)
+            self.fail(error)
+            return
+        link.step()
+
+    def _take_over(self, link: MasterLink) -> None:
+        """Become the master, if the master has yielded and no flush is in flight."""
+        if self._take is not None and self._flushing is None:
+            order, self._take = self._take, None
+            self._hands_over.take(order.term)
+            link.session.taken()
 
     def stepped(self, link: MasterLink) -> None:
         """Flush if there is something to flush, and report what changed."""
@@ -221,7 +289,7 @@ class ReplicationClient:
         """Connect, and return when the connection is over and nothing of it goes on."""
         self._ended = self._loop.create_future()
         self._flushed_at_pos = None
-        self._link = None
+        self._link = self._take = None
         try:
             async with asyncio.timeout(self._limits.silence_ms / MS_PER_SECOND):
                 await transport.connect(self._address, self._make_link)
@@ -268,13 +336,22 @@ class ReplicationClient:
             self.fail(error)
         elif link is self._link and not self._is_stopped:
             link.session.flushed(future.result(), link.now_ms())
+            self._end_waiting(link)
             link.step()
+
+    def _end_waiting(self, link: MasterLink) -> None:
+        try:
+            self._take_over(link)
+        except ReplicaError as error:
+            link.session.fail(error.message)
+        except LatermqError as error:
+            self.fail(error)
 
     def _report(self, link: MasterLink) -> None:
         session = link.session
         welcome, beat = session.welcome, session.beat
         old = self.following
-        is_streaming = session.state is State.STREAMING
+        is_streaming = session.state in UP_TO_DATE
         lease_ends_ms = old.lease_ends_ms
         if session.acked_ms is not None and welcome is not None and welcome.facts.lease_ms:
             until_ms = session.acked_ms + lease.wait_ms(welcome.facts.lease_ms)
@@ -316,8 +393,9 @@ class ReplicationClient:
             self._write_lost(session.reason)
             return
         link.shown = session.state
+        if session.welcome is None:  # the master compares
+            return
         message = "replication %s master=%s from=%d received=%d"
-        assert session.welcome is not None
         facts = (self._address, session.welcome.common_pos, session.received_pos)
         source: tuple[LineKind, str] = "replication", str(self._address)
         self._lines.write(_log, logging.INFO, source, message, session.state.value, *facts)

@@ -14,8 +14,9 @@ from appliance.replication import wire
 from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import CatchUp, LinkLimits
 from appliance.replication.logs import NO_CLUSTER, NO_POS, ReplicaLog
+from appliance.replication.message_reader import MessageReader
 from appliance.replication.states import SLAVE_STATES, Event, State, Walk
-from appliance.replication.wire import Ack, Beat, Data, Hello, MessageType, Welcome
+from appliance.replication.wire import Ack, Beat, Data, Hello, MessageType, Welcome, Yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,27 @@ class Append:
     data: bytes
 
 
-Order: TypeAlias = Begin | Append
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """The master hands over soon: let no checkpoint be in the way; then call `ready`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Become the master of this term, durably; then call `taken`."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read these bytes of the log, which the master lost; then call `read`."""
+
+    pos: int
+    size: int
+
+
+Order: TypeAlias = Begin | Append | Prepare | Take | Read
 
 
 class SlaveSession:
@@ -79,7 +100,7 @@ class SlaveSession:
         self._secret = secret
         self._nonce = nonce
         self._limits, self._facts = limits, facts
-        self._reader = wire.MessageReader()
+        self._reader = MessageReader()
         self._walk = Walk(SLAVE_STATES)
         self._output: list[bytes] = []
         self._hello: Hello | None = None
@@ -88,6 +109,8 @@ class SlaveSession:
         self._acked_time_ms = 0
         self._last_ack_ms = now_ms
         self._catch_up: CatchUp | None = None
+        self._term = 0
+        self._is_ready = False
         self.welcome: Welcome | None = None
         self.was_compared = False
         self.beat: Beat | None = None
@@ -122,7 +145,7 @@ class SlaveSession:
         orders: list[Order] = []
         if self._walk.is_lost:
             return orders
-        if self.has_stream:
+        if self.has_stream or self.was_compared:
             # A message of a megabyte may be long on its way. In a handshake, bytes prove nothing.
             self.heard_ms = now_ms
         self._reader.feed(data)
@@ -196,9 +219,46 @@ class SlaveSession:
         elif kind is MessageType.REFUSED:
             refused = wire.decode_refused(body, secret=self._secret, slave_nonce=self._nonce)
             self._lose(Event.REFUSED, wire.refusal_text(refused))
+        elif kind is MessageType.PREPARE:
+            self._term = wire.decode_term(body)
+            self._walk.go(Event.PREPARE)
+            return Prepare()
+        elif kind is MessageType.READ:
+            self._walk.go(Event.READ)
+            return Read(*wire.decode_read(body))
+        elif kind is MessageType.YIELD:
+            return self._handle_yield(wire.decode_yield(body))
         else:
             self._handle_beat(wire.decode_beat(body), now_ms)
         return None
+
+    def _handle_yield(self, order: Yield) -> Take:
+        here = (self._expected_pos, self.received_pos, self.durable_pos)
+        if order.term != self._term or not self._is_ready or here != (order.end_pos,) * 3:
+            raise RemoteProtocolError(
+                f"YIELD of term {order.term} at {order.end_pos}; the slave has the log to {here}"
+            )
+        self._walk.go(Event.YIELD)
+        return Take(order.term)
+
+    def ready(self) -> None:
+        """Say that a promotion would not have to wait; nothing if no hand-over goes on."""
+        if self.state is State.HANDING_OVER and not self._is_ready:
+            self._is_ready = True
+            self._walk.go(Event.READY)
+            self._output.append(wire.encode_term(MessageType.READY, self._term))
+
+    def read(self, pos: int, data: bytes) -> None:
+        """Send bytes of the log that the master asked for; nothing if the connection is lost."""
+        if self.state is State.COMPARING:
+            self._walk.go(Event.BYTES)
+            self._output.append(wire.encode_bytes(pos, data))
+
+    def taken(self) -> None:
+        """Say that this node is the master now, durably."""
+        if self.state is State.YIELDED:
+            self._output.append(wire.encode_term(MessageType.TAKEN, self._term))
+            self._lose(Event.TAKEN, "has taken over")
 
     def _handle_challenge(self, body: bytes) -> None:
         if self._hello is not None:
@@ -253,7 +313,8 @@ class SlaveSession:
             )
         if welcome.facts.role is Role.COMPARING:
             self.was_compared = True
-            self._lose(Event.NO_STREAM, "the master compares its log, and serves nobody yet")
+            self._walk.go(Event.NO_STREAM)
+            self.heard_ms = now_ms
             return None
         self._walk.go(Event.WELCOME)
         self.welcome = welcome

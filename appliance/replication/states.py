@@ -15,8 +15,11 @@ class State(Enum):
     """Of one connection."""
 
     HANDSHAKE = "handshake"
+    COMPARING = "comparing"
     CATCH_UP = "catch-up"
     STREAMING = "streaming"
+    HANDING_OVER = "handing over"
+    YIELDED = "yielded"
     LOST = "lost"
 
 
@@ -26,12 +29,19 @@ class Event(Enum):
     CHALLENGE = "CHALLENGE arrives"
     HELLO = "HELLO arrives and is accepted"
     WELCOME = "WELCOME arrives"
-    ANSWERED = "HELLO is answered with WELCOME, and no stream begins"
+    ANSWERED = "all is said, and no stream begins"
     NO_STREAM = "WELCOME of a master that compares arrives"
+    LACKS = "HELLO shows that the slave has what this master lost"
+    READ = "READ is sent, or arrives"
+    BYTES = "BYTES is sent, or arrives"
     REFUSED = "REFUSED is sent, or arrives"
     DATA = "DATA arrives"
     BEAT = "BEAT arrives"
     ACK = "ACK arrives"
+    PREPARE = "PREPARE is sent, or arrives"
+    READY = "READY is sent, or arrives"
+    YIELD = "YIELD is sent, or arrives"
+    TAKEN = "TAKEN is sent, or arrives"
     CAUGHT_UP = "the slave has caught up"
     FAULT = "the peer breaks a rule, or a log refuses its part"
     SILENCE = "nothing arrived for too long"
@@ -46,40 +56,82 @@ ARRIVALS: Final[dict[MessageType, Event]] = {
     MessageType.DATA: Event.DATA,
     MessageType.BEAT: Event.BEAT,
     MessageType.ACK: Event.ACK,
+    MessageType.PREPARE: Event.PREPARE,
+    MessageType.READY: Event.READY,
+    MessageType.YIELD: Event.YIELD,
+    MessageType.TAKEN: Event.TAKEN,
+    MessageType.READ: Event.READ,
+    MessageType.BYTES: Event.BYTES,
 }
+
+WITH_STREAM: Final = (State.CATCH_UP, State.STREAMING, State.HANDING_OVER, State.YIELDED)
+UP_TO_DATE: Final = (State.STREAMING, State.HANDING_OVER, State.YIELDED)
+"""The slave has caught up."""
 
 States: TypeAlias = Mapping[tuple[State, Event], State]
 
-MASTER_READS: Final = frozenset({MessageType.HELLO, MessageType.ACK})
+MASTER_READS: Final = frozenset(
+    {
+        MessageType.HELLO,
+        MessageType.ACK,
+        MessageType.READY,
+        MessageType.TAKEN,
+        MessageType.BYTES,
+    }
+)
 SLAVE_READS: Final = frozenset(MessageType) - MASTER_READS
 """The messages that one end may receive at all."""
 
 MASTER_STATES: Final[States] = {
     (State.HANDSHAKE, Event.HELLO): State.CATCH_UP,
     (State.HANDSHAKE, Event.ANSWERED): State.LOST,
+    (State.HANDSHAKE, Event.LACKS): State.COMPARING,
     (State.HANDSHAKE, Event.REFUSED): State.LOST,
     (State.HANDSHAKE, Event.FAULT): State.LOST,
     (State.HANDSHAKE, Event.SILENCE): State.LOST,
     (State.HANDSHAKE, Event.CLOSED): State.LOST,
+    (State.COMPARING, Event.READ): State.COMPARING,
+    (State.COMPARING, Event.BYTES): State.COMPARING,
+    (State.COMPARING, Event.ANSWERED): State.LOST,
+    (State.COMPARING, Event.FAULT): State.LOST,
+    (State.COMPARING, Event.SILENCE): State.LOST,
+    (State.COMPARING, Event.CLOSED): State.LOST,
     (State.CATCH_UP, Event.ACK): State.CATCH_UP,
     (State.CATCH_UP, Event.CAUGHT_UP): State.STREAMING,
     (State.CATCH_UP, Event.FAULT): State.LOST,
     (State.CATCH_UP, Event.SILENCE): State.LOST,
     (State.CATCH_UP, Event.CLOSED): State.LOST,
     (State.STREAMING, Event.ACK): State.STREAMING,
+    (State.STREAMING, Event.PREPARE): State.HANDING_OVER,
     (State.STREAMING, Event.FAULT): State.LOST,
     (State.STREAMING, Event.SILENCE): State.LOST,
     (State.STREAMING, Event.CLOSED): State.LOST,
+    (State.HANDING_OVER, Event.ACK): State.HANDING_OVER,
+    (State.HANDING_OVER, Event.READY): State.HANDING_OVER,
+    (State.HANDING_OVER, Event.YIELD): State.YIELDED,
+    (State.HANDING_OVER, Event.FAULT): State.LOST,
+    (State.HANDING_OVER, Event.SILENCE): State.LOST,
+    (State.HANDING_OVER, Event.CLOSED): State.LOST,
+    (State.YIELDED, Event.ACK): State.YIELDED,
+    (State.YIELDED, Event.TAKEN): State.LOST,
+    (State.YIELDED, Event.FAULT): State.LOST,
+    (State.YIELDED, Event.SILENCE): State.LOST,
+    (State.YIELDED, Event.CLOSED): State.LOST,
 }
 
 SLAVE_STATES: Final[States] = {
     (State.HANDSHAKE, Event.CHALLENGE): State.HANDSHAKE,
     (State.HANDSHAKE, Event.WELCOME): State.CATCH_UP,
-    (State.HANDSHAKE, Event.NO_STREAM): State.LOST,
+    (State.HANDSHAKE, Event.NO_STREAM): State.COMPARING,
     (State.HANDSHAKE, Event.REFUSED): State.LOST,
     (State.HANDSHAKE, Event.FAULT): State.LOST,
     (State.HANDSHAKE, Event.SILENCE): State.LOST,
     (State.HANDSHAKE, Event.CLOSED): State.LOST,
+    (State.COMPARING, Event.READ): State.COMPARING,
+    (State.COMPARING, Event.BYTES): State.COMPARING,
+    (State.COMPARING, Event.FAULT): State.LOST,
+    (State.COMPARING, Event.SILENCE): State.LOST,
+    (State.COMPARING, Event.CLOSED): State.LOST,
     (State.CATCH_UP, Event.DATA): State.CATCH_UP,
     (State.CATCH_UP, Event.BEAT): State.CATCH_UP,
     (State.CATCH_UP, Event.CAUGHT_UP): State.STREAMING,
@@ -88,9 +140,22 @@ SLAVE_STATES: Final[States] = {
     (State.CATCH_UP, Event.CLOSED): State.LOST,
     (State.STREAMING, Event.DATA): State.STREAMING,
     (State.STREAMING, Event.BEAT): State.STREAMING,
+    (State.STREAMING, Event.PREPARE): State.HANDING_OVER,
     (State.STREAMING, Event.FAULT): State.LOST,
     (State.STREAMING, Event.SILENCE): State.LOST,
     (State.STREAMING, Event.CLOSED): State.LOST,
+    (State.HANDING_OVER, Event.DATA): State.HANDING_OVER,
+    (State.HANDING_OVER, Event.BEAT): State.HANDING_OVER,
+    (State.HANDING_OVER, Event.READY): State.HANDING_OVER,
+    (State.HANDING_OVER, Event.YIELD): State.YIELDED,
+    (State.HANDING_OVER, Event.FAULT): State.LOST,
+    (State.HANDING_OVER, Event.SILENCE): State.LOST,
+    (State.HANDING_OVER, Event.CLOSED): State.LOST,
+    (State.YIELDED, Event.BEAT): State.YIELDED,
+    (State.YIELDED, Event.TAKEN): State.LOST,
+    (State.YIELDED, Event.FAULT): State.LOST,
+    (State.YIELDED, Event.SILENCE): State.LOST,
+    (State.YIELDED, Event.CLOSED): State.LOST,
 }
 
 
@@ -120,7 +185,7 @@ class Walk:
     @property
     def has_stream(self) -> bool:
         """The handshake is done, and the connection is not lost."""
-        return self.state in (State.CATCH_UP, State.STREAMING)
+        return self.state in WITH_STREAM
 
     def go(self, event: Event, reason: str = "") -> None:
         """Take the step that the table has for an event; `reason` counts if it leads to LOST."""

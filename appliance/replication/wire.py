@@ -6,7 +6,6 @@ it: by the type, and by what the receiver expects at all. Layer 3; does no I/O.
 """
 
 import hmac
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from struct import Struct
@@ -43,6 +42,9 @@ DATA_SIZE_MAX_BYTES: Final = MIB
 EPOCH_COUNT_MAX: Final = 4_096
 """In a HELLO, which has the newest ones: a start is one epoch, and older ones hardly matter."""
 
+READ_SIZE_MAX_BYTES: Final = 60 * KIB
+"""Bytes of the slave's log in one BYTES, which a receiver keeps until it is whole."""
+
 REFUSAL_SIZE_MAX_BYTES: Final = 1_000
 """Of the text of a refusal."""
 
@@ -57,6 +59,12 @@ class MessageType(IntEnum):
     DATA = 5
     BEAT = 6
     ACK = 7
+    PREPARE = 8
+    READY = 9
+    YIELD = 10
+    TAKEN = 11
+    READ = 12
+    BYTES = 13
 
 
 class RefusalCode(IntEnum):
@@ -181,16 +189,36 @@ class Ack:
     time_ms: int
 
 
-_HEADER: Final = Struct(">IB")
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """The master hands over: it serves nobody any more.
+
+    Attributes:
+        term: that the slave begins.
+        end_pos: of the log, all of which the slave has on its disk.
+    """
+
+    term: int
+    end_pos: int
+
+
+HEADER: Final = Struct(">IB")
+"""Before each body: the length, which counts type and body, and the type."""
+
 _CHALLENGE: Final = Struct(f">4sH{NONCE_SIZE}s")
 _HELLO_HEAD: Final = Struct(f">H{NONCE_SIZE}s")
 _HELLO: Final = Struct(">16sBHqqqqII")
 _EPOCH: Final = Struct(">iq")
 _WELCOME: Final = Struct(">16sBiqqqq?")
 _CODE: Final = Struct(">H")
-_POS: Final = Struct(">q")
+POS: Final = Struct(">q")
+"""Before the bytes in a DATA or BYTES."""
+
 _BEAT: Final = Struct(">qqqqqq")
 _ACK: Final = Struct(">qqq")
+_TERM: Final = Struct(">q")
+_YIELD: Final = Struct(">qq")
+_READ: Final = Struct(">qI")
 
 _HELLO_SIZE_MIN: Final = _HELLO_HEAD.size + MAC_SIZE + _HELLO.size
 _REFUSED_SIZE_MIN: Final = MAC_SIZE + _CODE.size
@@ -206,9 +234,15 @@ BODY_SIZES: Final[dict[MessageType, tuple[int, int]]] = {
         MAC_SIZE + _WELCOME.size + FIELDS_SIZE_MAX_BYTES,
     ),
     MessageType.REFUSED: (_REFUSED_SIZE_MIN, _REFUSED_SIZE_MIN + REFUSAL_SIZE_MAX_BYTES),
-    MessageType.DATA: (_POS.size + 1, _POS.size + DATA_SIZE_MAX_BYTES),
+    MessageType.DATA: (POS.size + 1, POS.size + DATA_SIZE_MAX_BYTES),
     MessageType.BEAT: (_BEAT.size, _BEAT.size),
     MessageType.ACK: (_ACK.size, _ACK.size),
+    MessageType.PREPARE: (_TERM.size, _TERM.size),
+    MessageType.READY: (_TERM.size, _TERM.size),
+    MessageType.YIELD: (_YIELD.size, _YIELD.size),
+    MessageType.TAKEN: (_TERM.size, _TERM.size),
+    MessageType.READ: (_READ.size, _READ.size),
+    MessageType.BYTES: (POS.size + 1, POS.size + READ_SIZE_MAX_BYTES),
 }
 """The least and the most bytes of each body."""
 
@@ -217,91 +251,6 @@ assert all(
     for kind, (_, most) in BODY_SIZES.items()
     if kind != MessageType.DATA
 )
-
-
-class MessageReader:
-    """Cuts the bytes of a connection into messages.
-
-    It holds at most one control message that is not whole. The bytes of a DATA are passed on as
-    they come, in parts, mostly without a copy.
-    """
-
-    __slots__ = ("_at", "_buffer", "_chunk", "_data_pos", "_rest")
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._chunk = b""
-        self._at = 0
-        self._data_pos = 0
-        self._rest = 0
-        """Bytes of the present DATA that are still to come."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of a message that is not whole."""
-        return len(self._buffer)
-
-    def feed(self, chunk: bytes) -> None:
-        """Add what arrived, after `next_message` has returned None or raised."""
-        self._chunk, self._at = chunk, 0
-
-    def next_message(
-        self, expected: Collection[MessageType]
-    ) -> tuple[MessageType, bytes] | Data | None:
-        """Return type and body of the next whole message, or a part of a DATA.
-
-        Args:
-            expected: the types that may come next.
-
-        Returns:
-            None if there is nothing more in what was fed.
-
-        Raises:
-            RemoteProtocolError: the next message has another type, or no size of its type.
-        """
-        if self._rest:
-            return self._next_part()
-        if not self._gather(_HEADER.size):
-            return None
-        length, number = _HEADER.unpack_from(self._buffer)
-        kind = next((each for each in expected if each == number), None)
-        if kind is None:
-            names = " or ".join(each.name for each in expected) or "nothing"
-            raise RemoteProtocolError(f"a message of type {number} in place of {names}")
-        least, most = BODY_SIZES[kind]
-        size = length - 1
-        if not least <= size <= most:
-            raise RemoteProtocolError(f"a {kind.name} of {size} bytes; it has {least} to {most}")
-        is_data = kind is MessageType.DATA
-        if not self._gather(_HEADER.size + (_POS.size if is_data else size)):
-            return None
-        body = bytes(self._buffer[_HEADER.size :])
-        self._buffer.clear()
-        if not is_data:
-            return kind, body
-        (self._data_pos,) = _POS.unpack(body)
-        self._rest = size - _POS.size
-        return self._next_part()
-
-    def _gather(self, size: int) -> bool:
-        """Have `size` bytes of the present message in the buffer, if they are there."""
-        missing = size - len(self._buffer)
-        if missing > 0:
-            taken = self._chunk[self._at : self._at + missing]
-            self._buffer += taken
-            self._at += len(taken)
-        return len(self._buffer) >= size
-
-    def _next_part(self) -> Data | None:
-        # A slice of all bytes is no copy.
-        part = self._chunk[self._at : self._at + self._rest]
-        if not part:
-            return None
-        data = Data(pos=self._data_pos, data=part)
-        self._at += len(part)
-        self._data_pos += len(part)
-        self._rest -= len(part)
-        return data
 
 
 def encode_challenge(nonce: bytes) -> bytes:
@@ -481,7 +430,7 @@ def refusal_text(refused: Refused) -> str:
 def encode_data_head(pos: int, size: int) -> bytes:
     """Return what stands before `size` bytes of the log, 1 to DATA_SIZE_MAX_BYTES, in a DATA."""
     assert 1 <= size <= DATA_SIZE_MAX_BYTES
-    return _HEADER.pack(1 + _POS.size + size, MessageType.DATA) + _POS.pack(pos)
+    return HEADER.pack(1 + POS.size + size, MessageType.DATA) + POS.pack(pos)
 
 
 def encode_beat(beat: Beat) -> bytes:
@@ -514,8 +463,58 @@ def decode_ack(body: bytes) -> Ack:
     return Ack(*_ACK.unpack(body))
 
 
+def encode_term(kind: MessageType, term: int) -> bytes:
+    """Return a PREPARE, READY or TAKEN about a term."""
+    return _message(kind, _TERM.pack(term))
+
+
+def decode_term(body: bytes) -> int:
+    """Decode a body of the right size."""
+    term: int = _TERM.unpack(body)[0]
+    return term
+
+
+def encode_yield(order: Yield) -> bytes:
+    """Return a YIELD."""
+    return _message(MessageType.YIELD, _YIELD.pack(order.term, order.end_pos))
+
+
+def decode_yield(body: bytes) -> Yield:
+    """Decode a body of the right size."""
+    return Yield(*_YIELD.unpack(body))
+
+
+def encode_read(pos: int, size: int) -> bytes:
+    """Return a READ of 1 to READ_SIZE_MAX_BYTES bytes."""
+    assert 1 <= size <= READ_SIZE_MAX_BYTES
+    return _message(MessageType.READ, _READ.pack(pos, size))
+
+
+def decode_read(body: bytes) -> tuple[int, int]:
+    """Decode a body of the right size into position and size.
+
+    Raises:
+        RemoteProtocolError: it asks for nothing, or for too much.
+    """
+    pos, size = _READ.unpack(body)
+    if pos < 0 or not 1 <= size <= READ_SIZE_MAX_BYTES:
+        raise RemoteProtocolError(f"a READ of {size} bytes at {pos}")
+    return pos, size
+
+
+def encode_bytes(pos: int, data: bytes) -> bytes:
+    """Return a BYTES with 1 to READ_SIZE_MAX_BYTES bytes of the log."""
+    assert 1 <= len(data) <= READ_SIZE_MAX_BYTES
+    return _message(MessageType.BYTES, POS.pack(pos) + data)
+
+
+def decode_bytes(body: bytes) -> Data:
+    """Decode a body of an allowed size."""
+    return Data(pos=POS.unpack_from(body)[0], data=body[POS.size :])
+
+
 def _message(kind: MessageType, body: bytes) -> bytes:
-    return _HEADER.pack(1 + len(body), kind) + body
+    return HEADER.pack(1 + len(body), kind) + body
 
 
 # Each covers its whole message, the nonce of the other side, and who speaks, so that no message can

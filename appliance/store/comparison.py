@@ -5,14 +5,22 @@ been promoted. So nothing of the log is cut, begun or judged before the logs of 
 compared, or somebody said to go on without that. Layer 2.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from _core.bytes.layout import AT_CRC, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import read_header
 from appliance.config.config import Config
-from appliance.store.log.commit_log import CommitLog
+from appliance.store.follower import Follower
+from appliance.store.log.data_files import DataFiles
+from appliance.store.log.segment import FreedSegment
+from appliance.store.node_number import choose_node
+from appliance.store.recovery.decisions import Stop
+from appliance.store.recovery.log_knowledge import is_covered
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
+from appliance.store.role_file import RoleFile
+from appliance.system.files import File
 
 NO_CLUSTER_BYTES = bytes(16)
 
@@ -22,18 +30,38 @@ class Comparison:
 
     Attributes:
         is_over: set by `go_on`; the start then goes on.
+        tried: damaged parts that an earlier start of this process repaired in vain.
     """
 
-    def __init__(self, log: CommitLog, start: Start, *, config: Config, node: int) -> None:
+    def __init__(
+        self,
+        files: DataFiles,
+        start: Start,
+        left: list[FreedSegment],
+        *,
+        config: Config,
+        role: RoleFile,
+        stop: Stop,
+    ) -> None:
         """Wait.
 
         Args:
-            log: its segments are open.
+            files: the directory; the abort file exists.
             start: holds the replayed state.
-            config: the size of a segment, and what an acknowledgement means.
-            node: which node of the pair this is.
+            left: freed segments, ascending, whose files could not be removed yet.
+            config: says which node this is, the size of a segment, and what an acknowledgement is.
+            role: what it is.
+            stop: how the last broker stopped.
         """
-        self._log, self._start = log, start
+        self._log, self._start = files.log, start
+        node = choose_node(files.fs, files.paths, config)
+        self._make_taker: Callable[[], Follower] = partial(
+            Follower, files, start, left, config=config, node=node, role=role
+        )
+        self._taker: Follower | None = None
+        self._was_clean = stop is Stop.CLEAN
+        self.tried: frozenset[tuple[int, int]] = frozenset()
+        self._repaired: dict[File, None] = {}
         self._segment_size_bytes, self._node = config.segment_size_bytes, node
         self._acknowledges_received = config.replication == "sync" and config.flush == "async"
         self.is_over = False
@@ -44,8 +72,81 @@ class Comparison:
             yield Progress("comparing", self.committed_pos, 0)
 
     def go_on(self) -> None:
-        """Let the start go on: this log is the one that counts."""
+        """Let the start go on: this log is the one that counts.
+
+        Raises:
+            StorageError: what was taken from the slave could not be made durable.
+        """
+        if self._taker is not None:
+            self._taker.end()
         self.is_over = True
+
+    @property
+    def has_taken(self) -> bool:
+        """The log has something that it had lost, from the slave."""
+        return self._taker is not None
+
+    @property
+    def wants_start(self) -> bool:
+        """Damaged bytes were replaced: a new start must read them."""
+        return bool(self._repaired)
+
+    @property
+    def leaves_clean(self) -> bool:
+        """If it ends here, the directory is as a clean stop left it."""
+        return self._was_clean and not (self.has_taken or self.wants_start)
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """Return the damaged parts of the log that nobody judged or repaired yet, ascending.
+
+        Bytes of a segment whose file is gone cannot be repaired.
+        """
+        verdicts, places = list(self._start.state.verdicts), self._log.files.places
+        found = [(begin, end) for begin, end, _ in self._start.scan.damage]
+        return [
+            (begin, end)
+            for begin, end in found
+            if (begin, end) not in self.tried
+            and not is_covered((begin, end), verdicts)
+            and any(base <= begin and end <= base + size for base, size in places)
+        ]
+
+    def _repair(self, pos: int, data: bytes) -> None:
+        """Write bytes of the slave's log over damaged ones; a new start reads and checks them."""
+        self._repaired[self._log.files.write_raw(pos, data)] = None
+
+    def write(self, pos: int, data: bytes) -> None:
+        """Write bytes of the slave's log, which this node wrote and lost, in a power cut say.
+
+        Args:
+            pos: the end of the log, or of the last such bytes; or in a damaged part.
+            data: may begin and end inside a frame, and crosses no segment's end.
+
+        Raises:
+            ReplicaError: they do not follow, or are not frames of this log.
+            LogRefusedError: the log is damaged further below.
+            StorageError: they could not be written.
+        """
+        taker = self._taker
+        if pos < self.committed_pos:
+            self._repair(pos, data)
+            return
+        if taker is None:
+            taker = self._taker = self._make_taker()
+        elif pos == taker.end_pos < taker.received_pos:
+            taker.truncate(pos)  # the last connection ended inside a frame
+        taker.append(pos, data)
+
+    def flush(self) -> None:
+        """Make durable what was written.
+
+        Raises:
+            StorageError: a sync failed, which ends the process.
+        """
+        for file in self._repaired:
+            file.fdatasync()
+        if self._taker is not None:
+            self._taker.flush()
 
     @property
     def has_log(self) -> bool:

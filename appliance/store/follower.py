@@ -153,6 +153,11 @@ class Follower:
         """The newest term that this node knows; 0 if it knows none yet."""
         return self._role.record.term
 
+    @property
+    def next_term(self) -> int:
+        """The term that a promotion begins."""
+        return next_term(self.term, self._node)
+
     def adopt_term(self, term: int, master: Address) -> None:
         """Remember durably which term the master is of, before anything of it counts here.
 
@@ -291,6 +296,22 @@ class Follower:
         """Whether this node was the master that wrote the frame at a log position."""
         epoch = max((each for each, start in self.epochs() if start <= pos), default=0)
         return epoch % 2 == self._node % 2
+
+    def read(self, pos: int, size: int) -> bytes:
+        """Return bytes of the log, to the end of a segment at most; may run on any thread.
+
+        Args:
+            pos: log position.
+            size: at least 1.
+
+        Raises:
+            ReplicaError: the log does not have them.
+            StorageError: the disk cannot read it.
+        """
+        end_pos = self._end_pos
+        if not self._log.start_pos <= pos < end_pos:
+            raise ReplicaError(f"the log has nothing at {pos}: it ends at {end_pos}")
+        return self._log.read(pos, min(size, end_pos - pos))
 
     def append(self, pos: int, data: bytes | memoryview) -> None:
         """Write bytes of the master's log, and apply the frames that are whole now.
@@ -492,6 +513,19 @@ class Follower:
             epoch=scan.epoch,
         )
 
+    def end(self) -> None:
+        """Let the log end after its last whole frame, durably, and let the start go on.
+
+        No job of a checkpoint may run.
+
+        Raises:
+            StorageError: it could not be made so.
+        """
+        self.checkpoints.abandon()
+        self._files.pos = self._end_pos
+        self._files.cut()
+        self._checkpoint.note_flushed(self._end_pos)
+
     def promote(self) -> None:
         """End the following: everything received as whole frames is durable, the rest is cut.
 
@@ -501,10 +535,7 @@ class Follower:
         Raises:
             StorageError: it could not be made so.
         """
-        self.checkpoints.abandon()
-        self._files.pos = self._end_pos
-        self._files.cut()
-        self._checkpoint.note_flushed(self._end_pos)
-        self._role.change(term=next_term(self.term, self._node), is_master=True)
+        self.end()
+        self._role.change(term=self.next_term, is_master=True)
         self._forget_caught_up()  # as a slave again it lacks what the other master wrote
         self.is_promoted = True

@@ -53,7 +53,7 @@ from appliance.store.recovery.restored import forget_restored, is_restored
 from appliance.store.recovery.start import Start
 from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
-from appliance.store.role_file import NO_TERM, RoleFile, next_term
+from appliance.store.role_file import RoleFile
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
@@ -144,7 +144,6 @@ class MessageStore:
         self.producer_ids_pos = 0
         self.follower: Follower | None = None
         self.comparison: Comparison | None = None
-        self._was_clean = False
         self.stop_error: StorageError | CorruptionError | None = None
         self.state = self._new_state()
         self._queues = ConsumeQueues(fs, self._paths, self.state.projections.blocks)
@@ -191,7 +190,7 @@ class MessageStore:
             self._fs.make_dirs(directory)
         if not self.log.has_segments:
             sync_parents(self._fs, self._paths)
-        follows = not self.role.record.is_master
+        follows = self.role.is_slave
         start = Start(self._files, presence=presence, new_state=self._new_state, is_slave=follows)
         for progress in start.run(stop):
             self.state, self._queues = start.state, start.queues
@@ -208,9 +207,8 @@ class MessageStore:
         admission.check_count(
             self._paths, start.state.verdicts, verdict, segment_size=self._config.segment_size_bytes
         )
-        if self.follower is None:
-            if self.comparison is None:
-                enter_directory(self._files)
+        if self.follower is None and self.comparison is None:
+            enter_directory(self._files)
             start.finish()
         yield Progress("finishing", start.scan.pos, start.scan.pos)
         self._finish_recovery(start, stop, verdict, started_ns=started_ns)
@@ -229,10 +227,13 @@ class MessageStore:
     def _compare(self, start: Start, stop: Stop) -> Iterator[Progress]:
         """Wait until it is certain that this log is the one that counts."""
         enter_directory(self._files)
-        node = choose_node(self._fs, self._paths, self._config)
-        self.comparison = Comparison(self.log, start, config=self._config, node=node)
-        self._was_clean = stop is Stop.CLEAN
+        start.finish()
+        self.comparison = Comparison(
+            self._files, start, self._freed, config=self._config, role=self.role, stop=stop
+        )
         yield from self.comparison.wait()
+        if self.comparison.has_taken:
+            start.flushed = start.applied = start.scan.pos
 
     def _check_log(self) -> tuple[LogPresence, Stop]:
         """Take the lock, and check whether this log may be served; changes nothing else.
@@ -253,7 +254,7 @@ class MessageStore:
         presence = LogPresence(self._paths, known, self.log, heads)
         if not self._accepts_loss:
             presence.check()
-        if self._config.must_exist and self.role.record.is_master:
+        if self._config.must_exist and not self.role.is_slave:
             admission.check_holds_log(self._paths, self.log, known)
         has_abort = self._fs.exists(self._paths.abort)
         return presence, admission.find_stop(presence, self.log, known, has_abort=has_abort)
@@ -267,7 +268,7 @@ class MessageStore:
         state.projections.moved.start = self.log.start_pos
         self._note_damage(start, verdict)
         epoch = identify(self._files, start, self._config)
-        self._begin_term()
+        self.role.begin(self.state.node)
         was_restored = is_restored(self._fs, self._paths)
         if was_restored:
             verdict.restored_in = epoch
@@ -420,11 +421,6 @@ class MessageStore:
         is_of_log = damage.path.parent == self._paths.commit_log
         return is_of_log and base is not None and base + damage.offset < start
 
-    def _begin_term(self) -> None:
-        """Be the first master of a pair, durably, if there never was one."""
-        if self.role.is_member and self.role.record.term == NO_TERM:
-            self.role.change(term=next_term(NO_TERM, self.state.node), is_master=True)
-
     def _begin_epoch(self, epoch: int) -> None:
         self.log.tail.begin_epoch(epoch, self.state.salt)
         self.log.append_head()
@@ -449,7 +445,7 @@ class MessageStore:
             self.abandon(is_clean=True)
             return
         if self.comparison is not None and not self.comparison.is_over:
-            self.abandon(is_clean=self._was_clean)  # it has written nothing
+            self.abandon(is_clean=self.comparison.leaves_clean)
             return
         self.commit()
         self.flush()

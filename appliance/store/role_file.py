@@ -17,6 +17,7 @@ The file is written beside and renamed: after a crash there is the old one or th
 """
 
 import contextlib
+import logging
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from zlib import crc32
@@ -31,6 +32,8 @@ SIZE_MAX_BYTES: Final = 1_024
 TERM_MAX: Final = (1 << 62) - 1
 NO_TERM: Final = 0
 NO_PEER: Final = "none"
+
+_log = logging.getLogger(__name__)
 
 _FIRST_LINE: Final = "latermq role 1"
 _NAMES: Final = ("term", "role", "peer", "yielded")
@@ -90,9 +93,19 @@ class RoleFile:
         return self._config.replication != "none" or not self.record.is_master
 
     @property
+    def is_slave(self) -> bool:
+        """A start follows the other node. One that yielded compares first."""
+        return not (self.record.is_master or self.record.has_yielded)
+
+    @property
+    def configured_peer(self) -> Address | None:
+        """Where the other node replicates, if the configuration says so."""
+        return self._config.master or self._config.peer
+
+    @property
     def peer(self) -> Address | None:
         """Where the other node replicates: as configured, else as last known."""
-        return self._config.master or self._config.peer or self.record.peer
+        return self.configured_peer or self.record.peer
 
     def read(self) -> RoleRecord:
         """Set `record` to what counts at a start, and return it.
@@ -105,6 +118,13 @@ class RoleFile:
         found = read_role(self._fs, self._paths)
         if found is None:
             found = RoleRecord(is_master=config.role != "slave", peer=config.master)
+        elif found.is_master != (config.role == "master"):
+            _log.info(
+                "is the %s of term %d, as its role file says; replication.role = %s counts no more",
+                "master" if found.is_master else "slave",
+                found.term,
+                config.role,
+            )
         self.record = found
         return found
 
@@ -117,6 +137,19 @@ class RoleFile:
         record = replace(self.record, **changes)
         if record != self.record:
             self.put(record)
+
+    def begin(self, node: int) -> None:
+        """Be the master of a new term, durably, if there is none, or if this node yielded it.
+
+        Args:
+            node: 1 or 2; 0 for a broker that is of no pair.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        record = self.record
+        if record.has_yielded or (self.is_member and record.term == NO_TERM):
+            self.change(term=next_term(record.term, node), is_master=True, has_yielded=False)
 
     def put(self, record: RoleRecord) -> None:
         """Write a record durably, then let it count.

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.config.config import Config, settings
+from appliance.config.shown import log_settings, show_setting
 from appliance.errors import StorageError
 from appliance.log_text import quoted, quoted_bytes
-from appliance.main import log_settings, show_setting
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import capture, take_checkpoint
 from tests.support.harness.configs import small_config

@@ -9,7 +9,7 @@ from pathlib import Path
 from appliance.store.log.reads import read_around
 from appliance.store.log.segment import Segment, SpareJob, make_private
 from appliance.store.paths import segment_name
-from appliance.system.files import FileSystem
+from appliance.system.files import File, FileSystem
 
 
 class SegmentFiles:
@@ -89,6 +89,21 @@ class SegmentFiles:
     def whole_segments(self, start: int, end: int) -> list[int]:
         """Base positions of the segments that lie entirely between two log positions."""
         return [each.base for each in self._segments if start <= each.base and each.end <= end]
+
+    def write_raw(self, pos: int, data: bytes) -> File:
+        """Write bytes into a segment that exists, without a sync; return its file.
+
+        Args:
+            pos: log position of the first byte.
+            data: do not cross the end of the segment.
+
+        Raises:
+            StorageError: they could not be written.
+        """
+        segment = next(each for each in self._segments if each.base <= pos < each.end)
+        assert pos + len(data) <= segment.end
+        segment.file.pwritev([data], pos - segment.base)
+        return segment.file
 
     def read_raw(self, pos: int, size: int) -> bytes:
         """Read bytes at a log position, with zeros for unreadable and missing ones."""

@@ -142,6 +142,9 @@ class Status:
     async def promote(self, *, is_forced: bool = False) -> ReplicationStatus:
         return self.replication()
 
+    async def hand_over(self) -> ReplicationStatus:
+        return self.replication()
+
     def go_alone(self) -> ReplicationStatus:
         return self.replication()
 

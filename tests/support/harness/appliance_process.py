@@ -122,6 +122,18 @@ class ApplianceProcess:
                 self.kill()
                 raise ApplianceError(f"not ready within {limit_s} s: {self.said()}")
 
+    def printed(self) -> str:
+        """What it printed so far; does not wait."""
+        while self._read_stdout(0):
+            pass
+        return self._stdout.decode()
+
+    def forget_stdout(self) -> None:
+        """Let `await_line` find only what is printed from now on."""
+        while self._read_stdout(0):
+            pass
+        self._stdout = b""
+
     def spawn(self) -> None:
         """Start the process; do not wait until it is ready."""
         assert self._process is None, "the broker is already running"

@@ -7,7 +7,7 @@ from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import ReplicaError
 from appliance.replication.master_session import MasterSession
-from appliance.replication.slave_session import Begin, SlaveSession
+from appliance.replication.slave_session import Begin, Prepare, Read, SlaveSession, Take
 from appliance.replication.wire import Hello, Refused
 from tests.support.harness.replica_logs import MemoryLog
 
@@ -23,6 +23,8 @@ class SessionPair:
         now_ms: virtual time; add to it.
         is_flushing: the slave flushes what it appended; else the flush takes for ever.
         refused: what the master's owner says to a slave that fits.
+        orders: of a hand-over, which the test carries out.
+        repaired: bytes that the master got for damaged parts of its log, by position.
         to_slave, to_master: all bytes so far.
     """
 
@@ -36,11 +38,14 @@ class SessionPair:
         terms: tuple[int, int] = (0, 0),
         leases_ms: tuple[int, int] = (0, 0),
         compares: bool = False,
+        damaged: tuple[tuple[int, int], ...] = (),
     ) -> None:
         role = Role.COMPARING if compares else Role.MASTER
         self.now_ms = 1_000
         self.is_flushing = True
         self.refused: Refused | None = None
+        self.orders: list[Prepare | Take] = []
+        self.repaired: dict[int, bytes] = {}
         self.to_slave = bytearray()
         self.to_master = bytearray()
         self.source = source
@@ -54,6 +59,7 @@ class SessionPair:
             limits=limits,
             facts=lambda: Facts(terms[0], role, lease_ms=leases_ms[0]),
             compares=compares,
+            damaged=lambda: damaged,
         )
         self.slave = SlaveSession(
             replica,
@@ -66,6 +72,13 @@ class SessionPair:
 
     def _admit(self, _hello: Hello) -> Refused | None:
         return self.refused
+
+    def write(self, pos: int, data: bytes) -> None:
+        """Write what the master lacks, as its owner does."""
+        if pos < self.source.committed_pos:
+            self.repaired[pos] = data
+        else:
+            self.source.append(pos, data)
 
     def settle(self) -> None:
         """Pass bytes in both directions until nothing moves."""
@@ -94,6 +107,9 @@ class SessionPair:
         self.to_master += data
         if data:
             self.master.received(data, self.now_ms)
+        if self.master.found is not None:
+            self.write(self.master.found.pos, self.master.found.data)
+            self.master.took()
         return bool(data)
 
     def give_slave(self, data: bytes) -> None:
@@ -104,6 +120,10 @@ class SessionPair:
                     begin = self.replica.restart if order.is_anew else self.replica.truncate
                     begin(order.pos)
                     self.slave.begun(self.now_ms)
+                elif isinstance(order, Read):
+                    self.slave.read(order.pos, self.replica.read(order.pos, order.size))
+                elif isinstance(order, Prepare | Take):
+                    self.orders.append(order)
                 else:
                     self.replica.append(order.pos, order.data)
                     self.slave.appended(order.pos, len(order.data), self.now_ms)

@@ -40,6 +40,10 @@ SLAVE_LINE: Final = re.compile(
     r"latermq ready role=slave master=\S+:\d+ kafka=(\S+:\d+) admin=(\S+:\d+)\n"
 )
 
+ADDRESSES: Final = re.compile(
+    r"latermq (?:ready|comparing) (?:kafka=(\S+) )?(?:.* )?admin=(\S+:\d+)"
+)
+
 LIMIT_S: Final = 60.0
 SEGMENT_BYTES: Final = 2_097_152
 """As in CONFIG."""
@@ -123,6 +127,13 @@ class Node(ApplianceProcess):
         match = self.await_line(MASTER_LINE, limit_s=limit_s)
         self.kafka, self.admin, self.replication = match.groups()
 
+    def find_admin(self) -> None:
+        """Note the addresses that it printed last."""
+        printed = ADDRESSES.findall(self.printed())
+        if printed:
+            self.admin = printed[-1][1]
+            self.kafka = next((each[0] for each in reversed(printed) if each[0]), self.kafka)
+
     def promote(self, shell: CommandLine) -> None:
         """Promote it as an operator does, and wait until it serves."""
         done = shell.run(f"promote --admin {self.admin}")
@@ -166,6 +177,27 @@ class Node(ApplianceProcess):
             size = len(path.read_bytes().rstrip(b"\0"))
             ends.append(int(path.name) + size if size else 0)
         return max(ends)
+
+    def damage(self, pos: int) -> None:
+        """Change the byte of its log at a position; it must not run."""
+        path = max(
+            each
+            for each in (self.data_dir / "commitlog").glob("[0-9]" * 20)
+            if int(each.name) <= pos
+        )
+        with path.open("r+b") as file:
+            file.seek(pos - int(path.name))
+            (byte,) = file.read(1)
+            file.seek(pos - int(path.name))
+            file.write(bytes([byte ^ 0x40]))
+
+    def lose(self, pos: int) -> None:
+        """Replace its log from a position on with zeros; it must not run."""
+        for path in (self.data_dir / "commitlog").glob("[0-9]" * 20):
+            at, size = max(0, pos - int(path.name)), path.stat().st_size
+            with path.open("r+b") as file:
+                file.seek(min(at, size))
+                file.write(bytes(max(0, size - at)))
 
     def check(self, shell: CommandLine) -> None:
         """Fail if `latermq check` finds a fault; it must not run."""

@@ -1,5 +1,6 @@
 """A master that was stopped serves nobody before it knows that the other node is no master."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from tests.support.harness.command_line import CommandLine
@@ -150,6 +151,55 @@ def test_master_that_hears_of_a_higher_term_stops_serving_and_follows(
     assert len(read_all(two)) == 40
     assert len(list(one.data_dir.glob("diverged/*"))) == 1
     assert "is the master of term 1 no longer" in one.said()
+    stop_and_check(shell, one, two)
+
+
+def test_master_that_lost_its_unflushed_tail_takes_it_from_its_slave_before_it_serves(
+    make_node: MakeNode, shell: CommandLine
+) -> None:
+    """As a power cut leaves it: what was not flushed is zeros."""
+    one, two = make_node("one"), make_node("two")
+    for node in (one, two):
+        node.replication, node.is_alone, node.mode = free_address(), False, "sync"
+        node.sets('[flush]\nmode = "async"\ninterval_ms = 60_000\nbound_ms = 60_000')
+    two.follows(one.replication).spawn()
+    one.start()
+    two.await_caught_up()
+    create_topic(one)
+    sender = Sender(one)
+    sent = sender.send(500)
+    sender.finish()
+    flushed = int(one.get_json("/api/v1/status")[1]["log"]["flushed"])
+    end = one.end()
+    assert flushed < end
+    one.kill()
+    one.lose(flushed + (end - flushed) // 3)
+    one.start()
+    assert "replication comparing" in one.said()
+    await_equal(one, two)
+    assert Counter(read_all(one)) == Counter(sent)
+    assert not list(two.data_dir.glob("diverged/*"))
+    assert not list(one.data_dir.glob("lost/*"))
+    stop_and_check(shell, one, two)
+
+
+def test_damage_of_a_master_is_repaired_from_its_slave_before_it_serves(
+    make_node: MakeNode, shell: CommandLine
+) -> None:
+    one, two = make_pair(make_node)
+    sender = Sender(one)
+    sent = sender.send(300)
+    sender.finish()
+    end = await_equal(one, two)
+    one.kill()
+    one.damage(end - 1_000)
+    assert shell.run(f"check {one.data_dir}").status != 0
+    one.start()
+    assert "repaired 1 damaged part" in one.said()
+    await_equal(one, two)
+    assert Counter(read_all(one)) >= Counter(sent)
+    assert len(read_all(one)) == 400
+    assert one.get_json("/api/v1/status")[1]["damage_count"] == 0
     stop_and_check(shell, one, two)
 
 

@@ -214,7 +214,7 @@ CASES: Final = (
     Case("GET", "/api/v1/replication", 503, starting),
     *(
         case
-        for path in ("/api/v1/promote", "/api/v1/alone", "/api/v1/solo")
+        for path in ("/api/v1/promote", "/api/v1/handover", "/api/v1/alone", "/api/v1/solo")
         for case in (
             Case("POST", path, 200, headers=JSON, body=b"{}"),
             Case("POST", path, 403, headers=JSON | FOREIGN, body=b"{}"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import struct
 
 import pytest
 
@@ -15,7 +16,7 @@ from appliance.replication.states import State
 from appliance.replication.wire import RefusalCode, Welcome
 from tests.support.harness.replica_logs import CLUSTER, MemoryLog
 from tests.support.harness.replica_pair import Pair, running, until
-from tests.support.harness.replica_sessions import SECRET, SessionPair
+from tests.support.harness.replica_sessions import LIMITS, SECRET, SessionPair
 from tests.unit.replication.test_sessions import filled
 
 
@@ -23,7 +24,8 @@ def compared(source: MemoryLog, replica: MemoryLog, terms: tuple[int, int] = (1,
     pair = SessionPair(source, replica, terms=terms, compares=True)
     before = replica.data
     pair.settle()
-    assert pair.master.state is pair.slave.state is State.LOST
+    assert pair.master.state is State.LOST
+    assert pair.slave.state is (State.LOST if pair.master.refused else State.COMPARING)
     assert replica.data == before
     assert not replica.calls
     return pair
@@ -46,22 +48,91 @@ def test_slave_that_has_no_more_fits_and_comes_again(
     assert pair.slave.was_compared
 
 
-def test_slave_that_has_what_this_master_wrote_and_lost_does_not_fit() -> None:
+def test_what_this_master_wrote_and_lost_is_taken_from_the_slave() -> None:
     longer = filled(2, 11, 13)
-    longer.write(13, b"lost by the master")
-    for replica in (longer, filled(2, 11, 13, 15)):
-        pair = compared(filled(1, 11, 13), replica)
-        assert pair.master.compared is None
-        assert pair.master.refused is not None
-        assert pair.master.refused.code == RefusalCode.AHEAD
+    longer.write(13, b"lost by the master", bytes(200_000), b"and more")
+    longest = filled(2, 11, 13, 15, 17)
+    longest.write(17, *(bytes(1_000) for _ in range(500)))
+    for replica in (longer, filled(2, 11, 13, 15), longest):
+        source = filled(1, 11, 13)
+        pair = compared(source, replica)
+        assert pair.master.compared is not None
+        assert source.data == replica.data
+        assert pair.slave.was_compared
+
+
+def test_damaged_parts_are_asked_for_if_the_slave_has_them() -> None:
+    source, replica = filled(1, 11, 13, size=10_000), filled(2, 11, 13, size=10_000)
+    replica.write(13, b"lost by the master")
+    end = source.committed_pos
+    parts = ((100, 200), (1_000, 150_000), (end - 10, end + 10))
+    pair = SessionPair(source, replica, terms=(1, 1), compares=True, damaged=parts)
+    pair.settle()
+    assert pair.master.compared is not None
+    assert source.data == replica.data, "and the end"
+    repaired = sorted(pair.repaired.items())
+    assert repaired[0] == (100, replica.data[100:200])
+    assert b"".join(data for _, data in repaired[1:]) == replica.data[1_000:150_000]
+
+
+def in_taking() -> SessionPair:
+    """The master waits for the first bytes of what it lost."""
+    pair = SessionPair(filled(1, 11), filled(2, 11, 13), terms=(1, 1), compares=True)
+    pair.step_master()
+    pair.master.received(b"".join(pair.slave.take_output()), pair.now_ms)
+    assert pair.master.state is State.COMPARING
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("shift", "size"), [(1, 10), (-1, 10), (0, wire.READ_SIZE_MAX_BYTES)], ids=str
+)
+def test_bytes_that_were_not_asked_for_end_the_connection(shift: int, size: int) -> None:
+    pair = in_taking()
+    before = pair.source.data
+    pos = pair.source.committed_pos + shift
+    pair.master.received(wire.encode_bytes(pos, bytes(size)), pair.now_ms)
+    assert pair.master.state is State.LOST
+    assert pair.master.found is None
+    assert pair.source.data == before
+
+
+def test_second_answer_to_one_question_ends_the_connection() -> None:
+    pair = in_taking()
+    data = wire.encode_bytes(pair.source.committed_pos, bytes(10))
+    pair.master.received(data, pair.now_ms)
+    assert pair.master.found is not None
+    pair.master.received(data, pair.now_ms)
+    assert pair.master.state is State.LOST
+
+
+def test_slave_that_falls_silent_in_the_middle_is_given_up() -> None:
+    pair = in_taking()
+    pair.master.tick(pair.now_ms + LIMITS.silence_ms)
+    assert pair.master.state is State.LOST
+    assert pair.master.compared is None
+
+
+@pytest.mark.parametrize("size", [0, wire.READ_SIZE_MAX_BYTES + 1, 1 << 31])
+def test_master_that_asks_for_too_much_gets_nothing(size: int) -> None:
+    pair = in_taking()
+    pair.settle()
+    pair = in_taking()
+    pair.give_slave(b"".join(pair.master.take_output()))
+    pair.slave.take_output()
+    pair.give_slave(struct.pack(">IBqI", 13, wire.MessageType.READ, 0, size))
+    assert pair.slave.state is State.LOST
+    assert not pair.slave.take_output()
 
 
 def test_old_master_that_has_more_of_an_older_term_fits() -> None:
     """It is cut when it follows: it was not the master when it wrote that, or nobody had it."""
     longer = filled(1, 11)
     longer.write(11, b"nobody has it")
-    pair = compared(filled(2, 11), longer, terms=(2, 1))
+    source = filled(2, 11)
+    pair = compared(source, longer, terms=(2, 1))
     assert pair.master.compared is not None
+    assert source.data == filled(2, 11).data, "nothing of that is taken"
 
 
 def test_slave_of_a_higher_term_does_not_fit() -> None:

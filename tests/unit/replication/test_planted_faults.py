@@ -22,7 +22,7 @@ from tests.support.compiled import timer_calls
 from tests.support.pair import operator
 from tests.support.pair.run import Plan, play, simulation
 
-RUNS_MAX: Final = 40
+RUNS_MAX: Final = 80
 """Every fault is found in fewer runs than that."""
 
 FIRST_SEED: Final = 9_000_000

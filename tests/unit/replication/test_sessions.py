@@ -9,6 +9,7 @@ from appliance.replication import wire
 from appliance.replication.common_point import Relation
 from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import CatchUp, LinkLimits
+from appliance.replication.message_reader import MessageReader
 from appliance.replication.states import State
 from appliance.replication.wire import Ack, Beat, RefusalCode, Refused
 from tests.support.harness.replica_logs import MemoryLog, make_frame
@@ -443,7 +444,7 @@ def test_a_beat_follows_the_data_that_it_counts() -> None:
         pair.master.moved(pair.now_ms)
     assert not pair.master.take_output()
     pair.settle()
-    reader = wire.MessageReader()
+    reader = MessageReader()
     reader.feed(bytes(pair.to_slave[before:]))
     kinds = []
     while message := reader.next_message(tuple(wire.MessageType)):

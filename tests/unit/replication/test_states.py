@@ -19,6 +19,7 @@ from appliance.replication.wire import Ack, Beat, MessageType, RefusalCode, Refu
 from tests.support.harness.replica_logs import MemoryLog, make_frame
 from tests.support.harness.replica_sessions import LIMITS, SECRET, SessionPair
 
+TERM = 2
 SLAVE_NONCE = bytes([2]) * 32
 MASTER_NONCE = bytes([1]) * 32
 
@@ -32,13 +33,36 @@ def pair_in(state: State) -> SessionPair:
     pair.slave.take_output()
     if state is State.HANDSHAKE:
         return pair
+    if state is State.COMPARING:
+        return comparing(source)
     pair = SessionPair(source, MemoryLog(2))
-    pair.is_flushing = state is State.STREAMING
+    pair.is_flushing = state is not State.CATCH_UP
     pair.settle()
+    if state in (State.HANDING_OVER, State.YIELDED):
+        pair.master.prepare(TERM)
+        pair.settle()
+    if state is State.YIELDED:
+        pair.slave.ready()
+        pair.settle()
+        pair.master.give_up_mastery(pair.source.committed_pos)
+        pair.settle()
     if state is State.LOST:
         pair.master.closed("the end")
         pair.slave.closed("the end")
     assert pair.master.state is pair.slave.state is state
+    return pair
+
+
+def comparing(replica: MemoryLog) -> SessionPair:
+    """A master that lost all but the first frames, and has asked for the next ones."""
+    replica.node = 2
+    source = MemoryLog(1)
+    source.write(11, *(bytes(1_000) for _ in range(5)))
+    pair = SessionPair(source, replica, compares=True)
+    pair.step_master()
+    pair.master.received(b"".join(pair.slave.take_output()), pair.now_ms)
+    pair.slave.received(b"".join(pair.master.take_output()), pair.now_ms)
+    assert pair.master.state is pair.slave.state is State.COMPARING
     return pair
 
 
@@ -66,6 +90,14 @@ def valid_message(kind: MessageType, pair: SessionPair) -> bytes:
             return wire.encode_data_head(end_pos, len(frame)) + frame
         case MessageType.BEAT:
             return wire.encode_beat(Beat(0, source.committed_pos + 999, 0, 0, 11, pair.now_ms))
+        case MessageType.PREPARE | MessageType.READY | MessageType.TAKEN:
+            return wire.encode_term(kind, TERM)
+        case MessageType.READ:
+            return wire.encode_read(0, 100)
+        case MessageType.BYTES:
+            return wire.encode_bytes(source.committed_pos, bytes(100))
+        case MessageType.YIELD:
+            return wire.encode_yield(wire.Yield(TERM, end_pos))
         case MessageType.ACK:
             master = pair.master
             return wire.encode_ack(
@@ -89,6 +121,8 @@ def test_each_message_in_each_state_does_what_the_table_says(
     if role == "slave" and kind is MessageType.CHALLENGE and state is State.HANDSHAKE:
         pair = SessionPair(pair.source, pair.replica)  # one that has heard none
         session = pair.slave
+    if role == "slave" and kind is MessageType.YIELD and state is State.HANDING_OVER:
+        session.ready()
     session.received(data, pair.now_ms)
     expected = states.get((state, ARRIVALS[kind])) if kind in reads else None
     assert session.state is (expected or State.LOST)
@@ -121,7 +155,9 @@ def test_the_tables_have_no_row_that_no_test_reaches() -> None:
     for states, reads in ((MASTER_STATES, MASTER_READS), (SLAVE_STATES, SLAVE_READS)):
         arrivals = {ARRIVALS[kind] for kind in reads}
         rest = {event for _, event in states if event not in ends | arrivals}
-        assert rest <= {Event.CAUGHT_UP, Event.REFUSED, Event.ANSWERED, Event.NO_STREAM}
+        begun = {Event.CAUGHT_UP, Event.REFUSED, Event.ANSWERED, Event.NO_STREAM}
+        handed = {Event.PREPARE, Event.READY, Event.YIELD, Event.TAKEN}
+        assert rest <= begun | handed | {Event.LACKS, Event.READ, Event.BYTES}
         assert all(state is not State.LOST for state, _ in states)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.config.setting import Address
 from appliance.errors import RemoteProtocolError
 from appliance.model import Endpoint
 from appliance.replication import wire
@@ -19,13 +20,13 @@ from appliance.replication.facts import (
     encode_facts,
 )
 from appliance.replication.logs import NO_CLUSTER, NO_POS
+from appliance.replication.message_reader import MessageReader
 from appliance.replication.wire import (
     Ack,
     Beat,
     Challenge,
     Data,
     Hello,
-    MessageReader,
     MessageType,
     Refused,
     Welcome,
@@ -45,7 +46,7 @@ HELLO = Hello(
     last_pos=4_800,
     last_crc=0xFFFFFFFF,
     epochs=((11, 208), (13, 4_000)),
-    facts=Facts(7, Role.SLAVE, Endpoint("10.0.0.2", 9092, "rack-b")),
+    facts=Facts(7, Role.SLAVE, Endpoint("10.0.0.2", 9092, "rack-b"), 0, Address("::1", 9292)),
 )
 EMPTY = Hello(NO_CLUSTER, 1, 1, 4096, 0, 0, NO_POS, 0, ())
 WELCOME = Welcome(
@@ -95,6 +96,14 @@ def test_other_messages_are_read_as_they_were_written() -> None:
     assert wire.decode_beat(read_one(wire.encode_beat(BEAT), MessageType.BEAT)) == BEAT
     ack = Ack(5, 4, 3)
     assert wire.decode_ack(read_one(wire.encode_ack(ack), MessageType.ACK)) == ack
+    body = read_one(wire.encode_read(5, wire.READ_SIZE_MAX_BYTES), MessageType.READ)
+    assert wire.decode_read(body) == (5, wire.READ_SIZE_MAX_BYTES)
+    body = read_one(wire.encode_bytes(5, b"log"), MessageType.BYTES)
+    assert wire.decode_bytes(body) == Data(5, b"log")
+    order = wire.Yield(7, 5)
+    assert wire.decode_yield(read_one(wire.encode_yield(order), MessageType.YIELD)) == order
+    for kind in (MessageType.PREPARE, MessageType.READY, MessageType.TAKEN):
+        assert wire.decode_term(read_one(wire.encode_term(kind, 7), kind)) == 7
 
 
 def test_the_longest_hello_is_a_control_message() -> None:
@@ -123,7 +132,7 @@ def test_a_wrong_length_is_refused_from_the_header_alone(kind: MessageType) -> N
             reader.next_message(tuple(MessageType))
 
 
-@pytest.mark.parametrize("number", [0, 8, 255, MessageType.DATA])
+@pytest.mark.parametrize("number", [0, 14, 255, MessageType.DATA])
 def test_a_type_that_may_not_come_is_refused_whatever_its_length(number: int) -> None:
     reader = MessageReader()
     reader.feed(struct.pack(">IB", 1 << 20, number))
@@ -262,10 +271,13 @@ def test_fields_that_a_node_does_not_know_are_skipped() -> None:
         struct.pack(">BHqB", 1, 9, TERM_MAX + 1, 1),
         struct.pack(">BHqB", 1, 9, 7, 0),
         struct.pack(">BHqB", 1, 9, 7, 4),
+        b"\3\0\3\0\0\1",
+        b"\4\0\4none",
+        b"\4\0\2\xff:",
         b"".join(bytes([tag, 0, 0]) for tag in range(2, FIELD_COUNT_MAX + 3)),
         b"\xc8" + struct.pack(">H", FIELDS_SIZE_MAX_BYTES) + bytes(FIELDS_SIZE_MAX_BYTES),
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_fields_that_are_not_whole_or_out_of_bounds_are_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):

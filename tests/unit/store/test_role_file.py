@@ -114,6 +114,38 @@ def test_change_counts_once_it_is_on_the_disk() -> None:
     assert read_role(disk, PATHS) == role.record == replace(role.record, term=2)
 
 
+@pytest.mark.parametrize(
+    ("record", "settings"),
+    [
+        (RoleRecord(2, is_master=False, peer=Address("10.0.0.1", 9)), {"replication": "async"}),
+        (RoleRecord(2, is_master=True), {"role": "slave", "master": "127.0.0.1:1"}),
+    ],
+)
+def test_role_file_decides_over_the_configuration(
+    record: RoleRecord, settings: dict[str, Any]
+) -> None:
+    disk = make_disk()
+    write_role(disk, PATHS, record)
+    role = RoleFile(disk, PATHS, small_config(**settings))
+    assert role.read() == record
+    assert role.is_slave is not record.is_master
+    assert role.peer == (role.configured_peer or record.peer)
+
+
+def test_node_that_yielded_is_no_slave_and_begins_a_term_if_it_goes_on() -> None:
+    config = small_config(replication="async")
+    harness = BrokerHarness(config=config)
+    harness.broker.close()
+    yielded = RoleRecord(2, is_master=False, has_yielded=True)
+    write_role(harness.disk, PATHS, yielded)
+    role = RoleFile(harness.disk, PATHS, config)
+    role.read()
+    assert not role.is_slave
+    assert role.is_member
+    again = BrokerHarness(harness.disk, harness.clock, config)
+    assert again.broker.role == RoleRecord(3, is_master=True)
+
+
 def test_broker_that_is_alone_has_no_role_file() -> None:
     harness = BrokerHarness()
     assert not harness.disk.exists(PATHS.role)
