@@ -86,13 +86,13 @@ class HandOver:
         try:
             self._server.prepare(next_term(self._broker.role.term, other_node(self._node)))
             if not await self._until(lambda: self._server.replicated.is_ready, READY_S):
-                self._server.drop_slave("it was not ready for a hand-over")
                 raise RoleError("the slave was not ready in time, or was lost: nothing has changed")
             self._member.go(MemberEvent.HANDOVER)
             self._stops_serving.set()
             await asyncio.shield(over)
         finally:
-            if not over.done():
+            if not self._stops_serving.is_set():  # the slave takes no checkpoint until it is told
+                self._server.drop_slave("no hand-over follows")
                 over.cancel()
 
     async def finish(self) -> bool:
@@ -128,6 +128,7 @@ class HandOver:
         if self.is_going_on:
             assert self._over is not None
             self._over.set_exception(NotReadyError("the broker is stopping"))
+            self._over.exception()  # who asked may be gone
 
     def _fail(self, reason: str) -> None:
         _log.error("hand-over: %s", reason)
