@@ -170,6 +170,7 @@ cdef Patience patience_of(
     patience.durable.local_pos = max(durable_pos, local_pos)
     patience.now_ms = now_ms
     patience.wait_max_ms = wait_max_ms
+    patience.error = patience.local_error = 0
     return patience
 
 
