@@ -179,9 +179,10 @@ def load_pyarrow(need: str) -> None:
     Raises:
         ConfigError: it is not installed.
     """
-    import importlib.util  # which other commands do not need
+    import importlib  # which other commands do not need
+    import importlib.util
 
     if importlib.util.find_spec("pyarrow") is None:
         raise ConfigError(f"{need}: install it with pip install latermq[spark]")
     with without_modules("numpy"):
-        import pyarrow  # noqa: F401
+        importlib.import_module("pyarrow")

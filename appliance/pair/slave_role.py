@@ -88,6 +88,7 @@ class SlaveRole(HandOver):
         self._coordination = coordination
         self._failure: Exception | None = None
         self._on_caught_up, self._front = caught_up, front
+        self._is_ready_due = False
         self._began_ms = self._now_ms()
         self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client = ReplicationClient(
@@ -137,7 +138,7 @@ class SlaveRole(HandOver):
     def _note_caught_up(self) -> None:
         self._is_current = True
         self._follower.note_caught_up()
-        self._on_caught_up()
+        self._is_ready_due = True
 
     def _now_ms(self) -> int:
         return self._clock.boottime_ns() // NS_PER_MS
@@ -227,6 +228,9 @@ class SlaveRole(HandOver):
         while not self._over.is_set():
             if front is not None:
                 await front.serve(self._client.following)
+            if self._is_ready_due:  # not before clients are served
+                self._is_ready_due = False
+                self._on_caught_up()
             if self._is_handed:
                 self._client.ready()
             job = None if self._is_handed else follower.step_job()
