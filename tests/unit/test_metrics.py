@@ -1,9 +1,9 @@
 """Metrics as Prometheus reads them."""
 
+import gc
 from dataclasses import fields
 from pathlib import Path
 
-import gc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
