@@ -41,6 +41,8 @@ CUT_MAX_BYTES: Final = 30_000
 
 def view(node: Node) -> dict[str, Any] | None:
     """What a node says of the pair; None if it says nothing."""
+    if node.is_running:
+        node.find_admin()  # another one after each start in the same process
     with suppress(OSError):
         status, found = node.get_json("/api/v1/replication")
         if status == 200:
