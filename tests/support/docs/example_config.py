@@ -20,7 +20,10 @@ _HEAD: Final = """\
 
 _EXAMPLES: Final = {
     "network.advertise": '"broker.example:9092"',
+    "replication.etcd_ca_file": '"/etc/latermq/etcd-ca.pem"',
+    "replication.etcd_certificate_file": '"/etc/latermq/etcd-client.pem"',
     "replication.master": '"10.0.0.1:9292"',
+    "replication.peer": '"10.0.0.2:9292"',
     "replication.secret_file": '"/etc/latermq/pair.secret"',
 }
 """Values for settings without a default."""
@@ -40,13 +43,15 @@ def example_config() -> str:
         comment = f"{setting.reason} Allowed: {allowed}."
         lines.append("\n")
         lines += [f"# {line}\n" for line in textwrap.wrap(comment, width=96)]
-        value = _EXAMPLES.get(setting.key) or _toml(getattr(defaults, name))
+        value = _EXAMPLES.get(setting.key) or _toml(setting.key, getattr(defaults, name))
         lines.append(f"#{key} = {value}\n")
     return "".join(lines)
 
 
-def _toml(value: object) -> str:
+def _toml(key: str, value: object) -> str:
     match value:
+        case None:
+            raise ValueError(f"{key} has no default: give an example in _EXAMPLES")
         case bool():
             return str(value).lower()
         case int():

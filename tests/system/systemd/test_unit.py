@@ -135,5 +135,8 @@ def test_the_example_configuration_changes_nothing_until_it_is_edited(tmp_path: 
     assert config.advertise == Address("broker.example", 9092)
     assert load_config(edited, {"advertise": Address("b", 1)}, fs) == Config(
         advertise=Address("b", 1),
+        peer=Address("10.0.0.2", 9292),
         replication_secret_file=Path("/etc/latermq/pair.secret"),
+        etcd_ca_file=Path("/etc/latermq/etcd-ca.pem"),
+        etcd_certificate_file=Path("/etc/latermq/etcd-client.pem"),
     )
