@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from appliance.loop_share import PIECE_NS
 from appliance.units import NS_PER_MS
 
-TURN_NS: Final = 4 * NS_PER_MS
+TURN_NS: Final = NS_PER_MS
 """Once the work of a turn took this long, what arrives waits for a later turn."""
 
 

@@ -14,6 +14,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from _core.bytes.batch cimport ATTRIBUTE_CODEC, Batch
 from _core.paths.delay_split cimport SPLIT_OK, BatchSplitter
+from _core.bytes.pages import free_all
 from _core.queue.partition cimport Topic
 
 
@@ -75,6 +76,8 @@ cdef class BatchWork:
                     self.base_ms
                 )
         if self.fault == SPLIT_OK and s.passed_count == 0:
-            # To give 64 MiB back takes some ms as well. A message about a fault shows a part of it.
+            # A message about a fault shows a part of it.
+            parts = [self.plain]
             self.plain = None
+            free_all(parts)
         self.is_done = True

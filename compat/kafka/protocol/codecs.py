@@ -28,6 +28,7 @@ import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 from isal import igzip_lib
 
+from _core.bytes.pages import free_all
 from appliance.errors import RequestError
 
 if TYPE_CHECKING:
@@ -143,6 +144,15 @@ def decompress(codec: int, data: "Buffer", size_max: int) -> bytes:
     return _DECOMPRESSORS[codec](memoryview(data).cast("B"), size_max)
 
 
+def _joined(parts: list[bytes]) -> bytes:
+    """Return the parts as one; nobody else needs them."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = b"".join(parts)
+    free_all(parts)
+    return whole
+
+
 def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
     # The trailer declares the size, modulo 2**32. Data that declares too large a size is refused
     # without work; data that declares a wrong size is unpacked up to that size only.
@@ -170,7 +180,7 @@ def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
         raise CodecError("gzip", str(error), declared_size - room + STEP_MAX_BYTES) from error
     if unpacker.unused_data:
         raise CodecError("gzip", "bytes follow it", declared_size - room)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return _joined(parts)
 
 
 def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
@@ -262,7 +272,7 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
         raise CodecError("lz4", str(error), size_max - room + step) from error
     if pos != len(data):
         raise CodecError("lz4", "bytes follow it", size_max - room)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return _joined(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +373,7 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
                 room -= len(part)
     except zstandard.ZstdError as error:
         raise CodecError("zstd", str(error), size_max - room + step) from error
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return _joined(parts)
 
 
 def _measure_zstd_frames(data: memoryview, size_max: int) -> list[_ZstdFrame]:
