@@ -1,6 +1,8 @@
 """What `perf.tables` measures in Spark. It is imported only where PySpark is installed."""
 
+import shutil
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +37,7 @@ class Spark:
         self.session.dataSource.register(CannedSource)
         self.has_connector = bool(jars)
         self._stores = stores
+        self._written = 0
         self._canned = self._make_canned()
 
     def _make_canned(self) -> tuple[Path, int]:
@@ -88,26 +91,45 @@ class Spark:
             measured.take("as Kafka's columns", lambda: drained(self.ours(data, **columns)))
             measured.take("Kafka source", lambda: drained(self.kafka()))
         for name, spark_name in (("none", "uncompressed"), ("snappy", "snappy"), ("zstd", "zstd")):
-            measured.take(f"export {name}", partial(self._export, name))
-            measured.take(f"df.write.parquet {name}", partial(self._write_parquet, spark_name))
-        measured.take(
-            "df.write.parquet zstd at its own level",
-            partial(self._write_parquet, "zstd", level=None),
-        )
+            self._measure_writing(measured, f"export {name}", partial(self._export, name))
+            write = partial(self._write_parquet, spark_name)
+            self._measure_writing(measured, f"df.write.parquet {name}", write)
+        name, write = "df.write.parquet zstd at its own level", partial(self._write_parquet, "zstd")
+        self._measure_writing(measured, name, partial(write, level=None))
+        # zstd, and snappy.
+        self._measure_writing(measured, "export", partial(self._export, None))
+        write = partial(self._write_parquet, None, level=None)
+        self._measure_writing(measured, "df.write.parquet", write)
 
-    def _export(self, compression: str) -> None:
-        target = str(self._stores.place / "exported")
-        command = [str(find_broker_command()), "export", str(self._stores.data), "--out", target]
-        command += ["--compression", compression, "--force"]
+    def _measure_writing(self, measured: Measured, name: str, write: Callable[[], None]) -> None:
+        measured.take(name, write)
+        self._remove_written()
+
+    def _export(self, compression: str | None) -> None:
+        command = [str(find_broker_command()), "export", str(self._stores.data)]
+        command += ["--out", str(self._new_target())]
+        command += [] if compression is None else ["--compression", compression]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BenchError(f"export failed: {done.stderr}")
 
-    def _write_parquet(self, compression: str, level: int | None = ZSTD_LEVEL) -> None:
-        writer = self.ours(self._stores.data).write.mode("overwrite")
+    def _write_parquet(self, compression: str | None, level: int | None = ZSTD_LEVEL) -> None:
+        writer = self.ours(self._stores.data).write
         if level is not None:
             writer = writer.option("parquet.compression.codec.zstd.level", str(level))
-        writer.option("compression", compression).parquet(str(self._stores.place / "written"))
+        if compression is not None:
+            writer = writer.option("compression", compression)
+        writer.parquet(str(self._new_target()))
+
+    def _new_target(self) -> Path:
+        """Return a directory to write to, which does not exist."""
+        self._written += 1
+        return self._stores.place / f"written-{self._written}"
+
+    def _remove_written(self) -> None:
+        """Remove what was written. To remove a GB takes as long as to write it in some formats."""
+        for path in self._stores.place.glob("written-*"):
+            shutil.rmtree(path)
 
     def worker_peaks(self) -> dict[str, float]:
         """Return the most MiB that a Python process of Spark has in memory, by sizes of parts."""

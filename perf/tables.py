@@ -38,7 +38,10 @@ DAY_MS: Final = 24 * HOUR_MS
 PARTITIONS: Final = 4
 GB: Final = 1e9
 WORDS: Final = 4_096
-TEXT_WORDS: Final = 4_000_000
+ITEMS: Final = 20_000
+ITEMS_EACH: Final = 9
+"""As many as are longer than VALUE_BYTES."""
+
 ROW_GROUP_BYTES: Final = 64 * MIB
 SMALL_SEGMENT_BYTES: Final = 32 * MIB
 
@@ -65,7 +68,8 @@ BOUNDS: Final = (
     Bound("full scan, of the speed of a source that reads nothing", "full", "canned", None),
     Bound("full scan, times Spark's Kafka source", "as Kafka's columns", "Kafka source", 3),
     Bound("without bodies, of Parquet's speed", "no bodies", "parquet no bodies", 0.4),
-    Bound("export, times df.write.parquet", "export none", "df.write.parquet none", 2.5),
+    Bound("export, times df.write.parquet, both as they are", "export", "df.write.parquet", 2.5),
+    Bound("export uncompressed, times the same", "export none", "df.write.parquet none", 2.5),
     Bound(
         "export with snappy, Spark's own choice, times the same",
         "export snappy",
@@ -95,16 +99,26 @@ GROWTH_MAX: Final = 12.0
 
 
 def values(seed: int) -> Iterator[bytes]:
-    """Texts of VALUE_BYTES, which compress about as well as JSON does.
+    """Orders as JSON of VALUE_BYTES, as services send them: no two are equal.
 
-    Hardly two are equal, or Parquet would store each once, in its dictionary.
+    What repeats are names of fields, words and prices; ids and hashes do not.
     """
     rng = random.Random(seed)
-    words = [rng.randbytes(rng.randint(2, 6)).hex().encode() for _ in range(WORDS)]
-    text = b" ".join(rng.choices(words, k=TEXT_WORDS))
+    words = [rng.randbytes(rng.randint(2, 6)).hex() for _ in range(WORDS)]
+    items = [
+        f'{{"sku":"{rng.getrandbits(40):010X}","name":"{" ".join(rng.choices(words, k=3))}",'
+        f'"quantity":{rng.randint(1, 9)},"price":{rng.randint(99, 99_999)},"currency":"EUR"}}'
+        for _ in range(ITEMS)
+    ]
+    number = 0
     while True:
-        begin = rng.randrange(len(text) - VALUE_BYTES)
-        yield text[begin : begin + VALUE_BYTES]
+        number += 1
+        head = (
+            f'{{"order":{number},"id":"{rng.getrandbits(128):032x}","status":"placed",'
+            f'"customer":{{"id":{rng.getrandbits(32)},"city":"{rng.choice(words)}"}},"items":['
+        )
+        order = (head + ",".join(rng.choices(items, k=ITEMS_EACH))).encode()
+        yield order[: VALUE_BYTES - 2] + b"]}"
 
 
 def serve(data: Path, log: IO[str], segment_bytes: int = GIB) -> Served:
