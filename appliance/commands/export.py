@@ -97,7 +97,7 @@ Columns = Annotated[
     str | None, usage.Option(metavar="NAME,...", help="Only these columns, in this order.")
 ]
 CompressionOption = Annotated[
-    Compression | None, usage.Option(help="Of Parquet files; zstd if left out.")
+    Compression | None, usage.Option(help="Of Parquet files; snappy if left out. zstd takes half the space and more time.")
 ]
 Workers = Annotated[
     int | None,
@@ -159,7 +159,7 @@ def export(  # noqa: PLR0917 (these are flags: click passes them by name)
         if format_ is Format.PARQUET:
             if out is None or out == STDOUT:
                 raise ConfigError("--out is missing: give a directory, or a file.parquet")
-            job.write_parquet(Path(out).resolve(), compression or Compression.ZSTD)
+            job.write_parquet(Path(out).resolve(), compression or Compression.SNAPPY)
         elif compression is not None:
             raise ConfigError("--compression is for Parquet: pipe JSON lines through a compressor")
         else:
