@@ -12,26 +12,26 @@ Layer 4.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, cast
+from typing import Final
 
 from _core.paths.answer import Reply
-from _core.paths.cancel import CancelPath
 from _core.paths.deliver import DeliverPath
 from _core.paths.parked_fetch import ParkedFetch
 from _core.paths.session import ResponseSlot, Session
 from _core.paths.timer_quota import TimerQuota
-from _core.queue.partition import Partition, Topic
+from _core.queue.partition import Topic
 from appliance import broker_metrics
 from appliance.client_log import ClientLog
 from appliance.client_paths import make_fetch_path, make_produce_path
 from appliance.config.config import Config
 from appliance.early_expiry import EarlyExpiry
-from appliance.errors import CorruptionError, DiskFullError, ProducerQuotaError, StorageError
+from appliance.errors import CorruptionError, ProducerQuotaError, StorageError
 from appliance.facade import Facade
 from appliance.find import Finder
 from appliance.metrics import Gauges, LabelNames, Metrics
-from appliance.model import ColdPlace, TimerState, TimerStateName
+from appliance.model import ColdPlace
 from appliance.offset_search import OffsetSearch
+from appliance.pending_timers import PendingTimers
 from appliance.producers import Producers
 from appliance.replication.lease import NO_LEASE, Lease
 from appliance.retention import Retention
@@ -64,9 +64,6 @@ LONE_NODE_ID: Final = 1
 HOUSEKEEPING_PARTITIONS: Final = 256
 """Partitions visited in one turn of the housekeeping."""
 
-NEXT_DUE_ENTRIES: Final = 65_536
-"""Cancelled timers that are passed over to find the next that is due: a few ms."""
-
 INDEX_SETTING: Final = "index.keys"
 """Of a topic: "off" leaves it out of the key index."""
 
@@ -84,6 +81,7 @@ class Broker:
         timer_quota: bounds the pending timers of all and of each address; set by `recover`.
         retention: what expires records; set by `recover`.
         early_expiry: what does so because the disk fills up; set by `recover`.
+        timers: the pending timers, for people; set by `recover`.
         key_index: where keys and ids are in the log; set by `recover`.
         leads: True: it accepts records and coordinates groups.
         lease: what a master of a sync pair needs to acknowledge and deliver; None otherwise.
@@ -184,7 +182,7 @@ class Broker:
             chunk_max=config.delivery_chunk_records,
             batch_size_max=config.delivery_batch_max_bytes,
         )
-        self._cancel = CancelPath(store.writer)
+        self.timers = PendingTimers(store, self._deliver, self.clock)
         self._scheduler = Scheduler(
             store.state.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
@@ -382,59 +380,9 @@ class Broker:
         """When to call `deliver_due` again, epoch ms; None while nothing is pending."""
         return self._scheduler.next_wake_ms()
 
-    def next_due_ms(self) -> int | None:
-        """When the first pending timer is due, epoch ms; None if none waits for its time.
-
-        With more cancelled timers before it than are looked at, a time before which none is due.
-        """
-        due_ms = self._store.state.projections.due.first_due(NEXT_DUE_ENTRIES)
-        return None if due_ms < 0 else due_ms
-
     @property
     def pending_timers(self) -> int:
-        return self._store.state.projections.due.pending
-
-    def pending_timers_of(self, partition: Partition) -> int:
-        """The number of records of a partition that are not due yet."""
-        return self._store.state.projections.due.pending_of(partition.handle)
-
-    def timer_state(self, topic: Topic, user_id: bytes) -> TimerState:
-        """Return the state of the timer with that id in that topic."""
-        found = self._store.state.projections.named_timer(topic, user_id)
-        if found is None:
-            return TimerState("unknown")
-        state, due_at, partition, _, _ = found
-        return TimerState(cast(TimerStateName, state), due_at, partition)
-
-    def named_timer(self, name: str, user_id: bytes) -> tuple[str, int, int] | None:
-        """Return (state, accept position, index) of the timer that an id of a topic names now."""
-        topic = self.topics.find(name)
-        if topic is None:
-            return None
-        found = self._store.state.projections.named_timer(topic, user_id)
-        if found is None:
-            return None
-        state, _, _, accept_pos, index = found
-        return state, accept_pos, index
-
-    def cancel_timer(self, topic: Topic, user_id: bytes) -> TimerState:
-        """Cancel the pending timer with that id; do nothing if there is none.
-
-        Args:
-            topic: its topic.
-            user_id: 1 to 255 bytes.
-
-        Returns:
-            The state of the timer: "cancelled" also if it was cancelled before. The cancellation
-            is durable once the log is durable up to `wrote_pos`.
-
-        Raises:
-            RequestError: the disk is full.
-        """
-        self._cancel.cancel(topic, user_id, self.clock.wall_ms())
-        if self._cancel.disk_full:
-            raise DiskFullError(f"nothing was cancelled: {self.log.tail.full_text}")
-        return self.timer_state(topic, user_id)
+        return self.timers.count
 
     # Cold reads
 

@@ -128,7 +128,7 @@ class Finder:
         self._part = part
         self._search = search
         self._topics = topics
-        self._timer_place = timer_place
+        self.timer_place = timer_place
         self._decompress = decompress
         self._unpacked_max = unpacked_max
         self._is_whole: dict[int, bool] = {}
@@ -252,7 +252,7 @@ class Finder:
             accept_pos = item["accept_position"]
             if self._has_whole(accept_pos):
                 return True
-            place = self._timer_place(accept_pos)
+            place = self.timer_place(accept_pos)
             if not frame.pos < place < self._part.end:
                 return False
             return (accept_pos, item["index"]) in self._timers_at(place)
@@ -306,7 +306,7 @@ class Finder:
                 "topic": None if topic is None else topic.name,
                 "partition": partition,
                 **item,
-                "stored_at": _stored_at(frame, item),
+                "stored_at": frame.stored_at(item),
                 "position": frame.pos,
             } | frame.carried_origin()
 
@@ -331,15 +331,6 @@ class Finder:
         """Return records of the visible batch; each says so if the batch cannot be unpacked."""
         found = frame.records(self._decompress, self._unpacked_max, numbers)
         return found if len(found) == len(numbers) else found[:1] * len(numbers)
-
-
-def _stored_at(frame: Frame, item: Item) -> int:
-    """Return when a record was stored; of a carried timer its record says when it was accepted."""
-    if frame.kind == KIND_CARRY:
-        for name, value in item.get("headers", ()):
-            if name == b"x-accepted-at" and value is not None and value.isdigit():
-                return int(value)
-    return int(frame.header["store_time_ms"])
 
 
 def _places_in(frame: Frame, offset: int | None) -> list[tuple[int, int]]:

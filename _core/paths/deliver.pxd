@@ -56,6 +56,7 @@ cdef class DeliverPath:
     cdef Py_ssize_t _take_aside(self, Py_ssize_t count, Py_ssize_t limit) except -1
     cdef Py_ssize_t _take_unreadable(self, Py_ssize_t count, Py_ssize_t limit) except -1
     cdef int _return_aside(self) except -1
+    cdef list _kept_of(self, const Waiting* waiting, Py_ssize_t limit)
     cdef list _group(self, Py_ssize_t count)
     cdef int32_t _gather_run(
         self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h

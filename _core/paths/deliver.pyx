@@ -352,6 +352,27 @@ cdef class DeliverPath:
         """Number of due timers that wait for the disk, or for an earlier timer that does."""
         return self.aside.count
 
+    def kept(self, Py_ssize_t limit):
+        """Return the pending timers that the due queue does not have: they are due, and wait.
+
+        Args:
+            limit: timers at most of those that wait for the disk, and of the unreadable ones.
+
+        Returns:
+            Tuples of due_ms, position, record_index and partition handle, in no order.
+        """
+        return self._kept_of(&self.aside, limit) + self._kept_of(&self.unreadable, limit)
+
+    cdef list _kept_of(self, const Waiting* waiting, Py_ssize_t limit):
+        cdef list found = []
+        cdef const Timer* timer
+        cdef Py_ssize_t i
+        for i in range(min(waiting.count, limit)):
+            timer = &waiting.timers[waiting.start + i]
+            if not self.writer.projections.due.tree.is_cancelled(timer):
+                found.append((timer.due_ms, timer.position, timer.record_index, timer.partition))
+        return found
+
     @property
     def unreadable_count(self):
         """Number of due timers whose records cannot be read at present; they are retried."""

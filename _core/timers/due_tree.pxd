@@ -25,7 +25,7 @@ cdef class DueTree:
     cdef int free_node_count
     cdef Node* path[TREE_LEVELS]
     cdef int path_slots[TREE_LEVELS]
-    cdef int path_end           # level of the leaf that _find_leaf found
+    cdef int path_end           # level of the leaf that leaf_from found
     cdef bint sweeps_leaf
     cdef int64_t sweep_due_ms
     cdef int64_t sweep_leaf_end_ms
@@ -41,15 +41,18 @@ cdef class DueTree:
     # The due time of the first timer that is not cancelled; a lower bound of it if `entry_max`
     # entries do not decide; INT64_MAX if there is none.
     cdef int64_t first_pending_ms(self, int64_t entry_max) noexcept nogil
-    cdef bint _is_cancelled(self, const Timer* timer) noexcept nogil
+    # The first leaf whose range ends after from_due_ms, NULL if there is none. It is valid until
+    # the tree is changed, and so is its range, ms, until the next call.
+    cdef TimerList* leaf_from(self, int64_t from_due_ms) noexcept nogil
+    cdef int64_t leaf_begin(self) noexcept nogil
+    cdef int64_t leaf_end(self) noexcept nogil
+    cdef bint is_cancelled(self, const Timer* timer) noexcept nogil
     cdef void begin_sweep(self) noexcept nogil
     # One step; returns the number of entries examined, -1 at the end of the sweep.
     cdef int64_t sweep_step(self) noexcept nogil
     cdef Node* _take_node(self) noexcept nogil
     cdef void _free_node(self, Node* node) noexcept nogil
     cdef void _free_tree(self, Node* node) noexcept nogil
-    cdef TimerList* _find_leaf(self, int64_t from_due_ms) noexcept nogil
-    cdef int64_t _leaf_begin(self) noexcept nogil
     cdef void _remove_leaf(self) noexcept nogil
     cdef bint _burst(self, Node* parent, int slot, int level) noexcept nogil
     cdef int _push_heap(self, const Timer* timer) except -1 nogil

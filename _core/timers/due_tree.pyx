@@ -124,13 +124,14 @@ cdef class DueTree:
             node.occupied &= node.occupied - 1
         self._free_node(node)
 
-    cdef TimerList* _find_leaf(self, int64_t from_due_ms) noexcept nogil:
-        """Find the first leaf whose range ends after from_due_ms, and set `path`; NULL if none."""
+    cdef TimerList* leaf_from(self, int64_t from_due_ms) noexcept nogil:
         cdef Node* node = self.root
         cdef int level = TREE_LEVELS - 1
         cdef int slot = slot_of(from_due_ms, level)
         cdef bint is_on_edge = True     # the node's range holds from_due_ms
         cdef uint64_t candidates
+        if from_due_ms >= DUE_MS_END:
+            return NULL
         while True:
             candidates = node.occupied & (~0ULL << slot) if slot < NODE_SLOTS else 0
             if candidates == 0:
@@ -153,13 +154,15 @@ cdef class DueTree:
             level -= 1
             slot = slot_of(from_due_ms, level) if is_on_edge else 0
 
-    cdef int64_t _leaf_begin(self) noexcept nogil:
-        """Start of the range of the leaf on the path, ms."""
+    cdef int64_t leaf_begin(self) noexcept nogil:
         cdef int64_t begin = 0
         cdef int level
         for level in range(self.path_end, TREE_LEVELS):
             begin |= <int64_t>self.path_slots[level] << (SLOT_BITS * level)
         return begin
+
+    cdef int64_t leaf_end(self) noexcept nogil:
+        return self.leaf_begin() + (1LL << (SLOT_BITS * self.path_end))
 
     cdef void _remove_leaf(self) noexcept nogil:
         """Remove the leaf on the path, and the nodes that become empty. REQUIRES: it is empty."""
@@ -284,7 +287,7 @@ cdef class DueTree:
         cdef int slot
         self.run = NULL
         while True:
-            leaf = self._find_leaf(0)
+            leaf = self.leaf_from(0)
             self.unready_ms = leaf.min_due_ms if leaf != NULL else INT64_MAX
             if self.unready_ms > now_ms or leaf == NULL:
                 return True
@@ -309,7 +312,7 @@ cdef class DueTree:
             self.run = NULL
 
     cdef int64_t min_due_ms(self) noexcept nogil:
-        cdef TimerList* leaf = self._find_leaf(0)
+        cdef TimerList* leaf = self.leaf_from(0)
         cdef int64_t due_ms = leaf.min_due_ms if leaf != NULL else INT64_MAX
         if self.heap.count:
             due_ms = min(due_ms, self.heap.timers[0].due_ms)
@@ -327,13 +330,13 @@ cdef class DueTree:
             return self.min_due_ms()
         for at in range(self.heap.count):
             timer = &self.heap.timers[at]
-            if timer.due_ms < found and not self._is_cancelled(timer):
+            if timer.due_ms < found and not self.is_cancelled(timer):
                 found = timer.due_ms
-        while from_ms < DUE_MS_END:
-            leaf = self._find_leaf(from_ms)
+        while True:
+            leaf = self.leaf_from(from_ms)
             if leaf == NULL or leaf.min_due_ms >= found:
                 return found
-            from_ms = self._leaf_begin() + (1LL << (SLOT_BITS * self.path_end))
+            from_ms = self.leaf_end()
             chunk = leaf.head
             while chunk != NULL:
                 for at in range(chunk.begin, chunk.end):
@@ -341,16 +344,15 @@ cdef class DueTree:
                         return min(found, leaf.min_due_ms)
                     left -= 1
                     timer = &chunk_timers(chunk)[at]
-                    if timer.due_ms < found and not self._is_cancelled(timer):
+                    if timer.due_ms < found and not self.is_cancelled(timer):
                         found = timer.due_ms
                         if found == leaf.min_due_ms:
                             return found
                 chunk = chunk.next
             if found < from_ms:
                 return found  # all other leaves are later
-        return found
 
-    cdef bint _is_cancelled(self, const Timer* timer) noexcept nogil:
+    cdef bint is_cancelled(self, const Timer* timer) noexcept nogil:
         return (
             self.cancelled.holds(timer.position, timer.record_index)
             or self.cancelled.is_forgotten(timer.partition)
@@ -370,7 +372,7 @@ cdef class DueTree:
             # The leaf is swept to its end, or it was popped, burst or moved to the heap.
             self.sweeps_leaf = False
             self.sweep_due_ms = self.sweep_leaf_end_ms
-        leaf = self._find_leaf(self.sweep_due_ms) if self.sweep_due_ms < DUE_MS_END else NULL
+        leaf = self.leaf_from(self.sweep_due_ms)
         if leaf == NULL:
             if not self.sweeps_heap:
                 self.sweeps_heap = True
@@ -380,8 +382,8 @@ cdef class DueTree:
             return heap_sweep_step(&self.pool, &self.heap, self.cancelled, &self.sweep_heap_end)
         if not self.sweeps_leaf:
             self.sweeps_leaf = True
-            self.sweep_due_ms = self._leaf_begin()
-            self.sweep_leaf_end_ms = self.sweep_due_ms + (1LL << (SLOT_BITS * self.path_end))
+            self.sweep_due_ms = self.leaf_begin()
+            self.sweep_leaf_end_ms = self.leaf_end()
             self.pool.swept = NULL
             self.pool.sweep_next = leaf.head
         examined = list_sweep_chunk(&self.pool, leaf, self.cancelled)

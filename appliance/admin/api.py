@@ -19,6 +19,7 @@ from appliance.admin.connections import AdminConnection, send_json
 from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
+from appliance.admin.timer_listing import parse_count, parse_list
 from appliance.errors import FindError, RequestError, RoleError, SnapshotError
 from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, TopicSummary
 
@@ -86,6 +87,8 @@ class Api:
             web.get("/api/v1/topics/{topic:[^/]*}", self._when_ready(self._get_topic)),
             web.get("/api/v1/groups", self._when_ready(self._get_groups)),
             web.get("/api/v1/groups/{group:[^/]*}", self._when_ready(self._get_group)),
+            web.get("/api/v1/timers", self._when_ready(self._list_timers)),
+            web.get("/api/v1/timers/counts", self._when_ready(self._count_timers)),
             web.get(timer, self._when_ready(self._get_timer)),
             web.delete(timer, self._when_ready(self._cancel_timer)),
             web.post(
@@ -188,6 +191,20 @@ class Api:
         if timer is None:
             return error_answer(404, f"there is no topic {topic!r}")
         return _cancelled(timer)
+
+    async def _list_timers(self, request: web.Request) -> web.Response:
+        try:
+            found = await self._status.list_timers(parse_list(request.rel_url.raw_query_string))
+        except FindError as error:
+            return error_answer(_FIND_STATUS[error.reason], error.message)
+        return web.json_response(text=found)
+
+    async def _count_timers(self, request: web.Request) -> web.Response:
+        try:
+            found = await self._status.count_timers(parse_count(request.rel_url.raw_query_string))
+        except FindError as error:
+            return error_answer(_FIND_STATUS[error.reason], error.message)
+        return _answer(found)
 
     # Records
 

@@ -1,12 +1,11 @@
 """`GET /api/v1/find`: what its query means, and how a running broker answers it. Layer 5."""
 
 import json
-import re
 from dataclasses import replace
 from functools import partial
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
+from appliance.admin.queries import Fields
 from appliance.broker import Broker
 from appliance.errors import ColdFrameError, FindError
 from appliance.find import (
@@ -38,9 +37,6 @@ PARAMETERS: Final = (
 )  # fmt: skip
 SUBJECTS: Final = ("key", "id", "position", "offset")
 
-_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
-
 
 def parse_query(query: str) -> FindRequest:
     """Return the request in the query of a URL.
@@ -48,51 +44,31 @@ def parse_query(query: str) -> FindRequest:
     Raises:
         FindError: it is something else.
     """
-    fields: dict[str, bytes] = {}
-    for pair in query.split("&") if query else ():
-        name, equals, value = pair.partition("=")
-        if name not in PARAMETERS or not equals or _BAD_ESCAPE.search(value) or name in fields:
-            raise FindError(
-                "request", f"the query is not one with some of: {', '.join(PARAMETERS)}"
-            )
-        fields[name] = unquote_to_bytes(value)
+    fields = Fields(query, PARAMETERS)
     given = [name for name in SUBJECTS if name in fields]
-    if len(given) > 1 or not (given or {"from", "to"} & fields.keys()):
+    if len(given) > 1 or not (given or "from" in fields or "to" in fields):
         raise FindError(
             "request", "look for one of key, id, position and offset, or for a time: from, to"
         )
-    topic = _text(fields.get("topic"))
-    partition, offset = _number(fields, "partition", 0, 1 << 31), None
+    topic = fields.text("topic")
+    partition, offset = fields.number("partition", 0, 1 << 31), None
     if "offset" in fields:
-        topic, partition, offset = place_of(_text(fields["offset"]) or "")
-    user_id = fields.get("id")
+        topic, partition, offset = place_of(fields.text("offset") or "")
+    user_id = fields.octets("id")
     if user_id is not None and not 1 <= len(user_id) <= 255:
         raise FindError("request", f"an id has 1 to 255 bytes, not {len(user_id)}")
-    limit = _number(fields, "limit", 1, LIMIT_MAX)
+    limit = fields.number("limit", 1, LIMIT_MAX)
     return FindRequest(
-        key=fields.get("key"),
+        key=fields.octets("key"),
         user_id=user_id,
-        position=_number(fields, "position", 0, 1 << 62),
+        position=fields.number("position", 0, 1 << 62),
         offset=offset,
         topic=topic,
         partition=partition,
-        stored=(_number(fields, "from", 0, 1 << 48), _number(fields, "to", 0, 1 << 48)),
+        stored=(fields.instant("from"), fields.instant("to")),
         limit=LIMIT_DEFAULT if limit is None else limit,
-        after=_text(fields.get("after")),
+        after=fields.text("after"),
     )
-
-
-def _text(octets: bytes | None) -> str | None:
-    return None if octets is None else octets.decode(errors="replace")
-
-
-def _number(fields: dict[str, bytes], name: str, least: int, greatest: int) -> int | None:
-    text = _text(fields.get(name))
-    if text is None:
-        return None
-    if not _NUMBER.fullmatch(text) or not least <= int(text) <= greatest:
-        raise FindError("request", f"{name} is not a whole number from {least} to {greatest}")
-    return int(text)
 
 
 async def find(broker: Broker, pump: Pump, request: FindRequest) -> str:
@@ -120,7 +96,7 @@ async def find(broker: Broker, pump: Pump, request: FindRequest) -> str:
     finally:
         broker.key_index.end_search(damaged)
     for item in answer.found:
-        add_state(item, broker.named_timer)
+        add_state(item, broker.timers.named)
     if answer.size_bytes > ENCODED_MAX_BYTES:
         return await pump.find(partial(_encode, answer))
     return _encode(answer)

@@ -21,6 +21,7 @@ from appliance.admin.status import (
     LogPositions,
     ReplicationStatus,
 )
+from appliance.admin.timer_listing import TimerListing
 from appliance.broker import Broker
 from appliance.config.config import Address
 from appliance.errors import NotReadyError
@@ -38,6 +39,7 @@ from appliance.model import (
     TopicStatus,
     TopicSummary,
 )
+from appliance.pending_timers import TimerCountRequest, TimerCounts, TimerListRequest
 from appliance.pump import Pump
 from appliance.retention import Cleanup
 from appliance.store.log_snapshots import check_name
@@ -132,6 +134,7 @@ class LiveStatus:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._listing = TimerListing(broker)
         self._frontend: Frontend | None = None
         self._groups: Groups
         self._pair: Pair | None = None
@@ -283,7 +286,7 @@ class LiveStatus:
             pending_timers=gauges.pending_timers,
             pending_timers_max=gauges.pending_timers_max,
             unreadable_timers=gauges.unreadable_timers,
-            next_due_at=broker.next_due_ms(),
+            next_due_at=broker.timers.next_due_ms(),
             damage_count=gauges.recovered_damage,
             damage=tuple(
                 DamagedPart(str(each.path), each.offset, each.size, each.fault)
@@ -305,7 +308,7 @@ class LiveStatus:
             id=str(topic.uuid),
             partition_count=len(parts),
             record_count=sum(part.visible_offset - part.start_offset for part in parts),
-            pending_timers=sum(map(self._broker.pending_timers_of, parts)),
+            pending_timers=sum(map(self._broker.timers.count_of, parts)),
         )
 
     def topic(self, name: str) -> TopicStatus | None:
@@ -318,7 +321,7 @@ class LiveStatus:
                 start_offset=part.start_offset,
                 visible_offset=part.visible_offset,
                 next_offset=part.next_offset,
-                pending_timers=self._broker.pending_timers_of(part),
+                pending_timers=self._broker.timers.count_of(part),
             )
             for part in topic.partitions
         )
@@ -361,10 +364,10 @@ class LiveStatus:
     # Timers
 
     async def timer_state(self, topic: str, user_id: bytes) -> TimerState | None:
-        return await self._ask_timer(topic, user_id, self._broker.timer_state)
+        return await self._ask_timer(topic, user_id, self._broker.timers.state)
 
     async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
-        return await self._ask_timer(topic, user_id, self._broker.cancel_timer)
+        return await self._ask_timer(topic, user_id, self._broker.timers.cancel)
 
     async def _ask_timer(
         self, name: str, user_id: bytes, ask: Callable[[Topic, bytes], TimerState]
@@ -378,6 +381,12 @@ class LiveStatus:
         # Report no state that a power cut could still undo.
         await pump.durable(self._broker.wrote_pos)
         return state
+
+    async def list_timers(self, request: TimerListRequest) -> str:
+        return await self._listing.list(self._serving.pump, request)
+
+    async def count_timers(self, request: TimerCountRequest) -> TimerCounts:
+        return await self._listing.count(self._serving.pump, request)
 
     # Records
 

@@ -25,10 +25,10 @@ from appliance.admin.openapi_parts import (
     POSITION as _POSITION,
 )
 from appliance.admin.openapi_parts import (
-    STATES as _STATES,
+    TEXT as _TEXT,
 )
 from appliance.admin.openapi_parts import (
-    TEXT as _TEXT,
+    TOPIC_NAME as _TOPIC_NAME,
 )
 from appliance.admin.openapi_parts import (
     UUID as _UUID,
@@ -43,6 +43,12 @@ from appliance.admin.openapi_parts import (
     get as _get,
 )
 from appliance.admin.openapi_parts import (
+    in_path as _in_path,
+)
+from appliance.admin.openapi_parts import (
+    in_query as _in_query,
+)
+from appliance.admin.openapi_parts import (
     json_of as _json,
 )
 from appliance.admin.openapi_parts import (
@@ -54,32 +60,10 @@ from appliance.admin.openapi_parts import (
 from appliance.admin.openapi_parts import (
     ref as _ref,
 )
+from appliance.admin.openapi_timers import TIMER_PATHS, TIMER_SCHEMAS
 
-
-def _parameter(name: str, description: str) -> dict[str, Any]:
-    """A part of the path."""
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "schema": _TEXT,
-        "description": description,
-    }
-
-
-_TOPIC_PARAMETER: Final = _parameter("topic", "name of a topic, percent-encoded UTF-8")
-_GROUP_PARAMETER: Final = _parameter("group", "name of a consumer group, percent-encoded UTF-8")
-_ID_PARAMETER: Final = _parameter(
-    "id", "the record's x-deliver-id: 1 to 255 bytes of any kind, percent-encoded"
-)
-
-_NAME_PARAMETER: Final = _parameter("name", "name of a snapshot")
-
-_TIMER: Final = {
-    "state": {"enum": _STATES},
-    "due_at": _MAYBE_INSTANT,
-    "partition": {"type": ["integer", "null"], "minimum": 0},
-}
+_GROUP_PARAMETER: Final = _in_path("group", "name of a consumer group, percent-encoded UTF-8")
+_NAME_PARAMETER: Final = _in_path("name", "name of a snapshot")
 
 _SCHEMAS: Final[dict[str, Any]] = {
     "Error": _object(error={"type": "string", "description": "an error message"}),
@@ -260,42 +244,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
         "type": "object",
         "description": "a record, a timer, or what was done to one; docs/ADMIN.md has the fields",
     },
-    "Timer": _object(**_TIMER),
-    "NotCancelled": _object(error=_TEXT, **_TIMER),
-}
-
-_TIMER_PATH: Final[dict[str, Any]] = {
-    "parameters": [_TOPIC_PARAMETER, _ID_PARAMETER],
-    "get": {
-        "operationId": "getTimer",
-        "summary": "the state of a delayed record, by its x-deliver-id",
-        "description": "The broker remembers delivered and cancelled records for a day "
-        "(delay.completed_id_memory_ms); after that their state is unknown.",
-        "responses": {
-            "200": _json("its state, durable like an acknowledged record", _ref("Timer")),
-            "400": _error("the id is empty, too long or badly encoded"),
-            "404": _error("there is no such topic"),
-            "503": _NOT_READY,
-        },
-    },
-    "delete": {
-        "operationId": "cancelTimer",
-        "summary": "cancel a delayed record, by its x-deliver-id",
-        "description": "Has the effect of a record with x-deliver-cancel: after status 200 the "
-        "record is never delivered. May be repeated.",
-        "responses": {
-            "200": _json("it is durably cancelled, now or before", _ref("Timer")),
-            "400": _error("the id is empty, too long or badly encoded"),
-            "403": _error("the request comes from a web page of another origin"),
-            "404": _json(
-                "there is no such topic, or no such timer",
-                {"oneOf": [_ref("Error"), _ref("NotCancelled")]},
-            ),
-            "409": _json("too late: it was delivered", _ref("NotCancelled")),
-            "503": _NOT_READY,
-            "507": _error("the disk is full"),
-        },
-    },
+    **TIMER_SCHEMAS,
 }
 
 _CLEANUP_PATH: Final[dict[str, Any]] = {
@@ -329,28 +278,17 @@ _CLEANUP_PATH: Final[dict[str, Any]] = {
 }
 
 
-def _query(name: str, description: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A field of the query."""
-    return {
-        "name": name,
-        "in": "query",
-        "required": False,
-        "schema": schema or _TEXT,
-        "description": description,
-    }
-
-
 _FIND_PARAMETERS: Final = [
-    _query("key", "records with this key: bytes of any kind, percent-encoded"),
-    _query("id", "what was done to timers with this x-deliver-id, percent-encoded"),
-    _query("position", "the frame at this position of the log", _POSITION),
-    _query("offset", "TOPIC/PARTITION@OFFSET"),
-    _query("topic", "only this topic"),
-    _query("partition", "only this partition", _COUNT),
-    _query("from", "received or delivered from this instant on", _INSTANT),
-    _query("to", "received or delivered before this instant", _INSTANT),
-    _query("limit", "items at most", {"type": "integer", "minimum": 1, "maximum": 1000}),
-    _query("after", "`next` of the answer before"),
+    _in_query("key", "records with this key: bytes of any kind, percent-encoded"),
+    _in_query("id", "what was done to timers with this x-deliver-id, percent-encoded"),
+    _in_query("position", "the frame at this position of the log", _POSITION),
+    _in_query("offset", "TOPIC/PARTITION@OFFSET"),
+    _in_query("topic", "only this topic"),
+    _in_query("partition", "only this partition", _COUNT),
+    _in_query("from", "received or delivered from this instant on", _INSTANT),
+    _in_query("to", "received or delivered before this instant", _INSTANT),
+    _in_query("limit", "items at most", {"type": "integer", "minimum": 1, "maximum": 1000}),
+    _in_query("after", "`next` of the answer before"),
 ]
 
 _FIND_PATH: Final[dict[str, Any]] = {
@@ -475,9 +413,9 @@ _PATHS: Final[dict[str, Any]] = {
             "404": _error("there is no such topic"),
             "503": _NOT_READY,
         },
-        _TOPIC_PARAMETER,
+        _TOPIC_NAME,
     ),
-    "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
+    **TIMER_PATHS,
     "/api/v1/cleanup": _CLEANUP_PATH,
     "/api/v1/find": _FIND_PATH,
     "/api/v1/snapshots": _SNAPSHOTS_PATH,

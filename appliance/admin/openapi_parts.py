@@ -56,6 +56,31 @@ NOT_READY: Final = json_of(
 )
 
 
+def in_path(name: str, description: str) -> dict[str, Any]:
+    """A part of the path."""
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": TEXT,
+        "description": description,
+    }
+
+
+def in_query(name: str, description: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A field of the query."""
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "schema": schema or TEXT,
+        "description": description,
+    }
+
+
+TOPIC_NAME: Final = in_path("topic", "name of a topic, percent-encoded UTF-8")
+
+
 def get(
     operation: str, summary: str, responses: dict[str, Any], *parameters: dict[str, Any]
 ) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from appliance.model import (
     TopicStatus,
     TopicSummary,
 )
+from appliance.pending_timers import TimerCountRequest, TimerCounts, TimerListRequest
 from appliance.store.recovery.report import Progress
 
 
@@ -329,6 +330,20 @@ class StatusSource(Protocol):
 
         Raises:
             RequestError: the disk is full.
+        """
+
+    async def list_timers(self, request: TimerListRequest) -> str:
+        """Return pending timers in order of their due times, as JSON.
+
+        Raises:
+            FindError: the request is wrong, or what it names does not exist.
+        """
+
+    async def count_timers(self, request: TimerCountRequest) -> TimerCounts:
+        """Return how many timers are due when.
+
+        Raises:
+            FindError: what the request names does not exist.
         """
 
     async def find(self, request: FindRequest) -> str:

@@ -94,17 +94,38 @@ def read_past(option: str, text: str, now_ms: int) -> int:
     Raises:
         ConfigError: the text has none of these forms.
     """
-    from _core.paths.delay_text import parse
-
     try:
         return max(0, now_ms - parse_duration_ms(text))
     except ValueError:
-        pass
+        return _read_instant(option, text, "a duration before now (15m)")
+
+
+def read_ahead(option: str, text: str, now_ms: int) -> int:
+    """Parse an instant: epoch ms, RFC 3339, or a duration from now on.
+
+    Args:
+        option, text, now_ms: as `read_past`.
+
+    Returns:
+        Epoch ms.
+
+    Raises:
+        ConfigError: the text has none of these forms.
+    """
+    try:
+        return now_ms + parse_duration_ms(text)
+    except ValueError:
+        return _read_instant(option, text, "a duration from now (15m)")
+
+
+def _read_instant(option: str, text: str, other: str) -> int:
+    from _core.paths.delay_text import parse
+
     try:
         return parse("x-deliver-at", to_bytes(text))
     except ValueError as error:
         problem = str(error).replace("x-deliver-at", option)
-        raise ConfigError(f"{problem}, or a duration before now (15m)") from None
+        raise ConfigError(f"{problem}, or {other}") from None
 
 
 def read_place(option: str, text: str) -> str | int:

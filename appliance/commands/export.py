@@ -97,7 +97,10 @@ Columns = Annotated[
     str | None, usage.Option(metavar="NAME,...", help="Only these columns, in this order.")
 ]
 CompressionOption = Annotated[
-    Compression | None, usage.Option(help="Of Parquet files; snappy if left out. zstd takes half the space and more time.")
+    Compression | None,
+    usage.Option(
+        help="Of Parquet files; snappy if left out. zstd takes half the space and more time."
+    ),
 ]
 Workers = Annotated[
     int | None,

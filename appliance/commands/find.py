@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from appliance.commands import admin_client, usage
 from appliance.commands.arguments import DEFAULT_ADMIN, Admin, Json, read_past, to_bytes
-from appliance.commands.items import Item, text_lines
+from appliance.commands.items import octets_of, text_lines
 from appliance.commands.offline import Meter
 from appliance.commands.output import complain, json_line, print_lines
-from appliance.errors import ConfigError, FindError, LatermqError
+from appliance.errors import ConfigError, FindError
 from appliance.find import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
@@ -47,8 +47,6 @@ Examples:
 
 Exit status: 0 something was found, 1 nothing, or the position or offset does not exist.
 """
-
-_OCTETS: Final = ("key", "value", "id")
 
 
 def find(  # noqa: PLR0917 (these are flags: click passes them by name)
@@ -282,19 +280,6 @@ def _show(answer: Any, *, is_json: bool) -> None:
         return
     lines: list[str] = []
     for item in answer["found"]:
-        lines += text_lines(item.pop("what"), _with_octets(item))
+        lines += text_lines(item.pop("what"), octets_of(item))
     if lines:
         print_lines(lines)
-
-
-def _with_octets(item: Item) -> Item:
-    """Return an item with its octets as bytes, which text shows in quotes."""
-    from appliance.commands.table_rows import octets
-
-    try:
-        for name in _OCTETS:
-            if name in item:
-                item[name] = octets(item[name])
-    except ValueError:
-        raise LatermqError("the broker's answer is not of this version of latermq") from None
-    return item

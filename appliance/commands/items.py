@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from appliance.commands.arguments import format_instant
 from appliance.commands.output import printable
+from appliance.errors import LatermqError
 
 Item = dict[str, Any]
 
@@ -15,6 +16,8 @@ _INSTANTS: Final = frozenset(
         *("state_ms", "commit_ms", "begin_ms", "completed_at", "carried_at"),
     }
 )
+
+_OCTETS: Final = ("key", "value", "id")
 
 _ONE_OF_MANY: Final = {
     "records": "record",
@@ -27,6 +30,20 @@ _ONE_OF_MANY: Final = {
     "values": "value",
     "cancellations": "cancellation",
 }
+
+
+def octets_of(item: Item) -> Item:
+    """Return an item of a broker's answer with its octets as bytes, which text shows in quotes.
+
+    Raises:
+        LatermqError: the answer has another form.
+    """
+    from appliance.commands.table_rows import octets
+
+    try:
+        return item | {name: octets(item[name]) for name in _OCTETS if name in item}
+    except ValueError:
+        raise LatermqError("the broker's answer is not of this version of latermq") from None
 
 
 def text_lines(head: str, item: Item, indent: str = "") -> Iterator[str]:

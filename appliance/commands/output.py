@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from appliance.commands.arguments import to_bytes
+from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\\\\]"
@@ -149,3 +150,14 @@ def print_fields(fields: Sequence[tuple[str, object]]) -> None:
     bold, plain = ("\x1b[1m", "\x1b[0m") if is_terminal() else ("", "")
     for name, value in fields:
         print_line(f"{bold}{name.ljust(width)}{plain}  {value}".rstrip())
+
+
+def rough_duration(duration_ms: int) -> str:
+    """Return a duration in its two largest units."""
+    units = (("d", MS_PER_DAY), ("h", MS_PER_HOUR), ("m", MS_PER_MINUTE), ("s", MS_PER_SECOND))
+    words: list[str] = []
+    for name, unit_ms in units:
+        count, duration_ms = divmod(duration_ms, unit_ms)
+        if count or words:
+            words.append(f"{count}{name}")
+    return " ".join(words[:2]) or "0s"

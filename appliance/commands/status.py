@@ -1,31 +1,24 @@
-"""`latermq status` and `latermq timers`: views of the admin API. Layer 6."""
+"""`latermq status`: the state of a broker, from the admin API. Layer 6."""
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from appliance.commands import admin_client, usage
 from appliance.commands.arguments import (
     DEFAULT_ADMIN,
     Admin,
     Json,
-    TopicName,
     format_instant,
-    to_bytes,
 )
 from appliance.commands.output import (
-    complain,
     print_fields,
     print_json,
-    print_line,
     print_table,
-    printable,
+    rough_duration,
 )
-from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, counted
+from appliance.units import MS_PER_SECOND, counted
 
 NEARLY_FULL_PART: Final = 0.9
 """Of a limit: what uses more is shown."""
-
-EXIT_UNKNOWN: Final = 1
-EXIT_NOT_CANCELLED: Final = 1
 
 STATUS_EXAMPLES: Final = """\
 Examples:
@@ -35,24 +28,6 @@ Examples:
   latermq status --json | jq .pending_timers
   LATERMQ_ADMIN=127.0.0.1:9292 latermq status
 """
-
-TIMERS_EXAMPLES: Final = """\
-Examples:
-
-\b
-  latermq send orders 'close order 17' --delay 30m --id order-17
-  latermq timers show orders order-17
-  latermq timers cancel orders order-17
-
-A cancelled record is never delivered, as with `latermq send TOPIC --cancel ID`.
-"""
-
-timers_app = usage.Group(
-    help="Look a delayed record up by its id, or cancel it.",
-    epilog=TIMERS_EXAMPLES,
-)
-
-TimerId = Annotated[str, usage.Argument(metavar="ID", help="The --id that it was sent with.")]
 
 
 def status(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
@@ -80,12 +55,13 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         "sync": "sync: acknowledged records survive a power cut",
         "async": "async: acknowledged records survive a crash; a power cut may lose the newest",
     }
+    up = rough_duration(found["uptime_ms"])
     fields: list[tuple[str, object]] = [
         ("version", found["version"]),
         ("kafka", f"{found['kafka']}{note}"),
         ("admin", found["admin"]),
         ("cluster", f"{found['cluster_id']}, epoch {found['epoch']}"),
-        ("up", f"{_duration(found['uptime_ms'])}, since {format_instant(found['started_at'])}"),
+        ("up", f"{up}, since {format_instant(found['started_at'])}"),
         ("flush", flushed[found["flush"]]),
         (
             "log",
@@ -135,7 +111,7 @@ def _disk_line(disk: Any) -> str:
     seconds = disk["seconds_until_full"]
     if seconds is None:
         return line
-    return f"{line}, full in {_duration(seconds * MS_PER_SECOND)} at this rate"
+    return f"{line}, full in {rough_duration(seconds * MS_PER_SECOND)} at this rate"
 
 
 def _freeing_line(freeing: Any) -> str:
@@ -145,54 +121,3 @@ def _freeing_line(freeing: Any) -> str:
     if freeing["held_back"]:
         line += "; what lives on is not moved at this hour (store.delete_when)"
     return line
-
-
-def _duration(duration_ms: int) -> str:
-    """Return a duration in its two largest units."""
-    units = (("d", MS_PER_DAY), ("h", MS_PER_HOUR), ("m", MS_PER_MINUTE), ("s", MS_PER_SECOND))
-    words: list[str] = []
-    for name, unit_ms in units:
-        count, duration_ms = divmod(duration_ms, unit_ms)
-        if count or words:
-            words.append(f"{count}{name}")
-    return " ".join(words[:2]) or "0s"
-
-
-@timers_app.command("show")
-def show_timer(
-    topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
-) -> None:
-    """Show the state of a delayed record. Exit status 1 if the broker knows no such id."""
-    found = admin_client.get(admin, "topics", topic, "timers", to_bytes(timer_id))
-    is_unknown = found["state"] == "unknown"
-    if json:
-        print_json(found)
-    elif is_unknown:
-        complain(_timer_line(timer_id, found))
-    else:
-        print_line(_timer_line(timer_id, found))
-    if is_unknown:
-        raise usage.Exit(EXIT_UNKNOWN)
-
-
-@timers_app.command("cancel")
-def cancel_timer(
-    topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
-) -> None:
-    """Cancel a delayed record: it is never delivered. Exit status 1 if nothing was cancelled."""
-    found = admin_client.delete(admin, "topics", topic, "timers", to_bytes(timer_id))
-    if json:
-        print_json(found)
-    elif found["state"] == "cancelled":
-        print_line(_timer_line(timer_id, found))
-    else:
-        complain(f"nothing was cancelled: {_timer_line(timer_id, found)}")
-    if found["state"] != "cancelled":
-        raise usage.Exit(EXIT_NOT_CANCELLED)
-
-
-def _timer_line(timer_id: str, found: Any) -> str:
-    if found["state"] == "unknown":
-        return f"{printable(timer_id)}: unknown, or completed so long ago that it was forgotten"
-    due = format_instant(found["due_at"])
-    return f"{printable(timer_id)}: {found['state']}, due {due}, partition {found['partition']}"

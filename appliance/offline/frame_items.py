@@ -177,6 +177,14 @@ class Frame:
         original_pos, carried_at = _CARRIED_ORIGIN.unpack_from(self.data, FRAME_HEADER_SIZE)
         return {"original_position": original_pos, "carried_at": carried_at}
 
+    def stored_at(self, item: Item) -> int:
+        """Return when a record was stored; of a carried timer its record says so."""
+        if self.kind == KIND_CARRY:
+            for name, value in item.get("headers", ()):
+                if name == b"x-accepted-at" and value is not None and value.isdigit():
+                    return int(value)
+        return int(self.header["store_time_ms"])
+
     def payload(self) -> Item | None:
         """Return the decoded payload of a control frame; None for other frames.
 
@@ -212,6 +220,22 @@ class Frame:
                 item["level_offset"] = level_offset
             item |= next(held, {})
             found.append(item)
+        return found
+
+    def timer_numbers(self, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Return where timers are in the timer table; those that it does not have are left out.
+
+        Args:
+            wanted: (accept position, index) of each.
+        """
+        found: dict[tuple[int, int], int] = {}
+        if not self.has_timers:
+            return found
+        size = self.header["timer_count"] * TIMER_ENTRY_SIZE
+        table = self.data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + size]
+        for number, (accept_pos, index, *_) in enumerate(_TIMER.iter_unpack(table)):
+            if (accept_pos, index) in wanted:
+                found[accept_pos, index] = number
         return found
 
     def cancels(self) -> list[Item]:

@@ -35,6 +35,7 @@ from appliance.model import (
     TopicStatus,
     TopicSummary,
 )
+from appliance.pending_timers import TimerCountRequest, TimerCounts, TimerListRequest
 from appliance.store.recovery.report import Progress
 
 BROKER: Final = BrokerStatus(
@@ -170,10 +171,21 @@ class Status:
             return None
         return self.timers[topic].get(user_id, TimerState("unknown"))
 
+    async def list_timers(self, request: TimerListRequest) -> str:
+        self._check_topic(request.selection.topic)
+        return json.dumps({"timers": [], "next": None})
+
+    async def count_timers(self, request: TimerCountRequest) -> TimerCounts:
+        self._check_topic(request.selection.topic)
+        return TimerCounts(request.from_at or 0, request.step_ms, [1, 2], 3, 4)
+
+    def _check_topic(self, name: str | None) -> None:
+        if name is not None and name not in self.known_topics:
+            raise FindError("unknown", f"there is no topic {name!r}")
+
     async def find(self, request: FindRequest) -> str:
         self.finds.append(request)
-        if request.topic is not None and request.topic not in self.known_topics:
-            raise FindError("unknown", f"there is no topic {request.topic!r}")
+        self._check_topic(request.topic)
         return json.dumps(self.found)
 
     async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:

@@ -456,7 +456,7 @@ class BrokerHarness:
 
     def timer_state(self, topic: str, user_id: bytes) -> tuple[str, int | None, int | None]:
         """State, due time and partition of a timer, as the admin API reports them."""
-        state = self.broker.timer_state(self.topic(topic), user_id)
+        state = self.broker.timers.state(self.topic(topic), user_id)
         return state.state, state.due_at, state.partition
 
     @property
@@ -471,7 +471,7 @@ class BrokerHarness:
 
     def cancel_timer(self, topic: str, user_id: bytes) -> tuple[str, int | None, int | None]:
         """Cancel a timer as the admin API does; it is written, not flushed."""
-        state = self.broker.cancel_timer(self.topic(topic), user_id)
+        state = self.broker.timers.cancel(self.topic(topic), user_id)
         self.broker.commit()
         return state.state, state.due_at, state.partition
 

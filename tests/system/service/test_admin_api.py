@@ -199,6 +199,7 @@ def refused(reason: str) -> Callable[[Status], object]:
 
 SNAPSHOTS: Final = "/api/v1/snapshots"
 FIND: Final = "/api/v1/find"
+TIMERS: Final = "/api/v1/timers"
 CLEANUP: Final = "/api/v1/cleanup"
 JSON: Final = {"Content-Type": "application/json"}
 FOREIGN: Final = {"Origin": "http://evil.example"}
@@ -280,6 +281,24 @@ CASES: Final = (
         )
     ),
     Case("GET", FIND + "?key=a&topic=nowhere", 404),
+    Case("GET", TIMERS, 200),
+    Case("GET", TIMERS + f"?topic={ESCAPED}&partition=0&from=1&to=2&limit=1000&values=true", 200),
+    Case("GET", TIMERS + "?after=1.2.3&values=false", 200),
+    Case("GET", TIMERS + "?topic=nowhere", 404),
+    Case("GET", TIMERS, 503, starting),
+    Case("GET", TIMERS + "/counts", 200),
+    Case("GET", TIMERS + f"/counts?topic={ESCAPED}&partition=0&from=1&step_ms=1&count=10000", 200),
+    Case("GET", TIMERS + "/counts?topic=nowhere", 404),
+    Case("GET", TIMERS + "/counts", 503, starting),
+    *(
+        Case("GET", TIMERS + query, 400)
+        for query in (
+            *("?partition=1", "?limit=0", "?limit=1001", "?values=yes", "?after=1.2", "?after="),
+            *("?after=1.2.3.4", "?after=1.2.99999999999", "?from=-1", "?from=x", "?key=a", "?a"),
+            *("/counts?step_ms=0", "/counts?count=0", "/counts?count=10001", "/counts?to=1"),
+            *("/counts?partition=1", f"/counts?step_ms={1 << 41}"),
+        )
+    ),
     Case("GET", FIND + "?key=a", 503, starting),
     Case("GET", SNAPSHOTS, 200),
     Case("GET", SNAPSHOTS, 503, starting),

@@ -469,14 +469,14 @@ async def test_the_partitions_of_a_topic_are_made_in_slices(
     many_partitions: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = many_partitions.broker
-    real, made = broker.pending_timers_of, 0
+    real, made = broker.timers.count_of, 0
 
-    def pending_timers_of(partition: Partition) -> int:
+    def count_of(partition: Partition) -> int:
         nonlocal made
         made += 1
         return real(partition)
 
-    monkeypatch.setattr(broker, "pending_timers_of", pending_timers_of)
+    monkeypatch.setattr(broker.timers, "count_of", count_of)
     async with (
         serving(live_status(many_partitions)) as client,
         watched(lambda: made) as turns,

@@ -1,5 +1,6 @@
 """The commands that ask a running broker, by a real one in a process of its own."""
 
+import json
 import re
 import signal
 import socket
@@ -374,6 +375,34 @@ def test_timers_are_shown_and_cancelled(latermq: CommandLine, topic: str) -> Non
     late = latermq.run(f"timers cancel {topic} done --json")
     assert (late.status, late.json()["state"]) == (1, "delivered")
     assert "no topic" in latermq.fails("timers show nowhere x")
+
+
+def test_pending_timers_are_listed_and_counted(latermq: CommandLine, topic: str) -> None:
+    for minutes in (50, 10, 30):
+        latermq.ok(f"send {topic} v{minutes} --delay {minutes}m --key k --id 'a {minutes}'")
+    latermq.ok(f"send {topic} unnamed --delay 2h")
+    head, *rows = latermq.ok(f"timers list {topic} --to 45m").lines
+    assert head.split() == ["DUE", "IN", "TOPIC", "PARTITION", "ID", "KEY"]
+    assert [row.split()[-3:] for row in rows] == [["a", "10", "k"], ["a", "30", "k"]]
+    assert rows[0].split()[1] == "9m"
+    page = latermq.ok(f"timers list {topic} --limit 3 --json --values")
+    assert [json.loads(line)["value"] for line in page.lines] == ["v10", "v30", "v50"]
+    after = page.stderr.split()[-1]
+    (rest,) = latermq.ok(f"timers list {topic} --after {after} --json").lines
+    assert json.loads(rest)["key"] is None
+    assert "value" not in json.loads(rest)
+    (line,) = latermq.ok(f"timers list {topic} --from 1h --values").lines
+    assert 'value="unnamed"' in line
+    counts = latermq.ok(f"timers forecast {topic} --step 20m --intervals 3 --json").json()
+    assert (counts["before"], counts["counts"], counts["after"]) == (0, [1, 1, 1], 1)
+    bars = latermq.ok(f"timers forecast {topic} --step 20m --intervals 3").lines
+    assert [bar.split()[1] for bar in bars[1:]] == ["0", "1", "1", "1", "1"]
+    assert "nothing is pending" in latermq.ok(f"timers list {topic} --to 1m").stderr
+    assert "no topic" in latermq.fails("timers list nowhere")
+    said = latermq.fails(f"timers list {topic} --to soon", 2)
+    assert '--to "soon"' in said
+    assert "a duration from now" in said
+    assert "--step '1'" in latermq.fails(f"timers forecast {topic} --step 1", 2)
 
 
 def test_status_names_no_cancelled_record_as_the_next(

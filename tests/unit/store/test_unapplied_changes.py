@@ -97,7 +97,7 @@ def use_up_producer_ids(harness: BrokerHarness) -> None:
 
 
 def cancel(harness: BrokerHarness) -> None:
-    harness.broker.cancel_timer(harness.topic(), USER_IDS[(CHANGES_BEFORE - 1) % len(USER_IDS)])
+    harness.broker.timers.cancel(harness.topic(), USER_IDS[(CHANGES_BEFORE - 1) % len(USER_IDS)])
 
 
 def delete_with_commits(harness: BrokerHarness) -> None:

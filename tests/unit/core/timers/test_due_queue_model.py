@@ -1,6 +1,7 @@
 """The queue of pending timers does what the plainest model of it does, whatever is asked of it."""
 
 import random
+from array import array
 from bisect import bisect_left, insort
 from collections import Counter
 from operator import itemgetter
@@ -10,12 +11,14 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from _core.timers.due_list import DueList
 from _core.timers.due_queue import DueQueue
 from tests.support.compiled import timer_calls as calls
 from tests.support.values.packed_timers import START_MS, Timer, pack
 
 LEVEL_DELAYS_MS = (5, 40, 1_000, 60_000, 7_200_000)
 PARTITION_COUNT = 4
+PAGES_MAX = 200
 
 
 class QueueModel:
@@ -122,6 +125,39 @@ class Pair:
         if self.is_next_due_exact or not timers:
             assert queue.next_due == first_due_ms
 
+    def look(
+        self, *, delay_ms: int, length_ms: int, partition: int | None, limit: int, budget: int
+    ) -> None:
+        """Lists and counts of some due times and partitions are those of the model."""
+        from_ms = self.now_ms + delay_ms
+        until_ms = from_ms + length_ms
+        handles = range(self.partition_base, self.partition_base + PARTITION_COUNT)
+        wanted = None
+        if partition is not None:
+            handles = range(handles[partition], handles[partition] + 1)
+            wanted = bytes(handles[0]) + b"\1"
+        expected = [
+            timer
+            for timer in self.model.timers
+            if from_ms <= timer[0] < until_ms and (wanted is None or timer[3] in handles)
+        ]
+        due_list = DueList(self.queue, from_ms, until_ms, wanted=wanted)
+        found, after, is_complete = due_list.page(None, limit, budget)
+        page_count = 1
+        while not is_complete and page_count < PAGES_MAX:
+            page, after, is_complete = due_list.page(after, limit, budget)
+            assert len(page) <= limit
+            found += page
+            page_count += 1
+        assert found == (expected if is_complete else expected[: len(found)])
+        counts = array("q", [0, 0, 0])
+        step_ms = max(1, length_ms // 4)
+        reached = -1
+        while (reached := due_list.count(counts, step_ms, reached, budget)) >= 0:
+            pass
+        steps = Counter(min((timer[0] - from_ms) // step_ms, 2) for timer in expected)
+        assert list(counts) == [steps[0], steps[1], steps[2]]
+
     def check_to_the_end(self) -> None:
         self.now_ms = 1 << 47
         while self.model.timers:
@@ -203,6 +239,24 @@ class DueQueueMachine(RuleBasedStateMachine):
         if renew:
             self.pair.use_new_partitions()
 
+    @rule(
+        delays=st.tuples(delays_ms, delays_ms, delays_ms),
+        partition=st.none() | partitions,
+        limit=st.sampled_from([1, 3, 100, 10_000]),
+        budget=st.sampled_from([1, 1_000, 100_000]),
+    )
+    def look(
+        self, delays: tuple[int, int, int], partition: int | None, limit: int, budget: int
+    ) -> None:
+        delay_ms, back_ms, length_ms = delays
+        self.pair.look(
+            delay_ms=delay_ms - back_ms,
+            length_ms=length_ms,
+            partition=partition,
+            limit=limit,
+            budget=budget,
+        )
+
     @rule(budget=st.integers(1, 5_000))
     def sweep(self, budget: int) -> None:
         calls.sweep(self.pair.queue, budget)
@@ -245,6 +299,7 @@ def test_long_histories_with_many_cancels_agree_with_the_model(seed: int) -> Non
             pair.cancel(rng.randrange(len(pair.model.timers)))
             sweeps_seen += calls.sweep(pair.queue, 0)
         pair.check()
+        pair.look(delay_ms=-spread, length_ms=2 * spread, partition=None, limit=300, budget=1_000)
         pair.now_ms += rng.choice([0, 1, 40, 900, spread // 3]) - rng.choice([0, 0, 30])
         for _ in range(rng.randrange(4)):
             pair.pop(rng.randrange(1, 700))

@@ -1,0 +1,132 @@
+"""Timers in the OpenAPI description. Layer 5; only data."""
+
+from typing import Any, Final
+
+from appliance.admin.openapi_parts import (
+    COUNT,
+    INSTANT,
+    MAYBE_INSTANT,
+    MAYBE_TEXT,
+    NOT_READY,
+    STATES,
+    TEXT,
+    TOPIC_NAME,
+    error,
+    in_path,
+    in_query,
+    json_of,
+    list_of,
+    object_of,
+    ref,
+)
+
+_ID_PARAMETER: Final = in_path(
+    "id", "the record's x-deliver-id: 1 to 255 bytes of any kind, percent-encoded"
+)
+
+_TIMER: Final = {
+    "state": {"enum": STATES},
+    "due_at": MAYBE_INSTANT,
+    "partition": {"type": ["integer", "null"], "minimum": 0},
+}
+
+_TIMER_PATH: Final[dict[str, Any]] = {
+    "parameters": [TOPIC_NAME, _ID_PARAMETER],
+    "get": {
+        "operationId": "getTimer",
+        "summary": "the state of a delayed record, by its x-deliver-id",
+        "description": "The broker remembers delivered and cancelled records for a day "
+        "(delay.completed_id_memory_ms); after that their state is unknown.",
+        "responses": {
+            "200": json_of("its state, durable like an acknowledged record", ref("Timer")),
+            "400": error("the id is empty, too long or badly encoded"),
+            "404": error("there is no such topic"),
+            "503": NOT_READY,
+        },
+    },
+    "delete": {
+        "operationId": "cancelTimer",
+        "summary": "cancel a delayed record, by its x-deliver-id",
+        "description": "Has the effect of a record with x-deliver-cancel: after status 200 the "
+        "record is never delivered. May be repeated.",
+        "responses": {
+            "200": json_of("it is durably cancelled, now or before", ref("Timer")),
+            "400": error("the id is empty, too long or badly encoded"),
+            "403": error("the request comes from a web page of another origin"),
+            "404": json_of(
+                "there is no such topic, or no such timer",
+                {"oneOf": [ref("Error"), ref("NotCancelled")]},
+            ),
+            "409": json_of("too late: it was delivered", ref("NotCancelled")),
+            "503": NOT_READY,
+            "507": error("the disk is full"),
+        },
+    },
+}
+
+_LIST_PATH: Final[dict[str, Any]] = {
+    "get": {
+        "operationId": "listTimers",
+        "parameters": [
+            in_query("topic", "only this topic"),
+            in_query("partition", "only this partition of the topic", COUNT),
+            in_query("from", "due from this instant on", INSTANT),
+            in_query("to", "due before this instant", INSTANT),
+            in_query("limit", "timers at most", {"type": "integer", "minimum": 1, "maximum": 1000}),
+            in_query("after", "`next` of the answer before"),
+            in_query("values", "with values and headers", {"type": "boolean"}),
+        ],
+        "summary": "pending delayed records, those that are due first before the others",
+        "description": "One request reads records for a second at most; `next` says where the next "
+        "one goes on.",
+        "responses": {
+            "200": json_of("in order of due time, then of arrival", ref("Timers")),
+            "400": error("the query is something else"),
+            "404": error("there is no such topic or partition"),
+            "503": NOT_READY,
+        },
+    },
+}
+
+_COUNTS_PATH: Final[dict[str, Any]] = {
+    "get": {
+        "operationId": "countTimers",
+        "parameters": [
+            in_query("topic", "only this topic"),
+            in_query("partition", "only this partition of the topic", COUNT),
+            in_query("from", "where the first interval begins; now if left out", INSTANT),
+            in_query("step_ms", "length of an interval, 60,000 if left out", COUNT),
+            in_query("count", "intervals, 60 if left out, 10,000 at most", COUNT),
+        ],
+        "summary": "how many delayed records are due when",
+        "description": "All are counted, whatever their number, a millisecond of work at a time.",
+        "responses": {
+            "200": json_of("exact but for what changes meanwhile", ref("TimerCounts")),
+            "400": error("the query is something else"),
+            "404": error("there is no such topic or partition"),
+            "503": NOT_READY,
+        },
+    },
+}
+
+TIMER_SCHEMAS: Final[dict[str, Any]] = {
+    "Timer": object_of(**_TIMER),
+    "NotCancelled": object_of(error=TEXT, **_TIMER),
+    "Timers": object_of(
+        timers=list_of(ref("FoundItem")),
+        next={**MAYBE_TEXT, "description": "the next `after`; null if nothing is left"},
+    ),
+    "TimerCounts": object_of(
+        from_at=INSTANT,
+        step_ms=COUNT,
+        counts=list_of(COUNT),
+        before={**COUNT, "description": "due before the first interval"},
+        after={**COUNT, "description": "due after the last interval"},
+    ),
+}
+
+TIMER_PATHS: Final[dict[str, Any]] = {
+    "/api/v1/timers": _LIST_PATH,
+    "/api/v1/timers/counts": _COUNTS_PATH,
+    "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
+}

@@ -1,0 +1,168 @@
+"""Lists and counts of pending timers: their queries, and how a running broker answers. Layer 5."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, TypeVar
+
+from appliance.admin.queries import Fields
+from appliance.broker import Broker
+from appliance.errors import FindError, NotReadyError
+from appliance.find import LIMIT_DEFAULT, LIMIT_MAX, for_json, until
+from appliance.offline.frame_items import Item
+from appliance.pending_timers import (
+    INTERVALS_DEFAULT,
+    ListedTimer,
+    TimerCountRequest,
+    TimerCounts,
+    TimerListRequest,
+    TimerPlace,
+    TimerSelection,
+)
+from appliance.pump import Pump
+from appliance.timer_reader import TimerReader
+from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
+
+READ_NS: Final = MS_PER_SECOND * NS_PER_MS
+"""How long one list reads records; its answer says where the next one goes on."""
+
+INTERVALS_MAX: Final = 10_000
+
+STEP_MAX_MS: Final = 1 << 40
+
+_PLACE: Final = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,9}")
+
+_Step = TypeVar("_Step")
+
+_LIST_FIELDS: Final = ("topic", "partition", "from", "to", "limit", "after", "values")
+_COUNT_FIELDS: Final = ("topic", "partition", "from", "step_ms", "count")
+
+
+def parse_list(query: str) -> TimerListRequest:
+    """Return the request in the query of a URL.
+
+    Raises:
+        FindError: it is something else.
+    """
+    fields = Fields(query, _LIST_FIELDS)
+    values = fields.text("values")
+    if values not in (None, "true", "false"):
+        raise FindError("request", "values is neither true nor false")
+    due = fields.instant("from"), fields.instant("to")
+    return TimerListRequest(
+        selection=_selection(fields, due),
+        limit=fields.number("limit", 1, LIMIT_MAX) or LIMIT_DEFAULT,
+        after=_place(fields.text("after")),
+        has_values=values == "true",
+    )
+
+
+def parse_count(query: str) -> TimerCountRequest:
+    """Return the request in the query of a URL.
+
+    Raises:
+        FindError: it is something else.
+    """
+    fields = Fields(query, _COUNT_FIELDS)
+    return TimerCountRequest(
+        selection=_selection(fields, (None, None)),
+        from_at=fields.instant("from"),
+        step_ms=fields.number("step_ms", 1, STEP_MAX_MS) or MS_PER_MINUTE,
+        interval_count=fields.number("count", 1, INTERVALS_MAX) or INTERVALS_DEFAULT,
+    )
+
+
+def _selection(fields: Fields, due: tuple[int | None, int | None]) -> TimerSelection:
+    topic, partition = fields.text("topic"), fields.number("partition", 0, 1 << 31)
+    if partition is not None and topic is None:
+        raise FindError("request", "a partition needs its topic: add topic")
+    return TimerSelection(topic=topic, partition=partition, due=due)
+
+
+def _place(text: str | None) -> TimerPlace | None:
+    if text is None:
+        return None
+    if not _PLACE.fullmatch(text):
+        raise FindError("request", f"{text[:60]!r} is not a place to go on: use that of an answer")
+    due_ms, accept_pos, index = map(int, text.split("."))
+    return due_ms, accept_pos, index
+
+
+def _token(timer: ListedTimer) -> str:
+    return ".".join(map(str, timer[:3]))
+
+
+class TimerListing:
+    """Lists and counts the pending timers of a broker, for one request at a time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._turn = asyncio.Lock()
+
+    async def list(self, pump: Pump, request: TimerListRequest) -> str:
+        """Answer a request as JSON. Records are read on a thread.
+
+        Raises:
+            FindError: it cannot be answered; the error says why.
+            NotReadyError: the broker is stopping.
+        """
+        async with self._turn:
+            # One more shows whether there are more.
+            steps = self._broker.timers.steps_of_list(
+                request.selection, request.limit + 1, request.after
+            )
+            timers = [timer async for step in _taking_turns(steps, pump) for timer in step]
+        partitions = {timer[3]: self._broker.timers.partition_of(timer) for timer in timers}
+        places = {handle: place for handle, place in partitions.items() if place is not None}
+        timers = [timer for timer in timers if timer[3] in places]  # others were deleted just now
+        finder, part = self._broker.begin_find()
+        in_time = until(READ_NS, self._broker.clock.monotonic_ns)
+        reader = TimerReader(part, finder.timer_place, places, has_values=request.has_values)
+
+        def read() -> str:
+            try:
+                items = reader.read(
+                    timers[: request.limit], lambda: in_time() and not pump.is_stopped
+                )
+            finally:
+                part.close()
+            return _encode(items, timers)
+
+        try:
+            return await pump.find(read)
+        finally:
+            self._broker.key_index.end_search()
+
+    async def count(self, pump: Pump, request: TimerCountRequest) -> TimerCounts:
+        """Answer a request.
+
+        Raises:
+            FindError, NotReadyError: as `list`.
+        """
+        from_ms = self._broker.clock.wall_ms() if request.from_at is None else request.from_at
+        async with self._turn:
+            steps = self._broker.timers.steps_of_count(
+                request.selection, from_ms, request.step_ms, request.interval_count
+            )
+            counts = [each async for each in _taking_turns(steps, pump) if each is not None]
+        return counts[0]
+
+
+async def _taking_turns(steps: Iterator[_Step], pump: Pump) -> AsyncIterator[_Step]:
+    """Yield the steps, and let the event loop serve others after each.
+
+    Raises:
+        NotReadyError: the broker is stopping.
+    """
+    for step in steps:
+        yield step
+        await asyncio.sleep(0)
+        if pump.is_stopped:
+            raise NotReadyError("the broker is stopping")
+
+
+def _encode(items: "list[Item]", timers: "list[ListedTimer]") -> str:
+    is_all = len(items) == len(timers)
+    following = None if is_all else _token(timers[len(items) - 1])
+    return json.dumps({"timers": for_json(items), "next": following})

@@ -1,0 +1,216 @@
+"""`latermq timers`: delayed records that are pending, from the admin API. Layer 6."""
+
+from typing import Annotated, Any, Final
+
+from appliance.commands import admin_client, usage
+from appliance.commands.arguments import (
+    DEFAULT_ADMIN,
+    Admin,
+    Json,
+    TopicName,
+    format_instant,
+    read_ahead,
+    to_bytes,
+)
+from appliance.commands.items import Item, octets_of, text_lines
+from appliance.commands.output import (
+    complain,
+    json_line,
+    print_json,
+    print_line,
+    print_lines,
+    print_table,
+    printable,
+    rough_duration,
+)
+from appliance.errors import ConfigError
+from appliance.system.clock import SystemClock
+from appliance.units import parse_duration_ms
+
+EXIT_UNKNOWN: Final = 1
+EXIT_NOT_CANCELLED: Final = 1
+
+LIST_TIMEOUT_S: Final = 60.0
+"""One request reads for a second, and waits for those before it."""
+
+PAGE_MAX: Final = 1_000
+"""Timers that the broker lists in one answer."""
+
+BAR_WIDTH: Final = 40
+
+EXAMPLES: Final = """\
+Examples:
+
+\b
+  latermq send orders 'close order 17' --delay 30m --id order-17
+  latermq timers list orders --to 1h                 what is due within an hour
+  latermq timers list --values --json | jq .key
+  latermq timers forecast orders --step 1m --intervals 30
+  latermq timers show orders order-17
+  latermq timers cancel orders order-17
+
+A cancelled record is never delivered, as with `latermq send TOPIC --cancel ID`.
+"""
+
+app = usage.Group(
+    help="List delayed records by their due times, or look one up or cancel it by its id.",
+    epilog=EXAMPLES,
+)
+
+TimerId = Annotated[str, usage.Argument(metavar="ID", help="The --id that it was sent with.")]
+MaybeTopic = Annotated[
+    str | None, usage.Argument(metavar="TOPIC", help="Only this topic; all if left out.")
+]
+PartitionNumber = Annotated[
+    int | None, usage.Option(min=0, metavar="N", help="Only this partition of the topic.")
+]
+
+
+@app.command("list")
+def list_timers(  # noqa: PLR0917 (these are flags: click passes them by name)
+    topic: MaybeTopic = None,
+    partition: PartitionNumber = None,
+    from_: Annotated[
+        str | None,
+        usage.Option(
+            "--from", metavar="INSTANT", help="Due from this time on, or this long from now: 10m."
+        ),
+    ] = None,
+    to: Annotated[str | None, usage.Option(metavar="INSTANT", help="Due before this time.")] = None,
+    limit: Annotated[int, usage.Option(min=1, metavar="N", help="Show this many at most.")] = 20,
+    after: Annotated[
+        str | None, usage.Option(metavar="PLACE", help="Go on where an earlier list has ended.")
+    ] = None,
+    values: Annotated[
+        bool, usage.Option("--values", help="With the values and headers of the records.")
+    ] = False,
+    admin: Admin = DEFAULT_ADMIN,
+    json: Json = False,
+) -> None:
+    """List pending delayed records, those that are due first before the others."""
+    now_ms = SystemClock().wall_ms()
+    query: dict[str, str | bytes | int | None] = {
+        "topic": topic,
+        "partition": partition,
+        "from": None if from_ is None else read_ahead("--from", from_, now_ms),
+        "to": None if to is None else read_ahead("--to", to, now_ms),
+        "values": "true" if values else None,
+        "after": after,
+    }
+    shown_count = 0
+    rows: list[Item] = []
+    while True:
+        query["limit"] = min(limit - shown_count, PAGE_MAX)
+        answer = admin_client.get(admin, "timers", query=query, timeout_s=LIST_TIMEOUT_S)
+        shown_count += len(answer["timers"])
+        if json:
+            print_lines(map(json_line, answer["timers"]))
+        elif values:
+            for item in answer["timers"]:
+                print_lines(text_lines("timer", octets_of(item)))
+        else:
+            rows += answer["timers"]
+        query["after"] = answer["next"]
+        if answer["next"] is None or shown_count >= limit:
+            break
+    if not json and not values:
+        cells = [_row(octets_of(item), now_ms) for item in rows]
+        head = ("DUE", "IN", "TOPIC", "PARTITION", "ID", "KEY")
+        print_table(head, cells, empty="nothing is pending there")
+    if answer["next"] is not None:
+        complain(f"there are more: continue with --after {answer['next']}")
+
+
+def _row(item: Item, now_ms: int) -> tuple[object, ...]:
+    due_ms = item["due"]
+    left = rough_duration(due_ms - now_ms) if due_ms > now_ms else "overdue"
+    key = printable(item.get("key")) if "problem" not in item else f"({item['problem']})"
+    user_id = printable(item["id"]) if "id" in item else None
+    return format_instant(due_ms), left, printable(item["topic"]), item["partition"], user_id, key
+
+
+@app.command("forecast")
+def forecast(  # noqa: PLR0917 (these are flags: click passes them by name)
+    topic: MaybeTopic = None,
+    partition: PartitionNumber = None,
+    step: Annotated[
+        str, usage.Option(metavar="DURATION", help="Length of an interval, such as 1s or 1h.")
+    ] = "1m",
+    intervals: Annotated[int, usage.Option(min=1, metavar="N", help="How many of them.")] = 60,
+    from_: Annotated[
+        str | None,
+        usage.Option("--from", metavar="INSTANT", help="Where the first begins; now if left out."),
+    ] = None,
+    admin: Admin = DEFAULT_ADMIN,
+    json: Json = False,
+) -> None:
+    """Show how many delayed records are due when. They are counted, not estimated."""
+    now_ms = SystemClock().wall_ms()
+    try:
+        step_ms = parse_duration_ms(step)
+    except ValueError as error:
+        raise ConfigError(f"--step {step!r} is invalid: {error}") from None
+    if step_ms < 1:
+        raise ConfigError("--step is less than 1ms: use a longer interval")
+    query: dict[str, str | bytes | int | None] = {
+        "topic": topic,
+        "partition": partition,
+        "from": None if from_ is None else read_ahead("--from", from_, now_ms),
+        "step_ms": step_ms,
+        "count": intervals,
+    }
+    found = admin_client.get(admin, "timers", "counts", query=query, timeout_s=LIST_TIMEOUT_S)
+    if json:
+        print_json(found)
+        return
+    print_table(("DUE FROM", "RECORDS", ""), list(_bars(found)), empty="")
+
+
+def _bars(found: Any) -> "list[tuple[object, ...]]":
+    most = max(found["counts"])
+    rows: list[tuple[object, ...]] = [("before", found["before"], "")]
+    for number, count in enumerate(found["counts"]):
+        begin = format_instant(found["from_at"] + number * found["step_ms"])
+        rows.append((begin, count, "#" * -(-count * BAR_WIDTH // most) if count else ""))
+    rows.append(("later", found["after"], ""))
+    return rows
+
+
+@app.command("show")
+def show_timer(
+    topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
+) -> None:
+    """Show the state of a delayed record. Exit status 1 if the broker knows no such id."""
+    found = admin_client.get(admin, "topics", topic, "timers", to_bytes(timer_id))
+    is_unknown = found["state"] == "unknown"
+    if json:
+        print_json(found)
+    elif is_unknown:
+        complain(_timer_line(timer_id, found))
+    else:
+        print_line(_timer_line(timer_id, found))
+    if is_unknown:
+        raise usage.Exit(EXIT_UNKNOWN)
+
+
+@app.command("cancel")
+def cancel_timer(
+    topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
+) -> None:
+    """Cancel a delayed record: it is never delivered. Exit status 1 if nothing was cancelled."""
+    found = admin_client.delete(admin, "topics", topic, "timers", to_bytes(timer_id))
+    if json:
+        print_json(found)
+    elif found["state"] == "cancelled":
+        print_line(_timer_line(timer_id, found))
+    else:
+        complain(f"nothing was cancelled: {_timer_line(timer_id, found)}")
+    if found["state"] != "cancelled":
+        raise usage.Exit(EXIT_NOT_CANCELLED)
+
+
+def _timer_line(timer_id: str, found: Any) -> str:
+    if found["state"] == "unknown":
+        return f"{printable(timer_id)}: unknown, or completed so long ago that it was forgotten"
+    due = format_instant(found["due_at"])
+    return f"{printable(timer_id)}: {found['state']}, due {due}, partition {found['partition']}"

@@ -1,0 +1,299 @@
+"""The pending timers of a broker, for people: states by id, lists, counts and cancels.
+
+A list or a count of many timers is made in steps, and the caller lets the event loop serve others
+between two of them. Timers come and go meanwhile: each is shown as it is when its step is made.
+Layer 4; on the event loop.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+from _core.paths.cancel import CancelPath
+from _core.paths.deliver import DeliverPath
+from _core.queue.partition import Partition, Topic
+from _core.timers.due_list import DueList
+from appliance.errors import DiskFullError, FindError
+from appliance.find import LIMIT_DEFAULT
+from appliance.model import TimerState, TimerStateName
+from appliance.store.message_store import MessageStore
+from appliance.system.clock import Clock
+from appliance.units import MS_PER_MINUTE
+
+NEXT_DUE_ENTRIES: Final = 65_536
+"""Cancelled timers that are passed over to find the next that is due: a few ms."""
+
+STEP_ENTRIES: Final = 65_536
+"""Timers looked at in one step of a list or a count: up to a millisecond."""
+
+KEPT_MAX: Final = 10_000
+"""Timers in a list that are due and wait for the disk; more of them are counted only."""
+
+INTERVALS_DEFAULT: Final = 60
+
+EVER_MS: Final = 1 << 62
+
+TimerPlace = tuple[int, int, int]
+"""Due time in epoch ms, accept position and index: what orders timers, and names each."""
+
+ListedTimer = tuple[int, int, int, int]
+"""The place of a timer, and the handle of its partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerSelection:
+    """Some of the pending timers.
+
+    Attributes:
+        topic: name of a topic; None for all.
+        partition: one partition of the topic; None for all.
+        due: (from, to): due from one instant on, and before another, epoch ms; None for no bound.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    due: tuple[int | None, int | None] = (None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerListRequest:
+    """Which pending timers are listed.
+
+    Attributes:
+        selection: of these.
+        limit: timers at most.
+        after: only timers after this one; None for the first ones.
+        has_values: with the values and headers of their records.
+    """
+
+    selection: TimerSelection
+    limit: int = LIMIT_DEFAULT
+    after: TimerPlace | None = None
+    has_values: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerCountRequest:
+    """Which pending timers are counted, by intervals of their due times.
+
+    Attributes:
+        selection: of these.
+        from_at: where the first interval begins, epoch ms; None for now.
+        step_ms: the length of each.
+        interval_count: how many.
+    """
+
+    selection: TimerSelection
+    from_at: int | None = None
+    step_ms: int = MS_PER_MINUTE
+    interval_count: int = INTERVALS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCounts:
+    """How many timers are due when.
+
+    Attributes:
+        from_at: where the first interval begins, epoch ms.
+        step_ms: the length of each.
+        counts: timers in each.
+        before, after: timers due before the first, and after the last.
+    """
+
+    from_at: int
+    step_ms: int
+    counts: list[int]
+    before: int
+    after: int
+
+
+class PendingTimers:
+    """Looks at the timers of a store, and cancels them by their ids.
+
+    Args:
+        store: has recovered.
+        deliver: keeps the timers that wait for the disk.
+        clock: says when a cancel is stored.
+    """
+
+    def __init__(self, store: MessageStore, deliver: DeliverPath, clock: Clock) -> None:
+        self._store = store
+        self._projections = store.state.projections
+        self._deliver = deliver
+        self._cancel = CancelPath(store.writer)
+        self._clock = clock
+
+    @property
+    def count(self) -> int:
+        """The number of pending timers."""
+        return self._projections.due.pending
+
+    def count_of(self, partition: Partition) -> int:
+        """The number of records of a partition that are not due yet."""
+        return self._projections.due.pending_of(partition.handle)
+
+    def next_due_ms(self) -> int | None:
+        """When the first pending timer is due, epoch ms; None if none waits for its time.
+
+        With more cancelled timers before it than are looked at, a time before which none is due.
+        """
+        due_ms = self._projections.due.first_due(NEXT_DUE_ENTRIES)
+        return None if due_ms < 0 else due_ms
+
+    # By their ids
+
+    def state(self, topic: Topic, user_id: bytes) -> TimerState:
+        """Return the state of the timer with that id in that topic."""
+        found = self._projections.named_timer(topic, user_id)
+        if found is None:
+            return TimerState("unknown")
+        state, due_at, partition, _, _ = found
+        return TimerState(cast(TimerStateName, state), due_at, partition)
+
+    def named(self, name: str, user_id: bytes) -> tuple[str, int, int] | None:
+        """Return (state, accept position, index) of the timer that an id of a topic names now."""
+        topic = self._store.state.topics.find(name)
+        if topic is None:
+            return None
+        found = self._projections.named_timer(topic, user_id)
+        if found is None:
+            return None
+        state, _, _, accept_pos, index = found
+        return state, accept_pos, index
+
+    def cancel(self, topic: Topic, user_id: bytes) -> TimerState:
+        """Cancel the pending timer with that id; do nothing if there is none.
+
+        Args:
+            topic: its topic.
+            user_id: 1 to 255 bytes.
+
+        Returns:
+            The state of the timer: "cancelled" also if it was cancelled before. The cancellation
+            is durable once the log is durable up to `Broker.wrote_pos`.
+
+        Raises:
+            DiskFullError: the disk is full.
+        """
+        self._cancel.cancel(topic, user_id, self._clock.wall_ms())
+        if self._cancel.disk_full:
+            raise DiskFullError(f"nothing was cancelled: {self._store.log.tail.full_text}")
+        return self.state(topic, user_id)
+
+    # Lists and counts
+
+    def partition_of(self, timer: ListedTimer) -> tuple[str, int] | None:
+        """Return the topic and the partition of a timer; None if they are deleted."""
+        partition = self._projections.partitions[timer[3]]
+        return None if partition is None else (partition.topic.name, partition.index)
+
+    def steps_of_list(
+        self, selection: TimerSelection, limit: int, after: TimerPlace | None
+    ) -> Iterator[list[ListedTimer]]:
+        """Yield the next timers in order of due time, then of arrival; a step may have none.
+
+        They are visible in the log: a power cut does not undo them.
+
+        Args:
+            selection: which timers.
+            limit: timers at most.
+            after: only timers after this one; None for the first ones.
+
+        Raises:
+            FindError: there is no such topic or partition.
+        """
+        end_pos = self._store.log.pointers.visible
+        due_list = self._due_list(selection, selection.due, end_pos)
+        kept = self._kept(selection, end_pos)
+        while limit > 0:
+            begin = after
+            found, after, is_complete = due_list.page(begin, limit, STEP_ENTRIES)
+            end = None if is_complete else after
+            found += [
+                each
+                for each in kept
+                if (begin is None or each[:3] > begin) and (end is None or each[:3] <= end)
+            ]
+            found = sorted(found)[:limit]
+            limit -= len(found)
+            yield found
+            if is_complete:
+                break
+
+    def steps_of_count(
+        self, selection: TimerSelection, from_ms: int, step_ms: int, interval_count: int
+    ) -> Iterator[TimerCounts | None]:
+        """Count timers by intervals of their due times; yield None until all are counted.
+
+        Args:
+            selection: which timers; its due times are not looked at.
+            from_ms: where the first interval begins, epoch ms.
+            step_ms: the length of each, from 1 on.
+            interval_count: from 1 on.
+
+        Raises:
+            FindError: there is no such topic or partition.
+        """
+        counts = array("q", bytes(8 * (interval_count + 1)))
+        due_list, reached = self._due_list(selection, (from_ms, None)), -1
+        while (reached := due_list.count(counts, step_ms, reached, STEP_ENTRIES)) >= 0:
+            yield None
+        *steps, after = counts
+        # All others, also those that wait for the disk, which the queue does not have.
+        before = max(0, self._count_of(selection) - sum(counts))
+        yield TimerCounts(from_ms, step_ms, steps, before, after)
+
+    def _count_of(self, selection: TimerSelection) -> int:
+        if selection.topic is None:
+            return self.count
+        return sum(map(self._projections.due.pending_of, self._handles(selection)))
+
+    def _due_list(
+        self,
+        selection: TimerSelection,
+        due: tuple[int | None, int | None],
+        end_pos: int = EVER_MS,
+    ) -> DueList:
+        wanted = None
+        if selection.topic is not None:
+            handles = self._handles(selection)
+            wanted = bytearray(max(handles) + 1)
+            for handle in handles:
+                wanted[handle] = 1
+        return DueList(
+            self._projections.due,
+            0 if due[0] is None else due[0],
+            EVER_MS if due[1] is None else due[1],
+            end_pos,
+            wanted,
+        )
+
+    def _kept(self, selection: TimerSelection, end_pos: int) -> list[ListedTimer]:
+        """Return the due timers that wait for the disk, which the queue does not have."""
+        low, high = selection.due
+        handles = None if selection.topic is None else set(self._handles(selection))
+        return [
+            timer
+            for timer in self._deliver.kept(KEPT_MAX)
+            if (low is None or timer[0] >= low)
+            and (high is None or timer[0] < high)
+            and timer[1] < end_pos
+            and (handles is None or timer[3] in handles)
+        ]
+
+    def _handles(self, selection: TimerSelection) -> list[int]:
+        assert selection.topic is not None
+        topic = self._store.state.topics.find(selection.topic)
+        if topic is None:
+            raise FindError("unknown", f"there is no topic {selection.topic!r}")
+        partitions = topic.partitions
+        if selection.partition is not None:
+            if selection.partition >= len(partitions):
+                raise FindError(
+                    "unknown",
+                    f"{selection.topic}/{selection.partition} does not exist: {len(partitions)} "
+                    "partitions",
+                )
+            partitions = [partitions[selection.partition]]
+        return [partition.handle for partition in partitions]

@@ -1,0 +1,184 @@
+"""Lists and counts of pending timers are those that a model of them has, with their records."""
+
+import random
+from collections import Counter
+from typing import Any, cast
+
+import pytest
+
+from appliance.errors import FindError
+from appliance.find import Finder
+from appliance.pending_timers import ListedTimer, TimerCounts, TimerPlace, TimerSelection
+from appliance.timer_reader import UNREADABLE, TimerReader
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.values.kafka_records import Record, cancel, delay
+from tests.unit.retention.test_carried_timers import IDS, carried
+from tests.unit.timers.test_cold_timers import cold_harness
+
+ALL = TimerSelection()
+
+
+def listed(
+    harness: BrokerHarness,
+    selection: TimerSelection = ALL,
+    *,
+    limit: int = 10_000,
+    after: TimerPlace | None = None,
+) -> list[ListedTimer]:
+    steps = harness.broker.timers.steps_of_list(selection, limit, after)
+    return [timer for step in steps for timer in step]
+
+
+def counted(
+    harness: BrokerHarness, from_ms: int, step_ms: int, count: int, selection: TimerSelection = ALL
+) -> TimerCounts:
+    *_, last = harness.broker.timers.steps_of_count(selection, from_ms, step_ms, count)
+    assert last is not None
+    return last
+
+
+def items(harness: BrokerHarness, *, has_values: bool = True, **request: Any) -> list[Any]:
+    """All that is pending, with its records."""
+    timers = listed(harness, **request)
+    places = {timer[3]: harness.broker.timers.partition_of(timer) for timer in timers}
+    finder, part = cast(tuple[Finder, Any], harness.broker.begin_find())
+    reader = TimerReader(part, finder.timer_place, cast(Any, places), has_values=has_values)
+    try:
+        return reader.read(timers, lambda: True)
+    finally:
+        part.close()
+        harness.broker.key_index.end_search()
+
+
+def test_lists_and_counts_are_those_of_the_producers() -> None:
+    rng = random.Random(7)
+    harness = BrokerHarness()
+    harness.create_topic("a", 2)
+    harness.create_topic("b")
+    pending: list[tuple[int, str, int, bytes]] = []
+    for number in range(300):
+        topic, partition = rng.choice([("a", 0), ("a", 1), ("b", 0)])
+        delays = [rng.choice([5, 5_000, rng.randrange(1, 10**9)]) for _ in range(rng.randint(1, 4))]
+        values = [b"%d.%d" % (number, at) for at in range(len(delays))]
+        records = [Record(v, headers=delay(d)) for v, d in zip(values, delays, strict=True)]
+        harness.produce(topic, partition, records)
+        now_ms = harness.clock.wall_ms()
+        pending += [(now_ms + d, topic, partition, v) for v, d in zip(values, delays, strict=True)]
+        harness.clock.advance_ms(1)
+    pending.sort(key=lambda timer: timer[0])
+    for harness_now in (harness, harness.restart()):
+        found = [
+            (each["due"], each["topic"], each["partition"], each["value"])
+            for each in items(harness_now)
+        ]
+        assert found == pending
+        middle = pending[150][0]
+        of_a = TimerSelection(topic="a", partition=1, due=(middle, middle + 10**8))
+        assert [each["value"] for each in items(harness_now, selection=of_a)] == [
+            value
+            for due, topic, partition, value in pending
+            if (topic, partition) == ("a", 1) and middle <= due < middle + 10**8
+        ]
+        for selection in (ALL, TimerSelection(topic="a"), TimerSelection(topic="b", partition=0)):
+            dues = [due for due, topic, _, _ in pending if selection.topic in (None, topic)]
+            steps = Counter((due - middle) // 10**7 for due in dues)
+            counts = counted(harness_now, middle, 10**7, 20, selection)
+            assert counts.counts == [steps[at] for at in range(20)]
+            assert counts.before == sum(due < middle for due in dues)
+            assert counts.after == sum(due >= middle + 20 * 10**7 for due in dues)
+
+
+def test_pages_go_on_where_they_ended_though_timers_left_meanwhile() -> None:
+    harness = with_topic()
+    for number in range(10):
+        harness.produce("t", 0, [Record(b"%d" % number, headers=delay(1_000 * (number + 1)))])
+    first = listed(harness, limit=4)
+    assert len(first) == 4
+    assert harness.tick(6_000) == 6
+    after = first[-1][:3]
+    rest = items(harness, after=after)
+    assert [each["value"] for each in rest] == [b"6", b"7", b"8", b"9"]
+
+
+def test_cancelled_replaced_and_deleted_timers_are_not_listed() -> None:
+    harness = with_topic()
+    harness.create_topic("other")
+    harness.produce("t", 0, [Record(b"a", headers=delay(1_000, b"a"))])
+    harness.produce("t", 0, [Record(b"b", headers=delay(1_000, b"b"))])
+    harness.produce("other", 0, [Record(b"c", headers=delay(1_000))])
+    harness.produce("t", 0, [Record(b"", headers=cancel(b"a"))])
+    harness.produce("t", 0, [Record(b"b2", headers=delay(2_000, b"b"))])
+    harness.delete_topic("other")
+    (item,) = items(harness)
+    assert (item["value"], item["id"], item["due"]) == (b"b2", b"b", listed(harness)[0][0])
+    assert sum(counted(harness, 0, 1 << 40, 2).counts) == 1
+
+
+def test_a_carried_timer_is_listed_where_it_is_now() -> None:
+    harness = carried()
+    found = items(harness)
+    assert [each["value"] for each in found] == [b"later", b"other", b"unnamed"]
+    assert [each["due"] for each in found] == sorted(each["due"] for each in found)
+    assert found[0]["id"] == IDS[0]
+    assert all(each["position"] > each["accept_position"] for each in found)
+    assert all(each["stored_at"] < harness.clock.wall_ms() for each in found)
+
+
+def test_what_waits_for_the_disk_is_listed_and_counted_as_overdue() -> None:
+    harness = cold_harness(count=3)
+    harness.clock.advance_ms(5_000)
+    assert harness.broker.deliver_due().cold
+    assert harness.broker.gauges(0).waiting_timers == 3
+    due = [timer[0] for timer in listed(harness)]
+    assert len(due) == 3
+    assert due == sorted(due)
+    assert listed(harness, TimerSelection(topic="hot")) == []
+    assert len(listed(harness, limit=2)) == 2
+    assert counted(harness, harness.clock.wall_ms(), 1_000, 1).before == 3
+
+
+def test_a_timer_that_cannot_be_read_says_so() -> None:
+    harness = cold_harness(count=2)
+    path = harness.segment_paths()[0]
+    harness.disk.spoil(path, harness.disk.files()[path].index(b"0 ") + 3_000, 1)
+    bad, good = items(harness)
+    assert bad["problem"] == UNREADABLE
+    assert (bad["topic"], bad["due"]) == ("cold", listed(harness)[0][0])
+    assert good["value"].startswith(b"1 ")
+
+
+def test_values_come_only_on_demand() -> None:
+    harness = with_topic()
+    harness.produce("t", 0, [Record(b"value", key=b"k", headers=delay(1_000))])
+    (item,) = items(harness, has_values=False)
+    assert item["key"] == b"k"
+    assert not {"value", "headers"} & item.keys()
+
+
+def test_a_list_ends_soon_when_it_must_and_is_never_empty() -> None:
+    harness = with_topic()
+    for _ in range(200):
+        harness.produce("t", 0, [Record(b"v", headers=delay(1_000))])
+    timers = listed(harness)
+    finder, part = harness.broker.begin_find()
+    places = {timers[0][3]: ("t", 0)}
+    reader = TimerReader(part, finder.timer_place, places, has_values=True)
+    assert 0 < len(reader.read(timers, lambda: False)) < 200
+    assert len(reader.read(timers, lambda: True)) == 200
+    part.close()
+    harness.broker.key_index.end_search()
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        (TimerSelection(topic="nosuch"), "there is no topic 'nosuch'"),
+        (TimerSelection(topic="t", partition=9), "t/9 does not exist: 1 partitions"),
+    ],
+)
+def test_what_does_not_exist_is_named(selection: TimerSelection, said: str) -> None:
+    harness = with_topic()
+    with pytest.raises(FindError, match=said):
+        listed(harness, selection)
+    with pytest.raises(FindError, match=said):
+        counted(harness, 0, 1, 1, selection)
