@@ -85,6 +85,7 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
         bool,
         usage.Option("--allow-insecure", help=settings()["allow_insecure"].reason),
     ] = False,
+    clock: Annotated[str | None, _flag("clock", "system|virtual")] = None,
     accept_loss: AcceptLoss = False,
     alone: Annotated[
         bool,
@@ -105,6 +106,7 @@ def serve(  # noqa: PLR0917 (these are flags: click passes them by name)
         "master": master,
         "replication": replication,
         "replication_listen": replication_listen,
+        "clock": clock,
         # An absent flag is not the same as false: the file may have set it.
         "allow_insecure": allow_insecure or None,
     }
@@ -129,6 +131,7 @@ _app.later("topics", "appliance.commands.topics", "app")
 _app.later("groups", "appliance.commands.groups", "app")
 _app.later("status", "appliance.commands.status", "COMMAND")
 _app.later("timers", "appliance.commands.timers", "app")
+_app.later("clock", "appliance.commands.clock", "app")
 _app.later("find", "appliance.commands.find", "COMMAND")
 _app.later("cleanup", "appliance.commands.cleanup", "COMMAND")
 _app.later("snapshot", "appliance.commands.snapshots", "app")

@@ -117,6 +117,10 @@ class BackupError(LatermqError):
     """A backup cannot be made or restored as asked; the message says what to do."""
 
 
+class ClockError(LatermqError):
+    """The clock cannot be advanced."""
+
+
 class FindError(LatermqError):
     """What somebody looks for cannot be found as asked.
 

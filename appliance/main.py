@@ -35,7 +35,7 @@ from appliance.system.allocator import (
     give_back_free_memory,
     give_back_large_blocks,
 )
-from appliance.system.clock import SystemClock
+from appliance.system.clock import MovableClock, SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.system.log_output import to_standard_error
 from appliance.system.process import (
@@ -117,7 +117,7 @@ class Service:
     ) -> None:
         self._config = config
         self._file_limit = file_limit
-        self._clock = SystemClock()
+        self._clock = SystemClock() if config.clock == "system" else MovableClock()
         self._fs = OsFileSystem()
         self._broker = Broker(
             self._clock,
@@ -161,6 +161,8 @@ class Service:
         _log.info(
             "starting: pid %d, data directory %s", process_id(), self._config.data_dir.absolute()
         )
+        if self._config.clock == "virtual":
+            _log.warning("the wall clock is virtual: it can be advanced, and is for tests only")
         # Before any file is touched: a start without its addresses leaves nothing behind.
         sockets = await listening.bind(self._config.listen, "--listen")
         self._sockets = sockets

@@ -141,6 +141,15 @@ class PendingTimers:
         due_ms = self._projections.due.first_due(NEXT_DUE_ENTRIES)
         return None if due_ms < 0 else due_ms
 
+    @property
+    def delivered_count(self) -> int:
+        """The number of timers that were ever delivered."""
+        return self._projections.timers_delivered
+
+    def is_any_due(self, now_ms: int) -> bool:
+        """Return whether a timer is due that is not delivered, though its record can be read."""
+        return 0 <= self._projections.due.next_due <= now_ms or self._deliver.waiting > 0
+
     # By their ids
 
     def state(self, topic: Topic, user_id: bytes) -> TimerState:

@@ -34,9 +34,9 @@ from appliance.store.log.flush_job import FlushJob
 from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
 from appliance.store.state.flushed_mark import MarkJob
-from appliance.system.clock import WakeTimer
+from appliance.system.clock import MovableClock, WakeTimer
 from appliance.system.process import yield_to_others
-from appliance.units import MS_PER_SECOND
+from appliance.units import MS_PER_SECOND, NS_PER_MS
 from appliance.work_thread import WorkThread
 
 HOUSEKEEPING_S: Final = 0.1
@@ -46,6 +46,11 @@ LOOK_AHEAD_EVERY: Final = 3
 
 LOOK_AHEAD_MS: Final = 2_000
 """How long before they are due records are read ahead; at most one chunk."""
+
+ADVANCE_MAX_MS: Final = 30 * MS_PER_SECOND
+"""How long it may take to deliver what is due after a virtual clock was advanced."""
+
+ADVANCE_STEP_S: Final = 0.001
 
 SLICE_PAUSE_S: Final = 0.005
 """Pause between two slices of a checkpoint; a slice takes a millisecond or two."""
@@ -89,7 +94,7 @@ class Pump:
         # A merge takes seconds; a search of somebody who waits is not behind it.
         self._indexer = ThreadPoolExecutor(1, "latermq-index", yield_to_others)
         self._finder = ThreadPoolExecutor(1, "latermq-find", yield_to_others)
-        self._timer = WakeTimer()
+        self._timer = WakeTimer(broker.clock)
         self._armed_ms: int | None = None
         self._is_delivering = False
         self._is_looking_ahead = False
@@ -221,6 +226,32 @@ class Pump:
             future = self._loop.create_future()
             self._awaited_flushes.append(future)
             await future
+
+    async def advance_clock(self, clock: MovableClock, by_ms: int) -> int:
+        """Advance the broker's clock, and wait until consumers see what is due by then.
+
+        Args:
+            clock: of this broker.
+            by_ms: from 0 on.
+
+        Returns:
+            How many timers were delivered meanwhile.
+
+        Raises:
+            NotReadyError: the broker stops or has failed, or cannot deliver what is due.
+        """
+        timers = self._broker.timers
+        before = timers.delivered_count
+        self._broker.retention.advance(clock, by_ms)
+        self._armed_ms = None
+        self._guard(self._deliver)
+        end_ns = clock.monotonic_ns() + ADVANCE_MAX_MS * NS_PER_MS
+        while timers.is_any_due(clock.wall_ms()):
+            if self.is_stopped or clock.monotonic_ns() > end_ns:
+                raise NotReadyError("the clock is advanced, but due records are not delivered yet")
+            await asyncio.sleep(ADVANCE_STEP_S)
+        await self.durable(self._broker.wrote_pos)
+        return timers.delivered_count - before
 
     async def snapshot(self, work: Callable[[], T]) -> T:
         """Run work on the thread of the snapshots, and wait for its result.

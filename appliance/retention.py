@@ -13,6 +13,7 @@ move in coarse steps: `AGE_PARTS`, `BYTES_PER_FRAME_BYTE`. Layer 3; does no I/O.
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from _core.bytes.layout import FRAME_HEADER_SIZE
@@ -23,7 +24,7 @@ from appliance.model import ColdPlace
 from appliance.offset_search import NO_RECORD, OffsetSearch
 from appliance.store.state.expiry import Expiry
 from appliance.store.state.log_ages import SizeMarks
-from appliance.system.clock import Clock
+from appliance.system.clock import Clock, MovableClock
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
 
@@ -152,6 +153,15 @@ class Retention:
         jump_ms = self._expiry.confirm()
         self._began_ns = None
         return jump_ms
+
+    def advance(self, clock: MovableClock, by_ms: int) -> None:
+        """Advance the clock of the broker; records age by as much, and a sweep follows.
+
+        Args:
+            clock, by_ms: as `MovableClock.advance`.
+        """
+        self._expiry.advance(partial(clock.advance, by_ms), by_ms)
+        self._began_ns = None
 
     def ask(self, cleanup: Cleanup) -> None:
         """Sweep for an operator, after the sweep that is in progress.

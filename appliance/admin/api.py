@@ -20,11 +20,15 @@ from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
 from appliance.admin.timer_listing import parse_count, parse_list
-from appliance.errors import FindError, RequestError, RoleError, SnapshotError
+from appliance.errors import ClockError, FindError, RequestError, RoleError, SnapshotError
 from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, TopicSummary
+from appliance.units import MS_PER_DAY
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
 """The limit of the delay headers."""
+
+ADVANCE_MAX_MS: Final = 3_660 * MS_PER_DAY
+"""Ten years, at a time."""
 
 SLICE_WORK: Final = 96
 """Steps through lists plus the partitions summed up, per turn of the loop: a millisecond."""
@@ -91,6 +95,11 @@ class Api:
             web.get("/api/v1/timers/counts", self._when_ready(self._count_timers)),
             web.get(timer, self._when_ready(self._get_timer)),
             web.delete(timer, self._when_ready(self._cancel_timer)),
+            web.get("/api/v1/clock", self._when_ready(self._get_clock)),
+            web.post(
+                "/api/v1/clock/advance",
+                self._when_ready(_with_body(_advance_wanted, self._advance_clock)),
+            ),
             web.post(
                 "/api/v1/cleanup", self._when_ready(_with_body(_cleanup_request, self._clean_up))
             ),
@@ -215,6 +224,17 @@ class Api:
             return error_answer(_FIND_STATUS[error.reason], error.message)
         return web.json_response(text=found)
 
+    # Clock
+
+    async def _get_clock(self, _request: web.Request) -> web.Response:
+        return _answer(self._status.clock())
+
+    async def _advance_clock(self, by_ms: int) -> web.Response:
+        try:
+            return _answer(await self._status.advance_clock(by_ms))
+        except ClockError as error:
+            return error_answer(409, error.message)
+
     # Retention
 
     async def _clean_up(self, wanted: CleanupRequest) -> web.Response:
@@ -312,6 +332,18 @@ def _snapshot_name(body: bytes) -> str | None:
     if name is not None and not isinstance(name, str):
         raise ValueError("the name is not a string")
     return name
+
+
+def _advance_wanted(body: bytes) -> int:
+    """Return by how many milliseconds a clock is advanced.
+
+    Raises:
+        ValueError: the body says something else.
+    """
+    by_ms = _json_fields(body, ("by_ms",)).get("by_ms")
+    if not isinstance(by_ms, int) or isinstance(by_ms, bool) or not 0 <= by_ms <= ADVANCE_MAX_MS:
+        raise ValueError(f"by_ms is not a whole number from 0 to {ADVANCE_MAX_MS}")
+    return by_ms
 
 
 def _force_wanted(body: bytes) -> bool:

@@ -14,6 +14,7 @@ from appliance.admin import finding
 from appliance.admin.status import (
     BrokerStatus,
     CleanupRequest,
+    ClockStatus,
     CoordinatorStatus,
     DamagedPart,
     FreeingStatus,
@@ -24,7 +25,7 @@ from appliance.admin.status import (
 from appliance.admin.timer_listing import TimerListing
 from appliance.broker import Broker
 from appliance.config.config import Address
-from appliance.errors import NotReadyError
+from appliance.errors import ClockError, NotReadyError
 from appliance.find import FindRequest
 from appliance.metrics import render
 from appliance.model import (
@@ -44,6 +45,7 @@ from appliance.pump import Pump
 from appliance.retention import Cleanup
 from appliance.store.log_snapshots import check_name
 from appliance.store.recovery.report import Progress
+from appliance.system.clock import MovableClock
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 DAMAGE_SHOWN_MAX: Final = 100
@@ -392,6 +394,24 @@ class LiveStatus:
 
     async def find(self, request: FindRequest) -> str:
         return await finding.find(self._broker, self._serving.pump, request)
+
+    # Clock
+
+    def clock(self) -> ClockStatus:
+        _ = self._serving
+        clock = self._broker.clock
+        if isinstance(clock, MovableClock):
+            return ClockStatus("virtual", clock.wall_ms(), clock.ahead_ms)
+        return ClockStatus("system", clock.wall_ms(), 0)
+
+    async def advance_clock(self, by_ms: int) -> ClockStatus:
+        pump, clock = self._serving.pump, self._broker.clock
+        if not isinstance(clock, MovableClock):
+            raise ClockError(
+                "the clock is the machine's: start the broker with --clock virtual to advance it"
+            )
+        delivered = await pump.advance_clock(clock, by_ms)
+        return replace(self.clock(), delivered=delivered)
 
     # Retention
 

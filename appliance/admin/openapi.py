@@ -226,6 +226,16 @@ _SCHEMAS: Final[dict[str, Any]] = {
         size_bytes={**_COUNT, "description": "bytes of its segments, which it shares"},
         kept_bytes={**_COUNT, "description": "bytes of segments that the log no longer has"},
     ),
+    "Clock": _object(
+        kind={"enum": ["system", "virtual"]},
+        now_at=_INSTANT,
+        ahead_ms={**_COUNT, "description": "how far it is ahead of the machine's"},
+        delivered={
+            "type": ["integer", "null"],
+            "minimum": 0,
+            "description": "records that were delivered while it was advanced",
+        },
+    ),
     "Cleanup": _object(
         topics=_list(_object(topic=_TEXT, expired_records=_COUNT)),
         age_jump_ms={**_COUNT, "description": "by how much the confirmed clock aged all records"},
@@ -245,6 +255,24 @@ _SCHEMAS: Final[dict[str, Any]] = {
         "description": "a record, a timer, or what was done to one; docs/ADMIN.md has the fields",
     },
     **TIMER_SCHEMAS,
+}
+
+_ADVANCE_PATH: Final[dict[str, Any]] = {
+    "post": {
+        "operationId": "advanceClock",
+        "summary": "advance the clock of a broker for tests",
+        "description": "Only with process.clock = virtual.",
+        "requestBody": _body(by_ms={**_COUNT, "description": "by how many milliseconds"}),
+        "responses": {
+            "200": _json("consumers see what is due by then", _ref("Clock")),
+            "400": _error("the body is something else"),
+            "403": _error("the request comes from a web page of another origin"),
+            "409": _error("the clock is the machine's"),
+            "413": _error("the body is too large"),
+            "415": _error("the body is not of the type application/json"),
+            "503": _NOT_READY,
+        },
+    },
 }
 
 _CLEANUP_PATH: Final[dict[str, Any]] = {
@@ -416,6 +444,12 @@ _PATHS: Final[dict[str, Any]] = {
         _TOPIC_NAME,
     ),
     **TIMER_PATHS,
+    "/api/v1/clock": _get(
+        "getClock",
+        "the clock by which records are due",
+        {"200": _json("its state", _ref("Clock")), "503": _NOT_READY},
+    ),
+    "/api/v1/clock/advance": _ADVANCE_PATH,
     "/api/v1/cleanup": _CLEANUP_PATH,
     "/api/v1/find": _FIND_PATH,
     "/api/v1/snapshots": _SNAPSHOTS_PATH,

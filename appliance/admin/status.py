@@ -81,6 +81,23 @@ class DamagedPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockStatus:
+    """The clock of the broker.
+
+    Attributes:
+        kind: "system" or "virtual".
+        now_at: its wall clock, epoch ms.
+        ahead_ms: how far that is ahead of the machine's.
+        delivered: timers that were delivered while it was advanced; None if it was not.
+    """
+
+    kind: str
+    now_at: int
+    ahead_ms: int
+    delivered: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorStatus:
     """The pair as etcd has it.
 
@@ -351,6 +368,19 @@ class StatusSource(Protocol):
 
         Raises:
             FindError: the request is wrong, or what it names does not exist.
+        """
+
+    def clock(self) -> ClockStatus:
+        """Return the state of the clock."""
+
+    async def advance_clock(self, by_ms: int) -> ClockStatus:
+        """Advance a virtual clock; return once consumers see what is due by then.
+
+        Args:
+            by_ms: from 0 on.
+
+        Raises:
+            ClockError: the clock is the machine's.
         """
 
     async def clean_up(self, wanted: CleanupRequest) -> CleanupStatus | None:

@@ -93,6 +93,7 @@ class Config(
         _check_counts(self)
         _check_disk(self)
         _check_replication(self)
+        _check_clock(self)
 
     @property
     def request_size_limit_bytes(self) -> int:
@@ -284,6 +285,21 @@ def _check_replication(config: Config) -> None:
             f"replication.{name} = {address} lets another machine have the log: set "
             "replication.secret_file, the same on both nodes",
         )
+
+
+def _check_clock(config: Config) -> None:
+    if config.clock == "system":
+        return
+    for key, address in (("network.listen", config.listen), ("network.admin", config.admin)):
+        _check(
+            is_loopback(address.host),
+            f"{key} = {address} lets other machines use a broker whose clock anybody can advance: "
+            "use 127.0.0.1 with process.clock = virtual (--clock)",
+        )
+    _check(
+        config.role == "master" and config.replication == "none" and not config.etcd,
+        "process.clock = virtual (--clock) is for tests with one broker: leave the pair out",
+    )
 
 
 def _at_most(config: Config, lower: str, upper: str) -> None:

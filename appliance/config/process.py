@@ -24,6 +24,14 @@ class ProcessSettings:
         "0 leaves it unchanged.",
         unit="nice",
     )
+    clock: Literal["system", "virtual"] = choice(
+        "system",
+        "process.clock",
+        ("system", "virtual"),
+        "virtual: the wall clock can be advanced (`latermq clock advance 3h`), to test delays in "
+        "milliseconds; only on loopback, without a pair.",
+        flag="--clock",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = choice(
         "info",
         "process.log_level",

@@ -54,6 +54,38 @@ class SystemClock:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+class MovableClock(SystemClock):
+    """The machine's clocks, but that the wall clock can be advanced, for tests of applications.
+
+    It runs on as the machine's does; durations are measured in real time.
+    """
+
+    __slots__ = ("_ahead_ns",)
+
+    def __init__(self) -> None:
+        self._ahead_ns = 0
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far it is ahead of the machine's wall clock, in milliseconds."""
+        return self._ahead_ns // NS_PER_MS
+
+    def advance(self, by_ms: int) -> None:
+        """Advance the wall clock; nothing that waits for it notices.
+
+        Args:
+            by_ms: from 0 on.
+        """
+        assert by_ms >= 0
+        self._ahead_ns += by_ms * NS_PER_MS
+
+    def wall_ms(self) -> int:
+        return self.wall_ns() // NS_PER_MS
+
+    def wall_ns(self) -> int:
+        return time.time_ns() + self._ahead_ns
+
+
 def local_hour(wall_ms: int) -> int:
     """Return the hour of the day, 0 to 23, of an instant in the time zone of the machine."""
     return time.localtime(wall_ms // MS_PER_SECOND).tm_hour
@@ -88,13 +120,17 @@ class WakeTimer:
     the clock: a step can make anything due, or nothing. An instant in the past makes it readable at
     once. It belongs to the loop that polls it.
 
+    Args:
+        clock: by whose wall clock it wakes; if that is advanced, arm it again.
+
     Raises:
         StorageError: the kernel cannot create a timer (too many open files).
     """
 
-    __slots__ = ("_armed", "_fd", "_libc")
+    __slots__ = ("_armed", "_fd", "_libc", "_virtual")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._virtual = clock if isinstance(clock, MovableClock) else None
         # PyDLL keeps the GIL: these calls never wait.
         self._libc = ctypes.PyDLL(None, use_errno=True)
         self._armed = _TimerSpec()
@@ -113,6 +149,8 @@ class WakeTimer:
             StorageError: the system call failed, which happens only after `close`.
         """
         value = self._armed.value
+        if due_ms is not None and self._virtual is not None:
+            due_ms -= self._virtual.ahead_ms
         if due_ms is None:
             value.seconds = value.nanoseconds = 0
         elif due_ms <= 0:

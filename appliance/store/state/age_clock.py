@@ -119,6 +119,15 @@ class AgeClock:
         """
         return self.step() or self._adopt(self.jump_ms)
 
+    def follow(self, by_ms: int) -> int:
+        """Age by as much as a virtual wall clock was advanced since the last `step`.
+
+        Returns:
+            As `step`.
+        """
+        age_ms = self.age_ms + by_ms
+        return self.step() or self._adopt(age_ms - self.age_ms)
+
     def _adopt(self, ahead_ms: int) -> int:
         jump_ms = max(0, ahead_ms)
         self.age_ms += jump_ms

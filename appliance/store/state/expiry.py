@@ -40,6 +40,17 @@ class Expiry:
         self._note(jump_ms)
         return jump_ms
 
+    def advance(self, advance: Callable[[], None], by_ms: int) -> None:
+        """Advance a virtual wall clock, and let everything age by as much.
+
+        Args:
+            advance: advances it.
+            by_ms: by so much.
+        """
+        self.step()
+        advance()
+        self._note(self.age_clock.follow(by_ms))
+
     def _note(self, jump_ms: int) -> None:
         if jump_ms:
             self.ages.raise_doubtful(jump_ms)

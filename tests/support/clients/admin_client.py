@@ -15,6 +15,7 @@ from appliance.admin import AdminServer
 from appliance.admin.status import (
     BrokerStatus,
     CleanupRequest,
+    ClockStatus,
     FreeingStatus,
     KeyIndexStatus,
     LogPositions,
@@ -195,6 +196,14 @@ class Status:
             self.timers[topic][user_id] = TimerState("cancelled", timer.due_at, timer.partition)
             return self.timers[topic][user_id]
         return timer
+
+    def clock(self) -> ClockStatus:
+        return ClockStatus("virtual", 1, 0)
+
+    async def advance_clock(self, by_ms: int) -> ClockStatus:
+        if self.failure is not None:
+            raise self.failure
+        return ClockStatus("virtual", 1 + by_ms, by_ms, 2)
 
     async def clean_up(self, wanted: CleanupRequest) -> CleanupStatus | None:
         if self.failure is not None:

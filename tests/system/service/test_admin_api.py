@@ -17,7 +17,7 @@ from appliance.admin import AdminServer
 from appliance.admin.api import SLICE_WORK
 from appliance.admin.openapi import DESCRIPTION
 from appliance.config.config import Address
-from appliance.errors import DiskFullError, RoleError, SnapshotError
+from appliance.errors import ClockError, DiskFullError, RoleError, SnapshotError
 from appliance.find import FindRequest
 from appliance.model import (
     AssignedPartition,
@@ -186,6 +186,10 @@ def other_role(status: Status) -> None:
     status.failure = RoleError("this node has another role")
 
 
+def no_virtual_clock(status: Status) -> None:
+    status.failure = ClockError("the clock is the machine's")
+
+
 def refusing(status: Status) -> None:
     status.refusal = "the broker's disk is almost full"
 
@@ -199,6 +203,7 @@ def refused(reason: str) -> Callable[[Status], object]:
 
 SNAPSHOTS: Final = "/api/v1/snapshots"
 FIND: Final = "/api/v1/find"
+ADVANCE: Final = "/api/v1/clock/advance"
 TIMERS: Final = "/api/v1/timers"
 CLEANUP: Final = "/api/v1/cleanup"
 JSON: Final = {"Content-Type": "application/json"}
@@ -281,6 +286,18 @@ CASES: Final = (
         )
     ),
     Case("GET", FIND + "?key=a&topic=nowhere", 404),
+    Case("GET", "/api/v1/clock", 200),
+    Case("GET", "/api/v1/clock", 503, starting),
+    Case("POST", ADVANCE, 200, headers=JSON, body=b'{"by_ms": 5}'),
+    Case("POST", ADVANCE, 409, no_virtual_clock, headers=JSON, body=b'{"by_ms": 5}'),
+    Case("POST", ADVANCE, 503, starting, headers=JSON, body=b'{"by_ms": 5}'),
+    Case("POST", ADVANCE, 415, body=b'{"by_ms": 5}'),
+    Case("POST", ADVANCE, 403, headers=JSON | FOREIGN, body=b'{"by_ms": 5}'),
+    Case("POST", ADVANCE, 413, headers=JSON, body=b" " * 5_000),
+    *(
+        Case("POST", ADVANCE, 400, headers=JSON, body=body)
+        for body in (b"", b"{}", b'{"by_ms": -1}', b'{"by_ms": "5"}', b'{"by_ms": true}', b"[]")
+    ),
     Case("GET", TIMERS, 200),
     Case("GET", TIMERS + f"?topic={ESCAPED}&partition=0&from=1&to=2&limit=1000&values=true", 200),
     Case("GET", TIMERS + "?after=1.2.3&values=false", 200),

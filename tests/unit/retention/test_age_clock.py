@@ -158,3 +158,24 @@ def test_a_clock_that_drifts_or_trembles_adds_nothing(age: AgeClock, clock: Virt
         clock.step_ms(step_ms)
         run(age, clock, MS_PER_MINUTE)
     assert 0 <= age.age_ms - 10_000 * MS_PER_MINUTE <= TOLERANCE_MS
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize("by_ms", [0, 1_000, MS_PER_DAY])
+def test_it_follows_a_clock_that_is_advanced_for_a_test_by_as_much(
+    clock: VirtualClock, is_trusted: bool, by_ms: int
+) -> None:
+    age = AgeClock(clock)
+    if is_trusted:
+        clock.advance_ms(2 * MS_PER_HOUR)
+        age.step()
+    clock.advance_ms(10)
+    age.step()
+    before_ms = age.age_ms
+    clock.step_ms(by_ms)
+    age.follow(by_ms)
+    assert age.age_ms == before_ms + by_ms
+    assert (age.jump_ms, age.is_certain) == (0, True)
+    clock.advance_ms(500)
+    assert age.step() == 0
+    assert age.age_ms == before_ms + by_ms + 500

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from appliance.errors import StorageError
-from appliance.system.clock import SystemClock, WakeTimer
+from appliance.system.clock import MovableClock, SystemClock, WakeTimer
 
 
 @pytest.fixture
 def timer() -> Iterator[WakeTimer]:
-    timer = WakeTimer()
+    timer = WakeTimer(SystemClock())
     yield timer
     timer.close()
 
@@ -94,7 +94,7 @@ def test_draining_a_timer_that_did_not_fire_returns_at_once(timer: WakeTimer) ->
 
 
 def test_a_closed_timer_refuses_and_gives_its_descriptor_back() -> None:
-    timer = WakeTimer()
+    timer = WakeTimer(SystemClock())
     fd = timer.fileno()
     assert not os.get_inheritable(fd)
     timer.close()
@@ -105,3 +105,19 @@ def test_a_closed_timer_refuses_and_gives_its_descriptor_back() -> None:
         timer.arm(1)
     with pytest.raises(StorageError, match="EBADF"):
         timer.drain()
+
+
+def test_a_virtual_clock_is_ahead_by_what_it_was_advanced_and_wakes_by_its_own_time() -> None:
+    clock = MovableClock()
+    machine = SystemClock()
+    clock.advance(3_600_000)
+    clock.advance(5)
+    assert clock.ahead_ms == 3_600_005
+    assert 0 <= clock.wall_ms() - clock.ahead_ms - machine.wall_ms() + 1_000 <= 1_000 + 1
+    timer = WakeTimer(clock)
+    timer.arm(clock.wall_ms() + 5)
+    assert select.select([timer.fileno()], [], [], 30.0)[0]
+    timer.arm(machine.wall_ms() + 3_600_000 + 60_000)
+    timer.drain()
+    assert not select.select([timer.fileno()], [], [], 0)[0]
+    timer.close()
